@@ -1,0 +1,77 @@
+"""The few things that differ between numpy arrays and torch tensors."""
+
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from kann.errors import KannError
+from kann.typing import AnyArray, Array
+
+HOST_BLOCK = 4 * 2**20
+"""Bytes of float64 rows converted at a time on a CPU: large enough for fast matrix products, small enough to ignore."""
+
+DEVICE_BLOCK = 256 * 2**20
+"""The same on an accelerator, where small products are bound by their launch."""
+
+
+def namespace(values: AnyArray) -> Any:
+    """Return the array API namespace of an array: that of numpy for anything that is neither numpy nor torch."""
+    if array_api_compat.is_torch_array(values):
+        return array_api_compat.array_namespace(values)
+    return array_api_compat.array_namespace(np.empty(0))
+
+
+def as_numpy(values: AnyArray) -> Array:
+    """Return the values as a numpy array, off whatever device and out of whatever graph they are in."""
+    if array_api_compat.is_torch_array(values):
+        values = values.detach().cpu()
+        if str(values.dtype) == "torch.bfloat16":  # numpy has no such type
+            values = values.float()
+        return values.numpy()
+    return np.asarray(values)
+
+
+def as_array(values: AnyArray) -> AnyArray:
+    """Leave a numpy array or torch tensor as it is, without its graph; make anything else a numpy array."""
+    if array_api_compat.is_torch_array(values):
+        return values.detach()
+    return np.asarray(values)
+
+
+def float64_copy(values: AnyArray) -> AnyArray:
+    """Return a float64 copy on the device where the values are, or on the host if that device has no float64."""
+    if array_api_compat.is_torch_array(values) and values.device.type == "mps":
+        values = values.cpu()
+    xp = namespace(values)
+    return xp.asarray(values, dtype=xp.float64, copy=True)
+
+
+def block_rows(values: AnyArray, width: int) -> int:
+    """How many rows of ``width`` float64 numbers to convert at a time on the device of ``values``."""
+    on_host = not array_api_compat.is_torch_array(values) or values.device.type == "cpu"
+    return max(1, (HOST_BLOCK if on_host else DEVICE_BLOCK) // (8 * max(width, 1)))
+
+
+def rounding(values: AnyArray) -> float:
+    """Relative spacing of the numbers in ``values``: 2⁻⁵² for float64, 2⁻²³ for float32, 2⁻⁷ for bfloat16."""
+    if array_api_compat.is_torch_array(values):
+        return float(namespace(values).finfo(values.dtype).eps)
+    return float(np.finfo(values.dtype).eps)
+
+
+def require_float(values: AnyArray, *, what: str) -> None:
+    """Refuse complex and integer values."""
+    kind = str(values.dtype).removeprefix("torch.")
+    if "float" in kind:
+        return
+    if "complex" in kind:
+        raise KannError(f"{what} are {kind}; pass real numbers, such as the real and imaginary parts side by side")
+    raise KannError(f"{what} are {kind}; pass floating-point numbers, such as {what}.astype('float32')")
+
+
+def require_width(values: AnyArray, width: int, *, what: str, of: str) -> None:
+    """Refuse values whose last axis is not ``width`` wide."""
+    got = values.shape[-1] if values.ndim else 0
+    if got != width:
+        raise KannError(f"{what} have {got} columns; {of} has {width}; pass an array of shape (..., {width})")

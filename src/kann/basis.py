@@ -1,0 +1,152 @@
+"""The basis B in which states are written: z = (h − mean) B, with BᵀB = I."""
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from kann.arrays import as_numpy, require_float
+from kann.errors import KannError, RankWarning
+from kann.typing import AnyArray, Array, Float
+
+NOISE = 8.0
+"""Rounding every number to a relative spacing ε leaves noise of about ε·|H|/√d in every direction (less than a third of
+it if it happened once); what a network computes is rounded several times, so eight times that is called unresolved."""
+
+GRAM_NOISE = 32 * np.finfo(np.float64).eps
+"""Eigenvalues of HᵀH below this share of the largest are rounding noise of the product itself, not of the states."""
+
+
+DATA_BASES = ("svd", "pca")
+BASES = (*DATA_BASES, "fourier")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Basis:
+    """An orthonormal basis and how much of the states it holds."""
+
+    vectors: Float[Array, "d r"]
+    """B, in columns, by decreasing share where the data chose it."""
+    mean: Float[Array, " d"]
+    """What is taken off a state before it is projected; zero unless the basis is ``"pca"``."""
+    explained: Float[Array, " r"]
+    """Share of Σ|h − mean|² in each direction."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Scatter:
+    """Where the states lie: singular values and right singular vectors of H (or of H about its mean)."""
+
+    values: Float[Array, " d"]
+    """Singular values, decreasing."""
+    vectors: Float[Array, "d d"]
+    """Right singular vectors, in columns, each with its largest component positive."""
+    resolved: int
+    """How many of them rise above the rounding noise."""
+
+
+def scatter(gram: Float[Array, "d d"], *, rounding: float, map_back: Float[Array, "d d"] | None = None) -> Scatter:
+    """Singular values and vectors of H from the Gram ZᵀZ of Z, where H = Z @ map_back, or H = Z.
+
+    Directly from HᵀH, singular values below some 1e-7 of the largest are lost. With Z = H T nearly orthonormal and
+    ``map_back`` the inverse of T they are as good as from H itself: Z = Q R with Q orthonormal, so H has the singular
+    values of ``R @ map_back``.
+    """
+    squares, rotation = np.linalg.eigh(gram)
+    squares = np.maximum(squares, 0.0)
+    if map_back is None:
+        values, vectors = np.sqrt(squares[::-1]), rotation[:, ::-1]
+        floor = np.sqrt(GRAM_NOISE) * values[0]
+    else:
+        _, values, transposed = np.linalg.svd(np.sqrt(squares)[:, None] * (rotation.T @ map_back))
+        vectors = transposed.T
+        floor = len(values) * np.finfo(np.float64).eps * values[0]
+    noise = NOISE * rounding * np.linalg.norm(values) / np.sqrt(len(values))
+    return Scatter(values=values, vectors=_signed(vectors), resolved=int(np.sum(values > max(floor, noise))))
+
+
+def _signed(vectors: Float[Array, "d r"]) -> Float[Array, "d r"]:
+    """Fix the sign of each column: its component of largest modulus is positive."""
+    largest = np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[None], axis=0)
+    return vectors * np.where(largest < 0, -1.0, 1.0)
+
+
+def fourier(d: int) -> Float[Array, "d d"]:
+    """Orthonormal real Fourier basis of ℝᵈ by increasing frequency: constant, cos, sin, cos, sin, …"""
+    spectrum = np.fft.rfft(np.eye(d), norm="ortho").view(np.float64).reshape(d, -1, 2)
+    columns = spectrum.reshape(d, -1)
+    columns = columns[
+        :, np.linalg.norm(columns, axis=0) > 0.5 / d
+    ]  # the constant (and, for even d, the last) has no sine
+    return columns / np.linalg.norm(columns, axis=0)
+
+
+def require_known(kind: str | AnyArray) -> None:
+    """Refuse a basis that has no such name."""
+    if isinstance(kind, str) and kind not in BASES:
+        raise KannError(f"basis={kind!r} is unknown; pass one of {', '.join(BASES)}, or an orthonormal (d, r) array")
+
+
+def choose(
+    kind: str | AnyArray,
+    rank: float | None,
+    found: Scatter,
+    gram: Float[Array, "d d"],
+    mean: Float[Array, " d"],
+) -> Basis:
+    """The basis of this kind, cut to ``rank`` columns. ``gram`` is that of the states about ``mean``."""
+    total = float(np.trace(gram))
+    if total <= 0:
+        raise KannError("every state is the same, so nothing evolves; pass states that change over time")
+    by_data = isinstance(kind, str) and kind in DATA_BASES
+    if by_data:
+        vectors, explained = found.vectors, found.values**2 / np.sum(found.values**2)
+    else:
+        vectors = fourier(len(mean)) if isinstance(kind, str) else _own(kind, len(mean))
+        explained = np.sum(vectors * (gram @ vectors), axis=0) / total
+    columns = _columns(rank, explained, available=vectors.shape[1])
+    if by_data and columns > found.resolved:
+        columns = _cut(rank, found.resolved)
+    return Basis(vectors=vectors[:, :columns], mean=mean, explained=explained[:columns])
+
+
+def _columns(rank: float | None, explained: Float[Array, " r"], *, available: int) -> int:
+    """How many columns a rank means: all, a number, or enough for a share of explained variance."""
+    if rank is None:
+        return available
+    if isinstance(rank, float | np.floating):
+        if not 0 < rank <= 1:
+            raise KannError(f"rank={rank} is no share of explained variance; pass 0 < rank <= 1, or a whole number")
+        # A share that rounding keeps just out of reach means everything.
+        return min(int(np.searchsorted(np.cumsum(explained), rank * (1 - 1e-12))) + 1, available)
+    if rank < 1:
+        raise KannError(f"rank={rank} keeps nothing; pass rank>=1 or rank=None")
+    if rank > available:
+        raise KannError(
+            f"rank={rank} exceeds the {available} hidden units recorded; pass rank<={available} or rank=None"
+        )
+    return int(rank)
+
+
+def _cut(rank: float | None, resolved: int) -> int:
+    if isinstance(rank, int | np.integer):
+        warnings.warn(
+            f"rank={rank} was asked for; the states resolve {resolved} directions and the rest is rounding noise; "
+            f"kept {resolved}",
+            RankWarning,
+            stacklevel=4,
+        )
+    return resolved
+
+
+def _own(vectors: AnyArray, d: int) -> Float[Array, "d r"]:
+    """Check a basis that the user brought."""
+    vectors = as_numpy(vectors)
+    require_float(vectors, what="basis vectors")
+    if vectors.ndim != 2 or vectors.shape[0] != d or not 1 <= vectors.shape[1] <= d:
+        raise KannError(f"a basis for {d} hidden units has shape ({d}, r), r<={d}; got {vectors.shape}")
+    vectors = vectors.astype(np.float64)
+    error = np.abs(vectors.T @ vectors - np.eye(vectors.shape[1])).max()
+    if not error < 1e-6:  # float32 bases are orthonormal to about 1e-7
+        raise KannError(f"the basis is not orthonormal: |BᵀB − I| reaches {error:.2g}; pass numpy.linalg.qr(basis)[0]")
+    return vectors

@@ -1,0 +1,17 @@
+"""What goes wrong, by name: one error and the typed warnings."""
+
+
+class KannError(ValueError):
+    """Something the user passed cannot be used. The message says what, what was got, and the remedy."""
+
+
+class KannWarning(UserWarning):
+    """Base of every warning that kann gives."""
+
+
+class RankWarning(KannWarning):
+    """The data resolve fewer directions than were asked for."""
+
+
+class ConditionWarning(KannWarning):
+    """The eigenvectors are nearly dependent: the operator is defective or close to it."""

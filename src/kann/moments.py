@@ -1,0 +1,328 @@
+"""Second moments of hidden states: all that a spectral analysis needs, in d × d memory."""
+
+import os
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+
+from kann.arrays import as_array, as_numpy, block_rows, float64_copy, namespace, rounding
+from kann.errors import KannError
+from kann.files import load_npz, save_npz
+from kann.progress import progress
+from kann.states import States, any_rows
+from kann.typing import AnyArray, Array, Float, Int
+
+KIND = "kann.Moments"
+VERSION = 1
+COUNTS = ("sequences", "states", "pairs", "rounding")
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Moments:
+    """Counts, sums and products of states h and of consecutive pairs (x, y) = (h_t, h_{t+1}), in float64.
+
+    They are additive: in any order, over any split of the sequences, on any device or machine. Start from an empty one
+    and update it with batches, or add several.
+
+    >>> batches = np.random.default_rng(0).normal(size=(3, 8, 10, 4))
+    >>> moments = Moments()
+    >>> for batch in batches:
+    ...     _ = moments.update(batch)
+    >>> moments.sequences, moments.states, moments.pairs
+    (24, 240, 216)
+    """
+
+    sequences: int = 0
+    """How many sequences were seen."""
+    states: int = 0
+    """How many states h."""
+    pairs: int = 0
+    """How many pairs (x, y)."""
+    rounding: float = 0.0
+    """The coarsest relative spacing of the numbers seen, such as 2⁻²³ for float32: what lies below it is noise."""
+    sum_h: AnyArray = None
+    """(d,) Σ h"""
+    sum_x: AnyArray = None
+    """(d,) Σ x"""
+    sum_y: AnyArray = None
+    """(d,) Σ y"""
+    hh: AnyArray = None
+    """(d, d) HᵀH"""
+    xx: AnyArray = None
+    """(d, d) XᵀX"""
+    xy: AnyArray = None
+    """(d, d) XᵀY"""
+    yy: AnyArray = None
+    """(d, d) YᵀY"""
+    sum_u: AnyArray = None
+    """(p,) Σ u, where u is the input that drove x to y; None without inputs, as are the following."""
+    uu: AnyArray = None
+    """(p, p) UᵀU"""
+    xu: AnyArray = None
+    """(d, p) XᵀU"""
+    uy: AnyArray = None
+    """(p, d) UᵀY"""
+
+    @staticmethod
+    def of(states: States, *, inputs: bool = True) -> "Moments":
+        """Moments of all states, and of their inputs where they have any and ``inputs`` is True."""
+        moments = _measure(states, states.inputs if inputs else None)
+        if not np.isfinite(as_numpy(moments.hh.diagonal())).all():
+            raise KannError("the squares of the states exceed float64; divide the states by their largest value")
+        return moments
+
+    def update(self, values: AnyArray, lengths: Any = None, *, inputs: AnyArray | None = None) -> Self:
+        """Add padded (S, T, d) states with their lengths, or (N, d) rows of whole sequences with their lengths.
+
+        Without lengths, every step of padded states counts, and rows are one sequence. ``inputs`` have the same layout.
+        A batch that cannot be used raises an error and leaves the moments as they were.
+        """
+        rows, counts = any_rows(as_array(values), lengths)
+        drive = None if inputs is None else any_rows(as_array(inputs), lengths)[0]
+        self._absorb(Moments.of(States(values=rows, lengths=counts, inputs=drive)))
+        return self
+
+    def __add__(self, other: "Moments") -> "Moments":
+        total = Moments()
+        total._absorb(self)
+        total._absorb(other)
+        return total
+
+    def __radd__(self, other: Any) -> "Moments":
+        """Let ``sum([...])`` work, which starts from 0."""
+        return self + Moments() if other == 0 else NotImplemented
+
+    @property
+    def dim(self) -> int:
+        """The number of hidden units d."""
+        return 0 if self.hh is None else int(self.hh.shape[0])
+
+    @property
+    def input_dim(self) -> int:
+        """The number of inputs p, or 0."""
+        return 0 if self.uu is None else int(self.uu.shape[0])
+
+    def numpy(self) -> "Moments":
+        """Return the same moments with every array in numpy, on the host."""
+        return Moments(**{name: _to_numpy(value) for name, value in self._items()})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an ``.npz`` file that `load` reads, to be added to later or elsewhere."""
+        arrays = {name: None if value is None else as_numpy(value) for name, value in self._items()}
+        save_npz(path, kind=KIND, version=VERSION, arrays=arrays)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "Moments":
+        """Read what `save` wrote."""
+        arrays = load_npz(path, kind=KIND, version=VERSION)
+        return Moments(**{name: array.item() if name in COUNTS else array for name, array in arrays.items()})
+
+    def __repr__(self) -> str:
+        driven = f", {self.input_dim} inputs" if self.input_dim else ""
+        return f"Moments({self.states} states of {self.sequences} sequences, {self.dim} units{driven})"
+
+    def _items(self) -> list[tuple[str, Any]]:
+        return [(field.name, getattr(self, field.name)) for field in fields(self)]
+
+    def _absorb(self, other: "Moments") -> None:
+        """Add ``other`` in place, on the device where this one is."""
+        if other.hh is None:
+            return
+        if self.hh is not None and (self.dim, self.input_dim) != (other.dim, other.input_dim):
+            raise KannError(
+                f"moments of {other.dim} units and {other.input_dim} inputs cannot be added to moments of "
+                f"{self.dim} units and {self.input_dim} inputs; pass states of the same layer"
+            )
+        other = _beside(other, self)
+        for name, theirs in other._items():
+            ours = getattr(self, name)
+            if name == "rounding":
+                self.rounding = max(ours, theirs)
+            elif ours is None and theirs is not None:
+                setattr(self, name, theirs + 0)  # a copy: the other one stays its own
+            elif theirs is not None:
+                setattr(self, name, ours + theirs)
+
+
+def _to_numpy(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | float) else as_numpy(value)
+
+
+def _beside(other: Moments, ours: Moments) -> Moments:
+    """Return ``other`` where ``ours`` is: unchanged on the same device, else in that array type and place."""
+    if ours.hh is None or (type(ours.hh) is type(other.hh) and ours.hh.device == other.hh.device):
+        return other
+    xp, device = namespace(ours.hh), ours.hh.device
+    return Moments(
+        **{
+            name: value if name in COUNTS or value is None else xp.asarray(value, device=device)
+            for name, value in other.numpy()._items()
+        }
+    )
+
+
+def _measure(states: States, inputs: AnyArray | None) -> Moments:
+    """One pass over the states in blocks of bounded size."""
+    sample = states.values[0:1]
+    max_rows = block_rows(sample, states.dim + (0 if inputs is None else inputs.shape[1]))
+    sums = _Sums()
+    for start, stop in progress(states.ranges(max_rows), what="moments", unit="block"):
+        sums.add(_Block.read(states, inputs, start, stop))
+    sums.sequences = len(states)
+    return sums.moments(coarsest=max(rounding(sample), 0.0 if inputs is None else rounding(inputs[0:1])))
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Block:
+    """Consecutive rows in float64. Behind its ``own`` rows stands one more where the block cuts a sequence.
+
+    ``first`` and ``last`` are the places where sequences of two states or more begin and end, ``single`` those of
+    sequences of one state; all may include the row behind the own ones.
+    """
+
+    h: AnyArray
+    u: AnyArray | None
+    own: int
+    first: AnyArray
+    last: AnyArray
+    single: AnyArray
+
+    @staticmethod
+    def read(states: States, inputs: AnyArray | None, start: int, stop: int) -> "_Block":
+        end = stop if _ends_a_sequence(states, stop) else stop + 1
+        h = _finite(float64_copy(states.values[start:end]), states, start, what="states")
+        first, last, single = (_at(places - start, h) for places in _boundaries(states, start, end))
+        u = None
+        if inputs is not None:
+            u = float64_copy(inputs[start:end])
+            u[first] = 0  # what led to the first state belongs to no pair
+            u[single] = 0
+            u = _finite(u, states, start, what="inputs")
+        return _Block(h=h, u=u, own=stop - start, first=first, last=last, single=single)
+
+
+def _at(places: Int[Array, " k"], like: AnyArray) -> AnyArray:
+    """An index array where ``like`` lives."""
+    return places if isinstance(like, np.ndarray) else namespace(like).asarray(places, device=like.device)
+
+
+def _ends_a_sequence(states: States, stop: int) -> bool:
+    following = np.searchsorted(states.starts, stop)
+    return stop == states.values.shape[0] or (following < len(states) and states.starts[following] == stop)
+
+
+def _boundaries(states: States, start: int, end: int) -> tuple[Array, Array, Array]:
+    """Rows in ``start:end`` where sequences of two states or more begin, where they end, and those of one state."""
+    inside = slice(np.searchsorted(states.starts, start, side="right") - 1, np.searchsorted(states.starts, end))
+    begin, length = states.starts[inside], states.lengths[inside]
+    finish, long = begin + length - 1, length > 1
+    return begin[long & (begin >= start)], finish[long & (finish < end)], begin[~long]
+
+
+def _finite(values: AnyArray, states: States, start: int, *, what: str) -> AnyArray:
+    """Refuse NaN and Inf, and say where the first one is."""
+    xp = namespace(values)
+    if bool(xp.isfinite(xp.sum(values))) or bool(xp.all(xp.isfinite(values))):
+        return values
+    bad = np.argwhere(~np.isfinite(as_numpy(values)))[0]
+    sequence = int(np.searchsorted(states.starts, start + bad[0], side="right")) - 1
+    step = start + int(bad[0]) - int(states.starts[sequence])
+    raise KannError(
+        f"{what} hold {float(values[int(bad[0]), int(bad[1])])} at sequence {sequence}, step {step}, unit {bad[1]}; "
+        "leave that sequence out, or find out why the network diverged there"
+    )
+
+
+class _Sums:
+    """Running totals over blocks.
+
+    The states of a sequence are its first, its last and those in the middle. XᵀX is middle plus first, YᵀY middle plus
+    last, HᵀH all three: one large product serves them all, and nothing is ever subtracted.
+    """
+
+    def __init__(self) -> None:
+        self.sequences = self.states = self.pairs = 0
+        self.totals: dict[str, Any] = {}
+
+    def _accumulate(self, name: str, value: AnyArray) -> None:
+        if name in self.totals:
+            self.totals[name] += value
+        else:
+            self.totals[name] = value
+
+    def _gram(self, name: str, rows: AnyArray) -> None:
+        self._accumulate(name, rows.T @ rows)
+        self._accumulate(f"sum_{name}", rows.sum(0))
+
+    def add(self, block: _Block) -> None:
+        """Add a block; its rows are overwritten."""
+        h, own = block.h, block.own
+        last = h[block.last]
+        behind = block.last > 0  # a last state in row 0 was the target of a pair in the block before
+        before = h[block.last[behind] - 1]
+        h[block.last] = 0  # from here on no row is the source of a pair across a boundary
+        single = h[block.single[block.single < own]]
+        h[block.single] = 0
+        if len(h) > 1:
+            self._accumulate("xy", h[:-1].T @ h[1:] + before.T @ last[behind])
+        if block.u is not None:
+            self._add_inputs(block, last)
+        self._gram("first", h[block.first[block.first < own]])
+        h[block.first] = 0
+        self._gram("middle", h[:own])
+        self._gram("last", last[block.last < own])
+        self._gram("single", single)
+        self.states += own
+        self.pairs += own - len(single) - int((block.last < own).sum())
+
+    def _add_inputs(self, block: _Block, last: AnyArray) -> None:
+        h, u, own = block.h, block.u, block.own
+        assert u is not None  # noqa: S101  # add() asked
+        if len(h) > 1:
+            self._accumulate("xu", h[:-1].T @ u[1:])
+        inside = block.last < own
+        self._accumulate("uy", u[:own].T @ h[:own] + u[block.last[inside]].T @ last[inside])
+        self._gram("u", u[:own])
+
+    def moments(self, *, coarsest: float) -> Moments:
+        """The totals as `Moments`."""
+        get = self.totals.get
+        zero = 0 * self.totals["middle"]
+        gram = {name: self.totals[name] for name in ("first", "middle", "last", "single")}
+        sums = {name: self.totals[f"sum_{name}"] for name in gram}
+        xx, yy = gram["middle"] + gram["first"], gram["middle"] + gram["last"]
+        driven: dict[str, Any] = {}
+        if "u" in self.totals:
+            no_pairs = 0 * self.totals["uy"].T
+            driven = {"sum_u": get("sum_u"), "uu": get("u"), "xu": get("xu", no_pairs), "uy": get("uy")}
+        return Moments(
+            sequences=self.sequences,
+            states=self.states,
+            pairs=self.pairs,
+            rounding=coarsest,
+            sum_h=sums["middle"] + sums["first"] + sums["last"] + sums["single"],
+            sum_x=sums["middle"] + sums["first"],
+            sum_y=sums["middle"] + sums["last"],
+            hh=xx + gram["last"] + gram["single"],
+            xx=xx,
+            xy=get("xy", zero),
+            yy=yy,
+            **driven,
+        )
+
+
+def require_pairs(moments: Moments) -> None:
+    """Refuse moments from which no operator can be fitted."""
+    if not moments.pairs:
+        raise KannError(
+            f"there are no consecutive pairs: {moments.sequences} sequences with {moments.states} states in all; "
+            "pass sequences of two steps or more"
+        )
+
+
+def centred(
+    gram: Float[Array, "a b"], left: Float[Array, " a"], right: Float[Array, " b"], n: int
+) -> Float[Array, "a b"]:
+    """Products about the means: ΣabT − (Σa)(Σb)ᵀ/n."""
+    return gram - np.outer(left, right) / n

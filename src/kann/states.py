@@ -1,0 +1,302 @@
+"""Hidden states of many sequences of different lengths."""
+
+import os
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from kann import store
+from kann.arrays import as_array, as_numpy, float64_copy, namespace, require_float
+from kann.errors import KannError
+from kann.files import replacing
+from kann.typing import AnyArray, Array, Int, Shaped
+
+READ_BYTES = 8 * 2**20
+"""How much of the states an analysis holds at a time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class States:
+    """Hidden states as rows, the sequences one after the other, without padding.
+
+    Make them with `from_padded`, `from_sequences` or `open`, or with `kann.record`.
+
+    >>> states = States.from_sequences([np.ones((5, 3)), np.ones((2, 3))])
+    >>> len(states), states.dim, states.lengths.tolist()
+    (2, 3, [5, 2])
+    """
+
+    values: AnyArray
+    """(N, d) the states of all sequences: a numpy array, a torch tensor, or rows on disk that are read when sliced."""
+    lengths: Int[Array, " s"]
+    """(S,) the number of states of each sequence, each at least 1."""
+    inputs: AnyArray | None = None
+    """(N, p) what the network read to reach each state, or None."""
+    starts: Int[Array, " s"] = field(init=False, repr=False)
+    """(S,) the row at which each sequence starts."""
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2:
+            raise KannError(f"rows of states have shape (N, d); got {tuple(self.values.shape)}; see States.from_padded")
+        require_float(self.values, what="states")
+        if not len(self.lengths):
+            raise KannError("there are no sequences; pass at least one")
+        if min(self.values.shape) == 0:
+            raise KannError(f"states of shape {tuple(self.values.shape)} are empty; pass at least one unit")
+        if self.lengths.min() < 1 or self.lengths.sum() != self.values.shape[0]:
+            raise KannError(
+                f"lengths sum to {self.lengths.sum()}, the smallest is {self.lengths.min()}; there are "
+                f"{self.values.shape[0]} rows; pass one length of at least 1 per sequence"
+            )
+        if self.inputs is not None:
+            _require_aligned(self.inputs, self.values)
+        object.__setattr__(self, "starts", np.cumsum(self.lengths) - self.lengths)
+
+    @staticmethod
+    def from_padded(values: AnyArray, lengths: Any = None, *, inputs: AnyArray | None = None) -> "States":
+        """Take (S, T, d) states and the (S,) numbers of real steps; what lies behind them is dropped.
+
+        Without ``lengths`` every step counts. ``inputs`` are (S, T, p).
+        """
+        values = as_array(values)
+        rows, counts = padded_rows(values, lengths)
+        if inputs is not None:
+            inputs = as_array(inputs)
+            if inputs.ndim != 3 or tuple(inputs.shape[:2]) != tuple(values.shape[:2]):
+                raise KannError(f"inputs of shape {tuple(inputs.shape)} do not line up with states {values.shape}")
+            inputs = padded_rows(inputs, lengths)[0][:]
+        return States(values=rows[:], lengths=counts, inputs=inputs)
+
+    @staticmethod
+    def from_sequences(sequences: Sequence[AnyArray], inputs: Sequence[AnyArray] | None = None) -> "States":
+        """Take a list of (T_i, d) states and, if given, of (T_i, p) inputs."""
+        rows, lengths = _join(sequences, what="states")
+        if inputs is None:
+            return States(values=rows, lengths=lengths)
+        input_rows, input_lengths = _join(inputs, what="inputs")
+        if not np.array_equal(lengths, input_lengths):
+            raise KannError(
+                f"inputs have lengths {input_lengths.tolist()}; the states have {lengths.tolist()}; "
+                "pass one input for each state"
+            )
+        return States(values=rows, lengths=lengths, inputs=input_rows)
+
+    @staticmethod
+    def open(path: str | os.PathLike[str]) -> "States":
+        """Open what `save` wrote, or an ``.npy``, ``.npz`` or zarr v3 file of states. Values are read when used.
+
+        An ``.npy`` file or a bare zarr array holds (S, T, d), or (T, d) for a single sequence. An ``.npz`` file or a
+        zarr group holds ``values``, and may hold ``lengths`` and ``inputs``; with ``lengths``, two-dimensional values
+        are the rows of all sequences one after the other.
+        """
+        path = Path(path)
+        if not path.exists():
+            raise FileNotFoundError(f"no states at {path}")
+        values, lengths, inputs = _read_numpy(path) if path.suffix in {".npy", ".npz"} else store.read(path)
+        rows, counts = any_rows(values, lengths)
+        return States(values=rows, lengths=counts, inputs=None if inputs is None else any_rows(inputs, lengths)[0])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a zarr store in chunks that end where sequences end; replaces a store that stands there."""
+        store.require_replaceable(path)
+        with replacing(path) as temporary, store.Writer(temporary) as writer:
+            for first, last in self.groups():
+                rows = slice(int(self.starts[first]), int(self.starts[last - 1] + self.lengths[last - 1]))
+                inputs = None if self.inputs is None else self.inputs[rows]
+                writer.append(self.values[rows], self.lengths[first:last], inputs)
+
+    @property
+    def dim(self) -> int:
+        """The number of hidden units d."""
+        return int(self.values.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __repr__(self) -> str:
+        low, high = self.lengths.min(), self.lengths.max()
+        steps = f"{low}" if low == high else f"{low} to {high}"
+        driven = "" if self.inputs is None else f", {self.inputs.shape[1]} inputs"
+        kind = str(self.values.dtype).removeprefix("torch.")
+        return f"States({len(self)} sequences of {steps} steps, {self.dim} units{driven}, {kind})"
+
+    @overload
+    def __getitem__(self, key: int) -> Array: ...
+    @overload
+    def __getitem__(self, key: slice) -> "States": ...
+    def __getitem__(self, key: int | slice) -> Any:
+        """One sequence as a (T_i, d) array, or a slice of the sequences as `States`."""
+        if isinstance(key, slice):
+            chosen = range(len(self))[key]
+            inputs = None if self.inputs is None else [self._rows(self.inputs, i) for i in chosen]
+            return States.from_sequences([self._rows(self.values, i) for i in chosen], inputs=inputs)
+        return as_numpy(self._rows(self.values, range(len(self))[key]))
+
+    def _rows(self, values: AnyArray, i: int) -> AnyArray:
+        return values[int(self.starts[i]) : int(self.starts[i] + self.lengths[i])]
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self[i] for i in range(len(self)))
+
+    def padded(self, *, fill: float = 0.0) -> Shaped[Array, "s t d"]:
+        """All sequences as one (S, T, d) array, ``fill`` behind the shorter ones."""
+        filled = np.arange(self.lengths.max()) < self.lengths[:, None]
+        values = as_numpy(self.values)
+        padded = np.full((*filled.shape, self.dim), fill, dtype=values.dtype)
+        padded[filled] = values
+        return padded
+
+    def pairs(self) -> tuple[Shaped[Array, "p d"], Shaped[Array, "p d"]]:
+        """All (h_t, h_{t+1}) as two (P, d) arrays, never across the end of a sequence."""
+        values = as_numpy(self.values)
+        is_first = np.zeros(len(values), dtype=bool)
+        is_first[self.starts] = True
+        has_next = ~np.append(is_first[1:], True)
+        return values[has_next], values[~is_first]
+
+    def last(self) -> Shaped[Array, "s d"]:
+        """The last state of each sequence."""
+        return np.stack([as_numpy(self.values[int(i) : int(i) + 1])[0] for i in self.starts + self.lengths - 1])
+
+    def groups(self, max_rows: int | None = None) -> Iterator[tuple[int, int]]:
+        """Ranges ``(first, last)`` of sequences of at most ``max_rows`` states together, or of one longer sequence."""
+        max_rows = max_rows or max(1, READ_BYTES // (8 * self.dim))
+        stops = self.starts + self.lengths
+        first = 0
+        while first < len(self):
+            last = int(np.searchsorted(stops, self.starts[first] + max_rows, side="right"))
+            last = max(last, first + 1)
+            yield first, last
+            first = last
+
+    def ranges(self, max_rows: int | None = None) -> Iterator[tuple[int, int]]:
+        """Ranges ``(start, stop)`` of at most ``max_rows`` rows; only a sequence longer than that is cut."""
+        max_rows = max_rows or max(1, READ_BYTES // (8 * self.dim))
+        for first, last in self.groups(max_rows):
+            low, high = int(self.starts[first]), int(self.starts[last - 1] + self.lengths[last - 1])
+            for start in range(low, high, max_rows):
+                yield start, min(start + max_rows, high)
+
+
+class PaddedRows:
+    """The real steps of padded (S, T, d) values, as (N, d) rows that are gathered when they are sliced."""
+
+    ndim = 2
+
+    def __init__(self, values: AnyArray, lengths: Int[Array, " s"]):
+        self._values, self._stops = values, np.cumsum(lengths)
+        self._starts = self._stops - lengths
+        self.shape = (int(self._stops[-1]), int(values.shape[2]))
+        self.dtype = values.dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: slice) -> AnyArray:
+        rows = np.arange(*key.indices(self.shape[0]))
+        if not len(rows):
+            return self._values[0, :0]
+        sequences = np.searchsorted(self._stops, rows, side="right")
+        steps = rows - self._starts[sequences]
+        first, last = int(sequences[0]), int(sequences[-1])
+        early, late = int(steps.min()), int(steps.max())
+        # Cut the box around the wanted rows first: for values on disk that is what gets read.
+        box = self._values[first : last + 1, early : late + 1]
+        xp = namespace(box)
+        return box[tuple(xp.asarray(index, device=box.device) for index in (sequences - first, steps - early))]
+
+
+class MappedRows:
+    """(rows − mean) @ matrix in float64, computed when they are sliced."""
+
+    ndim = 2
+
+    def __init__(self, values: AnyArray, matrix: Array, mean: Array):
+        self._values, self._matrix, self._mean = values, matrix, mean
+        self.shape = (int(values.shape[0]), matrix.shape[1])
+        self.dtype = matrix.dtype
+
+    def __getitem__(self, key: slice) -> AnyArray:
+        rows = float64_copy(self._values[key])
+        matrix, mean = (namespace(rows).asarray(part, device=rows.device) for part in (self._matrix, self._mean))
+        return (rows - mean) @ matrix
+
+
+def any_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Array, " s"]]:
+    """Rows and lengths of padded (S, T, d) values, of (N, d) rows with lengths, or of a single (T, d) sequence."""
+    if values.ndim == 2:
+        return values, np.array([values.shape[0]]) if lengths is None else _checked_lengths(lengths)
+    return padded_rows(values, lengths)
+
+
+def padded_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Array, " s"]]:
+    """Rows and lengths of padded (S, T, d) values, without copying them."""
+    if values.ndim != 3:
+        raise KannError(f"padded states have axes (sequence, time, unit); got shape {tuple(values.shape)}")
+    sequences, steps = values.shape[:2]
+    require_float(values, what="states")
+    if 0 in values.shape:
+        raise KannError(f"states of shape {tuple(values.shape)} are empty; pass at least one sequence, step and unit")
+    if lengths is None:
+        lengths = np.full(sequences, steps)
+        return (
+            values.reshape(-1, values.shape[2]) if hasattr(values, "reshape") else PaddedRows(values, lengths)
+        ), lengths
+    lengths = _checked_lengths(lengths)
+    if lengths.shape != (sequences,) or lengths.max() > steps:
+        raise KannError(
+            f"{len(lengths)} lengths up to {lengths.max()} do not fit states of shape {tuple(values.shape)}; "
+            f"pass {sequences} lengths of at most {steps}"
+        )
+    return PaddedRows(values, lengths), lengths
+
+
+def _checked_lengths(lengths: Any) -> Int[Array, " s"]:
+    lengths = as_numpy(lengths)
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
+        raise KannError(f"lengths are {lengths.dtype} of shape {lengths.shape}; pass one whole number per sequence")
+    if len(lengths) and lengths.min() < 1:
+        raise KannError(f"lengths[{int(lengths.argmin())}] is {lengths.min()}; every sequence needs at least one state")
+    return lengths.astype(np.int64)
+
+
+def _join(sequences: Sequence[AnyArray], *, what: str) -> tuple[AnyArray, Int[Array, " s"]]:
+    """Concatenate (T_i, d) arrays, all numpy or all torch."""
+    arrays = [as_array(sequence) for sequence in sequences]
+    if not arrays:
+        raise KannError(f"the list of {what} is empty; pass at least one sequence")
+    for i, array in enumerate(arrays):
+        if array.ndim != 2:
+            raise KannError(f"{what}[{i}] has shape {tuple(array.shape)}; pass (steps, units) for each sequence")
+        if array.shape[1] != arrays[0].shape[1]:
+            raise KannError(f"{what}[{i}] has {array.shape[1]} columns, {what}[0] has {arrays[0].shape[1]}")
+    require_float(arrays[0], what=what)
+    lengths = np.array([len(array) for array in arrays], dtype=np.int64)
+    return namespace(arrays[0]).concat(arrays), lengths
+
+
+def _require_aligned(inputs: AnyArray, values: AnyArray) -> None:
+    if inputs.ndim != 2 or inputs.shape[0] != values.shape[0] or inputs.shape[1] == 0:
+        raise KannError(
+            f"inputs of shape {tuple(inputs.shape)} do not line up with {values.shape[0]} states; "
+            "pass one row of inputs for each state"
+        )
+    require_float(inputs, what="inputs")
+
+
+def _read_numpy(path: Path) -> tuple[AnyArray, Any, Any]:
+    try:
+        file = np.load(path, allow_pickle=False, mmap_mode="r" if path.suffix == ".npy" else None)
+        if path.suffix == ".npy":
+            return file, None, None
+        with file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise KannError(f"{path} cannot be read as plain arrays ({error}); save it again with numpy.save") from error
+    if "values" not in arrays:
+        raise KannError(f"{path} has no array 'values'; it has {sorted(arrays)}; pass numpy.savez(path, values=...)")
+    return arrays["values"], arrays.get("lengths"), arrays.get("inputs")

@@ -1,0 +1,186 @@
+"""Ragged rows on disk: a zarr v3 group whose chunks end where sequences end.
+
+Layout: ``values/000000``, ``values/000001``, … are arrays of whole sequences, one chunk each, with the sequences'
+lengths among their attributes; ``inputs/…`` stand beside them. (zarr has regular chunks only, and sequences are not
+regular, hence one array per chunk.) The root counts the parts that are complete, and is written after each of them: a
+store whose writer was killed opens with what was finished.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from kann.arrays import as_numpy
+from kann.errors import KannError
+from kann.files import require_format
+from kann.typing import AnyArray, Array, Int, Shaped
+
+KIND = "kann.States"
+VERSION = 1
+PART_BYTES = 8 * 2**20
+
+
+def _zarr() -> Any:
+    try:
+        import zarr
+    except ImportError as error:
+        raise ImportError("states on disk need zarr: pip install 'kann[zarr]'") from error
+    return zarr
+
+
+def part_rows(width: int, itemsize: int) -> int:
+    """How many rows a part holds, unless a single sequence is longer."""
+    return max(1, PART_BYTES // (width * itemsize))
+
+
+class Writer:
+    """Append whole sequences to a store. Close it, or use it in ``with``: what was appended is then on disk."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        zarr = _zarr()
+        require_replaceable(path)
+        self._root = zarr.open_group(str(path), mode="w", zarr_format=3)
+        self._root.attrs.update({"kind": KIND, "version": VERSION, "parts": 0})
+        self._parts = 0
+        self._waiting: list[tuple[Array, Array | None]] = []
+        self._waiting_rows = 0
+
+    def append(self, rows: AnyArray, lengths: Int[Array, " s"], inputs: AnyArray | None = None) -> None:
+        """Add sequences, given as their rows one after the other."""
+        # A copy: the caller may reuse its buffer before the part is full.
+        rows, inputs = as_numpy(rows).copy(), None if inputs is None else as_numpy(inputs).copy()
+        stops = np.cumsum(lengths)
+        for start, stop in zip(stops - lengths, stops, strict=True):
+            self._waiting.append((rows[start:stop], None if inputs is None else inputs[start:stop]))
+            self._waiting_rows += int(stop - start)
+            if self._waiting_rows >= part_rows(rows.shape[1], rows.itemsize):
+                self._write_part()
+
+    def _write_part(self) -> None:
+        values, inputs = zip(*self._waiting, strict=True)
+        self._write("values", values)
+        if inputs[0] is not None:
+            self._write("inputs", inputs)
+        self._parts += 1
+        self._root.attrs["parts"] = self._parts
+        self._waiting, self._waiting_rows = [], 0
+
+    def _write(self, what: str, sequences: Sequence[Array]) -> None:
+        rows = np.concatenate(sequences)
+        chunk = max(part_rows(rows.shape[1], rows.itemsize), max(map(len, sequences)) if len(sequences) > 1 else 0)
+        array = self._root.create_array(
+            f"{what}/{self._parts:06d}",
+            shape=rows.shape,
+            dtype=rows.dtype,
+            chunks=(min(len(rows), 2 * chunk), rows.shape[1]),
+            compressors=None,  # hidden states hardly compress, and compressing would be slower than the disk
+            fill_value=np.nan,  # a chunk that was lost reads as NaN, which `StoredRows` refuses
+            attributes={"lengths": [len(sequence) for sequence in sequences]},
+        )
+        array[:] = rows
+
+    def close(self) -> None:
+        """Write what is still waiting."""
+        if self._waiting:
+            self._write_part()
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        # After a failed write, trying once more would only hide the first error.
+        if not isinstance(error, OSError):
+            self.close()
+
+
+class StoredRows:
+    """The rows of a store, read from disk when they are sliced. Keeps the part that was read last."""
+
+    ndim = 2
+
+    def __init__(self, parts: Sequence[Any], *, path: str | os.PathLike[str]):
+        self._parts, self._path = parts, path
+        self._stops = np.cumsum([part.shape[0] for part in parts])
+        self._last: tuple[int, Array] | None = None
+        self.shape = (int(self._stops[-1]), int(parts[0].shape[1]))
+        self.dtype = np.dtype(parts[0].dtype)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: slice) -> Shaped[Array, "n d"]:
+        start, stop, step = key.indices(self.shape[0])
+        first, last = np.searchsorted(self._stops, [start, max(stop - 1, start)], side="right")
+        pieces = list(self._pieces(range(first, last + 1), start, stop))
+        rows = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        return rows[::step]
+
+    def _pieces(self, numbers: range, start: int, stop: int) -> Iterator[Array]:
+        for number in numbers:
+            part = self._parts[number]
+            offset = int(self._stops[number]) - part.shape[0]
+            low, high = max(start - offset, 0), min(stop - offset, part.shape[0])
+            if part.shape[0] > part.chunks[0]:  # one long sequence, in several chunks: never read whole
+                yield self._read(number, slice(low, high))
+                continue
+            if self._last is None or self._last[0] != number:
+                self._last = (number, self._read(number, slice(None)))
+            yield self._last[1][low:high]
+
+    def _read(self, number: int, rows: slice) -> Array:
+        try:
+            values = self._parts[number][rows]
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise KannError(f"part {number} of {self._path} is damaged ({error}); record or save it again") from error
+        if values.size and np.isnan(values[0]).all() and np.isnan(values).all():
+            raise KannError(f"part {number} of {self._path} is missing or empty; record or save it again")
+        return values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self[:], dtype=dtype)
+
+
+def read(path: str | os.PathLike[str]) -> tuple[Any, Int[Array, " s"], Any]:
+    """Open a store: its rows, lengths and inputs or None. Only metadata are read."""
+    zarr = _zarr()
+    try:
+        node = zarr.open(str(path), mode="r")
+    except (OSError, ValueError, KeyError) as error:
+        raise KannError(f"{path} is not a zarr store ({error}); pass one that States.save() wrote") from error
+    if isinstance(node, zarr.Array) or "kind" not in node.attrs:
+        return _foreign(node, path)
+    require_format(node.attrs, kind=KIND, version=VERSION, path=path)
+    try:
+        parts = {what: _parts(node, what) for what in ("values", "inputs") if what in node}
+    except (KeyError, OSError, ValueError) as error:
+        raise KannError(f"{path} is truncated ({error}); record or save it again") from error
+    if not parts.get("values"):
+        raise KannError(f"{path} holds no sequences; the recording ended before its first part was written")
+    lengths = np.concatenate([np.asarray(part.attrs["lengths"], dtype=np.int64) for part in parts["values"]])
+    rows = {what: StoredRows(arrays, path=path) for what, arrays in parts.items()}
+    return rows["values"], lengths, rows.get("inputs")
+
+
+def _parts(root: Any, what: str) -> list[Any]:
+    return [root[f"{what}/{number:06d}"] for number in range(root.attrs["parts"])]
+
+
+def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
+    """Read somebody else's zarr: an array, or a group with ``values`` and perhaps ``lengths`` and ``inputs``."""
+    if not hasattr(node, "members"):
+        return node, None, None
+    if "values" not in node:
+        raise KannError(f"{path} has no array 'values'; it has {sorted(node)}; pass a store that States.save() wrote")
+    lengths = node["lengths"][:] if "lengths" in node else None
+    return node["values"], lengths, node["inputs"] if "inputs" in node else None
+
+
+def require_replaceable(path: str | os.PathLike[str]) -> None:
+    """Refuse to write over a folder that is not a store."""
+    path = Path(path)
+    if path.is_file() or (path.is_dir() and any(path.iterdir()) and not (path / "zarr.json").exists()):
+        raise KannError(f"{path} exists and is not a zarr store; pass another path or remove it first")
