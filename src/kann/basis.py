@@ -72,7 +72,7 @@ def _signed(vectors: Float[Array, "d r"]) -> Float[Array, "d r"]:
 
 
 def fourier(d: int) -> Float[Array, "d d"]:
-    """Orthonormal real Fourier basis of ℝᵈ by increasing frequency: constant, cos, sin, cos, sin, …"""
+    """Orthonormal real Fourier basis of ℝᵈ by increasing frequency: a constant, then cosine and sine of each."""
     spectrum = np.fft.rfft(np.eye(d), norm="ortho").view(np.float64).reshape(d, -1, 2)
     columns = spectrum.reshape(d, -1)
     columns = columns[
@@ -87,30 +87,24 @@ def require_known(kind: str | AnyArray) -> None:
         raise KannError(f"basis={kind!r} is unknown; pass one of {', '.join(BASES)}, or an orthonormal (d, r) array")
 
 
-def choose(
-    kind: str | AnyArray,
-    rank: float | None,
-    found: Scatter,
-    gram: Float[Array, "d d"],
-    mean: Float[Array, " d"],
-) -> Basis:
-    """The basis of this kind, cut to ``rank`` columns. ``gram`` is that of the states about ``mean``."""
-    total = float(np.trace(gram))
-    if total <= 0:
+def choose(kind: str | AnyArray, rank: int | float | None, found: Scatter, mean: Float[Array, " d"]) -> Basis:
+    """The basis of this kind, cut to ``rank`` columns, for states scattered about ``mean``."""
+    total = np.sum(found.values**2)
+    if not found.resolved:
         raise KannError("every state is the same, so nothing evolves; pass states that change over time")
     by_data = isinstance(kind, str) and kind in DATA_BASES
     if by_data:
-        vectors, explained = found.vectors, found.values**2 / np.sum(found.values**2)
+        vectors, explained = found.vectors, found.values**2 / total
     else:
         vectors = fourier(len(mean)) if isinstance(kind, str) else _own(kind, len(mean))
-        explained = np.sum(vectors * (gram @ vectors), axis=0) / total
+        explained = np.sum((found.values[:, None] * (found.vectors.T @ vectors)) ** 2, axis=0) / total
     columns = _columns(rank, explained, available=vectors.shape[1])
     if by_data and columns > found.resolved:
         columns = _cut(rank, found.resolved)
     return Basis(vectors=vectors[:, :columns], mean=mean, explained=explained[:columns])
 
 
-def _columns(rank: float | None, explained: Float[Array, " r"], *, available: int) -> int:
+def _columns(rank: int | float | None, explained: Float[Array, " r"], *, available: int) -> int:
     """How many columns a rank means: all, a number, or enough for a share of explained variance."""
     if rank is None:
         return available
@@ -128,7 +122,7 @@ def _columns(rank: float | None, explained: Float[Array, " r"], *, available: in
     return int(rank)
 
 
-def _cut(rank: float | None, resolved: int) -> int:
+def _cut(rank: int | float | None, resolved: int) -> int:
     if isinstance(rank, int | np.integer):
         warnings.warn(
             f"rank={rank} was asked for; the states resolve {resolved} directions and the rest is rounding noise; "

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +39,7 @@ def reconstruct(
     koopman: Koopman,
     h: AnyArray,
     modes: int | Mode | Iterable[int | Mode],
-    part: Literal["real", "modulus"] = "real",
+    part: str = "real",
 ) -> Float[Array, "... d"]:
     """States of which only these modes are kept: h B V_S U_S Bᵀ.
 
@@ -51,7 +51,7 @@ def reconstruct(
         raise KannError(f"part={part!r} is unknown; pass 'real' or 'modulus'")
     indices = [index for mode in _chosen(koopman, modes) for index in mode.indices]
     keep = koopman.right[:, indices] @ koopman.left[indices]
-    return koopman.decode(koopman.encode(h) @ (keep.real if part == "real" else np.abs(keep)))
+    return koopman.decode(koopman.encode(h) @ (np.real(keep) if part == "real" else np.abs(keep)))
 
 
 def _chosen(koopman: Koopman, modes: int | Mode | Iterable[int | Mode]) -> list[Mode]:

@@ -1,6 +1,6 @@
 """How far the linear operator can be trusted to stand for the network."""
 
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,7 @@ from kann.states import States
 from kann.typing import Array, Float
 
 
-def relative_error(
-    koopman: Koopman, states: States, reduce: Literal["mean", "none"] = "mean"
-) -> float | Float[Array, " n"]:
+def relative_error(koopman: Koopman, states: States, reduce: str = "mean") -> float | Float[Array, " n"]:
     """The paper's e_rel: |predicted − true|² / |true|² of each state predicted from the one before, averaged.
 
     With ``reduce="none"`` there is one number for each row of ``states.values``; the first state of a sequence, which
@@ -22,13 +20,13 @@ def relative_error(
     """
     if reduce not in ("mean", "none"):
         raise KannError(f"reduce={reduce!r} is unknown; pass 'mean' or 'none'")
-    _require_inputs(koopman, states)
+    drive = _inputs(koopman, states)
     errors = np.full(states.values.shape[0], np.nan)
     for start, stop in states.ranges():
         # One row more in front: a range may begin in the middle of a long sequence.
         low = max(start - 1, 0)
         h = as_numpy(states.values[low:stop]).astype(np.float64)
-        inputs = None if koopman.drive is None else as_numpy(states.inputs[low + 1 : stop])
+        inputs = None if drive is None else as_numpy(drive[low + 1 : stop])
         if len(h) > 1:
             missed = koopman.predict(h[:-1], inputs=inputs) - h[1:]
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -48,12 +46,12 @@ def agreement(koopman: Koopman, states: States, readout: Readout, *, threshold: 
     The class is the largest of several outputs, or whether a single one exceeds ``threshold``. Sequences of one state,
     whose last state nothing predicts, are left out.
     """
-    _require_inputs(koopman, states)
+    drive = _inputs(koopman, states)
     ends = (states.starts + states.lengths - 1)[states.lengths > 1]
     if not len(ends):
         raise KannError("no last state can be predicted: every sequence has one step only")
-    before, last = (_rows(states.values, ends + shift) for shift in (-1, 0))
-    inputs = None if koopman.drive is None else _rows(states.inputs, ends)
+    before, last = (as_numpy(states.values[ends + shift]) for shift in (-1, 0))
+    inputs = None if drive is None else as_numpy(drive[ends])
     predicted = koopman.predict(before, inputs=inputs)
     true, ours = (decide(read_out(readout, h), threshold=threshold) for h in (last, predicted))
     return float(np.mean(true == ours))
@@ -63,12 +61,12 @@ def hybrid(koopman: Koopman, states: States, known: int) -> States:
     """The first ``known`` states of each sequence as they are, the rest rolled out from the last of them."""
     if known < 1:
         raise KannError(f"known={known} leaves no state to start from; pass known>=1")
-    _require_inputs(koopman, states)
+    drive = _inputs(koopman, states)
     sequences = []
     for i, h in enumerate(states):
         steps = len(h) - known
         if steps > 0:
-            inputs = None if koopman.drive is None else as_numpy(states._rows(states.inputs, i))[known:]
+            inputs = None if drive is None else as_numpy(drive[states.span(i)])[known:]
             h = np.concatenate([h[:known], koopman.rollout(h[known - 1], steps, inputs=inputs)])
         sequences.append(h.astype(np.float64))
     return States(values=np.concatenate(sequences), lengths=states.lengths, inputs=states.inputs)
@@ -80,13 +78,8 @@ def orthogonality(koopman: Koopman) -> float:
     return float(np.linalg.norm(C.T @ C - np.eye(len(C))) ** 2 / np.linalg.norm(C) ** 2)
 
 
-def _require_inputs(koopman: Koopman, states: States) -> None:
+def _inputs(koopman: Koopman, states: States) -> Any:
+    """What drives the operator: the states' inputs, or None if it is autonomous."""
     if koopman.drive is not None and states.inputs is None:
         raise KannError("the operator is driven and these states have no inputs; record them with inputs=True")
-
-
-def _rows(values: Array, places: Array) -> Float[Array, "n d"]:
-    """Single rows of values that may be on disk."""
-    if isinstance(values, np.ndarray):
-        return values[places]
-    return np.concatenate([as_numpy(values[int(place) : int(place) + 1]) for place in places])
+    return None if koopman.drive is None else states.inputs

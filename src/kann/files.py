@@ -8,6 +8,7 @@ import uuid
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def remove(path: Path) -> None:
 def save_npz(path: str | os.PathLike[str], *, kind: str, version: int, arrays: Mapping[str, Array | None]) -> None:
     """Write named arrays and a header that says what they are. Arrays that are None are left out."""
     header = np.frombuffer(json.dumps({"kind": kind, "version": version}).encode(), dtype=np.uint8)
-    present = {name: array for name, array in arrays.items() if array is not None}
+    present: dict[str, Any] = {name: array for name, array in arrays.items() if array is not None}
     with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, header=header, **present)
 
@@ -68,8 +69,7 @@ def save_npz(path: str | os.PathLike[str], *, kind: str, version: int, arrays: M
 def load_npz(path: str | os.PathLike[str], *, kind: str, version: int) -> dict[str, Array]:
     """Read what `save_npz` wrote; refuse what is truncated, foreign, of another kind or newer."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        arrays = read_npz(path)
         header = json.loads(bytes(arrays.pop("header")))
     except FileNotFoundError:
         raise
@@ -77,6 +77,13 @@ def load_npz(path: str | os.PathLike[str], *, kind: str, version: int) -> dict[s
         raise KannError(f"{path} is not a whole kann file ({error}); save it again with .save()") from error
     require_format(header, kind=kind, version=version, path=path)
     return arrays
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
+    """All arrays of an ``.npz`` file; nothing that is pickled."""
+    # numpy leaves the file open when it is no archive, hence a handle of our own.
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
 
 
 def require_format(header: Mapping, *, kind: str, version: int, path: str | os.PathLike[str]) -> None:

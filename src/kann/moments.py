@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -67,12 +67,13 @@ class Moments:
     @staticmethod
     def of(states: States, *, inputs: bool = True) -> "Moments":
         """Moments of all states, and of their inputs where they have any and ``inputs`` is True."""
-        moments = _measure(states, states.inputs if inputs else None)
+        with np.errstate(over="ignore", invalid="ignore"):  # looked for below
+            moments = _measure(states, states.inputs if inputs else None)
         if not np.isfinite(as_numpy(moments.hh.diagonal())).all():
             raise KannError("the squares of the states exceed float64; divide the states by their largest value")
         return moments
 
-    def update(self, values: AnyArray, lengths: Any = None, *, inputs: AnyArray | None = None) -> Self:
+    def update(self, values: AnyArray, lengths: Any = None, *, inputs: AnyArray | None = None) -> "Moments":
         """Add padded (S, T, d) states with their lengths, or (N, d) rows of whole sequences with their lengths.
 
         Without lengths, every step of padded states counts, and rows are one sequence. ``inputs`` have the same layout.
@@ -116,7 +117,8 @@ class Moments:
     def load(path: str | os.PathLike[str]) -> "Moments":
         """Read what `save` wrote."""
         arrays = load_npz(path, kind=KIND, version=VERSION)
-        return Moments(**{name: array.item() if name in COUNTS else array for name, array in arrays.items()})
+        values: dict[str, Any] = {name: array.item() if name in COUNTS else array for name, array in arrays.items()}
+        return Moments(**values)
 
     def __repr__(self) -> str:
         driven = f", {self.input_dim} inputs" if self.input_dim else ""
@@ -154,12 +156,11 @@ def _beside(other: Moments, ours: Moments) -> Moments:
     if ours.hh is None or (type(ours.hh) is type(other.hh) and ours.hh.device == other.hh.device):
         return other
     xp, device = namespace(ours.hh), ours.hh.device
-    return Moments(
-        **{
-            name: value if name in COUNTS or value is None else xp.asarray(value, device=device)
-            for name, value in other.numpy()._items()
-        }
-    )
+    moved: dict[str, Any] = {
+        name: value if name in COUNTS or value is None else xp.asarray(value, device=device)
+        for name, value in other.numpy()._items()
+    }
+    return Moments(**moved)
 
 
 def _measure(states: States, inputs: AnyArray | None) -> Moments:
@@ -208,8 +209,8 @@ def _at(places: Int[Array, " k"], like: AnyArray) -> AnyArray:
 
 
 def _ends_a_sequence(states: States, stop: int) -> bool:
-    following = np.searchsorted(states.starts, stop)
-    return stop == states.values.shape[0] or (following < len(states) and states.starts[following] == stop)
+    following = int(np.searchsorted(states.starts, stop))
+    return stop == states.values.shape[0] or (following < len(states) and int(states.starts[following]) == stop)
 
 
 def _boundaries(states: States, start: int, end: int) -> tuple[Array, Array, Array]:

@@ -12,8 +12,9 @@ from kann.errors import KannError
 from kann.files import load_npz, save_npz
 from kann.moments import Moments, centred, require_pairs
 from kann.regression import Coordinates, regress
+from kann.rows import MappedRows
 from kann.spectrum import Mode, decompose, modes, residuals
-from kann.states import MappedRows, States, any_rows
+from kann.states import States, any_rows
 from kann.typing import AnyArray, Array, Complex, Float
 
 KIND = "kann.Koopman"
@@ -106,8 +107,9 @@ class Koopman:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Koopman":
         """Read what `save` wrote."""
-        arrays = load_npz(path, kind=KIND, version=VERSION)
-        return Koopman(**arrays | {"condition": float(arrays["condition"])})
+        arrays: dict[str, Any] = load_npz(path, kind=KIND, version=VERSION)
+        arrays["condition"] = float(arrays["condition"])
+        return Koopman(**arrays)
 
     def __repr__(self) -> str:
         kind = "autonomous" if self.drive is None else f"driven by {len(self.drive)} inputs"
@@ -154,11 +156,11 @@ class Koopman:
 def fit(
     data: States | Moments | AnyArray,
     *,
-    rank: float | None = None,
+    rank: int | float | None = None,
     basis: str | AnyArray = "svd",
     lengths: Any = None,
     driven: bool = False,
-    ridge: float = 0.0,
+    ridge: int | float = 0.0,
 ) -> Koopman:
     """Fit one linear operator to how hidden states evolve.
 
@@ -170,7 +172,7 @@ def fit(
     Parameters
     ----------
     data
-        `States`, `Moments`, or an array (S, T, d), numpy or torch.
+        `States`, `Moments`, an array (S, T, d), or a list of arrays (T_i, d); numpy or torch.
     rank
         How many basis directions to keep: a whole number, a share of explained variance such as ``0.99``, or None for
         every direction that the data resolve.
@@ -197,7 +199,7 @@ def fit(
     found = scatter(_gram(moments, at), rounding=moments.rounding)
     if states is not None and not ridge and _blurred(found, moments, rank):
         moments, at, found = _sharpen(states, found, mean)
-    chosen = choose(basis, rank, found, at.back.T @ _gram(moments, at) @ at.back, mean)
+    chosen = choose(basis, rank, found, mean)
     step = regress(moments, chosen, at, driven=driven, ridge=ridge)
     spectrum = decompose(step.matrix)
     return Koopman(
@@ -221,12 +223,14 @@ def _gather(data: States | Moments | AnyArray, lengths: Any, driven: bool) -> tu
         raise KannError("lengths are for arrays; States and Moments know theirs")
     if isinstance(data, Moments):
         return None, data.numpy()
+    if isinstance(data, list | tuple):
+        data = States.from_sequences(data)
     if not isinstance(data, States):
         array = as_array(data)
         if array.ndim != 3:
             raise KannError(
                 f"hidden states have axes (sequence, time, unit); got shape {tuple(array.shape)}; "
-                "pass states[None] for a single sequence, or States"
+                "pass states[None] for a single sequence, or a list of (time, unit) arrays"
             )
         rows, counts = any_rows(array, lengths)
         data = States(values=rows, lengths=counts)
@@ -240,7 +244,7 @@ def _gram(moments: Moments, at: Coordinates) -> Float[Array, "k k"]:
     return centred(moments.hh, moments.sum_h, moments.sum_h, moments.states)
 
 
-def _blurred(found: Scatter, moments: Moments, rank: float | None) -> bool:
+def _blurred(found: Scatter, moments: Moments, rank: int | float | None) -> bool:
     """Whether float64 states have directions that their Gram cannot give to `EXACT`.
 
     States of lower precision never do: their own rounding changes C by ε₃₂·σ₁/σᵣ, which is above ε₆₄·(σ₁/σᵣ)² as far

@@ -25,7 +25,7 @@ class Mode:
     eigenvalue: complex
     """λ; of a pair, the one with positive imaginary part."""
     residual: float
-    """|Y v − λ X v| / |X v|: near 0 the eigenvalue is the network's own; near 1 it is an artefact of the finite basis."""
+    """|Y v − λ X v| / |X v|: near 0 it is the network's own eigenvalue; near 1 an artefact of the finite basis."""
 
     @property
     def modulus(self) -> float:
@@ -60,28 +60,28 @@ class Spectrum:
 
 def decompose(matrix: Float[Array, "r r"]) -> Spectrum:
     """Eigenvalues and eigenvectors of a real matrix. Warns if the eigenvectors are nearly dependent."""
-    values, vectors = np.linalg.eig(matrix)
+    values, vectors = (part.astype(complex) for part in np.linalg.eig(matrix))
     # LAPACK gives conjugate pairs exactly: keep the upper half of each and sort those.
-    upper = np.flatnonzero(values.imag >= 0)
+    upper = np.flatnonzero(np.imag(values) >= 0)
     upper = upper[_order(values[upper])]
     values, vectors = values[upper], _phased(vectors[:, upper])
-    paired = values.imag > 0
+    paired = np.imag(values) > 0
     # V = S Q with S real and Q unitary: S has √2 Re v and √2 Im v for a pair. Inverse and condition come from S.
     place = np.cumsum(1 + paired) - (1 + paired)
     ahead, behind = place, place[paired] + 1
     real = np.empty((len(matrix), len(matrix)))
-    real[:, ahead] = vectors.real * np.where(paired, math.sqrt(2), 1.0)
-    real[:, behind] = vectors[:, paired].imag * math.sqrt(2)
+    real[:, ahead] = np.real(vectors) * np.where(paired, math.sqrt(2), 1.0)
+    real[:, behind] = np.imag(vectors[:, paired]) * math.sqrt(2)
     singular = np.linalg.svd(real, compute_uv=False)
     condition = float(singular[0] / singular[-1]) if singular[-1] > 0 else math.inf
     if condition > ILL_CONDITIONED:
         warnings.warn(
-            f"the eigenvectors are nearly dependent (condition {condition:.1e}); eigenvalues and contributions of single "
-            "modes are not to be trusted; lower the rank",
+            f"the eigenvectors are nearly dependent (condition {condition:.1e}); single eigenvalues and the "
+            "contributions of single modes are not to be trusted; lower the rank",
             ConditionWarning,
             stacklevel=3,
         )
-    inverse = np.linalg.inv(real) if math.isfinite(condition) else np.linalg.pinv(real)
+    inverse = np.linalg.inv(real) if condition < 1 / np.finfo(float).eps else np.linalg.pinv(real)
     half = 1 / math.sqrt(2)
     left_upper = inverse[ahead].astype(complex)
     left_upper[paired] = half * (inverse[ahead][paired] - 1j * inverse[behind])
@@ -97,14 +97,14 @@ def _order(values: Complex[Array, " k"]) -> Array:
     """By decreasing modulus; where moduli agree by decreasing imaginary part, then by decreasing real part."""
     modulus = np.abs(values)
     steps = np.round(np.log(np.maximum(modulus, np.finfo(float).tiny)) / SAME_MODULUS)
-    return np.lexsort((-values.real, -values.imag, -steps))
+    return np.lexsort((-np.real(values), -np.imag(values), -steps))
 
 
-def _phased(vectors: Array) -> Complex[Array, "r k"]:
+def _phased(vectors: Complex[Array, "r k"]) -> Complex[Array, "r k"]:
     """Columns of unit norm whose component of largest modulus is real and positive."""
     largest = np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[None], axis=0)
     turned = vectors * (np.abs(largest) / largest)
-    return (turned / np.linalg.norm(turned, axis=0)).astype(complex)
+    return turned / np.linalg.norm(turned, axis=0)
 
 
 def _interleave(upper: Array, ahead: Array, behind: Array, paired: Array) -> Complex[Array, "..."]:

@@ -10,9 +10,10 @@ from typing import Any, overload
 import numpy as np
 
 from kann import store
-from kann.arrays import as_array, as_numpy, float64_copy, namespace, require_float
+from kann.arrays import as_array, as_numpy, namespace, require_float
 from kann.errors import KannError
-from kann.files import replacing
+from kann.files import read_npz, replacing
+from kann.rows import PaddedRows
 from kann.typing import AnyArray, Array, Int, Shaped
 
 READ_BYTES = 8 * 2**20
@@ -64,12 +65,15 @@ class States:
         """
         values = as_array(values)
         rows, counts = padded_rows(values, lengths)
-        if inputs is not None:
-            inputs = as_array(inputs)
-            if inputs.ndim != 3 or tuple(inputs.shape[:2]) != tuple(values.shape[:2]):
-                raise KannError(f"inputs of shape {tuple(inputs.shape)} do not line up with states {values.shape}")
-            inputs = padded_rows(inputs, lengths)[0][:]
-        return States(values=rows[:], lengths=counts, inputs=inputs)
+        if inputs is None:
+            return States(values=rows[:], lengths=counts)
+        drive = as_array(inputs)
+        if drive.ndim != 3 or tuple(drive.shape[:2]) != tuple(values.shape[:2]):
+            raise KannError(
+                f"inputs of shape {tuple(drive.shape)} do not line up with states of shape {tuple(values.shape)}; "
+                "pass (sequences, steps, inputs)"
+            )
+        return States(values=rows[:], lengths=counts, inputs=padded_rows(drive, lengths)[0][:])
 
     @staticmethod
     def from_sequences(sequences: Sequence[AnyArray], inputs: Sequence[AnyArray] | None = None) -> "States":
@@ -128,16 +132,17 @@ class States:
     def __getitem__(self, key: int) -> Array: ...
     @overload
     def __getitem__(self, key: slice) -> "States": ...
-    def __getitem__(self, key: int | slice) -> Any:
+    def __getitem__(self, key: Any) -> Any:
         """One sequence as a (T_i, d) array, or a slice of the sequences as `States`."""
         if isinstance(key, slice):
             chosen = range(len(self))[key]
-            inputs = None if self.inputs is None else [self._rows(self.inputs, i) for i in chosen]
-            return States.from_sequences([self._rows(self.values, i) for i in chosen], inputs=inputs)
-        return as_numpy(self._rows(self.values, range(len(self))[key]))
+            inputs = None if self.inputs is None else [self.inputs[self.span(i)] for i in chosen]
+            return States.from_sequences([self.values[self.span(i)] for i in chosen], inputs=inputs)
+        return as_numpy(self.values[self.span(range(len(self))[key])])
 
-    def _rows(self, values: AnyArray, i: int) -> AnyArray:
-        return values[int(self.starts[i]) : int(self.starts[i] + self.lengths[i])]
+    def span(self, i: Any) -> slice:
+        """The rows of sequence ``i`` in ``values`` and ``inputs``."""
+        return slice(int(self.starts[i]), int(self.starts[i] + self.lengths[i]))
 
     def __iter__(self) -> Iterator[Array]:
         return (self[i] for i in range(len(self)))
@@ -158,10 +163,6 @@ class States:
         has_next = ~np.append(is_first[1:], True)
         return values[has_next], values[~is_first]
 
-    def last(self) -> Shaped[Array, "s d"]:
-        """The last state of each sequence."""
-        return np.stack([as_numpy(self.values[int(i) : int(i) + 1])[0] for i in self.starts + self.lengths - 1])
-
     def groups(self, max_rows: int | None = None) -> Iterator[tuple[int, int]]:
         """Ranges ``(first, last)`` of sequences of at most ``max_rows`` states together, or of one longer sequence."""
         max_rows = max_rows or max(1, READ_BYTES // (8 * self.dim))
@@ -180,50 +181,6 @@ class States:
             low, high = int(self.starts[first]), int(self.starts[last - 1] + self.lengths[last - 1])
             for start in range(low, high, max_rows):
                 yield start, min(start + max_rows, high)
-
-
-class PaddedRows:
-    """The real steps of padded (S, T, d) values, as (N, d) rows that are gathered when they are sliced."""
-
-    ndim = 2
-
-    def __init__(self, values: AnyArray, lengths: Int[Array, " s"]):
-        self._values, self._stops = values, np.cumsum(lengths)
-        self._starts = self._stops - lengths
-        self.shape = (int(self._stops[-1]), int(values.shape[2]))
-        self.dtype = values.dtype
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, key: slice) -> AnyArray:
-        rows = np.arange(*key.indices(self.shape[0]))
-        if not len(rows):
-            return self._values[0, :0]
-        sequences = np.searchsorted(self._stops, rows, side="right")
-        steps = rows - self._starts[sequences]
-        first, last = int(sequences[0]), int(sequences[-1])
-        early, late = int(steps.min()), int(steps.max())
-        # Cut the box around the wanted rows first: for values on disk that is what gets read.
-        box = self._values[first : last + 1, early : late + 1]
-        xp = namespace(box)
-        return box[tuple(xp.asarray(index, device=box.device) for index in (sequences - first, steps - early))]
-
-
-class MappedRows:
-    """(rows − mean) @ matrix in float64, computed when they are sliced."""
-
-    ndim = 2
-
-    def __init__(self, values: AnyArray, matrix: Array, mean: Array):
-        self._values, self._matrix, self._mean = values, matrix, mean
-        self.shape = (int(values.shape[0]), matrix.shape[1])
-        self.dtype = matrix.dtype
-
-    def __getitem__(self, key: slice) -> AnyArray:
-        rows = float64_copy(self._values[key])
-        matrix, mean = (namespace(rows).asarray(part, device=rows.device) for part in (self._matrix, self._mean))
-        return (rows - mean) @ matrix
 
 
 def any_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Array, " s"]]:
@@ -290,11 +247,9 @@ def _require_aligned(inputs: AnyArray, values: AnyArray) -> None:
 
 def _read_numpy(path: Path) -> tuple[AnyArray, Any, Any]:
     try:
-        file = np.load(path, allow_pickle=False, mmap_mode="r" if path.suffix == ".npy" else None)
         if path.suffix == ".npy":
-            return file, None, None
-        with file:
-            arrays = {name: file[name] for name in file.files}
+            return np.load(path, allow_pickle=False, mmap_mode="r"), None, None
+        arrays = read_npz(path)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise KannError(f"{path} cannot be read as plain arrays ({error}); save it again with numpy.save") from error
     if "values" not in arrays:

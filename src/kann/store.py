@@ -17,6 +17,7 @@ import numpy as np
 from kann.arrays import as_numpy
 from kann.errors import KannError
 from kann.files import require_format
+from kann.rows import LazyRows
 from kann.typing import AnyArray, Array, Int, Shaped
 
 KIND = "kann.States"
@@ -97,10 +98,8 @@ class Writer:
             self.close()
 
 
-class StoredRows:
-    """The rows of a store, read from disk when they are sliced. Keeps the part that was read last."""
-
-    ndim = 2
+class StoredRows(LazyRows):
+    """The rows of a store. Keeps the part that was read last."""
 
     def __init__(self, parts: Sequence[Any], *, path: str | os.PathLike[str]):
         self._parts, self._path = parts, path
@@ -109,15 +108,13 @@ class StoredRows:
         self.shape = (int(self._stops[-1]), int(parts[0].shape[1]))
         self.dtype = np.dtype(parts[0].dtype)
 
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, key: slice) -> Shaped[Array, "n d"]:
-        start, stop, step = key.indices(self.shape[0])
-        first, last = np.searchsorted(self._stops, [start, max(stop - 1, start)], side="right")
+    def read(self, start: int, stop: int) -> Shaped[Array, "n d"]:
+        """Rows of the parts that ``start:stop`` touches."""
+        if start == stop:
+            return np.empty((0, self.shape[1]), dtype=self.dtype)
+        first, last = np.searchsorted(self._stops, [start, stop - 1], side="right")
         pieces = list(self._pieces(range(first, last + 1), start, stop))
-        rows = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-        return rows[::step]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def _pieces(self, numbers: range, start: int, stop: int) -> Iterator[Array]:
         for number in numbers:
@@ -140,12 +137,9 @@ class StoredRows:
             raise KannError(f"part {number} of {self._path} is missing or empty; record or save it again")
         return values
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.asarray(self[:], dtype=dtype)
 
-
-def read(path: str | os.PathLike[str]) -> tuple[Any, Int[Array, " s"], Any]:
-    """Open a store: its rows, lengths and inputs or None. Only metadata are read."""
+def read(path: str | os.PathLike[str]) -> tuple[Any, Int[Array, " s"] | None, Any]:
+    """Open a store: its values, lengths if it has any, and inputs or None. Only metadata are read."""
     zarr = _zarr()
     try:
         node = zarr.open(str(path), mode="r")
@@ -176,7 +170,7 @@ def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
     if "values" not in node:
         raise KannError(f"{path} has no array 'values'; it has {sorted(node)}; pass a store that States.save() wrote")
     lengths = node["lengths"][:] if "lengths" in node else None
-    return node["values"], lengths, node["inputs"] if "inputs" in node else None
+    return node["values"], lengths, node.get("inputs", None)
 
 
 def require_replaceable(path: str | os.PathLike[str]) -> None:

@@ -1,0 +1,40 @@
+# make demo | test | check | bench | reproduce | clean. Everything is installed into .venv by the first of them.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check format bench reproduce clean
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(INSTALL) -e '.[dev]'
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py --out demo
+
+test: $(READY)
+	$(BIN)/python -m pytest --cov=kann --cov-report=term
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)
+	$(INSTALL) -e '.[bench]'
+	$(BIN)/python benchmarks/core.py
+	$(BIN)/python benchmarks/record.py
+	$(BIN)/python benchmarks/fixed_points.py
+
+reproduce: $(READY)
+	$(BIN)/kann reproduce copy --arch all
+
+clean:
+	rm -rf .venv demo runs

@@ -1,0 +1,78 @@
+"""Rows that are read or computed when they are sliced, in place of an array that would not fit."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from kann.arrays import as_numpy, float64_copy, namespace
+from kann.typing import AnyArray, Array, Int
+
+
+class LazyRows(ABC):
+    """(N, d) rows with numpy's indexing along the first axis: a number, a slice, or an array of numbers."""
+
+    ndim = 2
+    shape: tuple[int, int]
+    dtype: Any
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Rows from ``start`` to before ``stop``, with 0 <= start <= stop <= N."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> AnyArray:
+        if isinstance(key, slice):
+            start, stop, step = key.indices(len(self))
+            if step == 1:
+                return self.read(start, max(start, stop))
+            key = np.arange(start, stop, step)
+        places = np.atleast_1d(np.arange(len(self))[key])
+        if not len(places):
+            return self.read(0, 0)
+        rows = namespace(self.read(0, 0)).concat([self.read(int(place), int(place) + 1) for place in places])
+        return rows[0] if np.ndim(key) == 0 else rows
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(as_numpy(self[:]), dtype=dtype)
+
+
+class PaddedRows(LazyRows):
+    """The real steps of padded (S, T, d) values, gathered when they are sliced."""
+
+    def __init__(self, values: AnyArray, lengths: Int[Array, " s"]):
+        self._values, self._stops = values, np.cumsum(lengths)
+        self._starts = self._stops - lengths
+        self.shape = (int(self._stops[-1]), int(values.shape[2]))
+        self.dtype = values.dtype
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Rows of the sequences that ``start:stop`` touches."""
+        if start == stop:
+            return self._values[:1, 0][:0]
+        rows = np.arange(start, stop)
+        sequences = np.searchsorted(self._stops, rows, side="right")
+        steps = rows - self._starts[sequences]
+        first, last = int(sequences[0]), int(sequences[-1])
+        early, late = int(steps.min()), int(steps.max())
+        # Cut the box around the wanted rows first: of values on disk, that is what gets read.
+        box = self._values[first : last + 1, early : late + 1]
+        xp = namespace(box)
+        return box[tuple(xp.asarray(index, device=box.device) for index in (sequences - first, steps - early))]
+
+
+class MappedRows(LazyRows):
+    """(rows − mean) @ matrix in float64."""
+
+    def __init__(self, values: AnyArray, matrix: Array, mean: Array):
+        self._values, self._matrix, self._mean = values, matrix, mean
+        self.shape = (int(values.shape[0]), matrix.shape[1])
+        self.dtype = matrix.dtype
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        """The mapped rows, on the device where the values are."""
+        rows = float64_copy(self._values[start:stop])
+        matrix, mean = (namespace(rows).asarray(part, device=rows.device) for part in (self._matrix, self._mean))
+        return (rows - mean) @ matrix

@@ -1,0 +1,44 @@
+"""Dynamical systems and states with known properties, for the tests."""
+
+import numpy as np
+
+
+def stable_matrix(rng, d):
+    """A non-normal matrix with complex eigenvalues, all of modulus 0.5 to 0.98."""
+    blocks = np.diag(rng.uniform(0.5, 0.98, d))
+    for i in range(0, d - 1, 2):
+        angle, size = rng.uniform(0.2, 2.5), rng.uniform(0.6, 0.98)
+        blocks[i : i + 2, i : i + 2] = size * np.array(
+            [[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]
+        )
+    change = np.eye(d) + 0.3 * rng.normal(size=(d, d)) / np.sqrt(d)
+    return np.linalg.inv(change) @ blocks @ change
+
+
+def run(matrix, start, steps, push=None):
+    """Paths (S, steps, d) of h[t+1] = h[t] @ matrix + push[t+1], with h[0] = start."""
+    path = [start]
+    for t in range(1, steps):
+        path.append(path[-1] @ matrix + (0 if push is None else push[:, t]))
+    return np.stack(path, axis=1)
+
+
+def noisy_states(rng, *, sequences=12, steps=40, d=10, noise=0.3):
+    """A stable linear system in noise: states of full rank that no operator fits exactly."""
+    push = noise * rng.normal(size=(sequences, steps, d))
+    return run(stable_matrix(rng, d), rng.normal(size=(sequences, d)), steps, push)
+
+
+def rotation(rng, d):
+    """A random orthogonal matrix."""
+    return np.linalg.qr(rng.normal(size=(d, d)))[0]
+
+
+def full_operator(koopman):
+    """B C Bᵀ: the operator in the coordinates of the hidden units."""
+    return koopman.basis @ koopman.matrix @ koopman.basis.T
+
+
+def relative(ours, theirs):
+    """|ours − theirs| / |theirs|."""
+    return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
