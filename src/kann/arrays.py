@@ -8,7 +8,7 @@ import numpy as np
 from kann.errors import KannError
 from kann.typing import AnyArray, Array
 
-HOST_BLOCK = 4 * 2**20
+HOST_BLOCK = 8 * 2**20
 """Bytes of float64 rows converted at a time on a CPU: large enough for fast matrix products, small enough to ignore."""
 
 DEVICE_BLOCK = 256 * 2**20
@@ -45,6 +45,23 @@ def float64_copy(values: AnyArray) -> AnyArray:
         values = values.cpu()
     xp = namespace(values)
     return xp.asarray(values, dtype=xp.float64, copy=True)
+
+
+class Float64Buffer:
+    """Room for rows in float64, where ``like`` is (or on the host, if that device has no float64).
+
+    Filled again and again: fresh memory for every block would cost more than converting the numbers.
+    """
+
+    def __init__(self, *, like: AnyArray, shape: tuple[int, int]):
+        sample = float64_copy(like[:0])
+        self._room = namespace(sample).empty(shape, dtype=sample.dtype, device=sample.device)
+
+    def filled_with(self, rows: AnyArray) -> AnyArray:
+        """The rows, as float64, in this room."""
+        room = self._room[: len(rows)]
+        room[:] = rows
+        return room
 
 
 def block_rows(values: AnyArray, width: int) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kann.arrays import as_array, as_numpy, block_rows, float64_copy, namespace, rounding
+from kann.arrays import Float64Buffer, as_array, as_numpy, block_rows, namespace, rounding
 from kann.errors import KannError
 from kann.files import load_npz, save_npz
 from kann.progress import progress
@@ -165,13 +165,15 @@ def _beside(other: Moments, ours: Moments) -> Moments:
 
 def _measure(states: States, inputs: AnyArray | None) -> Moments:
     """One pass over the states in blocks of bounded size."""
-    sample = states.values[0:1]
-    max_rows = block_rows(sample, states.dim + (0 if inputs is None else inputs.shape[1]))
-    sums = _Sums()
+    sample, width = states.values[0:1], states.dim + (0 if inputs is None else inputs.shape[1])
+    max_rows = min(block_rows(sample, width), states.values.shape[0])
+    h = Float64Buffer(like=sample, shape=(max_rows + 1, states.dim))
+    u = None if inputs is None else Float64Buffer(like=inputs[0:1], shape=(max_rows + 1, inputs.shape[1]))
+    sums = _Sums(empty=h.filled_with(sample[:0]))
     for start, stop in progress(states.ranges(max_rows), what="moments", unit="block"):
-        sums.add(_Block.read(states, inputs, start, stop))
-    sums.sequences = len(states)
-    return sums.moments(coarsest=max(rounding(sample), 0.0 if inputs is None else rounding(inputs[0:1])))
+        sums.add(_read_block(states, inputs, start, stop, h, u))
+    coarsest = max(rounding(sample), 0.0 if inputs is None else rounding(inputs[0:1]))
+    return sums.moments(sequences=len(states), coarsest=coarsest)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -189,18 +191,26 @@ class _Block:
     last: AnyArray
     single: AnyArray
 
-    @staticmethod
-    def read(states: States, inputs: AnyArray | None, start: int, stop: int) -> "_Block":
-        end = stop if _ends_a_sequence(states, stop) else stop + 1
-        h = _finite(float64_copy(states.values[start:end]), states, start, what="states")
-        first, last, single = (_at(places - start, h) for places in _boundaries(states, start, end))
-        u = None
-        if inputs is not None:
-            u = float64_copy(inputs[start:end])
-            u[first] = 0  # what led to the first state belongs to no pair
-            u[single] = 0
-            u = _finite(u, states, start, what="inputs")
-        return _Block(h=h, u=u, own=stop - start, first=first, last=last, single=single)
+
+def _read_block(
+    states: States,
+    inputs: AnyArray | None,
+    start: int,
+    stop: int,
+    h_buffer: Float64Buffer,
+    u_buffer: Float64Buffer | None,
+) -> _Block:
+    end = stop if _ends_a_sequence(states, stop) else stop + 1
+    h = h_buffer.filled_with(states.values[start:end])
+    _require_finite(h, states, start, what="states")
+    first, last, single = (_at(places - start, h) for places in _boundaries(states, start, end))
+    u = None
+    if inputs is not None and u_buffer is not None:
+        u = u_buffer.filled_with(inputs[start:end])
+        u[first] = 0  # what led to the first state belongs to no pair
+        u[single] = 0
+        _require_finite(u, states, start, what="inputs")
+    return _Block(h=h, u=u, own=stop - start, first=first, last=last, single=single)
 
 
 def _at(places: Int[Array, " k"], like: AnyArray) -> AnyArray:
@@ -221,11 +231,11 @@ def _boundaries(states: States, start: int, end: int) -> tuple[Array, Array, Arr
     return begin[long & (begin >= start)], finish[long & (finish < end)], begin[~long]
 
 
-def _finite(values: AnyArray, states: States, start: int, *, what: str) -> AnyArray:
+def _require_finite(values: AnyArray, states: States, start: int, *, what: str) -> None:
     """Refuse NaN and Inf, and say where the first one is."""
     xp = namespace(values)
     if bool(xp.isfinite(xp.sum(values))) or bool(xp.all(xp.isfinite(values))):
-        return values
+        return
     bad = np.argwhere(~np.isfinite(as_numpy(values)))[0]
     sequence = int(np.searchsorted(states.starts, start + bad[0], side="right")) - 1
     step = start + int(bad[0]) - int(states.starts[sequence])
@@ -242,9 +252,16 @@ class _Sums:
     last, HᵀH all three: one large product serves them all, and nothing is ever subtracted.
     """
 
-    def __init__(self) -> None:
-        self.sequences = self.states = self.pairs = 0
-        self.totals: dict[str, Any] = {}
+    ENOUGH = 1024
+    """So many boundary states are collected before they are multiplied: products of a few rows cost as much."""
+
+    def __init__(self, *, empty: AnyArray) -> None:
+        self.states = self.pairs = 0
+        self.totals: dict[str, AnyArray] = {}
+        self.waiting: dict[str, list[AnyArray]] = {"first": [], "last": [], "single": []}
+        for name in ("first", "middle", "last", "single"):
+            self._gram(name, empty)
+        self._accumulate("xy", empty.T @ empty)
 
     def _accumulate(self, name: str, value: AnyArray) -> None:
         if name in self.totals:
@@ -256,6 +273,13 @@ class _Sums:
         self._accumulate(name, rows.T @ rows)
         self._accumulate(f"sum_{name}", rows.sum(0))
 
+    def _collect(self, name: str, rows: AnyArray, *, enough: int = ENOUGH) -> None:
+        waiting = self.waiting[name]
+        waiting.append(rows)
+        if sum(map(len, waiting)) >= enough:
+            self._gram(name, namespace(rows).concat(waiting))
+            waiting.clear()
+
     def add(self, block: _Block) -> None:
         """Add a block; its rows are overwritten."""
         h, own = block.h, block.own
@@ -263,53 +287,53 @@ class _Sums:
         behind = block.last > 0  # a last state in row 0 was the target of a pair in the block before
         before = h[block.last[behind] - 1]
         h[block.last] = 0  # from here on no row is the source of a pair across a boundary
-        single = h[block.single[block.single < own]]
+        self._collect("single", h[block.single[block.single < own]])
         h[block.single] = 0
         if len(h) > 1:
-            self._accumulate("xy", h[:-1].T @ h[1:] + before.T @ last[behind])
+            self._accumulate("xy", h[:-1].T @ h[1:])
+        if len(before):
+            self._accumulate("xy", before.T @ last[behind])
         if block.u is not None:
             self._add_inputs(block, last)
-        self._gram("first", h[block.first[block.first < own]])
+        self._collect("first", h[block.first[block.first < own]])
         h[block.first] = 0
         self._gram("middle", h[:own])
-        self._gram("last", last[block.last < own])
-        self._gram("single", single)
+        self._collect("last", last[block.last < own])
         self.states += own
-        self.pairs += own - len(single) - int((block.last < own).sum())
+        self.pairs += own - int((block.single < own).sum()) - int((block.last < own).sum())
 
     def _add_inputs(self, block: _Block, last: AnyArray) -> None:
         h, u, own = block.h, block.u, block.own
         assert u is not None  # noqa: S101  # add() asked
-        if len(h) > 1:
-            self._accumulate("xu", h[:-1].T @ u[1:])
+        self._accumulate("xu", h[:-1].T @ u[1:])
         inside = block.last < own
         self._accumulate("uy", u[:own].T @ h[:own] + u[block.last[inside]].T @ last[inside])
         self._gram("u", u[:own])
 
-    def moments(self, *, coarsest: float) -> Moments:
+    def moments(self, *, sequences: int, coarsest: float) -> Moments:
         """The totals as `Moments`."""
-        get = self.totals.get
-        zero = 0 * self.totals["middle"]
-        gram = {name: self.totals[name] for name in ("first", "middle", "last", "single")}
-        sums = {name: self.totals[f"sum_{name}"] for name in gram}
-        xx, yy = gram["middle"] + gram["first"], gram["middle"] + gram["last"]
-        driven: dict[str, Any] = {}
-        if "u" in self.totals:
-            no_pairs = 0 * self.totals["uy"].T
-            driven = {"sum_u": get("sum_u"), "uu": get("u"), "xu": get("xu", no_pairs), "uy": get("uy")}
+        for name, waiting in self.waiting.items():
+            if waiting:
+                self._collect(name, waiting.pop(), enough=0)
+        first, middle, last, single = (self.totals[name] for name in ("first", "middle", "last", "single"))
+        sums = [self.totals[f"sum_{name}"] for name in ("first", "middle", "last", "single")]
+        xx = middle + first
         return Moments(
-            sequences=self.sequences,
+            sequences=sequences,
             states=self.states,
             pairs=self.pairs,
             rounding=coarsest,
-            sum_h=sums["middle"] + sums["first"] + sums["last"] + sums["single"],
-            sum_x=sums["middle"] + sums["first"],
-            sum_y=sums["middle"] + sums["last"],
-            hh=xx + gram["last"] + gram["single"],
+            sum_h=sums[0] + sums[1] + sums[2] + sums[3],
+            sum_x=sums[0] + sums[1],
+            sum_y=sums[1] + sums[2],
+            hh=xx + last + single,
             xx=xx,
-            xy=get("xy", zero),
-            yy=yy,
-            **driven,
+            xy=self.totals["xy"],
+            yy=middle + last,
+            sum_u=self.totals.get("sum_u"),
+            uu=self.totals.get("u"),
+            xu=self.totals.get("xu"),
+            uy=self.totals.get("uy"),
         )
 
 

@@ -166,8 +166,8 @@ def fit(
 
     >>> turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
     >>> path = np.stack([np.linalg.matrix_power(turn, t)[0] for t in range(9)])
-    >>> fit(path[None]).eigenvalues.round(6)
-    array([-0.+1.j, -0.-1.j])
+    >>> fit(path[None])
+    Koopman(autonomous, 2 units, rank 2, |λ| = 1.0000, 1.0000)
 
     Parameters
     ----------
