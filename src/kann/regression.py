@@ -119,6 +119,6 @@ def _along_null(
     factor: Float[Array, "q q"], rank: int, scale: Float[Array, "q 1"], weights: Float[Array, "q r"]
 ) -> Float[Array, "q r"]:
     """The part of the weights that changes no prediction, since its columns of A cancel."""
-    dependence = scipy.linalg.solve_triangular(factor[:rank, :rank], factor[rank:, :rank].T, trans="T", lower=True)
+    dependence = scipy.linalg.solve_triangular(factor[:rank, :rank], factor[rank:, :rank].T, trans=1, lower=True)
     null = np.vstack([-dependence, np.eye(len(factor) - rank)]) / scale
     return null @ np.linalg.lstsq(null, weights, rcond=None)[0]

@@ -1,0 +1,57 @@
+"""Pieces that the other tests use without looking at them."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from kann.files import replacing
+from kann.progress import progress
+from kann.rows import MappedRows, PaddedRows
+
+
+def test_progress_yields_everything_with_and_without_tqdm(monkeypatch):
+    assert list(progress(range(3), what="things")) == [0, 1, 2]
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    assert list(progress(range(3), what="things")) == [0, 1, 2]
+
+
+def test_lazy_rows_index_like_an_array(rng):
+    values, lengths = rng.normal(size=(3, 5, 2)), np.array([4, 1, 5])
+    rows = PaddedRows(values, lengths)
+    whole = np.concatenate([value[:n] for value, n in zip(values, lengths, strict=True)])
+    for key in (
+        3,
+        -1,
+        slice(None),
+        slice(2, 7),
+        slice(8, 1, -3),
+        slice(4, 4),
+        [1, 9, 0],
+        np.array([2]),
+        slice(0, 0, 2),
+    ):
+        np.testing.assert_array_equal(rows[key], whole[key])
+    np.testing.assert_array_equal(np.asarray(rows), whole)
+    matrix, mean = rng.normal(size=(2, 3)), rng.normal(size=2)
+    np.testing.assert_allclose(MappedRows(rows, matrix, mean)[1:4], (whole[1:4] - mean) @ matrix)
+
+
+def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path, monkeypatch):
+    old, moves = tmp_path / "folder", []
+    old.mkdir()
+    (old / "kept").write_text("precious")
+    move = os.replace
+
+    def fail_on_the_second(source, target):
+        moves.append((source, target))
+        if len(moves) == 2:
+            raise OSError(28, "No space left on device")
+        move(source, target)
+
+    monkeypatch.setattr(os, "replace", fail_on_the_second)
+    with pytest.raises(OSError, match="could not save: No space left on device"), replacing(old) as temporary:
+        temporary.mkdir()
+    assert (old / "kept").read_text() == "precious"
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
