@@ -195,7 +195,7 @@ def fit(
     if driven and not moments.input_dim:
         raise KannError("driven=True needs the inputs that drove the states; pass States with inputs")
     mean = moments.sum_h / moments.states if isinstance(basis, str) and basis == "pca" else np.zeros(moments.dim)
-    at = Coordinates(back=np.eye(moments.dim), shift=mean)
+    at = Coordinates(shift=mean)
     found = scatter(_gram(moments, at), rounding=moments.rounding)
     if states is not None and not ridge and _blurred(found, moments, rank):
         moments, at, found = _sharpen(states, found, mean)

@@ -14,8 +14,10 @@ from kann.typing import Array, Float
 class Coordinates:
     """How the rows a of which there are moments relate to states: h − mean = (a − shift) @ back."""
 
-    back: Float[Array, "k d"]
     shift: Float[Array, " k"]
+    """Zero unless a mean is to be taken off."""
+    back: Float[Array, "k d"] | None = None
+    """None where the rows are the states themselves."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -36,7 +38,7 @@ class Step:
 
 def regress(moments: Moments, basis: Basis, at: Coordinates, *, driven: bool, ridge: int | float) -> Step:
     """Minimise Σ |z C + u D + c − z₊|² + ridge·(|C|² + |D|²): without u and c, the paper's equation for C."""
-    to_basis = at.back @ basis.vectors
+    to_basis = basis.vectors if at.back is None else at.back @ basis.vectors
     shift = at.shift @ to_basis
     n = moments.pairs
     x, y = moments.sum_x @ to_basis, moments.sum_y @ to_basis
