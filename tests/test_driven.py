@@ -57,7 +57,7 @@ def test_simulation_follows_the_true_system(system, rng):
 
 
 def test_simulation_starts_from_a_zero_state(system):
-    A, D, c, _, states = system
+    _, D, c, _, states = system
     for basis in ("svd", "pca"):
         koopman = kann.fit(states, driven=True, basis=basis)
         np.testing.assert_allclose(koopman.simulate(np.ones((2, 4)))[0], np.ones(4) @ D + c, atol=1e-7)

@@ -10,7 +10,6 @@ import kann
 from kann.spectrum import Mode, decompose
 from tests.systems import noisy_states, rotation, run, stable_matrix
 
-
 EIGHTHS = st.integers(-16, 16).map(lambda i: i / 8)  # numbers of one size: LAPACK does not promise more
 
 

@@ -44,6 +44,7 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     return __all__
 
+
 __all__ = [
     "ConditionWarning",
     "Contributions",
