@@ -1,0 +1,119 @@
+"""Watch the layers of a network as steps of time."""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kann.errors import KannError
+from kann.recording.batching import Batch, tensors_of
+from kann.recording.layouts import batch_major
+from kann.recording.ragged import Padded, Ragged
+from kann.recording.selection import Target
+from kann.recording.tracing import HiddenTracer, Results, Tracer, require_called, returned_states
+from kann.typing import Float
+
+
+class DepthTracer(Tracer):
+    """Records the outputs of blocks, in the order of their calls, as one sequence for each position."""
+
+    def __init__(self, targets: Sequence[Target], embedding: Target | None, *, own_input: bool):
+        self._targets, self._embedding, self._own_input = targets, embedding, own_input
+
+    def attach(self, stack: contextlib.ExitStack) -> None:
+        """Hook the blocks and the embedding."""
+        for target in self._targets:
+            module: Any = target.module
+            stack.callback(module.register_forward_hook(self._seer(target), with_kwargs=True).remove)
+        if self._embedding is not None:
+            module = self._embedding.module
+            stack.callback(module.register_forward_hook(self._see_embedding).remove)
+
+    def begin(self, batch: Batch) -> None:
+        """Forget the calls of the last batch."""
+        super().begin(batch)
+        self._seen: list[tuple[Target, Tensor]] = []
+        self._first: list[tuple[str, Tensor]] = []
+
+    def _see_embedding(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self._embedding is not None and not self._first:
+            self._first.append((self._embedding.name, _states_of(output, self._embedding.name)))
+
+    def _seer(self, target: Target) -> Callable[..., None]:
+        def see(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if self._own_input and not self._first:
+                self._first.append(("what it reads", _states_of((args, kwargs), target.name)))
+            self._seen.append((target, _states_of(output, target.name)))
+
+        return see
+
+    def take(self, output: Any) -> Results:
+        """One sequence for each position, the embedding first."""
+        called = {target.name for target, _ in self._seen}
+        for target in self._targets:
+            require_called([target] if target.name in called else [], target.name)
+        if self._embedding is not None:
+            require_called(self._first, self._embedding.name)
+        module = self._seen[0][0].module
+        layers = [(name, _positions(value, module, self.batch)) for name, value in self._first]
+        layers += [(target.name, _positions(value, target.module, self.batch)) for target, value in self._seen]
+        _require_alike(layers)
+        yield "depth", depth_rows([values for _, values in layers], self.batch)
+
+
+def _states_of(value: Any, block: str) -> Tensor:
+    """A copy of the first tensor of real numbers: what follows may change it in place."""
+    for part in tensors_of(value):
+        if part.is_floating_point():
+            return part.detach().clone()
+    raise KannError(f"block {block!r} has {type(value).__name__} without real numbers; pass blocks that give states")
+
+
+class HiddenDepthTracer(HiddenTracer):
+    """Records the hidden states that a model returns by itself along depth."""
+
+    def take(self, output: Any) -> Results:
+        """One sequence for each position."""
+        states = returned_states(output, self._target.field)
+        layers = [(f"{self._target.field}.{i}", _positions(h, None, self.batch)) for i, h in enumerate(states)]
+        _require_alike(layers)
+        yield "depth", depth_rows([values.detach() for _, values in layers], self.batch)
+
+
+def _positions(values: Tensor, module: nn.Module | None, batch: Batch) -> Float[Tensor, "b s d"]:
+    """(B, positions, units): of images the channels are the units and the pixels the positions."""
+    if values.ndim == 2:
+        return values[:, None]
+    if values.ndim == 3:
+        return batch_major(values, module, batch, "block")
+    return values.flatten(2).transpose(1, 2)
+
+
+def _require_alike(layers: Sequence[tuple[str, Tensor]]) -> None:
+    if len(layers) < 2:
+        raise KannError(f"depth has one state, {layers[0][0]!r}; pass at least two blocks, or the embedding too")
+    runs = [list(run) for _, run in groupby(layers, key=lambda layer: layer[1].shape)]
+    if len(runs) == 1:
+        return
+    longest = [name for name, _ in max(runs, key=len)]
+    widths = ", ".join(f"{name}: {v.shape[2]}" + (f" at {v.shape[1]}" if v.shape[1] > 1 else "") for name, v in layers)
+    raise KannError(
+        f"the blocks differ in width, and one operator needs equal ones (units at positions: {widths}); the longest "
+        f"run of equal ones is layer={longest}"
+    )
+
+
+def depth_rows(layers: Sequence[Float[Tensor, "b s d"]], batch: Batch) -> Ragged:
+    """Each position of each sequence of the batch becomes a sequence of its own: h_0, h_1, … h_L."""
+    samples, positions = layers[0].shape[:2]
+    span = batch.span if positions > 1 else None
+    # Padding is dropped from each layer as it would be along time.
+    flat = [Padded(values=values).rows(span, keep=batch.keep, layer="depth").values for values in layers]
+    values = torch.stack(flat, dim=1)
+    return Ragged(
+        values=values.reshape(-1, values.shape[2]), lengths=np.full(len(values), len(layers)), samples=samples
+    )

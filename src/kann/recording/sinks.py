@@ -1,0 +1,142 @@
+"""Where recorded rows go: memory, a store on disk, or moments."""
+
+import contextlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kann.arrays import as_numpy, block_rows
+from kann.errors import KannError
+from kann.moments import Moments
+from kann.recording.ragged import Ragged, joined
+from kann.states import States
+from kann.store import Writer
+from kann.typing import AnyArray
+
+
+class Sink(ABC):
+    """Takes the rows of one layer, batch after batch."""
+
+    def __init__(self, name: str):
+        self._name, self._sequences = name, 0
+
+    @abstractmethod
+    def add(self, rows: Ragged) -> None:
+        """Take the rows of a batch."""
+
+    @abstractmethod
+    def result(self) -> States | Moments:
+        """All that was taken."""
+
+    def _require_finite(self, rows: Ragged) -> None:
+        """Refuse NaN and Inf, and say where the first one is, counted over all batches."""
+        for values, what in ((rows.values, "states"), (rows.inputs, "inputs")):
+            # The sum alone would do, were it not for numbers so large that it overflows.
+            if values is None or bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all()):
+                continue
+            row, unit = (int(place) for place in torch.argwhere(~torch.isfinite(values))[0])
+            sequence = int(np.searchsorted(np.cumsum(rows.lengths), row, side="right"))
+            raise KannError(
+                f"{what} of layer {self._name!r} hold {float(values[row, unit])} at sequence "
+                f"{self._sequences + sequence}, step {row - int(rows.lengths[:sequence].sum())}, unit {unit}; leave "
+                "that sequence out, or find out why the network diverged there"
+            )
+
+
+class MemorySink(Sink):
+    """Keeps the rows on the host."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self._parts: list[Ragged] = []
+
+    def add(self, rows: Ragged) -> None:
+        """Take the rows of a batch."""
+        self._require_finite(rows)
+        inputs = None if rows.inputs is None else rows.inputs.cpu()
+        self._parts.append(replace(rows, values=rows.values.cpu(), inputs=inputs))
+        self._sequences += len(rows.lengths)
+
+    def result(self) -> States:
+        """`States` in memory."""
+        rows = joined(self._parts)
+        return States(values=_host(rows.values), lengths=rows.lengths, inputs=_host(rows.inputs))
+
+
+def _host(values: Tensor | None) -> AnyArray | None:
+    """A numpy array, or a tensor of a type that numpy does not have."""
+    return values if values is None or values.dtype is torch.bfloat16 else as_numpy(values)
+
+
+class StoreSink(Sink):
+    """Writes the rows to disk."""
+
+    def __init__(self, name: str, path: Path, writer: Writer):
+        super().__init__(name)
+        self._path, self._writer = path, writer
+
+    def add(self, rows: Ragged) -> None:
+        """Write the rows of a batch."""
+        self._require_finite(rows)
+        self._writer.append(rows.values, rows.lengths, rows.inputs)
+        self._sequences += len(rows.lengths)
+
+    def result(self) -> States:
+        """The store, opened; whoever made the writer has closed it."""
+        return States.open(self._path)
+
+
+class MomentsSink(Sink):
+    """Adds the rows to moments, on the device where they are."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self._moments, self._waiting = Moments(), []
+
+    def add(self, rows: Ragged) -> None:
+        """Take the rows of a batch, and use them once they are enough for one product: few cost as much as many."""
+        self._waiting.append(rows)
+        if sum(len(part.values) for part in self._waiting) >= block_rows(rows.values, rows.values.shape[1]):
+            self._use()
+
+    def _use(self) -> None:
+        rows = joined(self._waiting)
+        try:
+            self._moments.update(rows.values, rows.lengths, inputs=rows.inputs)
+        except KannError:
+            self._require_finite(rows)  # says the same, but counts over all batches
+            raise
+        self._sequences += len(rows.lengths)
+        self._waiting = []
+
+    def result(self) -> Moments:
+        """The moments of all rows."""
+        if self._waiting:
+            self._use()
+        return self._moments
+
+
+def sink_maker(into: str | os.PathLike[str], stack: contextlib.ExitStack, *, single: bool) -> Callable[[str], Sink]:
+    """How to make the sink of a layer, given its name. Several layers have one store each, in a folder.
+
+    ``stack`` closes the stores, so that what was finished is kept whatever happens.
+    """
+    if into == "states":
+        return MemorySink
+    if into == "moments":
+        return MomentsSink
+    path = Path(into)
+    if not single and (path.is_file() or (path / "zarr.json").exists()):
+        raise KannError(f"{path} is taken, and several layers need a folder with one store each; pass another path")
+
+    def make(name: str) -> Sink:
+        own = path if single else path / (name or "model")
+        return StoreSink(name, own, stack.enter_context(Writer(own)))
+
+    return make
