@@ -117,8 +117,8 @@ def memory(total):
     moments = kann.record(module, stream(), into="moments", progress=False)
     spent = time.perf_counter() - start
     print(
-        f"\nmemory over a stream of {moments.states:,} steps in {moments.sequences:,} sequences, {STREAM['units']} units, "
-        f"{spent:.0f} s\npeak after 1/10: {peaks[0]:.1f} MB   at the end: {peak_megabytes():.1f} MB   "
+        f"\nmemory over a stream of {moments.states:,} steps in {moments.sequences:,} sequences, "
+        f"{STREAM['units']} units, {spent:.0f} s\npeak after 1/10: {peaks[0]:.1f} MB   at the end: {peak_megabytes():.1f} MB   "
         f"all states would take: {moments.states * STREAM['units'] * 4 / 2**20:,.0f} MB"
     )
 

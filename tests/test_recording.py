@@ -3,6 +3,7 @@ import copy
 import doctest
 import random
 import re
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import kann
 from kann.errors import KannError
-from kann.recording.running import untouched
+from kann.recording import sinks
+from kann.recording.running import moved, untouched
 
 EXACT = 1e-6
 """Rounding of float32 in a few layers of states of size 1."""
@@ -262,13 +264,11 @@ def test_attention_alone_gives_its_output_and_not_its_weights():
 
 
 def test_left_padding_is_dropped_for_layers_that_mask_it():
-    x = torch.randn(2, 4, 3)
+    model, x = nn.Linear(3, 3), torch.randn(2, 4, 3)
     mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
-    states = kann.record(nn.Linear(3, 3), {"input": x, "attention_mask": mask}, layer="")
+    states = kann.record(model, {"input": x, "attention_mask": mask}, layer="")
     assert states.lengths.tolist() == [2, 4]
-    expected = nn.Linear(3, 3)
-    expected = kann.record(expected, [x[0, 2:], x[1]], layer="")
-    assert expected.lengths.tolist() == [2, 4]
+    same(states, kann.record(model, [x[0, 2:], x[1]], layer=""))
 
 
 class Block(nn.Module):
@@ -491,11 +491,13 @@ def test_hidden_states_that_a_model_returns(as_dict, words):
 # into
 
 
+@pytest.mark.parametrize("block", [1, 64, 10**6])
 @pytest.mark.parametrize("driven", [False, True])
-def test_moments_give_the_operator_that_recording_and_then_fitting_gives(driven, rng):
+def test_moments_give_the_operator_that_recording_and_then_fitting_gives(driven, block, rng, monkeypatch):
+    monkeypatch.setattr(sinks, "block_rows", lambda values, width: block)  # how many rows are used at a time
     module = nn.LSTM(3, 6, num_layers=2, batch_first=True).double()
-    data = [torch.tensor(rng.normal(size=(n, 3))) for n in rng.integers(1, 30, size=40)]
-    options = {"layer": "*", "state": "hc", "inputs": driven}
+    data = [torch.tensor(rng.normal(size=(n, 3))) for n in rng.integers(1, 30, size=14)]
+    options = {"layer": "*", "state": "hc", "inputs": driven, "batch_size": 4}
     states, moments = (kann.record(module, data, into=into, **options) for into in ("states", "moments"))
     for name in ("l0", "l1"):
         full, streamed = (kann.fit(d[name], driven=driven, rank=8) for d in (states, moments))
@@ -765,6 +767,24 @@ def test_data_on_a_device_that_cannot_be_moved(model, words):
     same(kann.record(model, words, device="cpu"), by_hand(model, words))
 
 
+def test_batches_are_moved_whole_and_lengths_stay_on_the_host():
+    class Encoding(dict):
+        """Knows how to move itself, as a tokenizer's result does."""
+
+        def to(self, device):
+            return Encoding({key: value.to(device) for key, value in self.items()})
+
+    point = namedtuple("point", "x y")
+    lengths, meta = torch.tensor([1, 2]), torch.device("meta")
+    whole = moved(Encoding(x=torch.zeros(2)), meta)
+    assert isinstance(whole, Encoding)
+    assert whole["x"].device == meta
+    nested = moved({"a": [torch.zeros(1), point(torch.zeros(1), "text")], "n": lengths}, meta, but=lengths)
+    assert nested["a"][0].device == nested["a"][1].x.device == meta
+    assert nested["a"][1].y == "text"
+    assert nested["n"] is lengths
+
+
 def test_a_model_whose_parts_are_on_different_devices(model, words):
     def forward(model, batch):
         return model(batch) + torch.ones(1).add(torch.zeros(2, device="meta"))
@@ -822,7 +842,9 @@ def test_axes_that_are_confused_are_noticed():
 
 
 @pytest.mark.parametrize("into", ["states", "moments"])
-def test_a_model_that_diverges_says_in_which_sequence_and_step(into):
+@pytest.mark.parametrize("block", [1, 10**6])
+def test_a_model_that_diverges_says_in_which_sequence_and_step(into, block, monkeypatch):
+    monkeypatch.setattr(sinks, "block_rows", lambda values, width: block)
     model = nn.Sequential(nn.Identity())
     data = torch.randn(7, 5, 2)
     data[6, 3, 1] = torch.nan

@@ -179,13 +179,13 @@ def test_garbage_in_the_padding_changes_nothing(kind, bidirectional, rng):
     state = "hc" if kind == "lstm" else "h"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PaddingWarning)
-        clean, dirty = (
+        clean, *dirty = (
             kann.record(model, [padded(data, fill)], layer="rnn.*", state=state, lengths="lengths", inputs=True)
-            for fill in (0.0, 1e6)
+            for fill in (0.0, 1e6, float("nan"))
         )
-    for name in clean:
-        np.testing.assert_array_equal(clean[name].values, dirty[name].values)
-        np.testing.assert_array_equal(clean[name].inputs, dirty[name].inputs)
+    for name, other in ((name, part[name]) for part in dirty for name in clean):
+        np.testing.assert_array_equal(clean[name].values, other.values)
+        np.testing.assert_array_equal(clean[name].inputs, other.inputs)
 
 
 def test_without_lengths_the_padding_is_recorded_as_the_network_saw_it(rng):

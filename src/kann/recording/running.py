@@ -136,10 +136,10 @@ def moved(value: Any, device: torch.device, *, but: Any = None) -> Any:
         return value
     if isinstance(value, Tensor) and value.device.type == "meta":
         raise KannError(f"the data are on the meta device and hold no numbers to move to {device}; load them first")
+    if callable(move := getattr(value, "to", None)) and (but is None or not isinstance(value, Mapping)):
+        return move(device)
     if isinstance(value, Mapping):
         return {key: moved(item, device, but=but) for key, item in value.items()}
-    if callable(move := getattr(value, "to", None)):
-        return move(device)
     if isinstance(value, list | tuple):
         items = [moved(item, device, but=but) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
