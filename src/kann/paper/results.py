@@ -1,0 +1,162 @@
+"""What an experiment measured, beside what the paper printed."""
+
+import json
+import math
+import os
+import platform
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Literal
+
+import numpy as np
+import scipy
+import torch
+
+import kann
+from kann.files import replacing
+
+Format = Literal["number", "percent"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printed:
+    """A number that the paper printed."""
+
+    paper: float
+    """The number itself; for a statement in words, such as "near zero", the bound that it is read as."""
+    holds: Literal["at most", "at least"]
+    """On which side of it a reproduction must be."""
+    said: str = ""
+    """What stands in the paper, where that is more than the number."""
+
+    def holds_for(self, value: float) -> bool:
+        """Whether a measured value is on the right side."""
+        return value <= self.paper if self.holds == "at most" else value >= self.paper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """Something that an experiment measures, and how it is written."""
+
+    key: str
+    """Its name in JSON and in ``expected.toml``."""
+    what: str
+    """Its name in the table."""
+    format: Format = "number"
+    """How its values are written."""
+
+    def text(self, value: float) -> str:
+        """A value as it stands in the table."""
+        if not math.isfinite(value):
+            return "∞" if value > 0 else "–"
+        if self.format == "percent":
+            return f"{100 * value:.1f} %"
+        return f"{value:.4g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table: a quantity over all seeds, and what the paper printed."""
+
+    quantity: Quantity
+    values: tuple[float, ...]
+    """One for each seed."""
+    printed: Printed | None
+    """None where the paper printed nothing."""
+
+    @property
+    def mean(self) -> float:
+        """Mean over the seeds; infinite if any value is."""
+        return float(np.mean(self.values))
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the mean bears out the paper; None where the paper printed nothing."""
+        return None if self.printed is None else self.printed.holds_for(self.mean)
+
+    @property
+    def held(self) -> int | None:
+        """In how many seeds the paper is borne out."""
+        return None if self.printed is None else sum(map(self.printed.holds_for, self.values))
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """The line as text: what, paper, ours, from – to, and whether it holds."""
+        show = self.quantity.text
+        low, high = show(min(self.values)), show(max(self.values))
+        verdict = ""
+        if self.printed is not None:
+            verdict = f"{'holds' if self.holds else 'misses'} ({self.held} of {len(self.values)})"
+        return self.quantity.what, self._paper(), show(self.mean), low if low == high else f"{low} – {high}", verdict
+
+    def _paper(self) -> str:
+        if self.printed is None:
+            return "–"
+        return self.printed.said or self.quantity.text(self.printed.paper)
+
+    def as_json(self) -> dict[str, Any]:
+        """The line as JSON."""
+        deviation = float(np.std(self.values)) if np.isfinite(self.values).all() else math.nan
+        return {
+            "what": self.quantity.what,
+            "paper": None if self.printed is None else self.printed.paper,
+            "said": None if self.printed is None else self._paper(),
+            "mean": self.mean,
+            "deviation": deviation,
+            "values": list(self.values),
+            "holds": self.holds,
+            "held": self.held,
+        }
+
+
+def expected(task: str) -> dict[str, Printed]:
+    """What the paper printed for a task, by key."""
+    text = resources.files("kann.paper").joinpath("expected.toml").read_text(encoding="utf-8")
+    entries = tomllib.loads(text)[task]
+    return {key: Printed(**entry | {"paper": float(entry["paper"])}) for key, entry in entries.items()}
+
+
+def tabulate(
+    quantities: Sequence[Quantity], measured: Sequence[Mapping[str, float]], printed: Mapping[str, Printed]
+) -> tuple[Row, ...]:
+    """A line for each quantity that was measured in every seed, in the order of ``quantities``."""
+    return tuple(
+        Row(
+            quantity=quantity,
+            values=tuple(float(numbers[quantity.key]) for numbers in measured),
+            printed=printed.get(quantity.key),
+        )
+        for quantity in quantities
+        if all(quantity.key in numbers for numbers in measured)
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that the numbers depend on."""
+    return {
+        "kann": kann.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "torch": torch.__version__,
+    }
+
+
+def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """Write results whole or not at all. JSON has no infinity: it is written as the string ``"inf"``."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(_plain(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    """Only what JSON knows."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

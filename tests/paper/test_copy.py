@@ -1,0 +1,284 @@
+import json
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+import kann
+from kann.errors import KannError
+from kann.paper import copy as copy_module
+from kann.paper.copy import figures as figures_module
+from kann.paper.copy import reproduce, trained
+from kann.paper.copy import task as task_module
+from kann.paper.copy.analysis import (
+    DRIVEN,
+    KANN,
+    QUANTITIES,
+    RENN,
+    RENN_IDENTITY,
+    cell_of,
+    full_states,
+    identity_path,
+    needed,
+    recalled,
+    renn_path,
+    spanned,
+    study,
+)
+from kann.paper.copy.task import CONFIGS, PRINTED, Task, build, config_of, differences, optimizer_of
+from kann.paper.training import Training, generator
+from tests.paper.tiny import TASK, tiny
+
+ARCHS = ["dtriv", "rnn", "gru", "lstm"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("copy")
+
+
+@pytest.fixture
+def small(monkeypatch):
+    for arch in ARCHS:
+        monkeypatch.setitem(task_module.CONFIGS, arch, tiny(arch))
+    monkeypatch.setattr(figures_module, "GRID", 41)
+    monkeypatch.setitem(figures_module.STYLE, "figure.dpi", 60)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    monkeypatch.setattr(copy_module, "draw_figures", lambda studies, *, folder: ())
+
+
+def written(x):
+    """Input sequences as the paper writes them."""
+    signs = "-123456789"
+    width = x.shape[-1]
+    codes = torch.where(x.sum(-1) > 0, x.argmax(-1) + 1, 0)
+    return ["".join(":" if code == width else signs[code] for code in row) for row in codes.tolist()]
+
+
+def test_the_papers_example():
+    x, y = Task(digits=3, blanks=3).sequences(np.array([[9, 2, 8]]))
+    assert written(x) == ["928---:--"]
+    assert y.tolist() == [[0, 0, 0, 0, 0, 0, 9, 2, 8]]
+
+
+def test_the_papers_size():
+    task = Task()
+    x, y = task.sequences(task.every())
+    assert x.shape == (729, 36, 10)
+    assert len(set(written(x))) == 729
+    assert (y != 0).sum(dim=1).tolist() == [3] * 729
+    drawn = task.draw(generator(0, 1), 5000)
+    assert drawn.min() == 1
+    assert drawn.max() == 9
+
+
+def test_the_papers_hyperparameters():
+    rows = {arch: (c.units, c.rate, c.training.iterations, c.training.clip) for arch, c in PRINTED.items()}
+    assert rows == {
+        "dtriv": (48, 1e-3, 500, np.inf),
+        "rnn": (64, 5e-3, 10_000, 5.0),
+        "gru": (48, 1e-2, 285, np.inf),
+        "lstm": (48, 5e-3, 6500, 10.0),
+    }
+    for arch in ARCHS:
+        assert CONFIGS[arch].units == PRINTED[arch].units
+        assert config_of(arch, printed=True) is PRINTED[arch]
+
+
+def test_differences_are_named():
+    changed = replace(PRINTED["gru"], rate=2e-2, training=Training(iterations=285, clip=3.0))
+    assert differences(changed, PRINTED["gru"]) == ("rate 0.02 (not 0.01)", "clip 3 (not inf)")
+    assert differences(PRINTED["gru"], PRINTED["gru"]) == ()
+
+
+def test_an_unknown_architecture():
+    with pytest.raises(KannError, match="architecture 'transformer' is unknown; pass one of dtriv, rnn, gru, lstm"):
+        reproduce("transformer")
+
+
+def test_no_seeds(tmp_path):
+    with pytest.raises(KannError, match="there are no seeds"):
+        reproduce("dtriv", seeds=[], out=tmp_path)
+
+
+def test_a_folder_below_a_file(tmp_path):
+    (tmp_path / "file").write_text("here")
+    with pytest.raises(KannError, match="results cannot be written to"):
+        reproduce("dtriv", out=tmp_path / "file" / "runs")
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_a_seed_fixes_the_network(arch):
+    first, second, other = (build(CONFIGS[arch], seed=seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_starting_weights_are_as_configured():
+    hidden = build(CONFIGS["rnn"], seed=0).recurrent.weight_hh_l0.detach()
+    torch.testing.assert_close(hidden @ hidden.T, torch.eye(64), atol=1e-5, rtol=0)
+    plain, open_gates = (build(c["lstm"], seed=0).recurrent.bias_hh_l0.detach() for c in (PRINTED, CONFIGS))
+    expected = torch.zeros(4 * 48)
+    expected[48:96] = CONFIGS["lstm"].forget_bias
+    torch.testing.assert_close(open_gates - plain, expected)
+
+
+def test_the_orthogonal_matrix_learns_at_its_own_rate():
+    network = build(CONFIGS["dtriv"], seed=0)
+    groups = optimizer_of(network, CONFIGS["dtriv"]).param_groups
+    assert [group["lr"] for group in groups] == pytest.approx([1e-3, 1e-4])
+    assert sum(len(group["params"]) for group in groups) == len(list(network.parameters()))
+    assert [parameter.shape for parameter in groups[1]["params"]] == [(48, 48)]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_states_are_all_that_the_network_carries(arch):
+    network = build(tiny(arch), seed=0).eval()
+    x, _ = TASK.sequences(TASK.every())
+    states = full_states(network, x)
+    assert states.shape[-1] == (24 if arch == "lstm" else 12)
+    read = network.readout(torch.as_tensor(states[..., :12], dtype=torch.float32))
+    torch.testing.assert_close(read, network(x), atol=1e-5, rtol=0)
+
+
+def linear_network():
+    """Without thresholds dtriv is linear."""
+    network = build(tiny(), seed=0).eval()
+    torch.nn.init.zeros_(network.recurrent.cell.threshold)
+    return network
+
+
+def test_of_a_linear_network_both_linearisations_are_exact():
+    network = linear_network()
+    x, _ = TASK.sequences(TASK.every().repeat(8, axis=0))
+    states = kann.record(network, x, layer="recurrent", inputs=True, progress=False)
+    true = full_states(network, x)
+    # modReLU with b = 0 is closed at z = 0 itself, so linearise beside it.
+    points = kann.find_fixed_points(cell_of(network), np.full((1, 12), 1e-9), inputs=np.zeros(3), tolerance=1e-6)
+    for known in (1, 3, TASK.length):
+        path = renn_path(points, true, x.numpy(), known, at=0)
+        np.testing.assert_allclose(path, true, atol=1e-5)
+    assert kann.relative_error(kann.fit(states, driven=True), states) < 1e-10  # float32 states
+
+
+def test_the_identity_only_adds_the_inputs():
+    network = linear_network()
+    x, _ = TASK.sequences(TASK.every())
+    true = full_states(network, x)
+    points = kann.find_fixed_points(cell_of(network), np.full((1, 12), 1e-9), inputs=np.zeros(3), tolerance=1e-6)
+    path = identity_path(points, true, x.numpy(), 3)
+    np.testing.assert_array_equal(path[:, :3], true[:, :3])
+    np.testing.assert_array_equal(path[:, 3], true[:, 2])  # a blank adds nothing
+    pushed = path[:, TASK.digits + TASK.blanks] - path[:, TASK.digits + TASK.blanks - 1]
+    expected = network.recurrent.cell.drive.weight[:, -1].detach().numpy()
+    np.testing.assert_allclose(pushed, np.broadcast_to(expected, pushed.shape), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("curve", "expected"), [([1, 1, 1], 1), ([0, 0.8, 1], 2), ([0.9, 0.1, 0.9], 3), ([1, 1, 0.5], np.inf)]
+)
+def test_states_needed(curve, expected):
+    assert needed(np.array(curve, dtype=float)) == expected
+
+
+@pytest.fixture(scope="module")
+def learnt(folder):
+    """The tiny task, learnt by dtriv."""
+    config = tiny()
+    return study(trained(config, seed=0, folder=folder / "learnt"), config, seed=0)
+
+
+def test_the_tiny_task_is_learnt(learnt):
+    assert learnt.numbers["accuracy"] == 1
+    assert learnt.numbers["sequences"] == 1
+
+
+def test_numbers_are_those_of_the_library(learnt):
+    analysis, numbers = learnt.analysis, learnt.numbers
+    assert numbers.keys() <= {quantity.key for quantity in QUANTITIES}
+    assert numbers["relative_error"] == kann.relative_error(analysis.koopman, analysis.states)
+    assert numbers["orthogonality"] == kann.orthogonality(analysis.koopman)
+    moduli = np.abs(analysis.koopman.eigenvalues)
+    assert numbers["unit_eigenvalues"] == ((moduli > 0.95) & (moduli < 1.05)).sum()
+    assert analysis.koopman.rank == 11
+    matrix = analysis.points.jacobians[0]
+    assert numbers["renn_identity"] == pytest.approx(np.linalg.norm(matrix - np.eye(12)) / np.sqrt(12))
+
+
+def test_curves_end_with_the_network_itself(learnt):
+    truth = recalled(learnt.analysis, learnt.analysis.states.padded()).mean()
+    assert {name: curve[-1] for name, curve in learnt.curves.items()} == dict.fromkeys(learnt.curves, truth)
+    assert all(len(curve) == TASK.length for curve in learnt.curves.values())
+    assert {KANN, DRIVEN, RENN, RENN_IDENTITY} <= learnt.curves.keys()
+    assert learnt.numbers["recall"] == learnt.curves[KANN][TASK.digits - 1]
+
+
+def test_strong_modes_span_what_the_network_can_say(learnt):
+    characters = spanned(learnt.analysis)
+    assert len(characters) == len(learnt.analysis.koopman.modes)
+    assert all(set(each) <= {0, 1, 2} and 0 in each for each in characters)
+    assert learnt.numbers["spanning"] == np.mean([len(each) > 1 for each in characters])
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_every_architecture_goes_through_the_whole(small, folder, arch):
+    result = reproduce(arch, out=folder, seeds=[0])
+    assert [row.quantity.key for row in result.rows][:2] == ["accuracy", "sequences"]
+    assert all(len(row.values) == 1 for row in result.rows)
+    assert any(row.printed is not None for row in result.rows) == (arch == "dtriv")
+    names = {"accuracy", "digits", "matrices", "spectrum"}
+    assert {path.name for path in result.files} == {"results.json"} | {
+        f"{n}.{k}" for n in names for k in ("png", "svg")
+    }
+    for path in result.files:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+        elif path.suffix == ".svg":
+            assert ElementTree.parse(path).getroot().tag.endswith("svg")  # noqa: S314 - our own file
+
+
+def test_results_say_what_they_depend_on(small, undrawn, folder):
+    result = reproduce("gru", out=folder, seeds=[0, 3])
+    content = json.loads((folder / "gru" / "results.json").read_text())
+    assert content["seeds"] == [0, 3]
+    assert content["config"]["units"] == 12
+    assert content["printed_config"]["training"]["iterations"] == 285
+    assert content["versions"]["torch"] == torch.__version__
+    assert "units 12 (not 48)" in content["differences"]
+    assert content["rows"]["accuracy"]["values"] == [content["measured"][seed]["accuracy"] for seed in ("0", "3")]
+    assert content["rows"]["accuracy"]["mean"] == pytest.approx(result.rows[0].mean)
+    assert len(content["curves"]["3"]["KANN"]) == TASK.length
+
+
+def test_the_same_seed_gives_the_same_files_and_a_second_run_trains_nothing(small, folder, tmp_path):
+    first = reproduce("dtriv", out=folder, seeds=[0])
+    network = folder / "dtriv" / "seed-0" / "network.safetensors"
+    before, files = network.stat().st_mtime_ns, [path.read_bytes() for path in first.files]
+    second, elsewhere = (reproduce("dtriv", out=out, seeds=[0]) for out in (folder, tmp_path))
+    assert network.stat().st_mtime_ns == before
+    assert [path.read_bytes() for path in second.files] == files
+    assert [path.read_bytes() for path in elsewhere.files] == files
+
+
+def test_the_papers_setting_is_kept_apart(small, undrawn, tmp_path, monkeypatch):
+    monkeypatch.setitem(task_module.PRINTED, "dtriv", tiny(iterations=20))
+    result = reproduce("dtriv", out=tmp_path, seeds=[0], printed=True)
+    assert result.notes == ()
+    assert result.files[0] == tmp_path / "dtriv-as-printed" / "results.json"
+
+
+def test_the_paper_is_borne_out_at_full_size_after_a_fifth_of_the_training(tmp_path):
+    config = replace(CONFIGS["dtriv"], training=Training(iterations=400, schedule="linear"))
+    numbers = study(trained(config, seed=0, folder=tmp_path), config, seed=0).numbers
+    assert numbers["accuracy"] > 0.98
+    assert numbers["relative_error"] < 0.03
+    assert numbers["orthogonality"] < 0.0625
+    assert numbers["unit_eigenvalues"] >= 44
+    assert numbers["spanning"] == 1
+    assert numbers["driven_recall"] > 0.95
+    assert numbers["renn_identity_recall"] < 0.05

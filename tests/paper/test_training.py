@@ -1,0 +1,172 @@
+import math
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from kann.errors import KannError
+from kann.paper.copy import trained
+from kann.paper.training import Training, generator, repeatable, require_device, require_folder, seeded, train
+from tests.paper.tiny import tiny
+
+PLAN = Training(iterations=30, schedule="linear", clip=0.5, every=7)
+
+
+class StoppedError(Exception):
+    """Stands for a run that ends in the middle."""
+
+
+def run(path, *, plan=PLAN, stop=math.inf, rate=1e-2, made_by=None, width=4):
+    """Fit a small network to noise; the batch depends on the iteration alone."""
+    with seeded(3):
+        network = nn.Sequential(nn.Linear(width, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.RMSprop(network.parameters(), lr=rate)
+
+    def loss(iteration):
+        if iteration == stop:
+            raise StoppedError
+        x = torch.as_tensor(generator(0, iteration).normal(size=(16, width)), dtype=torch.float32)
+        return (network(x) - x.sum(dim=1, keepdim=True)).square().mean()
+
+    return network, train(network, optimizer, loss, plan=plan, path=path, made_by=made_by or {"seed": 3})
+
+
+def same(network, other):
+    return all(torch.equal(a, b) for a, b in zip(network.parameters(), other.parameters(), strict=True))
+
+
+def test_training_lowers_the_loss(tmp_path):
+    _, losses = run(tmp_path / "a", plan=Training(iterations=300))
+    assert losses.shape == (300,)
+    assert losses[-10:].mean() < 0.1 * losses[:10].mean()
+
+
+@pytest.mark.parametrize("stop", [1, 7, 20, 29])
+def test_a_run_that_stopped_ends_as_if_it_had_not(tmp_path, stop):
+    whole, losses = run(tmp_path / "whole")
+    with pytest.raises(StoppedError):
+        run(tmp_path / "part", stop=stop)
+    resumed, resumed_losses = run(tmp_path / "part")
+    assert same(whole, resumed)
+    np.testing.assert_array_equal(losses, resumed_losses)
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "part").read_bytes()
+
+
+def test_a_finished_run_is_read_and_not_repeated(tmp_path):
+    network, losses = run(tmp_path / "a")
+    again, read = run(tmp_path / "a", stop=0)
+    assert same(network, again)
+    np.testing.assert_array_equal(losses, read)
+
+
+def learn(folder):
+    with repeatable():
+        trained(tiny(iterations=400, every=20), seed=5, folder=folder)
+
+
+def start(folder):
+    """The same in a process of its own."""
+    code = "import sys; from tests.paper.test_training import learn; learn(sys.argv[1])"
+    return subprocess.Popen([sys.executable, "-c", code, str(folder)])
+
+
+def test_a_run_that_was_killed_goes_on_and_ends_the_same(tmp_path):
+    checkpoint = tmp_path / "killed" / "network.safetensors"
+    process = start(tmp_path / "killed")
+    deadline = time.monotonic() + 60
+    while not checkpoint.exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "the run ended before it could be killed"
+    partial = checkpoint.read_bytes()
+    assert start(tmp_path / "killed").wait() == 0
+    learn(tmp_path / "whole")
+    assert checkpoint.read_bytes() != partial
+    assert checkpoint.read_bytes() == (tmp_path / "whole" / "network.safetensors").read_bytes()
+
+
+def test_what_a_killed_write_left_behind_is_removed(tmp_path):
+    (tmp_path / ".a.0123abcd.tmp").write_bytes(b"half")
+    run(tmp_path / "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+def test_a_damaged_checkpoint_is_refused(tmp_path, share):
+    run(tmp_path / "a")
+    content = (tmp_path / "a").read_bytes()
+    (tmp_path / "a").write_bytes(content[: int(share * len(content))])
+    with pytest.raises(KannError, match=r"is no whole checkpoint .* remove it to train anew"):
+        run(tmp_path / "a")
+
+
+def test_a_foreign_checkpoint_is_refused(tmp_path):
+    (tmp_path / "a").write_bytes(b"something else entirely")
+    with pytest.raises(KannError, match="is no whole checkpoint"):
+        run(tmp_path / "a")
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path):
+    run(tmp_path / "a", made_by={"seed": 3, "config": {"units": 8}})
+    with pytest.raises(KannError, match=r"trained with other settings \(config\); remove it, or pass another folder"):
+        run(tmp_path / "a", made_by={"seed": 3, "config": {"units": 9}})
+
+
+def test_a_checkpoint_of_another_network_is_refused(tmp_path):
+    run(tmp_path / "a")
+    with pytest.raises(KannError, match="does not fit this network"):
+        run(tmp_path / "a", width=5)
+
+
+def test_training_that_diverges_says_so(tmp_path):
+    with pytest.raises(KannError, match=r"training diverged: the loss is (nan|inf) at iteration \d+; lower the rate"):
+        run(tmp_path / "a", rate=1e20)
+    assert not (tmp_path / "a").exists()
+
+
+def test_schedules():
+    linear = Training(iterations=100, schedule="linear")
+    assert [linear.factor(i) for i in (0, 50, 75, 99)] == pytest.approx([1, 1, 0.5, 0.02])
+    assert Training(iterations=100).factor(99) == 1
+    falling = Training(iterations=100, schedule="exponential", gamma=0.5)
+    assert [falling.factor(i) for i in (0, 9, 10, 99)] == pytest.approx([1, 1, 0.5, 0.5**9])
+
+
+def test_a_seed_leaves_torchs_own_numbers_alone():
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    with seeded(7):
+        first = torch.rand(3)
+    torch.testing.assert_close(torch.rand(3), expected, rtol=0, atol=0)
+    with seeded(7):
+        torch.testing.assert_close(torch.rand(3), first, rtol=0, atol=0)
+
+
+def test_threads_are_as_before_afterwards():
+    torch.set_num_threads(2)
+    with repeatable():
+        assert torch.get_num_threads() == 1
+    try:
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("name", ["cuda:77", "nonsense", "meta"])
+def test_a_device_that_is_not_there(name):
+    with pytest.raises(KannError, match=f"device '{name}' cannot be used .* pass cpu"):
+        require_device(name)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("here")
+    with pytest.raises(KannError, match=r"results cannot be written to .* pass another folder"):
+        require_folder(tmp_path / "file" / "below")
+    assert require_folder(tmp_path / "new" / "folder").is_dir()
+    assert not list((tmp_path / "new" / "folder").iterdir())

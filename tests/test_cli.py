@@ -1,0 +1,118 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import kann
+from kann.cli import app
+from kann.paper import copy as copy_module
+from kann.paper.copy import task as task_module
+from tests.paper.tiny import tiny
+
+
+@pytest.fixture
+def run(monkeypatch):
+    monkeypatch.setattr(copy_module, "draw_figures", lambda studies, *, folder: ())
+    for arch in ("dtriv", "rnn", "gru", "lstm"):
+        monkeypatch.setitem(task_module.CONFIGS, arch, tiny(arch, iterations=30))
+    return lambda *arguments: CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_the_table_and_the_results(run, tmp_path):
+    result = run("reproduce", "copy", "--out", tmp_path, "--seed", 3, "--seeds", 2)
+    assert result.exit_code == 0
+    assert "copy task, dtriv, 2 seeds" in result.stdout
+    lines = {line.strip().split("  ")[0]: line for line in result.stdout.splitlines() if line.strip()}
+    assert "0.021" in lines["relative error of one step"]
+    assert "of 2)" in lines["relative error of one step"]
+    assert "44 of 47" in lines["eigenvalues within 0.05 of unit modulus"]
+    assert "Trained otherwise than the paper's table says: units 12 (not 48)" in result.stdout
+    content = json.loads((tmp_path / "dtriv" / "results.json").read_text())
+    assert content["seeds"] == [3, 4]
+
+
+def test_one_architecture_or_all(run, tmp_path):
+    assert run("reproduce", "copy", "--arch", "gru", "--seeds", 1, "--out", tmp_path / "one").exit_code == 0
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["gru"]
+    result = run("reproduce", "copy", "--arch", "all", "--seeds", 1, "--out", tmp_path / "all")
+    assert result.exit_code == 0
+    assert {path.name for path in (tmp_path / "all").iterdir()} == {"dtriv", "rnn", "gru", "lstm"}
+    assert result.stdout.count("copy task,") == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["reproduce", "copy", "--arch", "transformer"], "'transformer' is not one of"),
+        (["reproduce", "chess"], "No such command 'chess'"),
+        (["reproduce", "copy", "--seeds", "0"], "--seeds"),
+        (["reproduce", "copy", "--seed", "-1"], "--seed"),
+        (["reproduce", "copy", "--colour", "red"], "No such option"),
+    ],
+)
+def test_bad_usage(run, arguments, message):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_a_failure_is_one_line_without_a_traceback(run, tmp_path):
+    (tmp_path / "file").write_text("here")
+    for arguments, message in (
+        (["--out", tmp_path / "file" / "below"], "error: results cannot be written to"),
+        (["--out", tmp_path, "--device", "cuda:77"], "error: device 'cuda:77' cannot be used"),
+    ):
+        result = run("reproduce", "copy", *arguments)
+        assert result.exit_code == 1
+        assert result.stderr.startswith(message)
+        assert result.stderr.count("\n") == 1
+        assert result.stdout == ""
+
+
+def test_a_damaged_network_is_one_line_too(run, tmp_path):
+    (tmp_path / "dtriv" / "seed-0").mkdir(parents=True)
+    (tmp_path / "dtriv" / "seed-0" / "network.safetensors").write_bytes(b"damaged")
+    result = run("reproduce", "copy", "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "is no whole checkpoint" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_interrupt_says_how_to_go_on(run, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(copy_module, "trained", interrupted)
+    result = run("reproduce", "copy", "--out", tmp_path)
+    assert result.exit_code == 130
+    assert "run the same command again to go on" in result.stderr
+
+
+def test_help_and_version(run):
+    assert run("--version").stdout == f"kann {kann.__version__}\n"
+    help_text = run("reproduce", "copy", "--help").stdout
+    assert "Example: kann reproduce copy --arch gru" in help_text
+    for option in ("--arch", "--device", "--out", "--seed", "--seeds", "--as-printed"):
+        assert option in help_text
+
+
+def test_help_needs_neither_torch_nor_matplotlib():
+    code = "import sys, runpy; sys.argv = ['kann', '--help']\n"
+    code += "try: runpy.run_module('kann', run_name='__main__')\n"
+    code += "except SystemExit as end: assert not end.code\n"
+    code += "assert not {'torch', 'matplotlib'} & sys.modules.keys()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "reproduce" in done.stdout
+
+
+@pytest.mark.parametrize("missing", ["torch", "safetensors", "matplotlib"])
+def test_what_is_not_installed_is_named(missing):
+    code = f"import sys; sys.modules['{missing}'] = None; sys.argv = ['kann', 'reproduce', 'copy']\n"
+    code += "import runpy; runpy.run_module('kann', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert missing in done.stderr
+    assert "pip install 'kann[" in done.stderr
+    assert done.stderr.count("\n") == 1
