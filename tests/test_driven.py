@@ -83,7 +83,8 @@ def test_it_is_a_least_squares_solution(rng):
     expected = np.linalg.lstsq(np.hstack([x, u, np.ones((len(x), 1))]), y, rcond=None)[0]
     np.testing.assert_allclose(np.vstack([koopman.matrix, koopman.drive, koopman.offset]), expected, atol=1e-11)
     missed = y - np.hstack([x, u, np.ones((len(x), 1))]) @ expected
-    residuals = np.linalg.norm(missed @ koopman.right, axis=0) / np.linalg.norm(x @ koopman.right, axis=0)
+    about = (x - x.mean(0)) @ koopman.right  # the offset explains the mean
+    residuals = np.linalg.norm(missed @ koopman.right, axis=0) / np.linalg.norm(about, axis=0)
     np.testing.assert_allclose(koopman.residuals, residuals, rtol=1e-9)
 
 
@@ -115,3 +116,26 @@ def test_ridge_shrinks_the_drive(system):
     *_, states = system
     plain, shrunk = kann.fit(states, driven=True), kann.fit(states, driven=True, ridge=100.0)
     assert np.linalg.norm(shrunk.drive) < np.linalg.norm(plain.drive)
+
+
+def test_what_never_changes_drives_nothing(rng):
+    """Taking its mean off a constant column leaves rounding noise, which must not become a regressor."""
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        values, inputs = rng.normal(size=(20, 50, 4)), rng.normal(size=(20, 50, 3))
+        values[..., 3], inputs[..., 2] = 1 / 3, 0.1
+        koopman = kann.fit(kann.States.from_padded(values, inputs=inputs), driven=True)
+        assert np.abs(koopman.eigenvalues).max() < 0.5  # white noise has no memory
+        assert np.abs(koopman.drive[2]).max() < 1e-6
+
+
+def test_coarse_inputs_do_not_cost_directions_of_the_states(rng):
+    values = rng.normal(size=(20, 50, 4)) * np.array([1, 1e-3, 1e-7, 1e-8])
+    inputs = rng.normal(size=(20, 50, 2)).astype(np.float32)
+    assert kann.fit(kann.States.from_padded(values, inputs=inputs), driven=True).rank == 4
+
+
+def test_inputs_that_are_not_asked_for_are_not_read(rng):
+    inputs = np.full((20, 50, 2), np.nan)
+    values = rng.normal(size=(20, 50, 4)) * np.array([1, 1e-3, 1e-7, 1e-8])  # read twice, as they are ill-conditioned
+    assert kann.fit(kann.States.from_padded(values, inputs=inputs)).rank == 4

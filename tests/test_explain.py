@@ -43,6 +43,7 @@ def test_keeping_modes_is_a_projection_and_modes_add_up(koopman, states):
     h = states.values[:20]
     one, two, both = (kann.reconstruct(koopman, h, modes) for modes in (0, koopman.modes[1], [0, 1]))
     np.testing.assert_allclose(kann.reconstruct(koopman, one, 0), one, atol=1e-9)
+    np.testing.assert_array_equal(kann.reconstruct(koopman, h, [0, 0]), one)
     np.testing.assert_allclose(one + two - koopman.mean, both, atol=1e-9)
     assert one.dtype == np.float64
 
@@ -107,6 +108,7 @@ def test_a_decision_map_shows_the_class_of_a_mode_scaled_and_turned(rng):
     [
         (lambda k, h: kann.reconstruct(k, h, 99), "mode 99 does not exist; the operator has modes 0 to"),
         (lambda k, h: kann.reconstruct(k, h, 0, part="imaginary"), "part='imaginary' is unknown"),
+        (lambda k, h: kann.reconstruct(k, h, kann.fit(h[None] ** 3).modes[0]), "mode of another operator"),
         (lambda k, h: kann.contributions(k, h, np.ones((2, 9))), "readout weights have 9 columns"),
         (lambda k, h: kann.contributions(k, h, np.ones(10)), "no linear readout"),
         (lambda k, h: kann.project(k, h[:, :3]), "states have 3 columns"),

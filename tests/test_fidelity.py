@@ -34,6 +34,14 @@ def test_the_relative_error_is_the_papers(koopman, states):
     np.testing.assert_allclose(single[~np.isnan(single)], np.concatenate(errors))
 
 
+def test_padded_arrays_are_taken_for_states(rng):
+    values = noisy_states(rng)
+    koopman, states = kann.fit(values), kann.States.from_padded(values)
+    assert kann.relative_error(koopman, values) == kann.relative_error(koopman, states)
+    np.testing.assert_array_equal(kann.importance(koopman, list(values)), kann.importance(koopman, states))
+    np.testing.assert_array_equal(kann.hybrid(koopman, values, 3).values, kann.hybrid(koopman, states, 3).values)
+
+
 def test_long_sequences_are_measured_in_pieces(koopman, states, monkeypatch):
     whole = kann.relative_error(koopman, states, reduce="none")
     monkeypatch.setattr(states_module, "READ_BYTES", 8 * 10 * 7)  # seven states at a time
@@ -71,6 +79,14 @@ def test_agreement_takes_a_torch_module(koopman, states):
     expected = kann.agreement(koopman, states, lambda h: module(torch.tensor(h, dtype=torch.float32)).detach().numpy())
     assert kann.agreement(koopman, states, module) == expected
     assert module.weight.grad is None
+
+
+def test_a_readout_is_evaluated_without_dropout_and_left_as_it_was(koopman, states):
+    module = torch.nn.Sequential(torch.nn.Linear(10, 3), torch.nn.Dropout(0.5))
+    module[0].eval()
+    answers = {kann.agreement(koopman, states, module) for _ in range(5)}
+    assert len(answers) == 1
+    assert [part.training for part in module.modules()] == [True, False, True]
 
 
 def test_a_hybrid_path_is_true_then_rolled_out(koopman, states):

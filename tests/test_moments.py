@@ -167,6 +167,7 @@ def test_finite_numbers_whose_sum_overflows_are_no_bad_numbers():
         (lambda m: m.update(np.ones((2, 3, 2)), inputs=np.ones((2, 3, 1))), "2 units and 1 inputs cannot be added"),
         (lambda m: m.update(np.ones((0, 3, 2))), "empty"),
         (lambda m: m.update(np.ones((2, 3, 2)), inputs=np.ones((2, 2, 1))), "do not line up"),
+        (lambda m: m.update(np.ones((2, 3, 2)), inputs=np.ones((3, 2, 1))), "do not line up"),
         (lambda m: m.update(np.ones(3)), "axes"),
         (lambda m: m.update(np.ones((6, 2)), [3, 4]), "lengths sum to 7"),
     ],
@@ -192,3 +193,8 @@ def test_the_operator_does_not_depend_on_padding_order_blocks_or_split(rng, monk
         sum(parts),
     ):
         np.testing.assert_allclose(kann.fit(data).matrix, reference, atol=1e-10)
+
+
+def test_only_moments_can_be_added_to_moments():
+    with pytest.raises(TypeError):
+        kann.Moments() + 3

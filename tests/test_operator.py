@@ -229,3 +229,34 @@ def test_wrong_use_of_an_operator_is_refused(rng):
     ]:
         with pytest.raises(KannError, match=message):
             call()
+
+
+@pytest.mark.parametrize("mean", [1e3, 1e6])
+def test_pca_is_exact_about_a_mean_that_dwarfs_the_states(rng, mean):
+    values = noisy_states(rng)
+    # What is left of the states beside such a mean is rounded to mean·1e-16.
+    np.testing.assert_allclose(
+        kann.fit(values + mean, basis="pca").eigenvalues,
+        kann.fit(values, basis="pca").eigenvalues,
+        atol=1e-13 * mean,
+    )
+
+
+def test_rounding_noise_about_a_large_mean_is_no_direction(rng):
+    line = (1000 + rng.normal(size=(20, 30, 1)) * np.array([1.0, 0.5, 0.2])).astype(np.float32)
+    assert kann.fit(line, basis="pca").rank == 1
+
+
+def test_lists_know_their_lengths(rng):
+    with pytest.raises(KannError, match="lists of sequences know theirs"):
+        kann.fit(list(noisy_states(rng)), lengths=[5] * 12)
+
+
+def test_a_rank_must_be_a_number_that_the_basis_has(rng):
+    values = noisy_states(rng)
+    for rank in (True, "3"):
+        with pytest.raises(KannError, match="is no number"):
+            kann.fit(values, rank=rank)
+    with pytest.raises(KannError, match="rank=3 exceeds the 2 columns of the basis"):
+        kann.fit(values, basis=np.eye(10)[:, :2], rank=3)
+    assert kann.fit(values, rank=np.int64(3)).rank == 3

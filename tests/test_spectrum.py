@@ -75,6 +75,9 @@ def test_horizon_and_period_follow_from_the_eigenvalue():
     assert mode(-0.7).period == pytest.approx(2)
     assert mode(np.exp(2j * np.pi / 12)).period == pytest.approx(12)
     assert mode(3 - 4j).modulus == 5
+    for eps in (0, 1, 2):
+        with pytest.raises(kann.KannError, match="pass 0 < eps < 1"):
+            mode(0.5).horizon(eps)
 
 
 def test_modes_join_conjugate_pairs_and_cover_every_eigenvalue_once(rng):

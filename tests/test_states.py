@@ -92,6 +92,8 @@ def test_repr_says_what_is_inside():
         (lambda: kann.States.from_padded(np.ones((2, 3, 2)), [3, 0]), r"lengths\[1\] is 0"),
         (lambda: kann.States.from_padded(np.ones((2, 3, 2)), [3.0, 1.0]), "one whole number per sequence"),
         (lambda: kann.States.from_padded(np.ones((2, 3, 2)), inputs=np.ones((2, 4, 2))), "do not line up"),
+        (lambda: kann.States.from_padded(np.ones((4, 6, 2)), inputs=np.ones((6, 4, 2))), "do not line up"),
+        (lambda: kann.States.from_padded(torch.ones(2, 3, 2), inputs=np.ones((2, 3, 2))), "one is a torch tensor"),
         (lambda: kann.States.from_sequences([]), "empty; pass at least one"),
         (lambda: kann.States.from_sequences([np.ones(3)]), r"states\[0\] has shape \(3,\)"),
         (lambda: kann.States.from_sequences([np.ones((2, 3)), np.ones((2, 4))]), r"states\[1\] has 4 columns"),

@@ -152,7 +152,7 @@ def test_saving_replaces_a_store_and_nothing_else(tmp_path, states):
     assert len(kann.States.open(tmp_path / "s.zarr")) == 3
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("precious")
-    with pytest.raises(KannError, match="exists and is not a zarr store"):
+    with pytest.raises(KannError, match="exists and is no store of states"):
         states.save(tmp_path / "thesis")
     assert (tmp_path / "thesis" / "chapter.tex").read_text() == "precious"
 
@@ -197,3 +197,15 @@ def test_without_zarr_the_error_names_the_extra(monkeypatch, tmp_path, states):
     monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(ImportError, match=r"pip install 'kann\[zarr\]'"):
         states.save(tmp_path / "s.zarr")
+
+
+def test_saving_never_replaces_what_is_not_its_own(tmp_path, states):
+    zarr.open_group(str(tmp_path / "other.zarr"), mode="w").create_array("precious", data=np.ones(3))
+    with pytest.raises(KannError, match="is no store of states"):
+        states.save(tmp_path / "other.zarr")
+    (tmp_path / "results").mkdir()
+    for thing in (kann.Moments.of(states), kann.fit(states)):
+        with pytest.raises(KannError, match="results is a folder; pass the name of a file"):
+            thing.save(tmp_path / "results")
+    with pytest.raises(KannError, match=r"would be read as a numpy file; pass a name such as s\.zarr"):
+        states.save(tmp_path / "s.npz")

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -45,8 +46,12 @@ class Scatter:
     """How many of them rise above the rounding noise."""
 
 
-def scatter(gram: Float[Array, "d d"], *, rounding: float, map_back: Float[Array, "d d"] | None = None) -> Scatter:
+def scatter(
+    gram: Float[Array, "d d"], *, size: float, rounding: float, map_back: Float[Array, "d d"] | None = None
+) -> Scatter:
     """Singular values and vectors of H from the Gram ZᵀZ of Z, where H = Z @ map_back, or H = Z.
+
+    ``size`` is |H| before a mean was taken off: it is what rounding noise is relative to.
 
     Directly from HᵀH, singular values below some 1e-7 of the largest are lost. With Z = H T nearly orthonormal and
     ``map_back`` the inverse of T they are as good as from H itself: Z = Q R with Q orthonormal, so H has the singular
@@ -56,12 +61,12 @@ def scatter(gram: Float[Array, "d d"], *, rounding: float, map_back: Float[Array
     squares = np.maximum(squares, 0.0)
     if map_back is None:
         values, vectors = np.sqrt(squares[::-1]), rotation[:, ::-1]
-        floor = np.sqrt(GRAM_NOISE) * values[0]
+        floor = np.sqrt(GRAM_NOISE) * size
     else:
         _, values, transposed = np.linalg.svd(np.sqrt(squares)[:, None] * (rotation.T @ map_back))
         vectors = transposed.T
         floor = len(values) * np.finfo(np.float64).eps * values[0]
-    noise = NOISE * rounding * np.linalg.norm(values) / np.sqrt(len(values))
+    noise = NOISE * rounding * size / np.sqrt(len(values))
     return Scatter(values=values, vectors=_signed(vectors), resolved=int(np.sum(values > max(floor, noise))))
 
 
@@ -87,7 +92,7 @@ def require_known(kind: str | AnyArray) -> None:
         raise KannError(f"basis={kind!r} is unknown; pass one of {', '.join(BASES)}, or an orthonormal (d, r) array")
 
 
-def choose(kind: str | AnyArray, rank: int | float | None, found: Scatter, mean: Float[Array, " d"]) -> Basis:
+def choose(kind: str | AnyArray, rank: Any, found: Scatter, mean: Float[Array, " d"]) -> Basis:
     """The basis of this kind, cut to ``rank`` columns, for states scattered about ``mean``."""
     total = np.sum(found.values**2)
     if not found.resolved:
@@ -98,16 +103,18 @@ def choose(kind: str | AnyArray, rank: int | float | None, found: Scatter, mean:
     else:
         vectors = fourier(len(mean)) if isinstance(kind, str) else _own(kind, len(mean))
         explained = np.sum((found.values[:, None] * (found.vectors.T @ vectors)) ** 2, axis=0) / total
-    columns = _columns(rank, explained, available=vectors.shape[1])
+    columns = _columns(rank, explained, available=vectors.shape[1], whole=vectors.shape[1] == len(mean))
     if by_data and columns > found.resolved:
         columns = _cut(rank, found.resolved)
     return Basis(vectors=vectors[:, :columns], mean=mean, explained=explained[:columns])
 
 
-def _columns(rank: int | float | None, explained: Float[Array, " r"], *, available: int) -> int:
+def _columns(rank: Any, explained: Float[Array, " r"], *, available: int, whole: bool) -> int:
     """How many columns a rank means: all, a number, or enough for a share of explained variance."""
     if rank is None:
         return available
+    if isinstance(rank, bool) or not isinstance(rank, int | float | np.number):
+        raise KannError(f"rank={rank!r} is no number; pass a whole number, a share such as 0.99, or None")
     if isinstance(rank, float | np.floating):
         if not 0 < rank <= 1:
             raise KannError(f"rank={rank} is no share of explained variance; pass 0 < rank <= 1, or a whole number")
@@ -117,12 +124,13 @@ def _columns(rank: int | float | None, explained: Float[Array, " r"], *, availab
         raise KannError(f"rank={rank} keeps nothing; pass rank>=1 or rank=None")
     if rank > available:
         raise KannError(
-            f"rank={rank} exceeds the {available} hidden units recorded; pass rank<={available} or rank=None"
+            f"rank={rank} exceeds the {available} {'hidden units recorded' if whole else 'columns of the basis'}; "
+            f"pass rank<={available} or rank=None"
         )
     return int(rank)
 
 
-def _cut(rank: int | float | None, resolved: int) -> int:
+def _cut(rank: Any, resolved: int) -> int:
     if isinstance(rank, int | np.integer):
         warnings.warn(
             f"rank={rank} was asked for; the states resolve {resolved} directions and the rest is rounding noise; "

@@ -10,7 +10,7 @@ from kann.arrays import as_numpy, require_width
 from kann.errors import KannError
 from kann.operator import Koopman
 from kann.spectrum import Mode
-from kann.states import States
+from kann.states import as_states
 from kann.typing import AnyArray, Array, Complex, Float, Int, Shaped
 
 Readout = Callable[[Any], Any]
@@ -27,8 +27,9 @@ def magnitude(koopman: Koopman, h: AnyArray) -> Float[Array, "... r"]:
     return np.abs(project(koopman, h))
 
 
-def importance(koopman: Koopman, states: States) -> Float[Array, " r"]:
+def importance(koopman: Koopman, states: Any) -> Float[Array, " r"]:
     """ξ: the magnitude of each eigenvector, summed over time and averaged over sequences."""
+    states = as_states(states)
     total = np.zeros(koopman.rank)
     for start, stop in states.ranges():
         total += magnitude(koopman, states.values[start:stop]).sum(axis=0)
@@ -49,7 +50,7 @@ def reconstruct(
     """
     if part not in ("real", "modulus"):
         raise KannError(f"part={part!r} is unknown; pass 'real' or 'modulus'")
-    indices = [index for mode in _chosen(koopman, modes) for index in mode.indices]
+    indices = sorted({index for mode in _chosen(koopman, modes) for index in mode.indices})
     keep = koopman.right[:, indices] @ koopman.left[indices]
     return koopman.decode(koopman.encode(h) @ (np.real(keep) if part == "real" else np.abs(keep)))
 
@@ -61,7 +62,11 @@ def _chosen(koopman: Koopman, modes: int | Mode | Iterable[int | Mode]) -> list[
     for mode in listed:
         if not isinstance(mode, Mode) and not -len(every) <= mode < len(every):
             raise KannError(f"mode {mode} does not exist; the operator has modes 0 to {len(every) - 1}")
-    return [mode if isinstance(mode, Mode) else every[int(mode)] for mode in listed]
+    chosen = [mode if isinstance(mode, Mode) else every[int(mode)] for mode in listed]
+    known = {(mode.indices, mode.eigenvalue) for mode in every}
+    if any((mode.indices, mode.eigenvalue) not in known for mode in chosen):
+        raise KannError("a mode of another operator was passed; take it from koopman.modes of this one")
+    return chosen
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -108,7 +113,8 @@ def decision_map(
 ) -> Int[Array, "..."]:
     """Which output wins for a state that holds one mode alone, Re(z u_j), for every z of ``grid``.
 
-    u_j is the row of U = V⁻¹, since that is the state whose coordinate along the mode is z and along all others zero.
+    u_j is the row of U = V⁻¹, since z u_j + z̄ ū_j has no coordinate along any other mode. Re(z u_j) is half of that:
+    its coordinate along a complex mode is z/2, and Re z along a real one.
     """
     (chosen,) = _chosen(koopman, mode)
     grid = np.asarray(grid)
@@ -124,7 +130,14 @@ def read_out(readout: Readout, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
     own = next(iter(parameters()), None)
     if own is None:
         raise KannError("the readout is a torch module without parameters, so its type is unknown; pass a function")
-    return as_numpy(readout(own.detach().new_tensor(h)))
+    module: Any = readout
+    training = [part for part in module.modules() if part.training]
+    try:
+        module.eval()  # dropout would make answers differ from call to call
+        return as_numpy(module(own.detach().new_tensor(h)))
+    finally:
+        for part in training:
+            part.training = True
 
 
 def decide(outputs: Shaped[Array, "n ..."], *, threshold: float = 0.0) -> Int[Array, " n"]:

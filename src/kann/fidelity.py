@@ -8,11 +8,11 @@ from kann.arrays import as_numpy
 from kann.errors import KannError
 from kann.explain import Readout, decide, read_out
 from kann.operator import Koopman
-from kann.states import States
+from kann.states import States, as_states
 from kann.typing import Array, Float
 
 
-def relative_error(koopman: Koopman, states: States, reduce: str = "mean") -> float | Float[Array, " n"]:
+def relative_error(koopman: Koopman, states: Any, reduce: str = "mean") -> float | Float[Array, " n"]:
     """The paper's e_rel: |predicted − true|² / |true|² of each state predicted from the one before, averaged.
 
     With ``reduce="none"`` there is one number for each row of ``states.values``; the first state of a sequence, which
@@ -20,6 +20,7 @@ def relative_error(koopman: Koopman, states: States, reduce: str = "mean") -> fl
     """
     if reduce not in ("mean", "none"):
         raise KannError(f"reduce={reduce!r} is unknown; pass 'mean' or 'none'")
+    states = as_states(states)
     drive = _inputs(koopman, states)
     errors = np.full(states.values.shape[0], np.nan)
     for start, stop in states.ranges():
@@ -40,12 +41,13 @@ def relative_error(koopman: Koopman, states: States, reduce: str = "mean") -> fl
     return float(np.nanmean(errors))
 
 
-def agreement(koopman: Koopman, states: States, readout: Readout, *, threshold: float = 0.0) -> float:
+def agreement(koopman: Koopman, states: Any, readout: Readout, *, threshold: float = 0.0) -> float:
     """Share of sequences whose class, read out from the last state, is the same if that state is predicted.
 
     The class is the largest of several outputs, or whether a single one exceeds ``threshold``. Sequences of one state,
     whose last state nothing predicts, are left out.
     """
+    states = as_states(states)
     drive = _inputs(koopman, states)
     ends = (states.starts + states.lengths - 1)[states.lengths > 1]
     if not len(ends):
@@ -57,10 +59,11 @@ def agreement(koopman: Koopman, states: States, readout: Readout, *, threshold: 
     return float(np.mean(true == ours))
 
 
-def hybrid(koopman: Koopman, states: States, known: int) -> States:
+def hybrid(koopman: Koopman, states: Any, known: int) -> States:
     """The first ``known`` states of each sequence as they are, the rest rolled out from the last of them."""
     if known < 1:
         raise KannError(f"known={known} leaves no state to start from; pass known>=1")
+    states = as_states(states)
     drive = _inputs(koopman, states)
     sequences = []
     for i, h in enumerate(states):

@@ -60,6 +60,8 @@ def remove(path: Path) -> None:
 
 def save_npz(path: str | os.PathLike[str], *, kind: str, version: int, arrays: Mapping[str, Array | None]) -> None:
     """Write named arrays and a header that says what they are. Arrays that are None are left out."""
+    if Path(path).is_dir():
+        raise KannError(f"{path} is a folder; pass the name of a file")
     header = np.frombuffer(json.dumps({"kind": kind, "version": version}).encode(), dtype=np.uint8)
     present: dict[str, Any] = {name: array for name, array in arrays.items() if array is not None}
     with replacing(path) as temporary, open(temporary, "wb") as file:

@@ -10,12 +10,12 @@ from kann.arrays import Float64Buffer, as_array, as_numpy, block_rows, namespace
 from kann.errors import KannError
 from kann.files import load_npz, save_npz
 from kann.progress import progress
-from kann.states import States, any_rows
+from kann.states import States, any_rows, as_states, input_rows
 from kann.typing import AnyArray, Array, Float, Int
 
 KIND = "kann.Moments"
 VERSION = 1
-COUNTS = ("sequences", "states", "pairs", "rounding")
+COUNTS = ("sequences", "states", "pairs", "rounding", "input_rounding")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -40,7 +40,9 @@ class Moments:
     pairs: int = 0
     """How many pairs (x, y)."""
     rounding: float = 0.0
-    """The coarsest relative spacing of the numbers seen, such as 2⁻²³ for float32: what lies below it is noise."""
+    """The coarsest relative spacing of the states' numbers, such as 2⁻²³ for float32: what lies below it is noise."""
+    input_rounding: float = 0.0
+    """The same for the inputs."""
     sum_h: AnyArray = None
     """(d,) Σ h"""
     sum_x: AnyArray = None
@@ -65,8 +67,9 @@ class Moments:
     """(p, d) UᵀY"""
 
     @staticmethod
-    def of(states: States, *, inputs: bool = True) -> "Moments":
+    def of(states: Any, *, inputs: bool = True) -> "Moments":
         """Moments of all states, and of their inputs where they have any and ``inputs`` is True."""
+        states = as_states(states)
         with np.errstate(over="ignore", invalid="ignore"):  # looked for below
             moments = _measure(states, states.inputs if inputs else None)
         if not np.isfinite(as_numpy(moments.hh.diagonal())).all():
@@ -80,11 +83,13 @@ class Moments:
         A batch that cannot be used raises an error and leaves the moments as they were.
         """
         rows, counts = any_rows(as_array(values), lengths)
-        drive = None if inputs is None else any_rows(as_array(inputs), lengths)[0]
+        drive = None if inputs is None else input_rows(as_array(inputs), as_array(values), lengths)
         self._absorb(Moments.of(States(values=rows, lengths=counts, inputs=drive)))
         return self
 
-    def __add__(self, other: "Moments") -> "Moments":
+    def __add__(self, other: Any) -> "Moments":
+        if not isinstance(other, Moments):
+            return NotImplemented
         total = Moments()
         total._absorb(self)
         total._absorb(other)
@@ -139,8 +144,8 @@ class Moments:
         other = _beside(other, self)
         for name, theirs in other._items():
             ours = getattr(self, name)
-            if name == "rounding":
-                self.rounding = max(ours, theirs)
+            if name in ("rounding", "input_rounding"):
+                setattr(self, name, max(ours, theirs))
             elif ours is None and theirs is not None:
                 setattr(self, name, theirs + 0)  # a copy: the other one stays its own
             elif theirs is not None:
@@ -172,8 +177,10 @@ def _measure(states: States, inputs: AnyArray | None) -> Moments:
     sums = _Sums(empty=h.filled_with(sample[:0]))
     for start, stop in progress(states.ranges(max_rows), what="moments", unit="block"):
         sums.add(_read_block(states, inputs, start, stop, h, u))
-    coarsest = max(rounding(sample), 0.0 if inputs is None else rounding(inputs[0:1]))
-    return sums.moments(sequences=len(states), coarsest=coarsest)
+    moments = sums.moments()
+    moments.sequences, moments.rounding = len(states), rounding(sample)
+    moments.input_rounding = 0.0 if inputs is None else rounding(inputs[0:1])
+    return moments
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -310,7 +317,7 @@ class _Sums:
         self._accumulate("uy", u[:own].T @ h[:own] + u[block.last[inside]].T @ last[inside])
         self._gram("u", u[:own])
 
-    def moments(self, *, sequences: int, coarsest: float) -> Moments:
+    def moments(self) -> Moments:
         """The totals as `Moments`."""
         for name, waiting in self.waiting.items():
             if waiting:
@@ -319,10 +326,8 @@ class _Sums:
         sums = [self.totals[f"sum_{name}"] for name in ("first", "middle", "last", "single")]
         xx = middle + first
         return Moments(
-            sequences=sequences,
             states=self.states,
             pairs=self.pairs,
-            rounding=coarsest,
             sum_h=sums[0] + sums[1] + sums[2] + sums[3],
             sum_x=sums[0] + sums[1],
             sum_y=sums[1] + sums[2],

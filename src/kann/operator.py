@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kann.arrays import as_array, as_numpy, require_float, require_width
+from kann.arrays import as_numpy, require_float, require_width
 from kann.basis import GRAM_NOISE, Scatter, choose, require_known, scatter
 from kann.errors import KannError
 from kann.files import load_npz, save_npz
@@ -14,7 +14,7 @@ from kann.moments import Moments, centred, require_pairs
 from kann.regression import Coordinates, regress
 from kann.rows import MappedRows
 from kann.spectrum import Mode, decompose, modes, residuals
-from kann.states import States, any_rows
+from kann.states import States, as_states
 from kann.typing import AnyArray, Array, Complex, Float
 
 KIND = "kann.Koopman"
@@ -45,7 +45,8 @@ class Koopman:
     left: Complex[Array, "r r"]
     """U = V⁻¹, in rows: the Koopman eigenvectors."""
     residuals: Float[Array, " r"]
-    """|Y v − λ X v| / |X v| for each eigenpair, inputs and offset taken off Y if driven."""
+    """|Y v − λ X v| / |X v| for each eigenpair; if driven, what inputs and offset explain is taken off Y, and the mean
+    off X."""
     condition: float
     """Condition number of V."""
     drive: Float[Array, "p r"] | None = None
@@ -156,7 +157,7 @@ class Koopman:
 def fit(
     data: States | Moments | AnyArray,
     *,
-    rank: int | float | None = None,
+    rank: Any = None,
     basis: str | AnyArray = "svd",
     lengths: Any = None,
     driven: bool = False,
@@ -196,9 +197,10 @@ def fit(
         raise KannError("driven=True needs the inputs that drove the states; pass States with inputs")
     mean = moments.sum_h / moments.states if isinstance(basis, str) and basis == "pca" else np.zeros(moments.dim)
     at = Coordinates(shift=mean)
-    found = scatter(_gram(moments, at), rounding=moments.rounding)
+    size = float(np.sqrt(np.trace(moments.hh)))
+    found = scatter(_gram(moments, at), size=size, rounding=moments.rounding)
     if states is not None and not ridge and _blurred(found, moments, rank):
-        moments, at, found = _sharpen(states, found, mean)
+        moments, at, found = _sharpen(states, found, mean, size=size, driven=driven)
     chosen = choose(basis, rank, found, mean)
     step = regress(moments, chosen, at, driven=driven, ridge=ridge)
     spectrum = decompose(step.matrix)
@@ -223,18 +225,8 @@ def _gather(data: States | Moments | AnyArray, lengths: Any, driven: bool) -> tu
         raise KannError("lengths are for arrays; States and Moments know theirs")
     if isinstance(data, Moments):
         return None, data.numpy()
-    if isinstance(data, list | tuple):
-        data = States.from_sequences(data)
-    if not isinstance(data, States):
-        array = as_array(data)
-        if array.ndim != 3:
-            raise KannError(
-                f"hidden states have axes (sequence, time, unit); got shape {tuple(array.shape)}; "
-                "pass states[None] for a single sequence, or a list of (time, unit) arrays"
-            )
-        rows, counts = any_rows(array, lengths)
-        data = States(values=rows, lengths=counts)
-    return data, Moments.of(data, inputs=driven).numpy()
+    states = as_states(data, lengths)
+    return states, Moments.of(states, inputs=driven).numpy()
 
 
 def _gram(moments: Moments, at: Coordinates) -> Float[Array, "k k"]:
@@ -244,7 +236,7 @@ def _gram(moments: Moments, at: Coordinates) -> Float[Array, "k k"]:
     return centred(moments.hh, moments.sum_h, moments.sum_h, moments.states)
 
 
-def _blurred(found: Scatter, moments: Moments, rank: int | float | None) -> bool:
+def _blurred(found: Scatter, moments: Moments, rank: Any) -> bool:
     """Whether float64 states have directions that their Gram cannot give to `EXACT`.
 
     States of lower precision never do: their own rounding changes C by ε₃₂·σ₁/σᵣ, which is above ε₆₄·(σ₁/σᵣ)² as far
@@ -253,12 +245,14 @@ def _blurred(found: Scatter, moments: Moments, rank: int | float | None) -> bool
     eps = np.finfo(np.float64).eps
     if moments.rounding > eps:
         return False
-    needed = rank if isinstance(rank, int) else len(found.values)
+    needed = int(rank) if isinstance(rank, int | np.integer) else len(found.values)
     smallest = found.values[min(needed, len(found.values)) - 1]
-    return bool(eps * found.values[0] ** 2 > EXACT * smallest**2)
+    return bool(eps * np.trace(moments.hh) > EXACT * smallest**2)
 
 
-def _sharpen(states: States, found: Scatter, mean: Float[Array, " d"]) -> tuple[Moments, Coordinates, Scatter]:
+def _sharpen(
+    states: States, found: Scatter, mean: Float[Array, " d"], *, size: float, driven: bool
+) -> tuple[Moments, Coordinates, Scatter]:
     """Moments in coordinates in which the states are nearly orthonormal, where a Gram is as exact as a QR factor.
 
     This is QR by Cholesky: one reading of the states gives coordinates good to σ/σ₁ ≈ 1e-7, the next one to 1e-14. A
@@ -269,9 +263,9 @@ def _sharpen(states: States, found: Scatter, mean: Float[Array, " d"]) -> tuple[
         floor = np.sqrt(GRAM_NOISE) ** reading * found.values[0]
         width = np.maximum(found.values, floor)
         rows = MappedRows(states.values, found.vectors / width, mean)
-        moments = Moments.of(States(values=rows, lengths=states.lengths, inputs=states.inputs))
+        moments = Moments.of(States(values=rows, lengths=states.lengths, inputs=states.inputs), inputs=driven)
         at = Coordinates(back=width[:, None] * found.vectors.T, shift=np.zeros(len(width)))
-        found = scatter(moments.numpy().hh, rounding=eps, map_back=at.back)
-        if eps * floor**2 < EXACT * found.values[found.resolved - 1] ** 2:
+        found = scatter(moments.numpy().hh, size=size, rounding=eps, map_back=at.back)
+        if not found.resolved or eps * floor**2 < EXACT * found.values[found.resolved - 1] ** 2:
             break
     return moments.numpy(), at, found

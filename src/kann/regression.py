@@ -6,7 +6,7 @@ import numpy as np
 import scipy.linalg
 
 from kann.basis import GRAM_NOISE, Basis
-from kann.moments import Moments
+from kann.moments import Moments, centred
 from kann.typing import Array, Float
 
 
@@ -33,7 +33,7 @@ class Step:
     error: Float[Array, "r r"]
     """EᵀE, where E holds what the step misses, pair by pair."""
     energy: Float[Array, "r r"]
-    """XᵀX in the basis, about its mean."""
+    """XᵀX in the basis; of a driven system about the mean of the pairs, which its offset explains."""
 
 
 def regress(moments: Moments, basis: Basis, at: Coordinates, *, driven: bool, ridge: int | float) -> Step:
@@ -43,34 +43,23 @@ def regress(moments: Moments, basis: Basis, at: Coordinates, *, driven: bool, ri
     n = moments.pairs
     x, y = moments.sum_x @ to_basis, moments.sum_y @ to_basis
     xx, xy, yy = (to_basis.T @ gram @ to_basis for gram in (moments.xx, moments.xy, moments.yy))
-    energy = _about(xx, x, x, shift, n)
-    if driven:
-        return _driven(moments, to_basis, (x / n - shift, y / n - shift), (xx, xy, yy), energy, ridge)
-    xy, yy = _about(xy, x, y, shift, n), _about(yy, y, y, shift, n)
-    matrix = solve(energy, xy, ridge=ridge, rounding=moments.rounding)
-    return Step(matrix=matrix, drive=None, offset=None, error=_missed(energy, xy, yy, matrix), energy=energy)
-
-
-def _driven(
-    moments: Moments,
-    to_basis: Float[Array, "k r"],
-    means: tuple[Array, Array],
-    grams: tuple[Array, Array, Array],
-    energy: Float[Array, "r r"],
-    ridge: int | float,
-) -> Step:
-    """Regress on states and inputs together; the offset makes it a regression about the means."""
-    (mean_x, mean_y), (xx, xy, yy), n = means, grams, moments.pairs
-    r, u = len(mean_x), moments.sum_u
-    x, y = moments.sum_x @ to_basis, moments.sum_y @ to_basis
-    xu, uy = to_basis.T @ moments.xu - np.outer(x, u) / n, moments.uy @ to_basis - np.outer(u, y) / n
-    xx, xy, yy = xx - np.outer(x, x) / n, xy - np.outer(x, y) / n, yy - np.outer(y, y) / n
-    design = np.block([[xx, xu], [xu.T, moments.uu - np.outer(u, u) / n]])
-    target = np.vstack([xy, uy])
-    weights = solve(design, target, ridge=ridge, rounding=moments.rounding)
+    if not driven:
+        design, target, total = (_about(*part, shift, n) for part in ((xx, x, x), (xy, x, y), (yy, y, y)))
+        matrix = solve(design, target, size=np.diag(xx), ridge=ridge, rounding=moments.rounding)
+        error = _missed(design, target, total, matrix)
+        return Step(matrix=matrix, drive=None, offset=None, error=error, energy=design)
+    # The offset makes it a regression about the means.
+    r, u = len(x), moments.sum_u
+    xu, uy = centred(to_basis.T @ moments.xu, x, u, n), centred(moments.uy @ to_basis, u, y, n)
+    energy = centred(xx, x, x, n)
+    design = np.block([[energy, xu], [xu.T, centred(moments.uu, u, u, n)]])
+    target = np.vstack([centred(xy, x, y, n), uy])
+    size = np.concatenate([np.diag(xx), np.diag(moments.uu)])
+    coarsest = max(moments.rounding, moments.input_rounding)
+    weights = solve(design, target, size=size, ridge=ridge, rounding=coarsest)
     matrix, drive = weights[:r], weights[r:]
-    offset = mean_y - mean_x @ matrix - (u / n) @ drive
-    error = _missed(design, target, yy, weights)
+    offset = (y / n - shift) - (x / n - shift) @ matrix - (u / n) @ drive
+    error = _missed(design, target, centred(yy, y, y, n), weights)
     return Step(matrix=matrix, drive=drive, offset=offset, error=error, energy=energy)
 
 
@@ -92,14 +81,20 @@ def _missed(
 
 
 def solve(
-    gram: Float[Array, "q q"], target: Float[Array, "q r"], *, ridge: int | float, rounding: float
+    gram: Float[Array, "q q"],
+    target: Float[Array, "q r"],
+    *,
+    size: Float[Array, " q"],
+    ridge: int | float,
+    rounding: float,
 ) -> Float[Array, "q r"]:
     """Least-squares weights W of AᵀA W = AᵀY, those of smallest norm where the data leave them open.
 
-    Scaling to a unit diagonal keeps directions of little energy as accurate as the others. A Cholesky factorisation
-    with pivots then tells which columns depend on others, at a fraction of the cost of eigenvalues.
+    ``size`` is the sum of squares of each column before a mean was taken off. Scaling by it keeps directions of little
+    energy as accurate as the others, and shows what of a column is rounding of its mean. A Cholesky factorisation with
+    pivots then tells which columns depend on others, at a fraction of the cost of eigenvalues.
     """
-    energy = np.diag(gram) + ridge
+    energy = size + ridge
     alive = np.flatnonzero(energy > 0)
     scale = np.sqrt(energy[alive])
     unit = (gram[np.ix_(alive, alive)] + ridge * np.eye(len(alive))) / np.outer(scale, scale)

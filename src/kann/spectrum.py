@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kann.errors import ConditionWarning
+from kann.errors import ConditionWarning, KannError
 from kann.typing import Array, Complex, Float
 
 ILL_CONDITIONED = 1e8
@@ -38,8 +38,10 @@ class Mode:
         angle = abs(math.atan2(self.eigenvalue.imag, self.eigenvalue.real))
         return math.inf if angle == 0 else 2 * math.pi / angle
 
-    def horizon(self, eps: float = 0.1) -> float:
+    def horizon(self, eps: int | float = 0.1) -> float:
         """Memory horizon: the τ with |λ|^τ = eps; infinite where the mode does not decay."""
+        if not 0 < eps < 1:
+            raise KannError(f"eps={eps} is no share that can be left of a mode; pass 0 < eps < 1")
         if self.modulus >= 1:
             return math.inf
         return 0.0 if self.modulus == 0 else math.log(eps) / math.log(self.modulus)

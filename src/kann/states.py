@@ -16,6 +16,8 @@ from kann.files import read_npz, replacing
 from kann.rows import PaddedRows
 from kann.typing import AnyArray, Array, Int, Shaped
 
+NUMPY_FILES = (".npy", ".npz")
+
 READ_BYTES = 8 * 2**20
 """How much of the states an analysis holds at a time."""
 
@@ -33,7 +35,7 @@ class States:
 
     values: AnyArray
     """(N, d) the states of all sequences: a numpy array, a torch tensor, or rows on disk that are read when sliced."""
-    lengths: Int[Array, " s"]
+    lengths: Any
     """(S,) the number of states of each sequence, each at least 1."""
     inputs: AnyArray | None = None
     """(N, p) what the network read to reach each state, or None."""
@@ -44,6 +46,7 @@ class States:
         if self.values.ndim != 2:
             raise KannError(f"rows of states have shape (N, d); got {tuple(self.values.shape)}; see States.from_padded")
         require_float(self.values, what="states")
+        object.__setattr__(self, "lengths", _checked_lengths(self.lengths))
         if not len(self.lengths):
             raise KannError("there are no sequences; pass at least one")
         if min(self.values.shape) == 0:
@@ -67,13 +70,7 @@ class States:
         rows, counts = padded_rows(values, lengths)
         if inputs is None:
             return States(values=rows[:], lengths=counts)
-        drive = as_array(inputs)
-        if drive.ndim != 3 or tuple(drive.shape[:2]) != tuple(values.shape[:2]):
-            raise KannError(
-                f"inputs of shape {tuple(drive.shape)} do not line up with states of shape {tuple(values.shape)}; "
-                "pass (sequences, steps, inputs)"
-            )
-        return States(values=rows[:], lengths=counts, inputs=padded_rows(drive, lengths)[0][:])
+        return States(values=rows[:], lengths=counts, inputs=input_rows(inputs, values, lengths)[:])
 
     @staticmethod
     def from_sequences(sequences: Sequence[AnyArray], inputs: Sequence[AnyArray] | None = None) -> "States":
@@ -100,12 +97,15 @@ class States:
         path = Path(path)
         if not path.exists():
             raise FileNotFoundError(f"no states at {path}")
-        values, lengths, inputs = _read_numpy(path) if path.suffix in {".npy", ".npz"} else store.read(path)
+        values, lengths, inputs = _read_numpy(path) if path.suffix in NUMPY_FILES else store.read(path)
         rows, counts = any_rows(values, lengths)
-        return States(values=rows, lengths=counts, inputs=None if inputs is None else any_rows(inputs, lengths)[0])
+        drive = None if inputs is None else input_rows(inputs, values, lengths)
+        return States(values=rows, lengths=counts, inputs=drive)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a zarr store in chunks that end where sequences end; replaces a store that stands there."""
+        if Path(path).suffix in NUMPY_FILES:
+            raise KannError(f"{path} would be read as a numpy file; pass a name such as {Path(path).stem}.zarr")
         store.require_replaceable(path)
         with replacing(path) as temporary, store.Writer(temporary) as writer:
             for first, last in self.groups():
@@ -183,11 +183,38 @@ class States:
                 yield start, min(start + max_rows, high)
 
 
+def as_states(data: Any, lengths: Any = None) -> States:
+    """States of what users pass for them: `States`, a list of (T_i, d) arrays, or a padded (S, T, d) array."""
+    if isinstance(data, States | list | tuple):
+        if lengths is not None:
+            raise KannError("lengths are for padded arrays; States and lists of sequences know theirs")
+        return data if isinstance(data, States) else States.from_sequences(data)
+    array = as_array(data)
+    if array.ndim != 3:
+        raise KannError(
+            f"hidden states have axes (sequence, time, unit); got shape {tuple(array.shape)}; "
+            "pass states[None] for a single sequence, or a list of (time, unit) arrays"
+        )
+    rows, counts = padded_rows(array, lengths)
+    return States(values=rows, lengths=counts)
+
+
 def any_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Array, " s"]]:
     """Rows and lengths of padded (S, T, d) values, of (N, d) rows with lengths, or of a single (T, d) sequence."""
     if values.ndim == 2:
         return values, np.array([values.shape[0]]) if lengths is None else _checked_lengths(lengths)
     return padded_rows(values, lengths)
+
+
+def input_rows(inputs: AnyArray, values: AnyArray, lengths: Any) -> AnyArray:
+    """Rows of inputs that have the layout of ``values``."""
+    inputs = inputs if hasattr(inputs, "ndim") else as_array(inputs)
+    if tuple(inputs.shape[:-1]) != tuple(values.shape[:-1]):
+        raise KannError(
+            f"inputs of shape {tuple(inputs.shape)} do not line up with states of shape {tuple(values.shape)}; "
+            "pass one row of inputs for each state"
+        )
+    return any_rows(inputs, lengths)[0]
 
 
 def padded_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Array, " s"]]:
@@ -243,6 +270,8 @@ def _require_aligned(inputs: AnyArray, values: AnyArray) -> None:
             "pass one row of inputs for each state"
         )
     require_float(inputs, what="inputs")
+    if namespace(inputs[:0]) is not namespace(values[:0]):
+        raise KannError("of states and inputs one is a torch tensor and the other is not; pass both as the same")
 
 
 def _read_numpy(path: Path) -> tuple[AnyArray, Any, Any]:

@@ -6,6 +6,7 @@ regular, hence one array per chunk.) The root counts the parts that are complete
 store whose writer was killed opens with what was finished.
 """
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -174,7 +175,13 @@ def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
 
 
 def require_replaceable(path: str | os.PathLike[str]) -> None:
-    """Refuse to write over a folder that is not a store."""
+    """Refuse to write over anything but a store of states or an empty folder."""
     path = Path(path)
-    if path.is_file() or (path.is_dir() and any(path.iterdir()) and not (path / "zarr.json").exists()):
-        raise KannError(f"{path} exists and is not a zarr store; pass another path or remove it first")
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    try:
+        kind = json.loads((path / "zarr.json").read_text()).get("attributes", {}).get("kind")
+    except (OSError, ValueError):
+        kind = None
+    if kind != KIND:
+        raise KannError(f"{path} exists and is no store of states; pass another path or remove it first")
