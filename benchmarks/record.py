@@ -116,11 +116,9 @@ def memory(total):
     start = time.perf_counter()
     moments = kann.record(module, stream(), into="moments", progress=False)
     spent = time.perf_counter() - start
-    print(
-        f"\nmemory over a stream of {moments.states:,} steps in {moments.sequences:,} sequences, "
-        f"{STREAM['units']} units, {spent:.0f} s\npeak after 1/10: {peaks[0]:.1f} MB   at the end: {peak_megabytes():.1f} MB   "
-        f"all states would take: {moments.states * STREAM['units'] * 4 / 2**20:,.0f} MB"
-    )
+    whole = moments.states * STREAM["units"] * 4 / 2**20
+    print(f"\nmemory over a stream of {moments.states:,} steps, {STREAM['units']} units, {spent:.0f} s")
+    print(f"peak after 1/10: {peaks[0]:.1f} MB   at the end: {peak_megabytes():.1f} MB   all states: {whole:,.0f} MB")
 
 
 def main():

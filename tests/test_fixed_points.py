@@ -230,9 +230,19 @@ def test_outliers_are_marked_and_kept(rng):
     found = find_fixed_points(step, initial)
     np.testing.assert_allclose(np.sort(found.points[:, 0]), [0, 50], atol=1e-9)
     np.testing.assert_array_equal(found.outlier, found.points[:, 0] > 25)
-    # With the other sign 0 attracts and 50 repels, and no search goes so far out from states near 0.
-    near = find_fixed_points(lambda h, x: h + 0.01 * h * (h - 50), initial[:-1])
-    np.testing.assert_allclose(near.points, [[0]], atol=1e-9)
+
+
+def test_searches_do_not_get_lost_where_a_gru_saturates():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        cell = nn.GRUCell(3, 8)
+    cell.weight_hh.data *= 3
+    found = find_fixed_points(cell, states_of(8))
+    assert not found.outlier.any()
+    assert np.abs(found.points[found.kinds == "fixed"]).max() <= 1  # in the cube, where all states of a GRU are
+    assert (found.reached >= 0).all()
+    lost = find_fixed_points(cell, states_of(8), preset=Recipe(outlier=math.inf))
+    assert np.abs(lost.points).max() > 10
 
 
 def test_an_attractor_that_the_network_goes_to_is_found_however_far_it_is(rng):
@@ -252,13 +262,12 @@ def test_the_histogram_counts_every_candidate_that_did_not_diverge(rng):
 
 
 def test_a_search_that_breaks_off_does_not_count_as_converged():
-    # √(h²) has no derivative at zero, so that neither Newton nor Adam gets away from there.
-    step, initial = lambda h, x: 0.5 * torch.sqrt(h**2) + 1, np.array([[0.0], [1.5], [2.5]])
-    found = find_fixed_points(step, initial, preset=Recipe(follow_steps=0))
+    # Above zero there is a fixed point at 2, below none; at zero there is no derivative, and no search gets away.
+    step = lambda h, x: torch.where(h > 0, 0.5 * h + 1, h - 1) + 0 * torch.sqrt(h**2)  # noqa: E731
+    found = find_fixed_points(step, np.array([[0.0], [1.5], [2.5]]))
     np.testing.assert_allclose(found.points, [[2.0]], atol=1e-9)
     np.testing.assert_array_equal(found.reached, [-1, 0, 0])
-    # The network itself goes from there to the fixed point.
-    np.testing.assert_array_equal(find_fixed_points(step, initial).reached, [0, 0, 0])
+    assert found.candidate_speeds[0] == 0.5
 
 
 def test_a_point_without_a_derivative_is_kept_without_eigenvalues():
@@ -420,6 +429,8 @@ def test_blocks_of_rows_do_not_change_the_result(monkeypatch):
     blocks = find_fixed_points(make_cell("rnn"), states_of(6))
     np.testing.assert_allclose(blocks.points, whole.points, atol=1e-9)
     np.testing.assert_allclose(blocks.jacobians, whole.jacobians, atol=1e-9)
+    np.testing.assert_array_equal(blocks.reached, whole.reached)
+    np.testing.assert_array_equal(blocks.counts, whole.counts)
 
 
 # Published recipes

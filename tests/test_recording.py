@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -946,3 +946,67 @@ def test_the_examples_in_the_documentation_run():
     failed, tried = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
     assert tried > 10
     assert failed == 0
+
+
+class TimeFirst(nn.Module):
+    """Reads (B, T) words and works on (T, B, d) inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.rnn, self.norm = nn.Embedding(20, 3), nn.GRU(3, 4), nn.LayerNorm(4)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.norm(self.rnn(self.embed(words).transpose(0, 1))[0])
+
+
+def test_layers_that_work_time_first_are_recorded_sequence_by_sequence_from_a_loader():
+    words = torch.randint(20, (6, 9))
+    from_loader = kann.record(TimeFirst(), DataLoader(words, batch_size=6), layer=["rnn", "norm"])
+    assert [states.lengths.tolist() for states in from_loader.values()] == [[9] * 6] * 2
+
+
+class TwoRuns(nn.Module):
+    """Runs its cell over x and over x + 1, each time from a learned initial state."""
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell, self.start = cell, nn.Parameter(torch.randn(1, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for shift in (0, 1):
+            h = self.start.expand(len(x), -1)
+            for t in range(x.shape[1]):
+                h = self.cell(x[:, t] + shift, h)
+        return h
+
+
+class OwnCell(nn.Module):
+    """A cell that is none of torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(7, 4)
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        return torch.tanh(self.mix(torch.cat([x, h], dim=1)))
+
+
+@pytest.mark.parametrize("cell", [nn.GRUCell(3, 4), OwnCell()])
+def test_two_runs_from_a_learned_initial_state_are_two_sequences(cell):
+    states = kann.record(TwoRuns(cell), torch.randn(4, 6, 3), layer="cell")
+    assert states.lengths.tolist() == [6] * 8
+
+
+def test_lists_of_numbers_are_sequences_and_lists_of_three_axes_are_batches():
+    model = nn.Sequential(nn.Embedding(10, 3), nn.GRU(3, 4, batch_first=True))
+    assert kann.record(model, [[1, 2, 3], [4, 5]]).lengths.tolist() == [3, 2]
+    batches = [torch.randn(2, 5, 3), torch.randn(3, 4, 3)]
+    assert kann.record(nn.GRU(3, 4, batch_first=True), batches).lengths.tolist() == [5, 5, 4, 4, 4]
+    assert kann.record(nn.GRU(3, 4, batch_first=True), iter([b.numpy() for b in batches])).lengths.sum() == 22
+
+
+def test_a_mistyped_destination_makes_no_store(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KannError, match=r"into='moment' is neither 'states' nor 'moments'; .* such as moment\.zarr"):
+        kann.record(nn.GRU(3, 4), torch.randn(2, 5, 3), into="moment")
+    assert not list(tmp_path.iterdir())

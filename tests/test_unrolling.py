@@ -12,8 +12,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 import kann
-from kann.errors import KannError
-from kann.recording import PaddingWarning
+from kann.errors import KannError, PaddingWarning
 
 # What torch says once of every projected LSTM on a processor.
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")

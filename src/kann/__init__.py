@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from kann.errors import ConditionWarning, KannError, KannWarning, RankWarning
+from kann.errors import ConditionWarning, KannError, KannWarning, PaddingWarning, RankWarning
 from kann.explain import (
     Contributions,
     contributions,
@@ -54,6 +54,7 @@ __all__ = [
     "Koopman",
     "Mode",
     "Moments",
+    "PaddingWarning",
     "RankWarning",
     "States",
     "agreement",

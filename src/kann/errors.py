@@ -13,5 +13,9 @@ class RankWarning(KannWarning):
     """The data resolve fewer directions than were asked for."""
 
 
+class PaddingWarning(KannWarning):
+    """The model itself reads padding, so that what was recorded is not what it computed."""
+
+
 class ConditionWarning(KannWarning):
     """The eigenvectors are nearly dependent: the operator is defective or close to it."""

@@ -10,7 +10,7 @@ from kann.arrays import Float64Buffer, as_array, as_numpy, block_rows, namespace
 from kann.errors import KannError
 from kann.files import load_npz, save_npz
 from kann.progress import progress
-from kann.states import States, any_rows, as_states, input_rows
+from kann.states import States, any_rows, as_states, input_rows, require_finite
 from kann.typing import AnyArray, Array, Float, Int
 
 KIND = "kann.Moments"
@@ -209,14 +209,14 @@ def _read_block(
 ) -> _Block:
     end = stop if _ends_a_sequence(states, stop) else stop + 1
     h = h_buffer.filled_with(states.values[start:end])
-    _require_finite(h, states, start, what="states")
+    require_finite(h, states.starts, what="states", row=start)
     first, last, single = (_at(places - start, h) for places in _boundaries(states, start, end))
     u = None
     if inputs is not None and u_buffer is not None:
         u = u_buffer.filled_with(inputs[start:end])
         u[first] = 0  # what led to the first state belongs to no pair
         u[single] = 0
-        _require_finite(u, states, start, what="inputs")
+        require_finite(u, states.starts, what="inputs", row=start)
     return _Block(h=h, u=u, own=stop - start, first=first, last=last, single=single)
 
 
@@ -236,20 +236,6 @@ def _boundaries(states: States, start: int, end: int) -> tuple[Array, Array, Arr
     begin, length = states.starts[inside], states.lengths[inside]
     finish, long = begin + length - 1, length > 1
     return begin[long & (begin >= start)], finish[long & (finish < end)], begin[~long]
-
-
-def _require_finite(values: AnyArray, states: States, start: int, *, what: str) -> None:
-    """Refuse NaN and Inf, and say where the first one is."""
-    xp = namespace(values)
-    if bool(xp.isfinite(xp.sum(values))) or bool(xp.all(xp.isfinite(values))):
-        return
-    bad = np.argwhere(~np.isfinite(as_numpy(values)))[0]
-    sequence = int(np.searchsorted(states.starts, start + bad[0], side="right")) - 1
-    step = start + int(bad[0]) - int(states.starts[sequence])
-    raise KannError(
-        f"{what} hold {float(values[int(bad[0]), int(bad[1])])} at sequence {sequence}, step {step}, unit {bad[1]}; "
-        "leave that sequence out, or find out why the network diverged there"
-    )
 
 
 class _Sums:

@@ -239,6 +239,24 @@ def padded_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Ar
     return PaddedRows(values, lengths), lengths
 
 
+def require_finite(values: AnyArray, starts: Int[Array, " s"], *, what: str, row: int = 0, sequence: int = 0) -> None:
+    """Refuse NaN and Inf, and say where the first one is.
+
+    ``values`` are the rows from ``row`` on of sequences that start at ``starts``, of which the first is number
+    ``sequence``.
+    """
+    xp = namespace(values)
+    if bool(xp.isfinite(xp.sum(values))) or bool(xp.all(xp.isfinite(values))):
+        return
+    bad, unit = (int(place) for place in np.argwhere(~np.isfinite(as_numpy(values)))[0])
+    inside = int(np.searchsorted(starts, row + bad, side="right")) - 1
+    step = row + bad - int(starts[inside])
+    raise KannError(
+        f"{what} hold {float(values[bad, unit])} at sequence {sequence + inside}, step {step}, unit {unit}; leave "
+        "that sequence out, or find out why the network diverged there"
+    )
+
+
 def _checked_lengths(lengths: Any) -> Int[Array, " s"]:
     lengths = as_numpy(lengths)
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu":

@@ -3,8 +3,7 @@
 try:
     from kann.recording.recorder import record
     from kann.recording.stepping import Step, readout_of, step_of
-    from kann.recording.unrolling import PaddingWarning
 except ImportError as error:
     raise ImportError(f"recording needs torch ({error}): pip install 'kann[torch]'") from error
 
-__all__ = ["PaddingWarning", "Step", "readout_of", "record", "step_of"]
+__all__ = ["Step", "readout_of", "record", "step_of"]

@@ -73,17 +73,27 @@ def _chunks(data: Any, plan: Plan) -> tuple[Iterator[Batch], int | None]:
         return _cut_tensor(_tensor(data, plan.dtype), plan)
     if isinstance(data, Mapping):
         return _cut_mapping(data, plan)
-    if isinstance(data, list | tuple) and data and all(isinstance(item, Tensor | np.ndarray) for item in data):
-        return _padded([_tensor(item, plan.dtype) for item in data], plan)
+    if isinstance(data, list | tuple) and data and all(_is_sequence(item) for item in data):
+        return _padded(
+            [_tensor(np.asarray(item) if isinstance(item, list) else item, plan.dtype) for item in data], plan
+        )
     if not isinstance(data, Iterable):
         raise KannError(f"data is {type(data).__name__}; pass a tensor, a list of tensors, or an iterable of batches")
-    return (Batch(content=item) for item in data), _size(data)
+    return (Batch(content=_tensor(i, plan.dtype) if isinstance(i, np.ndarray) else i) for i in data), _size(data)
+
+
+def _is_sequence(item: Any) -> bool:
+    """Whether an entry of a list is one sequence: (T,), (T, p), or numbers in a list; (B, T, p) is a batch."""
+    if isinstance(item, list):
+        return bool(item) and all(isinstance(number, int | float) for number in item)
+    return isinstance(item, Tensor | np.ndarray) and item.ndim < 3
 
 
 def _collated(data: Any, collate: Callable[[list[Any]], Any], plan: Plan) -> tuple[Iterator[Batch], int | None]:
     if isinstance(data, DataLoader):
         raise KannError("a DataLoader has its own collate_fn; pass collate= with the samples themselves")
-    samples = (data[i] for i in range(len(data))) if hasattr(data, "__getitem__") else iter(data)
+    indexed = hasattr(data, "__getitem__") and _size(data) is not None  # an IterableDataset has the one alone
+    samples = (data[i] for i in range(len(data))) if indexed else iter(data)
 
     def groups() -> Iterator[Batch]:
         while group := list(islice(samples, plan.batch_size)):

@@ -54,8 +54,8 @@ class CallTracer(Tracer):
 
     def _arguments(self, args: Any, kwargs: Any, output: Tensor) -> list[Tensor]:
         """What went in, where that is needed; of torch's cells always [x, h] or [x, h, c]."""
-        wanted = self._wanted.inputs or self._wanted.initial
         if not isinstance(self._module, nn.RNNCellBase):
+            wanted = self._wanted.inputs or self._wanted.initial or output.ndim < 3
             return [part.detach().clone() for part in tensors_of((args, kwargs))] if wanted else []
         x, hidden = (*args, *(kwargs[key] for key in ("input", "hx") if key in kwargs), None)[:2]
         states = list(tensors_of(hidden)) or [torch.zeros_like(output)] * 2
@@ -108,20 +108,35 @@ class CallTracer(Tracer):
     def _loops(self) -> Results:
         loops: list[list[_Call]] = []
         for call in self._calls:
-            if loops and self._goes_on(loops[-1][-1], call):
+            if loops and self._goes_on(loops[-1], call):
                 loops[-1].append(call)
             else:
                 loops.append([call])
         for loop in loops:
             yield self._name, self._loop_rows(loop)
 
-    def _goes_on(self, before: _Call, call: _Call) -> bool:
+    def _goes_on(self, loop: Sequence[_Call], call: _Call) -> bool:
+        """Whether a call is the next step of a loop, and not the first one of another."""
+        first, before = loop[0], loop[-1]
         size = len(_two(call.outputs[0]))
         if size > len(_two(before.outputs[0])):
             return False
-        if not isinstance(self._module, nn.RNNCellBase):
+        place = self._handed_place(loop)
+        if place is None:
             return True
-        return handed_on(_two(before.outputs[0])[:size], _two(call.args[1]), exactly=False)
+        start, end = _two(call.args[place]), _two(before.outputs[0])[:size]
+        if torch.equal(start, _two(first.args[place])[:size]) and not torch.equal(start, end):
+            return False  # from where the loop began, as a learned initial state
+        return not isinstance(self._module, nn.RNNCellBase) or handed_on(end, start, exactly=False)
+
+    def _handed_place(self, loop: Sequence[_Call]) -> int | None:
+        """Which argument is the state: of an own cell, the one that was the output of the call before."""
+        if isinstance(self._module, nn.RNNCellBase):
+            return 1
+        if len(loop) < 2:
+            return None
+        output = loop[0].outputs[0]
+        return next((i for i, arg in enumerate(loop[1].args) if torch.equal(arg, output)), None)
 
     def _loop_rows(self, loop: Sequence[_Call]) -> Ragged:
         values = [self._state(call.outputs) for call in loop]

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from kann.errors import KannError
-from kann.recording.batching import Batch
+from kann.recording.batching import Batch, tensors_of
 from kann.typing import Float
 
 ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.TransformerEncoder)
@@ -41,6 +41,8 @@ def _time_first(values: Tensor, module: nn.Module | None, batch: Batch) -> bool:
     if attention is not None and isinstance(module, ATTENTION):
         return not attention.batch_first
     count = batch.count if batch.span is None else len(batch.span)
+    if count is None and attention is None:  # batches of a loader have their sequences along the first axis
+        count = next((len(part) for part in tensors_of(batch.content) if part.ndim), None)
     if count is not None:
         return values.shape[0] != count and values.shape[1] == count
     return attention is not None and not attention.batch_first

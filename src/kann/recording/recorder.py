@@ -78,7 +78,8 @@ def record(
     inputs
         Whether to record beside each state what the layer read to reach it.
     into
-        ``"states"``, ``"moments"``, or a path for a zarr store, which holds what was finished at any time.
+        ``"states"``, ``"moments"``, or a path such as ``"states.zarr"`` for a store, which holds what was finished at
+        any time. A store of states that stands there is replaced when the first batch is done.
     initial
         Whether to include the state before the first step.
     embedding
@@ -90,7 +91,7 @@ def record(
     batch_size
         How many sequences to run at once, where data are not batches already.
     max_sequences
-        Stop after this many.
+        Stop after this many sequences of the data.
     device
         Where to put batches. They go where the model is, so this matters only for a model without parameters.
     progress

@@ -15,7 +15,7 @@ from kann.arrays import as_numpy, block_rows
 from kann.errors import KannError
 from kann.moments import Moments
 from kann.recording.ragged import Ragged, joined
-from kann.states import States
+from kann.states import States, require_finite
 from kann.store import Writer
 from kann.typing import AnyArray
 
@@ -36,17 +36,10 @@ class Sink(ABC):
 
     def _require_finite(self, rows: Ragged) -> None:
         """Refuse NaN and Inf, and say where the first one is, counted over all batches."""
+        starts = np.cumsum(rows.lengths) - rows.lengths
         for values, what in ((rows.values, "states"), (rows.inputs, "inputs")):
-            # The sum alone would do, were it not for numbers so large that it overflows.
-            if values is None or bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all()):
-                continue
-            row, unit = (int(place) for place in torch.argwhere(~torch.isfinite(values))[0])
-            sequence = int(np.searchsorted(np.cumsum(rows.lengths), row, side="right"))
-            raise KannError(
-                f"{what} of layer {self._name!r} hold {float(values[row, unit])} at sequence "
-                f"{self._sequences + sequence}, step {row - int(rows.lengths[:sequence].sum())}, unit {unit}; leave "
-                "that sequence out, or find out why the network diverged there"
-            )
+            if values is not None:
+                require_finite(values, starts, what=f"{what} of layer {self._name!r}", sequence=self._sequences)
 
 
 class MemorySink(Sink):
@@ -131,6 +124,8 @@ def sink_maker(into: str | os.PathLike[str], stack: contextlib.ExitStack, *, sin
         return MemorySink
     if into == "moments":
         return MomentsSink
+    if isinstance(into, str) and not Path(into).suffix and os.sep not in into:
+        raise KannError(f"into={into!r} is neither 'states' nor 'moments'; for a store pass a path such as {into}.zarr")
     path = Path(into)
     if not single and (path.is_file() or (path / "zarr.json").exists()):
         raise KannError(f"{path} is taken, and several layers need a folder with one store each; pass another path")

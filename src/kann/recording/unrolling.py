@@ -10,17 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from kann.errors import KannError, KannWarning
+from kann.errors import KannError, PaddingWarning
 from kann.recording.batching import Batch
 from kann.recording.kernels import Intercept, Kernel, Pass, run_layers
 from kann.recording.ragged import Packed, Padded, Ragged
 from kann.recording.selection import Target
 from kann.recording.tracing import Results, Tracer, Wanted, handed_on, join, require_called
 from kann.typing import Float
-
-
-class PaddingWarning(KannWarning):
-    """The model itself reads padding, so that what was recorded is not what it computed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -283,10 +283,7 @@ def _about_renn(analysis: Analysis) -> dict[str, float]:
     identity = np.eye(len(jacobian))
     square = jacobian.T @ jacobian - identity
     operator, inside = analysis.koopman.matrix, in_coordinates(jacobian, analysis.koopman)
-    closed = (
-        {"closed_units": float((recurrent.cell.threshold < 0).sum())} if isinstance(recurrent, OrthogonalRNN) else {}
-    )
-    return closed | {
+    numbers = {
         "fixed_points": float((points.kinds == "fixed").sum()),
         "slow_points": float((points.speeds[points.kinds == "slow"] <= SLOW).sum()),
         "smallest_speed": float(points.candidate_speeds[1:].min()),
@@ -294,6 +291,9 @@ def _about_renn(analysis: Analysis) -> dict[str, float]:
         "renn_orthogonality": float(np.linalg.norm(square) ** 2 / np.linalg.norm(jacobian) ** 2),
         "renn_operator": float(np.linalg.norm(inside - operator) / np.linalg.norm(operator)),
     }
+    if isinstance(recurrent, OrthogonalRNN):
+        numbers["closed_units"] = float((recurrent.cell.threshold < 0).sum())
+    return numbers
 
 
 def in_coordinates(jacobian: Float[Array, "w w"], koopman: kann.Koopman) -> Float[Array, "r r"]:
