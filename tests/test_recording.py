@@ -1010,3 +1010,95 @@ def test_a_mistyped_destination_makes_no_store(tmp_path, monkeypatch):
     with pytest.raises(KannError, match=r"into='moment' is neither 'states' nor 'moments'; .* such as moment\.zarr"):
         kann.record(nn.GRU(3, 4), torch.randn(2, 5, 3), into="moment")
     assert not list(tmp_path.iterdir())
+
+
+def test_layers_that_return_objects_and_models_that_take_anything():
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix = nn.Linear(3, 4)
+
+        def forward(self, x):
+            return Output(self.mix(x))
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = Layer()
+
+        def forward(self, **batch):
+            return self.layer(batch["x"]).last_hidden_state
+
+    model, x = Net(), torch.randn(2, 5, 3)
+    with torch.no_grad():
+        expected = model(x=x, anything=None)
+    same(kann.record(model, {"x": x, "anything": torch.zeros(2)}, layer="layer"), kann.States.from_padded(expected))
+
+
+def test_lengths_beside_packed_sequences_are_theirs():
+    data = [torch.randn(n, 2) for n in (2, 4, 3)]
+    packed = nn.utils.rnn.pack_sequence(data, enforce_sorted=False)
+    model = nn.GRU(2, 3)
+    expected = kann.record(model, packed)
+    for lengths in (0, [2, 4, 3]):
+        same(kann.record(model, [(packed, torch.zeros(3))], lengths=lengths), expected)
+    with pytest.raises(KannError, match="a batch of type str holds no tensor"):
+        kann.record(model, ["words"], lengths=[2, 4, 3], forward=lambda m, batch: m(packed))
+
+
+def test_dropout_between_layers_while_the_model_trains_in_its_forward():
+    class Sampling(nn.Module):
+        """Keeps its dropout, to draw many answers."""
+
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRU(3, 8, num_layers=2, dropout=0.9, batch_first=True)
+
+        def forward(self, x):
+            self.rnn.train()
+            return self.rnn(x)[0]
+
+    model = Sampling()
+    recorded = kann.record(model, torch.randn(2, 6, 3), layer="rnn.*", inputs=True)
+    dropped = recorded["rnn.l1"].inputs == 0
+    assert 0.7 < dropped.mean() < 1
+    np.testing.assert_allclose(recorded["rnn.l1"].inputs[~dropped], 10 * recorded["rnn.l0"].values[~dropped], rtol=1e-5)
+
+
+@pytest.mark.parametrize("initial", [2, 3])
+def test_a_module_called_with_another_number_of_sequences_begins_new_ones(initial):
+    class Beams(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRU(3, 4, batch_first=True)
+
+        def forward(self, x):
+            _, h = self.rnn(x)
+            return self.rnn(x.repeat(2, 1, 1), h.repeat(1, 2, 1))[0]
+
+    states = kann.record(Beams(), torch.randn(initial, 5, 3))
+    assert states.lengths.tolist() == [5] * (3 * initial)
+
+
+def test_errors_of_the_model_and_of_the_moments_come_through(words):
+    def broken(model, batch):
+        raise RuntimeError("out of ideas")
+
+    with pytest.raises(RuntimeError, match="out of ideas"):
+        kann.record(Tagger(), words, forward=broken)
+    huge = torch.full((2, 3, 2), 1e200, dtype=torch.float64)
+    with pytest.raises(KannError, match="squares of the states exceed float64"):
+        kann.record(nn.Identity(), huge, layer="", into="moments")
+    with pytest.raises(KannError, match="block 'embed' has Tensor without real numbers"):
+        kann.record(
+            nn.ModuleDict({"embed": nn.Identity(), "rest": nn.Identity()}),
+            words,
+            axis="depth",
+            layer=["embed", "rest"],
+            forward=lambda m, batch: m["rest"](m["embed"](batch)),
+        )
+    flat = Output(torch.zeros(2, 3), (torch.zeros(2, 3),))
+    with pytest.raises(KannError, match=re.escape("layer 'hidden_states.0' gave (2, 3), without a time axis")):
+        kann.record(nn.Linear(1, 1), [words], layer="hidden_states.0", forward=lambda m, batch: flat)
+    with pytest.raises(KannError, match=r"'hidden_states\.0' is no module; pass name="):
+        kann.readout_of(Tagger(), "hidden_states.0")

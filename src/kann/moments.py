@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kann.arrays import Float64Buffer, as_array, as_numpy, block_rows, namespace, rounding
+from kann.arrays import Float64Buffer, as_array, as_numpy, block_rows, float64_copy, namespace, rounding
 from kann.errors import KannError
 from kann.files import load_npz, save_npz
 from kann.progress import progress
@@ -70,9 +70,12 @@ class Moments:
     def of(states: Any, *, inputs: bool = True) -> "Moments":
         """Moments of all states, and of their inputs where they have any and ``inputs`` is True."""
         states = as_states(states)
-        with np.errstate(over="ignore", invalid="ignore"):  # looked for below
-            moments = _measure(states, states.inputs if inputs else None)
-        if not np.isfinite(as_numpy(moments.hh.diagonal())).all():
+        drive = states.inputs if inputs else None
+        with np.errstate(over="ignore", invalid="ignore"):  # looked for below, once: on a GPU every look waits for it
+            moments = _measure(states, drive)
+        squares = [gram.diagonal() for gram in (moments.hh, moments.uu) if gram is not None]
+        if not all(np.isfinite(as_numpy(square)).all() for square in squares):
+            _find_not_finite(states, drive)
             raise KannError("the squares of the states exceed float64; divide the states by their largest value")
         return moments
 
@@ -174,7 +177,7 @@ def _measure(states: States, inputs: AnyArray | None) -> Moments:
     max_rows = min(block_rows(sample, width), states.values.shape[0])
     h = Float64Buffer(like=sample, shape=(max_rows + 1, states.dim))
     u = None if inputs is None else Float64Buffer(like=inputs[0:1], shape=(max_rows + 1, inputs.shape[1]))
-    sums = _Sums(empty=h.filled_with(sample[:0]))
+    sums = _Sums()
     for start, stop in progress(states.ranges(max_rows), what="moments", unit="block"):
         sums.add(_read_block(states, inputs, start, stop, h, u))
     moments = sums.moments()
@@ -183,20 +186,31 @@ def _measure(states: States, inputs: AnyArray | None) -> Moments:
     return moments
 
 
+def _find_not_finite(states: States, inputs: AnyArray | None) -> None:
+    """Say where the first NaN or Inf is, if there is one. Inputs of first states belong to no pair and may be any."""
+    for start, stop in states.ranges():
+        require_finite(float64_copy(states.values[start:stop]), states.starts, what="states", row=start)
+        if inputs is not None:
+            u = float64_copy(inputs[start:stop])
+            u[_at(states.starts[(states.starts >= start) & (states.starts < stop)] - start, u)] = 0
+            require_finite(u, states.starts, what="inputs", row=start)
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Block:
     """Consecutive rows in float64. Behind its ``own`` rows stands one more where the block cuts a sequence.
 
     ``first`` and ``last`` are the places where sequences of two states or more begin and end, ``single`` those of
-    sequences of one state; all may include the row behind the own ones.
+    sequences of one state; all may include the row behind the own ones. They stay on the host, where asking how many
+    there are does not wait for a GPU.
     """
 
     h: AnyArray
     u: AnyArray | None
     own: int
-    first: AnyArray
-    last: AnyArray
-    single: AnyArray
+    first: Int[Array, " f"]
+    last: Int[Array, " l"]
+    single: Int[Array, " k"]
 
 
 def _read_block(
@@ -209,20 +223,28 @@ def _read_block(
 ) -> _Block:
     end = stop if _ends_a_sequence(states, stop) else stop + 1
     h = h_buffer.filled_with(states.values[start:end])
-    require_finite(h, states.starts, what="states", row=start)
-    first, last, single = (_at(places - start, h) for places in _boundaries(states, start, end))
+    first, last, single = (places - start for places in _boundaries(states, start, end))
     u = None
     if inputs is not None and u_buffer is not None:
         u = u_buffer.filled_with(inputs[start:end])
-        u[first] = 0  # what led to the first state belongs to no pair
-        u[single] = 0
-        require_finite(u, states.starts, what="inputs", row=start)
+        u[_at(np.concatenate([first, single]), u)] = 0  # what led to the first state belongs to no pair
     return _Block(h=h, u=u, own=stop - start, first=first, last=last, single=single)
 
 
 def _at(places: Int[Array, " k"], like: AnyArray) -> AnyArray:
     """An index array where ``like`` lives."""
-    return places if isinstance(like, np.ndarray) else namespace(like).asarray(places, device=like.device)
+    if isinstance(like, np.ndarray):
+        return places
+    index = namespace(like).asarray(places)
+    # From pinned memory the copy does not wait for what the GPU is doing.
+    return index.pin_memory().to(like.device, non_blocking=True) if like.is_cuda else index.to(like.device)
+
+
+def _all_at(places: tuple[Int[Array, " _"], ...], like: AnyArray) -> list[AnyArray]:
+    """Several index arrays, moved in one piece."""
+    stops = np.cumsum([len(part) for part in places])
+    whole = _at(np.concatenate(places), like)
+    return [whole[stop - len(part) : stop] for part, stop in zip(places, stops.tolist(), strict=True)]
 
 
 def _ends_a_sequence(states: States, stop: int) -> bool:
@@ -248,13 +270,10 @@ class _Sums:
     ENOUGH = 1024
     """So many boundary states are collected before they are multiplied: products of a few rows cost as much."""
 
-    def __init__(self, *, empty: AnyArray) -> None:
+    def __init__(self) -> None:
         self.states = self.pairs = 0
         self.totals: dict[str, AnyArray] = {}
         self.waiting: dict[str, list[AnyArray]] = {"first": [], "last": [], "single": []}
-        for name in ("first", "middle", "last", "single"):
-            self._gram(name, empty)
-        self._accumulate("xy", empty.T @ empty)
 
     def _accumulate(self, name: str, value: AnyArray) -> None:
         if name in self.totals:
@@ -267,6 +286,8 @@ class _Sums:
         self._accumulate(f"sum_{name}", rows.sum(0))
 
     def _collect(self, name: str, rows: AnyArray, *, enough: int = ENOUGH) -> None:
+        if not len(rows):
+            return
         waiting = self.waiting[name]
         waiting.append(rows)
         if sum(map(len, waiting)) >= enough:
@@ -276,40 +297,43 @@ class _Sums:
     def add(self, block: _Block) -> None:
         """Add a block; its rows are overwritten."""
         h, own = block.h, block.own
-        last = h[block.last]
-        behind = block.last > 0  # a last state in row 0 was the target of a pair in the block before
-        before = h[block.last[behind] - 1]
-        h[block.last] = 0  # from here on no row is the source of a pair across a boundary
-        self._collect("single", h[block.single[block.single < own]])
-        h[block.single] = 0
+        count = {name: int((getattr(block, name) < own).sum()) for name in ("first", "last", "single")}
+        # A last state in row 0 was the target of a pair in the block before.
+        reached = block.last[block.last > 0]
+        first, last, single, before = _all_at((block.first, block.last, block.single, reached - 1), h)
+        ends, before = h[last], h[before]
+        h[last] = 0  # from here on no row is the source of a pair across a boundary
+        if len(single):
+            self._collect("single", h[single[: count["single"]]])
+            h[single] = 0
         if len(h) > 1:
             self._accumulate("xy", h[:-1].T @ h[1:])
-        if len(before):
-            self._accumulate("xy", before.T @ last[behind])
+        if len(reached):
+            self._accumulate("xy", before.T @ ends[len(block.last) - len(reached) :])
         if block.u is not None:
-            self._add_inputs(block, last)
-        self._collect("first", h[block.first[block.first < own]])
-        h[block.first] = 0
+            own_last = last[: count["last"]]
+            self._add_inputs(h, block.u[:own], own_last, ends[: len(own_last)], next_input=block.u[1:])
+        self._collect("first", h[first[: count["first"]]])
+        h[first] = 0
         self._gram("middle", h[:own])
-        self._collect("last", last[block.last < own])
+        self._collect("last", ends[: count["last"]])
         self.states += own
-        self.pairs += own - int((block.single < own).sum()) - int((block.last < own).sum())
+        self.pairs += own - count["single"] - count["last"]
 
-    def _add_inputs(self, block: _Block, last: AnyArray) -> None:
-        h, u, own = block.h, block.u, block.own
-        assert u is not None  # noqa: S101  # add() asked
-        self._accumulate("xu", h[:-1].T @ u[1:])
-        inside = block.last < own
-        self._accumulate("uy", u[:own].T @ h[:own] + u[block.last[inside]].T @ last[inside])
-        self._gram("u", u[:own])
+    def _add_inputs(self, h: AnyArray, u: AnyArray, last: AnyArray, ends: AnyArray, *, next_input: AnyArray) -> None:
+        """Products with inputs; ``h`` has zeros in place of last states, which are ``ends``."""
+        self._accumulate("xu", h[:-1].T @ next_input)
+        self._accumulate("uy", u.T @ h[: len(u)] + u[last].T @ ends)
+        self._gram("u", u)
 
     def moments(self) -> Moments:
         """The totals as `Moments`."""
         for name, waiting in self.waiting.items():
             if waiting:
                 self._collect(name, waiting.pop(), enough=0)
-        first, middle, last, single = (self.totals[name] for name in ("first", "middle", "last", "single"))
-        sums = [self.totals[f"sum_{name}"] for name in ("first", "middle", "last", "single")]
+        get = self.totals.get  # 0 for what never occurred
+        first, middle, last, single = (get(name, 0) for name in ("first", "middle", "last", "single"))
+        sums = [get(f"sum_{name}", 0) for name in ("first", "middle", "last", "single")]
         xx = middle + first
         return Moments(
             states=self.states,
@@ -319,12 +343,12 @@ class _Sums:
             sum_y=sums[1] + sums[2],
             hh=xx + last + single,
             xx=xx,
-            xy=self.totals["xy"],
+            xy=get("xy", 0 * middle),
             yy=middle + last,
-            sum_u=self.totals.get("sum_u"),
-            uu=self.totals.get("u"),
-            xu=self.totals.get("xu"),
-            uy=self.totals.get("uy"),
+            sum_u=get("sum_u"),
+            uu=get("u"),
+            xu=get("xu"),
+            uy=get("uy"),
         )
 
 

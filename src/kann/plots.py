@@ -67,7 +67,7 @@ def draw_spectrum(koopman: Koopman, *, ax: Axes, others: Mapping[str, Complex[Ar
     for (name, values), colour in zip((others or {}).items(), COLOURS[1:], strict=False):
         ax.scatter(*_plane(values), marker="x", s=14, color=colour, linewidths=0.8, zorder=2, label=name)
     if others:
-        ax.legend(loc="center", frameon=False)
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=1 + len(others), frameon=False)
     ax.figure.colorbar(dots, ax=ax, label="residual of the eigenpair", shrink=0.8)
     ax.set(xlabel="Re λ", ylabel="Im λ", aspect="equal")
     return ax

@@ -181,8 +181,8 @@ def _with_lengths(chunks: Iterator[Batch], span: Span, plan: Plan) -> Iterator[B
 
 def count_of(content: Any, time_first: bool = False) -> int:
     """How many sequences a batch holds, by its first tensor."""
-    if isinstance(content, PackedSequence):
-        return int(content.batch_sizes[0])
+    for packed in (item for item in _items(content) if isinstance(item, PackedSequence)):
+        return int(packed.batch_sizes[0])
     for tensor in tensors_of(content):
         if tensor.ndim > (1 if time_first else 0):
             return int(tensor.shape[1 if time_first else 0])

@@ -1,6 +1,7 @@
 """The figures of the copy task, as PNG and as SVG."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,16 +27,15 @@ GRID = 241
 def draw_figures(studies: Sequence[Study], *, folder: Path) -> tuple[Path, ...]:
     """Draw all figures: accuracy over all seeds, the others of the first."""
     first = studies[0].analysis
-    drawings: dict[str, Callable[[], Figure]] = {
-        "accuracy": lambda: accuracy_figure(studies),
-        "digits": lambda: digits_figure(first),
-        "matrices": lambda: matrices_figure(first),
-        "spectrum": lambda: spectrum_figure(first),
-    }
     files = []
     with rc_context(STYLE):
-        for name, drawing in drawings.items():
-            figure = drawing()
+        figures = {
+            "accuracy": accuracy_figure(studies),
+            "digits": digits_figure(first),
+            "matrices": matrices_figure(first),
+            "spectrum": spectrum_figure(first),
+        }
+        for name, figure in figures.items():
             for kind in ("png", "svg"):
                 with replacing(folder / f"{name}.{kind}") as temporary:
                     # No date, so that the same results give the same file.
@@ -90,7 +90,8 @@ def digits_figure(analysis: Analysis) -> Figure:
         grid = _square(1.15 * float(np.abs(path).max()))
         outputs = kann.decision_map(koopman, mode, analysis.network.readout, grid)
         draw_decision_map(outputs, grid, ax=ax, names=_names(outputs), path=path)
-        ax.set_title(f"mode {place}, |λ| {mode.modulus:.3f}, period {mode.period:.3g}")
+        period = f"{mode.period:.3g}" if math.isfinite(mode.period) else "∞"
+        ax.set_title(f"mode {place}, |λ| {mode.modulus:.3f}, period {period}")
     for ax in grid_of_axes.flat[len(modes) :]:
         ax.set_axis_off()
     return figure
