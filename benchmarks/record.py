@@ -1,7 +1,7 @@
 """What recording costs on top of running the model, and what it holds in memory.
 
     python benchmarks/record.py           # the table, and a stream of 5 million steps
-    python benchmarks/record.py --quick   # fewer repeats, and a stream of half a million steps
+    python benchmarks/record.py --quick   # fewer repeats, and a stream of a million steps
 
 The table sets the time of `kann.record(..., into="moments")` against the time of the model's bare forward pass over the
 same batches, measured in turns in one process; each is the smallest of several runs. The model is the recurrent module
@@ -31,7 +31,7 @@ CASES = (
     ("GRU", 1, 64, None, "h", None, None),
     ("LSTM", 1, 64, None, "h", None, None),
 )
-STREAM = {"units": 64, "inputs": 8, "batch": 64, "steps": 500}
+STREAM = {"units": 64, "inputs": 8, "batch": 32, "steps": 200}
 
 
 def finish(device):
@@ -127,7 +127,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="fewer repeats and a shorter stream")
     quick = parser.parse_args().quick
     torch.set_flush_denormal(True)  # states that decay to nothing would else slow down the processor, not us
-    memory(500_000 if quick else 5_000_000)  # first: the peak is that of the whole process
+    memory(1_000_000 if quick else 5_000_000)  # first: the peak is that of the whole process
     table("cpu", 3 if quick else 15)
     if torch.cuda.is_available():
         table("cuda", 3 if quick else 10)
