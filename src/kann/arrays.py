@@ -11,7 +11,7 @@ from kann.typing import AnyArray, Array
 HOST_BLOCK = 8 * 2**20
 """Bytes of float64 rows converted at a time on a CPU: large enough for fast matrix products, small enough to ignore."""
 
-DEVICE_BLOCK = 256 * 2**20
+DEVICE_BLOCK = 2**30
 """The same on an accelerator, where small products are bound by their launch."""
 
 

@@ -139,7 +139,8 @@ def draw_matrix(matrix: Float[Array, "n m"], *, ax: Axes, limit: float | None = 
     image = ax.imshow(matrix, cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="equal", interpolation="nearest")
     unit = matrix.shape[0] / matrix.shape[1]  # a bar of the same width beside wide and narrow matrices
     ax.figure.colorbar(image, cax=ax.inset_axes((1 + 0.04 * unit, 0.0, 0.05 * unit, 1.0)))
-    ax.set(xlabel="column", ylabel="row")
+    rows, columns = (sorted({0, size - 1}) for size in matrix.shape)  # few ticks, for narrow matrices
+    ax.set(xlabel="column", ylabel="row", xticks=columns, yticks=rows)
     return ax
 
 

@@ -24,7 +24,7 @@ from kann.typing import Array, Float
 
 try:
     from safetensors import SafetensorError, safe_open
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 except ImportError as error:
     raise ImportError("the paper's experiments need safetensors: pip install 'kann[paper]'") from error
 
@@ -105,7 +105,7 @@ def _save(
         tensors |= {f"optimizer.{place}.{name}": value for name, value in state.items()}
     copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     with replacing(path) as temporary:
-        save_file(copies, temporary, metadata={"made_by": json.dumps(made_by)})
+        temporary.write_bytes(save(copies, metadata={"made_by": json.dumps(made_by)}))
 
 
 def _resume(
