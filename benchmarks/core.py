@@ -197,7 +197,7 @@ def growth(gigabytes, rng):
     print(f"{'store on disk':14} {'rows':>10} {'time':>9} {'rows/s':>12} {'resident memory':>16}")
     found = []
     for size in (gigabytes / 4, gigabytes):
-        with tempfile.TemporaryDirectory(dir=".") as folder:
+        with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "states.zarr"
             write_store(path, size, rng)
             answer = subprocess.run(
