@@ -7,7 +7,8 @@ The table sets the time of `kann.record(..., into="moments")` against the time o
 same batches, measured in turns in one process; each is the smallest of several runs. The model is the recurrent module
 and nothing else, with inputs as wide as its states unless the table says otherwise: whatever else a model does makes
 the ratio smaller. Moments cost 2·d² multiplications a step in float64, and a layer 3·d·(d + p) (GRU) or 4·d·(d + p)
-(LSTM) in float32, so that narrow inputs and "hc", which is 2·d wide, make it larger.
+(LSTM) in float32, so that narrow inputs and "hc", which is 2·d wide, make it larger. The column "products" is the time
+of those float64 multiplications alone, with torch's plain product: what recording adds cannot fall far below it.
 """
 
 import argparse
@@ -54,7 +55,7 @@ def best_of_each(actions, device, repeats):
 
 
 def measure(case, device, repeats):
-    """Seconds of the bare forward pass and of recording."""
+    """Seconds of the bare forward pass, of the two products that moments consist of, and of recording."""
     kind, layers, inputs, layer, state, *_ = case
     batch, steps, batches = (256, 500, 8) if device == "cuda" else (32, 200, 8)
     torch.manual_seed(0)
@@ -66,10 +67,17 @@ def measure(case, device, repeats):
             for part in data.split(batch):
                 module(part)
 
+    rows = torch.randn(batch * steps, UNITS * len(state), device=device, dtype=torch.float64)
+
+    def products():
+        for _ in range(batches * (layers if layer else 1)):
+            rows.T @ rows
+            rows[:-1].T @ rows[1:]
+
     def record():
         kann.record(module, data, layer=layer, state=state, into="moments", batch_size=batch, progress=False)
 
-    return best_of_each([forward, record], device, repeats)
+    return best_of_each([forward, products, record], device, repeats)
 
 
 def table(device, repeats):
@@ -78,17 +86,18 @@ def table(device, repeats):
     shape = "batch 256, length 500" if device == "cuda" else "batch 32, length 200"
     print(f"\nrecord into moments, {UNITS} units, {name}, {shape}")
     print(
-        f"{'model':<8}{'layers':>7}{'inputs':>8}  {'recorded':<18}{'forward':>10}{'record':>10}{'ratio':>8}{'aim':>8}"
+        f"{'model':<8}{'layers':>7}{'inputs':>8}  {'recorded':<18}{'forward':>10}{'products':>10}{'record':>10}"
+        f"{'ratio':>8}{'aim':>8}"
     )
     for case in CASES:
         kind, layers, inputs, layer, state, *limits = case
-        bare, recorded = measure(case, device, repeats)
+        bare, multiplied, recorded = measure(case, device, repeats)
         what = f"{'all layers' if layer else 'last layer'}, {state}"
         limit = limits[1] if device == "cuda" else limits[0]
         aim = f"<= {limit}" if limit else ""
         print(
-            f"{kind:<8}{layers:>7}{inputs:>8}  {what:<18}{bare * 1e3:>8.1f}ms{recorded * 1e3:>8.1f}ms"
-            f"{recorded / bare:>8.2f}{aim:>8}",
+            f"{kind:<8}{layers:>7}{inputs:>8}  {what:<18}{bare * 1e3:>8.1f}ms{multiplied * 1e3:>8.1f}ms"
+            f"{recorded * 1e3:>8.1f}ms{recorded / bare:>8.2f}{aim:>8}",
             flush=True,
         )
 

@@ -5,7 +5,9 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
+from kann.arrays import gram
 from kann.files import replacing
 from kann.progress import progress
 from kann.rows import MappedRows, PaddedRows
@@ -15,6 +17,14 @@ def test_progress_yields_everything_with_and_without_tqdm(monkeypatch):
     assert list(progress(range(3), what="things")) == [0, 1, 2]
     monkeypatch.setitem(sys.modules, "tqdm", None)
     assert list(progress(range(3), what="things")) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("width", [1, 31, 128, 130, 300])
+def test_gram_is_the_product_with_itself_in_strips_too(rng, width):
+    rows = rng.normal(size=(50, width))
+    product = gram(torch.as_tensor(rows)).numpy()
+    np.testing.assert_allclose(product, rows.T @ rows, atol=1e-12)
+    np.testing.assert_array_equal(gram(rows), rows.T @ rows)
 
 
 def test_lazy_rows_index_like_an_array(rng):

@@ -14,6 +14,9 @@ HOST_BLOCK = 8 * 2**20
 DEVICE_BLOCK = 2**30
 """The same on an accelerator, where small products are bound by their launch."""
 
+STRIP = 32
+"""`gram` builds wide products in strips whose width is a multiple of this: others are slow to multiply."""
+
 
 def namespace(values: AnyArray) -> Any:
     """Return the array API namespace of an array: that of numpy for anything that is neither numpy nor torch."""
@@ -45,6 +48,22 @@ def float64_copy(values: AnyArray) -> AnyArray:
         values = values.cpu()
     xp = namespace(values)
     return xp.asarray(values, dtype=xp.float64, copy=True)
+
+
+def gram(rows: AnyArray) -> AnyArray:
+    """Return RᵀR, whose symmetry numpy makes use of.
+
+    Torch on a CPU does not: there it is built in strips that begin at the diagonal, and the rest is mirrored.
+    """
+    width = rows.shape[1]
+    if not (array_api_compat.is_torch_array(rows) and rows.device.type == "cpu" and width >= 4 * STRIP):
+        return rows.T @ rows
+    product, strip = rows.new_empty(width, width), -(-width // (8 * STRIP)) * STRIP
+    for start in range(0, width, strip):
+        stop = start + strip
+        product[start:stop, start:] = rows[:, start:stop].T @ rows[:, start:]
+        product[stop:, start:stop] = product[start:stop, stop:].T
+    return product
 
 
 class Float64Buffer:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kann.arrays import Float64Buffer, as_array, as_numpy, block_rows, float64_copy, namespace, rounding
+from kann.arrays import Float64Buffer, as_array, as_numpy, block_rows, float64_copy, gram, namespace, rounding
 from kann.errors import KannError
 from kann.files import load_npz, save_npz
 from kann.progress import progress
@@ -73,7 +73,7 @@ class Moments:
         drive = states.inputs if inputs else None
         with np.errstate(over="ignore", invalid="ignore"):  # looked for below, once: on a GPU every look waits for it
             moments = _measure(states, drive)
-        squares = [gram.diagonal() for gram in (moments.hh, moments.uu) if gram is not None]
+        squares = [product.diagonal() for product in (moments.hh, moments.uu) if product is not None]
         if not all(np.isfinite(as_numpy(square)).all() for square in squares):
             _find_not_finite(states, drive)
             raise KannError("the squares of the states exceed float64; divide the states by their largest value")
@@ -282,7 +282,7 @@ class _Sums:
             self.totals[name] = value
 
     def _gram(self, name: str, rows: AnyArray) -> None:
-        self._accumulate(name, rows.T @ rows)
+        self._accumulate(name, gram(rows))
         self._accumulate(f"sum_{name}", rows.sum(0))
 
     def _collect(self, name: str, rows: AnyArray, *, enough: int = ENOUGH) -> None:
@@ -362,7 +362,7 @@ def require_pairs(moments: Moments) -> None:
 
 
 def centred(
-    gram: Float[Array, "a b"], left: Float[Array, " a"], right: Float[Array, " b"], n: int
+    products: Float[Array, "a b"], left: Float[Array, " a"], right: Float[Array, " b"], n: int
 ) -> Float[Array, "a b"]:
     """Products about the means: ΣabT − (Σa)(Σb)ᵀ/n."""
-    return gram - np.outer(left, right) / n
+    return products - np.outer(left, right) / n
