@@ -16,7 +16,7 @@ except ImportError as error:
     raise ImportError("the command line needs typer and rich: pip install 'kann[paper]'") from error
 
 if TYPE_CHECKING:
-    from kann.paper.copy import Reproduction
+    from kann.paper.results import Reproduction
 
 PIPED_WIDTH = 140
 """Columns of a table that is not printed to a terminal."""
@@ -114,7 +114,7 @@ def _show(result: "Reproduction") -> None:
 
     console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
     count = len(result.seeds)
-    table = Table(title=f"copy task, {result.config.arch}, {count} seed{'s' * (count > 1)}", box=SIMPLE_HEAD)
+    table = Table(title=f"{result.title}, {count} seed{'s' * (count > 1)}", box=SIMPLE_HEAD)
     for name, side in (("", "left"), ("paper", "right"), ("ours, mean", "right"), ("from – to", "right"), ("", "left")):
         table.add_column(name, justify=side)  # type: ignore[arg-type]
     for row in result.rows:

@@ -3,10 +3,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from torch import nn
 
 from kann.errors import KannError
@@ -21,10 +23,14 @@ class StoppedError(Exception):
     """Stands for a run that ends in the middle."""
 
 
-def run(path, *, plan=PLAN, stop=math.inf, rate=1e-2, made_by=None, width=4):
-    """Fit a small network to noise; the batch depends on the iteration alone."""
+def untrained(width=4):
     with seeded(3):
-        network = nn.Sequential(nn.Linear(width, 8), nn.Tanh(), nn.Linear(8, 1))
+        return nn.Sequential(nn.Linear(width, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def run(path, *, plan=PLAN, stop=math.inf, rate=1e-2, made_by=None, width=4, validate=None):
+    """Fit a small network to noise; the batch depends on the iteration alone."""
+    network = untrained(width)
     optimizer = torch.optim.RMSprop(network.parameters(), lr=rate)
 
     def loss(iteration):
@@ -33,7 +39,9 @@ def run(path, *, plan=PLAN, stop=math.inf, rate=1e-2, made_by=None, width=4):
         x = torch.as_tensor(generator(0, iteration).normal(size=(16, width)), dtype=torch.float32)
         return (network(x) - x.sum(dim=1, keepdim=True)).square().mean()
 
-    return network, train(network, optimizer, loss, plan=plan, path=path, made_by=made_by or {"seed": 3})
+    made_by = made_by or {"seed": 3}
+    judge = None if validate is None else lambda: validate(network)
+    return network, train(network, optimizer, loss, plan=plan, path=path, made_by=made_by, validate=judge)
 
 
 def same(network, other):
@@ -62,6 +70,33 @@ def test_a_finished_run_is_read_and_not_repeated(tmp_path):
     again, read = run(tmp_path / "a", stop=0)
     assert same(network, again)
     np.testing.assert_array_equal(losses, read)
+
+
+def way(network):
+    """How far the weights have come: lowest at the first checkpoint."""
+    assert not network.training
+    return float((network[2].weight - untrained()[2].weight).norm())
+
+
+@pytest.mark.parametrize("stop", [7, 20, 27])
+def test_the_best_weights_are_kept_over_a_stop(tmp_path, stop):
+    plan = Training(iterations=28, every=7)
+    first, _ = run(tmp_path / "first", plan=replace(plan, iterations=7))
+    last, _ = run(tmp_path / "last", plan=plan)
+    early, _ = run(tmp_path / "early", plan=plan, validate=way)
+    late, _ = run(tmp_path / "late", plan=plan, validate=lambda network: -way(network))
+    assert same(early, first)
+    assert same(late, last)
+    with pytest.raises(StoppedError):
+        run(tmp_path / "part", plan=plan, stop=stop, validate=way)
+    run(tmp_path / "part", plan=plan, validate=way)
+    assert (tmp_path / "early").read_bytes() == (tmp_path / "part").read_bytes()
+
+
+def test_a_finished_run_holds_no_more_than_its_network(tmp_path):
+    run(tmp_path / "a", validate=way)
+    with safe_open(tmp_path / "a", framework="pt") as file:
+        assert {name.split(".")[0] for name in file.keys()} == {"losses", "network"}  # noqa: SIM118 - no dict
 
 
 def learn(folder):
@@ -135,6 +170,8 @@ def test_schedules():
     assert Training(iterations=100).factor(99) == 1
     falling = Training(iterations=100, schedule="exponential", gamma=0.5)
     assert [falling.factor(i) for i in (0, 9, 10, 99)] == pytest.approx([1, 1, 0.5, 0.5**9])
+    by_epoch = Training(iterations=100, schedule="exponential", gamma=0.5, falls=4)
+    assert [by_epoch.factor(i) for i in (24, 25, 74, 99)] == pytest.approx([1, 0.5, 0.25, 0.125])
 
 
 def test_a_seed_leaves_torchs_own_numbers_alone():

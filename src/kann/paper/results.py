@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -108,6 +109,23 @@ class Row:
             "holds": self.holds,
             "held": self.held,
         }
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Reproduction:
+    """An experiment over several seeds."""
+
+    title: str
+    """What was repeated."""
+    seeds: tuple[int, ...]
+    rows: tuple[Row, ...]
+    """The table."""
+    notes: tuple[str, ...]
+    """How the training differs from what the paper printed."""
+    studies: tuple[Any, ...]
+    """What was measured, one for each seed."""
+    files: tuple[Path, ...]
+    """Results and figures, in the order in which they were written; the first is ``results.json``."""
 
 
 def expected(task: str) -> dict[str, Printed]:

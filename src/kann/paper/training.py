@@ -39,9 +39,12 @@ class Training:
     """Steps of the optimizer."""
     schedule: Schedule = "constant"
     """The rate stays; or stays for the first half and then falls to zero in a straight line; or is multiplied by
-    ``gamma`` after each tenth of the iterations."""
+    ``gamma`` several times."""
     gamma: float = 1.0
     """For the exponential schedule."""
+    falls: int = 10
+    """For the exponential schedule: into how many parts the iterations are cut, each with ``gamma`` times the rate of
+    the one before."""
     clip: float = math.inf
     """Largest norm of a gradient; longer ones are shortened to it."""
     every: int = 250
@@ -52,7 +55,7 @@ class Training:
         done = iteration / self.iterations
         if self.schedule == "linear":
             return min(1.0, 2 * (1 - done))
-        return self.gamma ** int(10 * done) if self.schedule == "exponential" else 1.0
+        return self.gamma ** int(self.falls * done) if self.schedule == "exponential" else 1.0
 
 
 def train(
@@ -63,19 +66,23 @@ def train(
     plan: Training,
     path: str | os.PathLike[str],
     made_by: Mapping[str, Any],
+    validate: Callable[[], float] | None = None,
 ) -> Float[Array, " i"]:
     """Lower ``loss(iteration)``; return its value at each iteration.
 
     Goes on from the checkpoint at ``path`` if there is one; a finished one is only read. ``made_by`` is written into
-    the checkpoint as JSON, and one that was made by anything else is refused.
+    the checkpoint as JSON, and one that was made by anything else is refused. With ``validate``, which is called
+    whenever a checkpoint is due, the network ends with the weights for which it was lowest, not with the last ones.
     """
     path = Path(path)
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # of a run that was killed while it was writing
         remove(leftover)
-    losses = _resume(path, network, optimizer, made_by) if path.exists() else []
+    run = _Run(network, optimizer, plan.iterations)
+    if path.exists():
+        run.resume(path, made_by)
     rates = [group["lr"] for group in optimizer.param_groups]
     network.train()
-    for iteration in progress(range(len(losses), plan.iterations), what="training", unit="batch"):
+    for iteration in progress(range(run.done, plan.iterations), what="training", unit="batch"):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * plan.factor(iteration)
         value = loss(iteration)
@@ -84,47 +91,84 @@ def train(
         if math.isfinite(plan.clip):
             nn.utils.clip_grad_norm_(network.parameters(), plan.clip)
         optimizer.step()
-        losses.append(value.detach())
-        if len(losses) % plan.every == 0 or len(losses) == plan.iterations:
-            _save(path, network, optimizer, losses, made_by)
+        run.note(value)
+        if run.done % plan.every == 0 or run.done == plan.iterations:
+            run.judge(validate)
+            run.save(path, made_by)
     network.eval()
-    return torch.stack(losses).cpu().numpy().astype(np.float64)
+    return run.losses.cpu().numpy().astype(np.float64)
 
 
-def _save(
-    path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, losses: list[Tensor], made_by: Mapping[str, Any]
-) -> None:
-    """Write weights, the optimizer's averages and the losses, in one file that is replaced at once."""
-    values = torch.stack(losses)
-    if not torch.isfinite(values).all():
-        first = int((~torch.isfinite(values)).nonzero()[0])
-        raise KannError(f"training diverged: the loss is {values[first]:g} at iteration {first}; lower the rate")
-    tensors = {"losses": values}
-    tensors |= {f"network.{name}": value for name, value in network.state_dict().items()}
-    for place, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{place}.{name}": value for name, value in state.items()}
-    copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    with replacing(path) as temporary:
-        temporary.write_bytes(save(copies, metadata={"made_by": json.dumps(made_by)}))
+class _Run:
+    """How far a training has come, which is what a checkpoint holds."""
 
+    def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, iterations: int):
+        self.network, self.optimizer, self.done = network, optimizer, 0
+        # One tensor from the start: thousands of small ones, kept between the large ones, would break up the memory.
+        self.losses = torch.zeros(iterations, device=next(network.parameters()).device)
+        self.best: dict[str, Tensor] = {}
+        self.lowest = math.inf
 
-def _resume(
-    path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, made_by: Mapping[str, Any]
-) -> list[Tensor]:
-    """Put network and optimizer where the checkpoint left them; return the losses up to there."""
-    tensors = _read(path, made_by)
-    states: dict[int, dict[str, Tensor]] = {}
-    for name, value in tensors.items():
-        if name.startswith("optimizer."):
-            _, place, entry = name.split(".", 2)
+    def note(self, loss: Tensor) -> None:
+        """Count an iteration."""
+        self.losses[self.done] = loss.detach()
+        self.done += 1
+
+    @torch.no_grad()
+    def judge(self, validate: Callable[[], float] | None) -> None:
+        """Keep the weights if they are the best so far; at the end go back to the best ones."""
+        if validate is None:
+            return
+        self.network.eval()
+        value = validate()
+        self.network.train()
+        if value < self.lowest:
+            self.lowest = value
+            self.best = {name: weight.clone() for name, weight in self.network.state_dict().items()}
+        if self.done == len(self.losses) and self.best:
+            self.network.load_state_dict(self.best)
+
+    def save(self, path: Path, made_by: Mapping[str, Any]) -> None:
+        """Write one file that is replaced at once. Of a finished training it holds weights and losses alone."""
+        values = self.losses[: self.done]
+        if not torch.isfinite(values).all():
+            first = int((~torch.isfinite(values)).nonzero()[0])
+            raise KannError(f"training diverged: the loss is {values[first]:g} at iteration {first}; lower the rate")
+        tensors = {"losses": values} | _prefixed("network", self.network.state_dict())
+        if self.done < len(self.losses):
+            tensors |= _prefixed("best", self.best) | {"lowest": torch.tensor(self.lowest, dtype=torch.float64)}
+            for place, state in self.optimizer.state_dict()["state"].items():
+                tensors |= _prefixed(f"optimizer.{place}", state)
+        copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+        with replacing(path) as temporary:
+            temporary.write_bytes(save(copies, metadata={"made_by": json.dumps(made_by)}))
+
+    def resume(self, path: Path, made_by: Mapping[str, Any]) -> None:
+        """Put everything where the checkpoint left it."""
+        tensors = _read(path, made_by)
+        states: dict[int, dict[str, Tensor]] = {}
+        for name, value in _within("optimizer", tensors).items():
+            place, entry = name.split(".", 1)
             states.setdefault(int(place), {})[entry] = value
-    weights = {name.removeprefix("network."): value for name, value in tensors.items() if name.startswith("network.")}
-    try:
-        network.load_state_dict(weights)
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": states})
-        return list(tensors["losses"].to(next(network.parameters()).device))
-    except (KeyError, RuntimeError, ValueError) as error:
-        raise KannError(f"{path} does not fit this network ({error}); remove it to train anew") from error
+        try:
+            self.network.load_state_dict(_within("network", tensors))
+            self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": states})
+            self.done = len(tensors["losses"])
+            self.losses[: self.done] = tensors["losses"]
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise KannError(f"{path} does not fit this network ({error}); remove it to train anew") from error
+        device = self.losses.device
+        self.best = {name: value.to(device) for name, value in _within("best", tensors).items()}
+        self.lowest = float(tensors.get("lowest", math.inf))
+
+
+def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": value for name, value in tensors.items()}
+
+
+def _within(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors that were given this prefix, without it."""
+    return {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}
 
 
 def _read(path: Path, made_by: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -158,20 +202,20 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def repeatable() -> Iterator[None]:
-    """Compute on one thread, where sums are always in the same order, and with numbers near zero flushed to it.
+def repeatable(threads: int | None = 1) -> Iterator[None]:
+    """Compute on so many threads, None for all, and with numbers near zero flushed to it.
 
-    A second thread gains nothing on networks as small as the paper's. Without flushing, vanishing gradients become
-    denormal numbers, with which processors are many times slower.
+    On one thread sums are always in the same order, and a second one gains nothing on the smallest networks. Without
+    flushing, vanishing gradients become denormal numbers, with which processors are many times slower.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
     torch.set_flush_denormal(True)
     try:
         yield
     finally:
         torch.set_flush_denormal(False)
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 def require_device(name: str) -> torch.device:

@@ -6,7 +6,7 @@ Train, record, fit, measure, draw. `reproduce` does it all for one architecture 
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +16,9 @@ from kann.errors import KannError
 from kann.paper.copy.analysis import QUANTITIES, Study, spanned, study
 from kann.paper.copy.figures import draw_figures
 from kann.paper.copy.task import PRINTED, TRAINING, Config, CopyNetwork, build, config_of, differences, optimizer_of
-from kann.paper.results import Row, expected, tabulate, versions, write_json
+from kann.paper.results import Reproduction, Row, expected, tabulate, versions, write_json
 from kann.paper.training import generator, repeatable, require_device, require_folder, train
 from kann.progress import progress
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Reproduction:
-    """The experiment over several seeds."""
-
-    config: Config
-    seeds: tuple[int, ...]
-    rows: tuple[Row, ...]
-    """The table."""
-    notes: tuple[str, ...]
-    """How the training differs from what the paper printed."""
-    studies: tuple[Study, ...]
-    """One for each seed."""
-    files: tuple[Path, ...]
-    """Results and figures, in the order in which they were written."""
 
 
 def reproduce(
@@ -64,7 +48,7 @@ def reproduce(
         write_json(folder / "results.json", _report(config, seeds, rows, notes, studies))
         figures = draw_figures(studies, folder=folder)
     return Reproduction(
-        config=config,
+        title=f"copy task, {arch}",
         seeds=tuple(seeds),
         rows=rows,
         notes=notes,
