@@ -579,6 +579,23 @@ def test_what_was_written_before_an_error_stays_readable(error, tmp_path, words)
     same(kann.States.open(tmp_path / "part.zarr"), by_hand(model, words[:4]))
 
 
+@pytest.mark.parametrize("error", [Failure, KeyboardInterrupt])
+def test_moments_that_are_added_to_keep_what_was_finished(error, words):
+    model, moments = Stops(error), kann.Moments()
+    with pytest.raises(error):
+        kann.record(model, words, into=moments, batch_size=2)
+    expected = kann.record(model, words[:4], into="moments")
+    assert (moments.sequences, moments.states) == (expected.sequences, expected.states)
+    np.testing.assert_allclose(moments.xy, expected.xy, rtol=1e-5)
+    assert kann.record(model, words[4:], into=moments) is moments
+    np.testing.assert_allclose(moments.hh, kann.record(model, words, into="moments").hh, rtol=1e-5)
+
+
+def test_moments_of_several_layers_are_not_added_to_one(words):
+    with pytest.raises(KannError, match="several layers cannot be added to one"):
+        kann.record(nn.GRU(3, 4, num_layers=2), torch.zeros(2, 5, 3), layer="*", into=kann.Moments())
+
+
 def test_a_store_that_stands_there_survives_a_recording_that_never_begins(tmp_path, model, words):
     kann.record(model, words, into=tmp_path / "a.zarr")
     with pytest.raises(KannError):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from kann.errors import KannError
+from kann.moments import Moments
 from kann.progress import progress as bar
 from kann.recording.batching import Batch, Plan, batches
 from kann.recording.calls import CallTracer
@@ -32,7 +33,7 @@ def record(
     axis: str = "time",
     lengths: Any = None,
     inputs: bool = False,
-    into: str | os.PathLike[str] = "states",
+    into: str | os.PathLike[str] | Moments = "states",
     initial: bool = False,
     embedding: str | bool | None = None,
     forward: Callable[[nn.Module, Any], Any] | None = None,
@@ -78,8 +79,9 @@ def record(
     inputs
         Whether to record beside each state what the layer read to reach it.
     into
-        ``"states"``, ``"moments"``, or a path such as ``"states.zarr"`` for a store, which holds what was finished at
-        any time. A store of states that stands there is replaced when the first batch is done.
+        ``"states"``, ``"moments"``, a `Moments` to add to, or a path such as ``"states.zarr"`` for a store. The last
+        two hold what was finished if the work is interrupted. A store of states that stands there is replaced when
+        the first batch is done.
     initial
         Whether to include the state before the first step.
     embedding

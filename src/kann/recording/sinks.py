@@ -88,9 +88,10 @@ class StoreSink(Sink):
 class MomentsSink(Sink):
     """Adds the rows to moments, on the device where they are."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, moments: Moments | None = None):
         super().__init__(name)
-        self._moments, self._waiting = Moments(), []
+        self._moments = Moments() if moments is None else moments
+        self._waiting: list[Ragged] = []
 
     def add(self, rows: Ragged) -> None:
         """Take the rows of a batch, and use them once they are enough for one product: few cost as much as many."""
@@ -99,14 +100,13 @@ class MomentsSink(Sink):
             self._use()
 
     def _use(self) -> None:
-        rows = joined(self._waiting)
+        rows, self._waiting = joined(self._waiting), []
         try:
             self._moments.update(rows.values, rows.lengths, inputs=rows.inputs)
         except KannError:
             self._require_finite(rows)  # says the same, but counts over all batches
             raise
         self._sequences += len(rows.lengths)
-        self._waiting = []
 
     def result(self) -> Moments:
         """The moments of all rows."""
@@ -115,11 +115,23 @@ class MomentsSink(Sink):
         return self._moments
 
 
-def sink_maker(into: str | os.PathLike[str], stack: contextlib.ExitStack, *, single: bool) -> Callable[[str], Sink]:
+def sink_maker(
+    into: str | os.PathLike[str] | Moments, stack: contextlib.ExitStack, *, single: bool
+) -> Callable[[str], Sink]:
     """How to make the sink of a layer, given its name. Several layers have one store each, in a folder.
 
     ``stack`` closes the stores, so that what was finished is kept whatever happens.
     """
+    if isinstance(into, Moments):
+        if not single:
+            raise KannError("moments of several layers cannot be added to one; pass into='moments', or a single layer")
+
+        def adding(name: str) -> Sink:
+            sink = MomentsSink(name, into)
+            stack.callback(sink.result)
+            return sink
+
+        return adding
     if into == "states":
         return MemorySink
     if into == "moments":
