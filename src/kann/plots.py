@@ -70,6 +70,7 @@ def draw_spectrum(koopman: Koopman, *, ax: Axes, others: Mapping[str, Complex[Ar
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=1 + len(others), frameon=False)
     ax.figure.colorbar(dots, ax=ax, label="residual of the eigenpair", shrink=0.8)
     ax.set(xlabel="Re λ", ylabel="Im λ", aspect="equal")
+    ax.locator_params(nbins=5)
     return ax
 
 
