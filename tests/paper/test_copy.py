@@ -54,10 +54,8 @@ def undrawn(monkeypatch):
 
 def written(x):
     """Input sequences as the paper writes them."""
-    signs = "-123456789"
-    width = x.shape[-1]
-    codes = torch.where(x.sum(-1) > 0, x.argmax(-1) + 1, 0)
-    return ["".join(":" if code == width else signs[code] for code in row) for row in codes.tolist()]
+    assert (x.sum(dim=-1) == 1).all()
+    return ["".join("-123456789:"[code] for code in row) for row in x.argmax(dim=-1).tolist()]
 
 
 def test_the_papers_example():
@@ -69,7 +67,7 @@ def test_the_papers_example():
 def test_the_papers_size():
     task = Task()
     x, y = task.sequences(task.every())
-    assert x.shape == (729, 36, 10)
+    assert x.shape == (729, 36, 11)
     assert len(set(written(x))) == 729
     assert (y != 0).sum(dim=1).tolist() == [3] * 729
     drawn = task.draw(generator(0, 1), 5000)
@@ -159,7 +157,9 @@ def test_of_a_linear_network_both_linearisations_are_exact():
     states = kann.record(network, x, layer="recurrent", inputs=True, progress=False)
     true = full_states(network, x)
     # modReLU with b = 0 is closed at z = 0 itself, so linearise beside it.
-    points = kann.find_fixed_points(cell_of(network), np.full((1, 12), 1e-9), inputs=np.zeros(3), tolerance=1e-6)
+    points = kann.find_fixed_points(
+        cell_of(network), np.full((1, 12), 1e-9), inputs=np.zeros(TASK.width), tolerance=1e-6
+    )
     for known in (1, 3, TASK.length):
         path = renn_path(points, true, x.numpy(), known, at=0)
         np.testing.assert_allclose(path, true, atol=1e-5)
@@ -170,13 +170,14 @@ def test_the_identity_only_adds_the_inputs():
     network = linear_network()
     x, _ = TASK.sequences(TASK.every())
     true = full_states(network, x)
-    points = kann.find_fixed_points(cell_of(network), np.full((1, 12), 1e-9), inputs=np.zeros(3), tolerance=1e-6)
+    points = kann.find_fixed_points(
+        cell_of(network), np.full((1, 12), 1e-9), inputs=np.zeros(TASK.width), tolerance=1e-6
+    )
     path = identity_path(points, true, x.numpy(), 3)
     np.testing.assert_array_equal(path[:, :3], true[:, :3])
-    np.testing.assert_array_equal(path[:, 3], true[:, 2])  # a blank adds nothing
-    pushed = path[:, TASK.digits + TASK.blanks] - path[:, TASK.digits + TASK.blanks - 1]
-    expected = network.recurrent.cell.drive.weight[:, -1].detach().numpy()
-    np.testing.assert_allclose(pushed, np.broadcast_to(expected, pushed.shape), atol=1e-6)
+    steps = np.diff(path[:, 2:], axis=1)
+    pushes = x[:, 3:] @ network.recurrent.cell.drive.weight.detach().T
+    np.testing.assert_allclose(steps, pushes.numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize(

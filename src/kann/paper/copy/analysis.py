@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import kann
 from kann.errors import KannError
-from kann.paper.copy.task import ANALYSED, Config, CopyNetwork
+from kann.paper.copy.task import ANALYSED, BLANK, Config, CopyNetwork
 from kann.paper.orthogonal import OrthogonalRNN
 from kann.paper.results import Quantity
 from kann.paper.training import generator
@@ -32,7 +32,7 @@ STARTS = 4
 
 KANN, DRIVEN = "KANN", "KANN, driven by the inputs"
 RENN, RENN_NEAREST = "RENN, at one point", "RENN, at the nearest point"
-RENN_SLOW, RENN_IDENTITY = "RENN, at the slowest state", "RENN, with J = I"
+RENN_WAITING, RENN_IDENTITY = "RENN, under blanks", "RENN, with J = I"
 
 QUANTITIES = (
     Quantity(key="accuracy", what="accuracy of the network on the recalled digits", format="percent"),
@@ -53,13 +53,14 @@ QUANTITIES = (
     Quantity(key="fixed_points", what="fixed points of F(h, 0)"),
     Quantity(key="slow_points", what="slow points of F(h, 0), speed up to 1e-6"),
     Quantity(key="closed_units", what="units that modReLU closes at rest, b < 0"),
-    Quantity(key="smallest_speed", what="smallest speed reached from recorded states"),
+    Quantity(key="waiting_points", what="fixed points under blanks"),
+    Quantity(key="smallest_speed", what="    smallest speed reached from recorded states"),
     Quantity(key="renn_identity", what="|J_rec − I| / |I| at RENN's point"),
     Quantity(key="renn_orthogonality", what="orthogonality |JᵀJ − I|² / |J|² of J_rec"),
     Quantity(key="renn_operator", what="|BᵀJᵀB − C| / |C|, distance of C from J_rec"),
     Quantity(key="renn_recall", what="digits recalled from three true states, RENN", format="percent"),
     Quantity(key="renn_nearest_recall", what="    at the nearest of its points", format="percent"),
-    Quantity(key="renn_slow_recall", what="    at the slowest state found", format="percent"),
+    Quantity(key="renn_waiting_recall", what="    at the slowest state under blanks", format="percent"),
     Quantity(key="renn_identity_recall", what="    with J_rec replaced by I", format="percent"),
     Quantity(key="renn_needs", what="true states that RENN needs for 80 %"),
     Quantity(key="renn_identity_needs", what="    with J_rec replaced by I"),
@@ -83,9 +84,9 @@ class Analysis:
     driven: kann.Koopman
     """The operator that reads the inputs."""
     points: kann.FixedPoints
-    """Fixed points under blanks, those that most searches led to first; the first is where RENN is linearised."""
-    slow: kann.FixedPoints | None
-    """The states that searches from recorded states ended at, if none of them came to a fixed point."""
+    """Fixed points of F(h, 0), those that most searches led to first; the first is where RENN is linearised."""
+    waiting: kann.FixedPoints
+    """Fixed points while blanks are read, or the slowest states that searches ended at: a blank is no zero input."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -103,7 +104,7 @@ def study(network: CopyNetwork, config: Config, *, seed: int) -> Study:
     """Record, fit, find fixed points, and measure."""
     x, y = config.task.sequences(config.task.draw(generator(seed, ANALYSED), BATCH))
     states = kann.record(network, x, layer="recurrent", inputs=True, progress=False)
-    points, slow = _fixed_points(network, x, config)
+    points, waiting = _fixed_points(network, x, config)
     analysis = Analysis(
         config=config,
         network=network,
@@ -113,7 +114,7 @@ def study(network: CopyNetwork, config: Config, *, seed: int) -> Study:
         koopman=kann.fit(states, rank=states.dim - 1),
         driven=kann.fit(states, driven=True),
         points=points,
-        slow=slow,
+        waiting=waiting,
     )
     curves = _curves(analysis)
     return Study(analysis=analysis, curves=curves, numbers=_numbers(analysis, curves))
@@ -121,8 +122,8 @@ def study(network: CopyNetwork, config: Config, *, seed: int) -> Study:
 
 def _fixed_points(
     network: CopyNetwork, x: Float[Tensor, "s t p"], config: Config
-) -> tuple[kann.FixedPoints, kann.FixedPoints | None]:
-    """Fixed points under blanks, and the slowest states if no search from a recorded state came to one.
+) -> tuple[kann.FixedPoints, kann.FixedPoints]:
+    """Fixed points without input, as in the paper, and under blanks.
 
     Searches start from the zero state, in which every sequence begins, and from states of the blanks.
     """
@@ -130,16 +131,17 @@ def _fixed_points(
     steps = task.digits + np.arange(STARTS) * task.blanks // STARTS
     visited = full_states(network, x)[:, steps].reshape(-1, _width(network))
     starts = np.concatenate([np.zeros((1, visited.shape[1])), visited])
-    blank = np.zeros(task.width)
+    blank = np.eye(task.width)[BLANK]
+    return _points(network, starts, np.zeros(task.width)), _points(network, visited, blank)
+
+
+def _points(network: CopyNetwork, starts: Float[Array, "n w"], inputs: Float[Array, " p"]) -> kann.FixedPoints:
+    """Fixed and slow points, or the slowest states if there are none."""
     cell = cell_of(network)
     try:
-        points = kann.find_fixed_points(cell, starts, inputs=blank, slow_tolerance=SLOW)
-    except KannError:  # not even a slow point: take the slowest states instead
-        points = kann.find_fixed_points(cell, starts, inputs=blank, slow_tolerance=math.inf)
-        return points, points
-    if (points.reached[1:] >= 0).any():
-        return points, None
-    return points, kann.find_fixed_points(cell, visited, inputs=blank, slow_tolerance=math.inf)
+        return kann.find_fixed_points(cell, starts, inputs=inputs, slow_tolerance=SLOW)
+    except KannError:
+        return kann.find_fixed_points(cell, starts, inputs=inputs, slow_tolerance=math.inf)
 
 
 def cell_of(network: CopyNetwork) -> nn.Module:
@@ -171,17 +173,16 @@ def recalled(analysis: Analysis, path: Float[Array, "s t w"]) -> Float[Array, " 
 def _curves(analysis: Analysis) -> dict[str, Float[Array, " t"]]:
     """Digits recalled against the number of true states, by method."""
     true = full_states(analysis.network, torch.as_tensor(analysis.inputs))
-    points, slow, inputs = analysis.points, analysis.slow, analysis.inputs
+    points, waiting, inputs = analysis.points, analysis.waiting, analysis.inputs
+    slowest = int(waiting.speeds.argmin())
     methods = {
         KANN: lambda known: kann.hybrid(analysis.koopman, analysis.states, known).padded(),
         DRIVEN: lambda known: kann.hybrid(analysis.driven, analysis.states, known).padded(),
         RENN: lambda known: renn_path(points, true, inputs, known, at=0),
         RENN_NEAREST: lambda known: renn_path(points, true, inputs, known, at=None),
+        RENN_WAITING: lambda known: renn_path(waiting, true, inputs, known, at=slowest),
         RENN_IDENTITY: lambda known: identity_path(points, true, inputs, known),
     }
-    if slow is not None:
-        slowest = int(slow.speeds.argmin())
-        methods[RENN_SLOW] = lambda known: renn_path(slow, true, inputs, known, at=slowest)
     lengths = range(1, analysis.config.task.length + 1)
     return {
         name: np.array([recalled(analysis, method(known)).mean() for known in lengths])
@@ -225,10 +226,10 @@ def _numbers(analysis: Analysis, curves: dict[str, Float[Array, " t"]]) -> dict[
             "renn_recall": curves[RENN][three - 1],
             "renn_needs": needed(curves[RENN]),
             "renn_nearest_recall": curves[RENN_NEAREST][three - 1],
+            "renn_waiting_recall": curves[RENN_WAITING][three - 1],
             "renn_identity_recall": curves[RENN_IDENTITY][three - 1],
             "renn_identity_needs": needed(curves[RENN_IDENTITY]),
         }
-        | ({"renn_slow_recall": curves[RENN_SLOW][three - 1]} if RENN_SLOW in curves else {})
     )
 
 
@@ -278,7 +279,7 @@ def _linear(analysis: Analysis, curves: dict[str, Float[Array, " t"]]) -> dict[s
 
 def _about_renn(analysis: Analysis) -> dict[str, float]:
     """What the fixed points say by themselves."""
-    points, recurrent = analysis.points, analysis.network.recurrent
+    points, waiting, recurrent = analysis.points, analysis.waiting, analysis.network.recurrent
     jacobian = points.jacobians[0]
     identity = np.eye(len(jacobian))
     square = jacobian.T @ jacobian - identity
@@ -286,7 +287,8 @@ def _about_renn(analysis: Analysis) -> dict[str, float]:
     numbers = {
         "fixed_points": float((points.kinds == "fixed").sum()),
         "slow_points": float((points.speeds[points.kinds == "slow"] <= SLOW).sum()),
-        "smallest_speed": float(points.candidate_speeds[1:].min()),
+        "waiting_points": float((waiting.kinds == "fixed").sum()),
+        "smallest_speed": float(waiting.candidate_speeds.min()),
         "renn_identity": float(np.linalg.norm(jacobian - identity) / np.linalg.norm(identity)),
         "renn_orthogonality": float(np.linalg.norm(square) ** 2 / np.linalg.norm(jacobian) ** 2),
         "renn_operator": float(np.linalg.norm(inside - operator) / np.linalg.norm(operator)),

@@ -23,7 +23,7 @@ TRAINING, ANALYSED = 0, 1
 """What random numbers are for: batches of training, and the sequences that are analysed."""
 
 BLANK = 0
-"""The output that means a blank; the digits are 1, 2, …"""
+"""The character that stands for a blank, read and written; the digits are 1, 2, …"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +44,16 @@ class Task:
 
     @property
     def width(self) -> int:
-        """Inputs of the network: one for each digit and one for the sign to start. A blank is all zeros."""
-        return self.letters + 1
+        """Inputs of the network, of which one is 1 and the others 0: blank, digits, the sign to start."""
+        return self.letters + 2
 
     def sequences(self, digits: Int[Array, "s k"]) -> tuple[Float[Tensor, "s t p"], Int[Tensor, "s t"]]:
         """What the network reads, and what it should answer."""
-        x = torch.zeros(len(digits), self.length, self.width)
-        x[:, : self.digits] = nn.functional.one_hot(torch.as_tensor(digits) - 1, self.width).float()
-        x[:, self.digits + self.blanks, -1] = 1.0
-        y = torch.full((len(digits), self.length), BLANK)
-        y[:, -self.digits :] = torch.as_tensor(digits)
-        return x, y
+        read = torch.full((len(digits), self.length), BLANK)
+        answer = read.clone()
+        read[:, : self.digits] = answer[:, -self.digits :] = torch.as_tensor(digits)
+        read[:, self.digits + self.blanks] = self.width - 1
+        return nn.functional.one_hot(read, self.width).float(), answer
 
     def draw(self, rng: np.random.Generator, count: int) -> Int[Array, "s k"]:
         """Digits of some sequences."""
