@@ -3,19 +3,18 @@
 Train, record, fit, measure, draw. `reproduce` does it all for one architecture over several seeds.
 """
 
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from kann.errors import KannError
+from kann.paper.configs import as_json, choose, differences
 from kann.paper.copy.analysis import QUANTITIES, Study, spanned, study
 from kann.paper.copy.figures import draw_figures
-from kann.paper.copy.task import PRINTED, TRAINING, Config, CopyNetwork, build, config_of, differences, optimizer_of
+from kann.paper.copy.task import CONFIGS, PRINTED, TRAINING, Config, CopyNetwork, build, optimizer_of
 from kann.paper.results import Reproduction, Row, expected, tabulate, versions, write_json
 from kann.paper.training import generator, repeatable, require_device, require_folder, train
 from kann.progress import progress
@@ -33,7 +32,7 @@ def reproduce(
 
     With ``printed`` the networks are trained as the paper's table says, even where that does not suffice.
     """
-    config = config_of(arch, printed=printed)
+    config = choose(arch, PRINTED if printed else CONFIGS)
     if not seeds:
         raise KannError("there are no seeds; pass at least one")
     folder = require_folder(Path(out) / (f"{arch}-as-printed" if printed else arch))
@@ -67,7 +66,7 @@ def trained(config: Config, *, seed: int, folder: str | os.PathLike[str], device
         x, y = config.task.sequences(config.task.draw(generator(seed, TRAINING, iteration), config.batch))
         return nn.functional.cross_entropy(network(x.to(where)).flatten(0, 1), y.to(where).flatten())
 
-    made_by = {"experiment": "copy", "seed": seed, "config": _json_config(config)}
+    made_by = {"experiment": "copy", "seed": seed, "config": as_json(config)}
     train(network, optimizer_of(network, config), loss, plan=config.training, path=path, made_by=made_by)
     return network.cpu()
 
@@ -79,8 +78,8 @@ def _report(
     return {
         "experiment": "copy",
         "versions": versions(),
-        "config": _json_config(config),
-        "printed_config": _json_config(PRINTED[config.arch]),
+        "config": as_json(config),
+        "printed_config": as_json(PRINTED[config.arch]),
         "differences": list(notes),
         "seeds": list(seeds),
         "rows": {row.quantity.key: row.as_json() for row in rows},
@@ -88,10 +87,3 @@ def _report(
         "curves": {str(seed): each.curves for seed, each in zip(seeds, studies, strict=True)},
         "spanned": {str(seed): spanned(each.analysis) for seed, each in zip(seeds, studies, strict=True)},
     }
-
-
-def _json_config(config: Config) -> dict[str, Any]:
-    """The configuration as JSON, which has no infinity."""
-    entries = asdict(config)
-    entries["training"]["clip"] = None if math.isinf(config.training.clip) else config.training.clip
-    return entries

@@ -9,13 +9,10 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 import kann
-from kann.files import replacing
 from kann.paper.copy.analysis import RENN, RENN_NEAREST, Analysis, Study, in_coordinates
+from kann.paper.drawing import COLUMN, WIDE, save_figures
 from kann.plots import STYLE, draw_curves, draw_decision_map, draw_matrix, draw_spectrum
 from kann.typing import Array, Complex
-
-WIDE, COLUMN = 7.0, 3.5
-"""Widths in inches of a page and of a column."""
 
 MAPS = 6
 """How many modes are shown, the most important ones."""
@@ -27,7 +24,6 @@ GRID = 241
 def draw_figures(studies: Sequence[Study], *, folder: Path) -> tuple[Path, ...]:
     """Draw all figures: accuracy over all seeds, the others of the first."""
     first = studies[0].analysis
-    files = []
     with rc_context(STYLE):
         figures = {
             "accuracy": accuracy_figure(studies),
@@ -35,13 +31,7 @@ def draw_figures(studies: Sequence[Study], *, folder: Path) -> tuple[Path, ...]:
             "matrices": matrices_figure(first),
             "spectrum": spectrum_figure(first),
         }
-        for name, figure in figures.items():
-            for kind in ("png", "svg"):
-                with replacing(folder / f"{name}.{kind}") as temporary:
-                    # No date, so that the same results give the same file.
-                    figure.savefig(temporary, format=kind, metadata={"Date": None} if kind == "svg" else None)
-                files.append(folder / f"{name}.{kind}")
-    return tuple(files)
+        return save_figures(figures, folder)
 
 
 def accuracy_figure(studies: Sequence[Study]) -> Figure:

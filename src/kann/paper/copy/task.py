@@ -5,16 +5,13 @@ The paper's example, ``928---:--`` in and ``------928`` out, has three digits an
 """
 
 import itertools
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kann.errors import KannError
 from kann.paper.orthogonal import OrthogonalRNN
 from kann.paper.training import Training, seeded
 from kann.typing import Array, Float, Int
@@ -120,37 +117,6 @@ CONFIGS = {
     ),
 }
 """What trains each of them to the end, as close to the paper's table as was found."""
-
-
-def config_of(arch: str, *, printed: bool = False) -> Config:
-    """The configuration of an architecture: ours, or as the paper printed it."""
-    known = PRINTED if printed else CONFIGS
-    if arch not in known:
-        raise KannError(f"architecture {arch!r} is unknown; pass one of {', '.join(known)}")
-    return known[arch]
-
-
-def differences(config: Config, other: Config) -> tuple[str, ...]:
-    """Settings in which a configuration differs from another, as text."""
-    ours, theirs = dict(_settings(config)), dict(_settings(other))
-    return tuple(
-        f"{name.replace('_', ' ')} {_text(value)} (not {_text(theirs[name])})"
-        for name, value in ours.items()
-        if value != theirs[name]
-    )
-
-
-def _settings(config: Any) -> Iterator[tuple[str, Any]]:
-    for entry in fields(config):
-        value = getattr(config, entry.name)
-        if isinstance(value, Training | Task):
-            yield from _settings(value)
-        else:
-            yield entry.name, value
-
-
-def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
 class CopyNetwork(nn.Module):
