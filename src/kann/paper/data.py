@@ -1,0 +1,208 @@
+"""Where the paper's data sets are: found on this machine, or downloaded whole and checked.
+
+Looked for below ``KANN_DATA_DIR``, if that is set, and then in the user's cache folder, where downloads go.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kann.errors import KannError
+from kann.files import replacing
+
+VARIABLE = "KANN_DATA_DIR"
+"""Environment variable: a folder in which data sets are looked for first."""
+
+TIMEOUT = 60
+"""Seconds without an answer after which a download has failed."""
+
+
+def _no_check(path: Path) -> None:
+    """A checksum says it all."""
+
+
+def _check_beats(path: Path) -> None:
+    """The archive's maintainers publish no checksum: what is in it is looked at instead."""
+    from kann.paper.ecg.beats import read_beats
+
+    read_beats(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSet:
+    """Something to download, and what it looks like once it is there."""
+
+    name: str
+    about: str
+    """What it is, in a line."""
+    source: str
+    """Its official address."""
+    archive: str
+    """The name of the file that is downloaded."""
+    size: int
+    """Bytes of the download, roughly where the address does not promise them."""
+    sha256: str | None = None
+    """Checksum of the download, if one is known."""
+    unpacked: tuple[str, ...] = ()
+    """Patterns of files that can stand in place of the archive; all must be there."""
+    check: Callable[[Path], None] = _no_check
+    """Raises KannError if a download is not what it should be."""
+
+
+DATA_SETS = {
+    "ecg5000": DataSet(
+        name="ecg5000",
+        about="ECG5000 of the UCR archive: 5,000 heartbeats of 140 samples",
+        source="https://www.timeseriesclassification.com/aeon-toolkit/ECG5000.zip",
+        archive="ECG5000.zip",
+        size=10_500_000,
+        unpacked=("ECG5000_TRAIN.*", "ECG5000_TEST.*"),
+        check=_check_beats,
+    ),
+    "imdb": DataSet(
+        name="imdb",
+        about="Large Movie Review Dataset (Maas et al. 2011): 50,000 labelled reviews",
+        source="https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+        archive="aclImdb_v1.tar.gz",
+        size=84_125_825,
+        sha256="c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """A data set, and where it is."""
+
+    name: str
+    about: str
+    source: str
+    size: int
+    """Bytes of the download."""
+    path: Path | None
+    """The archive or folder on this machine; None if it is not there."""
+
+
+def status() -> list[Status]:
+    """Every data set that the experiments use."""
+    return [
+        Status(name=each.name, about=each.about, source=each.source, size=each.size, path=find(name))
+        for name, each in DATA_SETS.items()
+    ]
+
+
+def cache_folder() -> Path:
+    """The folder that downloads go to: the user's cache folder, as the operating system has it."""
+    return Path(_pooch().os_cache("kann"))
+
+
+def find(name: str) -> Path | None:
+    """The archive or the folder of a data set, or None if it is not on this machine."""
+    data = _known(name)
+    for root in _roots():
+        for folder in (root / name, root):
+            if data.unpacked and all(any(folder.glob(pattern)) for pattern in data.unpacked):
+                return folder
+            if (folder / data.archive).is_file():
+                return folder / data.archive
+    return None
+
+
+def locate(name: str) -> Path:
+    """The archive or the folder of a data set that is on this machine."""
+    path = find(name)
+    if path is None:
+        raise KannError(f"the data set {name} is not on this machine; {_remedy(_known(name))}")
+    return path
+
+
+def fetch(name: str) -> Path:
+    """Download a data set into the cache folder, whole or not at all, and check it."""
+    data = _known(name)
+    target = cache_folder() / name / data.archive
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with replacing(target) as temporary:
+            _download(data, temporary)
+    finally:
+        with contextlib.suppress(OSError):  # not empty: it holds this download, or an earlier one
+            target.parent.rmdir()
+    return target
+
+
+def _download(data: DataSet, target: Path) -> None:
+    pooch = _pooch()
+    try:
+        with _quiet(pooch.get_logger()):
+            pooch.retrieve(
+                data.source,
+                known_hash=data.sha256 and f"sha256:{data.sha256}",
+                fname=target.name,
+                path=target.parent,
+                downloader=pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=TIMEOUT),
+            )
+        data.check(target)
+    except (OSError, ValueError) as error:
+        # Every failure of requests is an OSError; a wrong checksum, or what `check` says, is a ValueError.
+        reason = _reason(error).replace(target.name, data.archive)
+        raise KannError(f"{data.source} gave no usable {data.archive} ({reason}); {_remedy(data)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in a line. Of a connection that failed, requests tells the whole story: take its last part."""
+    cause = getattr(error.args[0], "reason", None) if error.args else None
+    text = str(error) if cause is None else str(cause).rpartition("): ")[2]
+    return " ".join(text.split()).rstrip(".")
+
+
+def obtain(name: str) -> Path:
+    """The data set from this machine, or else from the network."""
+    return find(name) or fetch(name)
+
+
+def _known(name: str) -> DataSet:
+    if name not in DATA_SETS:
+        raise KannError(f"data set {name!r} is unknown; pass one of {', '.join(DATA_SETS)}")
+    return DATA_SETS[name]
+
+
+def _roots() -> Iterator[Path]:
+    """Where to look, in this order."""
+    if os.environ.get(VARIABLE):
+        yield Path(os.environ[VARIABLE]).expanduser()
+    yield cache_folder()
+
+
+def _remedy(data: DataSet) -> str:
+    """What to do if the data set is not there."""
+    own = os.environ.get(VARIABLE)
+    elsewhere = Path(own).expanduser() if own else Path("FOLDER")
+    hint = "" if own else f" and set {VARIABLE}=FOLDER"
+    return (
+        f"run 'kann data fetch {data.name}', or download {data.source} yourself and put it at "
+        f"{elsewhere / data.name / data.archive}{hint}"
+    )
+
+
+@contextlib.contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """Keep pooch from announcing what the caller announces."""
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _pooch() -> Any:
+    try:
+        import pooch
+    except ImportError as error:
+        raise ImportError("finding and downloading data needs pooch: pip install 'kann[paper]'") from error
+    return pooch
