@@ -1,0 +1,89 @@
+"""Words and their numbers: a vocabulary trained on reviews, which also says where in a text each word stands."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kann.errors import KannError
+from kann.typing import Array, Int
+
+try:
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+except ImportError as error:
+    raise ImportError("reviews are split into words with tokenizers: pip install 'kann[paper]'") from error
+
+PAD, UNKNOWN = "<pad>", "<unk>"
+"""Numbers 0 and 1. No word of a text can be one of them, since ``<`` and ``>`` are words of their own."""
+
+LINE_BREAK = r"<br\s*/?>"
+WORD = r"\w+(?:'\w+)*|[^\w\s\p{C}]"
+"""Letters and digits, with apostrophes inside ("don't" is one word), or a single other sign that can be seen."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vocabulary:
+    """Words that a network knows, in lower case, the most frequent first."""
+
+    tokenizer: Tokenizer
+
+    @staticmethod
+    def train(texts: Iterable[str], *, size: int) -> "Vocabulary":
+        """The ``size`` most frequent words of some texts, `PAD` and `UNKNOWN` counted in."""
+        tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+        tokenizer.normalizer = normalizers.Sequence(  # type: ignore[assignment]
+            [normalizers.Replace(Regex(LINE_BREAK), " "), normalizers.Lowercase()]
+        )
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)  # type: ignore[assignment]
+        trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=[PAD, UNKNOWN], show_progress=False)
+        tokenizer.train_from_iterator(texts, trainer=trainer)
+        return Vocabulary(_unspecial(tokenizer))
+
+    @staticmethod
+    def from_json(text: str, *, source: Any = "the vocabulary") -> "Vocabulary":
+        """Read what `to_json` gave."""
+        try:
+            tokenizer = Tokenizer.from_str(text)
+        except Exception as error:  # tokenizers raises bare Exceptions
+            raise KannError(f"{source} cannot be read as a vocabulary ({error}); build it anew") from error
+        if (tokenizer.token_to_id(PAD), tokenizer.token_to_id(UNKNOWN)) != (0, 1):
+            raise KannError(f"{source} does not begin with {PAD} and {UNKNOWN}; pass one that kann made")
+        return Vocabulary(tokenizer)
+
+    def to_json(self) -> str:
+        """The vocabulary as text."""
+        return self.tokenizer.to_str()
+
+    def __len__(self) -> int:
+        return self.tokenizer.get_vocab_size()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Every word, in the order of its number."""
+        numbered = self.tokenizer.get_vocab()
+        return tuple(sorted(numbered, key=numbered.__getitem__))
+
+    def number(self, word: str) -> int:
+        """The number of a word; an error if it is not known."""
+        found = self.tokenizer.token_to_id(word)
+        if found is None:
+            raise KannError(f"the word {word!r} is not in the vocabulary of {len(self)} words; pass another one")
+        return found
+
+    def encode(self, texts: Sequence[str]) -> list[Int[Array, " _"]]:
+        """Numbers of the words of each text."""
+        return [np.array(each.ids, dtype=np.int64) for each in self.tokenizer.encode_batch_fast(list(texts))]
+
+    def locate(self, text: str) -> tuple[Int[Array, " t"], list[tuple[int, int]]]:
+        """Numbers of the words of a text, and where in it each begins and ends."""
+        found = self.tokenizer.encode(text)
+        return np.array(found.ids, dtype=np.int64), list(found.offsets)
+
+
+def _unspecial(tokenizer: Tokenizer) -> Tokenizer:
+    """The same without special tokens, which would be looked for inside texts: ``<pad>`` typed by a user is no pad."""
+    content = json.loads(tokenizer.to_str())
+    content["added_tokens"] = []
+    return Tokenizer.from_str(json.dumps(content))

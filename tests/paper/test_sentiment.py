@@ -1,0 +1,426 @@
+import json
+import os
+from dataclasses import asdict, replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+import kann
+from kann import zoo
+from kann.errors import KannError
+from kann.paper.sentiment import comparisons, ngrams, operators, reproduce, surrogate, trained, words
+from kann.paper.sentiment import corpus as corpus_module
+from kann.paper.sentiment import figures as figures_module
+from kann.paper.sentiment import task as task_module
+from kann.paper.sentiment.analysis import QUANTITIES, study
+from kann.paper.sentiment.corpus import Reviews, load_corpus
+from kann.paper.sentiment.shipped import pretrained, ship
+from kann.paper.sentiment.task import CONFIGS, PRINTED, build, split
+from tests.paper.reviews import BAD, GOOD, PLAIN, write_archive
+
+PER_FOLDER = 120
+STEPS = 40
+
+
+def tiny(arch="gru"):
+    return replace(CONFIGS[arch], units=12, embedding=6, epochs=3, batch=16, rate=1e-2)
+
+
+@pytest.fixture(scope="module")
+def small():
+    """Everything as it is, but smaller."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus_module, "PER_FOLDER", PER_FOLDER)
+        for module in (corpus_module, operators, ngrams):
+            patch.setattr(module, "LONGEST", STEPS)
+        patch.setattr(operators, "FITTED_REVIEWS", 60)
+        patch.setattr(operators, "BATCH", 16)
+        patch.setattr(words, "RARE", 5)
+        patch.setattr(words, "OFTEN", 20)
+        patch.setattr(surrogate, "RANKS", (1, 4, 8, 16))
+        patch.setattr(figures_module, "LENGTHS", (10, 30))
+        patch.setitem(figures_module.STYLE, "figure.dpi", 50)
+        for arch in CONFIGS:
+            patch.setitem(task_module.CONFIGS, arch, tiny(arch))
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("sentiment")
+
+
+@pytest.fixture(scope="module")
+def corpus(small, folder):
+    return load_corpus(write_archive(folder / "reviews.tar.gz", PER_FOLDER), cache=folder)
+
+
+@pytest.fixture(scope="module")
+def network(corpus, folder):
+    return trained(tiny(), corpus, seed=0, folder=folder / "gru")
+
+
+@pytest.fixture(scope="module")
+def result(network, corpus):
+    return study(network, tiny(), corpus, seed=0)
+
+
+def test_the_papers_hyperparameters():
+    rows = {a: (c.epochs, c.units, c.rate, c.gamma, c.clip, c.embedding) for a, c in PRINTED.items()}
+    assert rows == {
+        "rnn": (7, 128, 5e-3, 0.6, 15.0, 128),
+        "gru": (5, 256, 5e-3, 0.5, 15.0, 128),
+        "lstm": (5, 256, 1e-3, 0.3, 5.0, 128),
+    }
+    assert CONFIGS["gru"] is PRINTED["gru"]
+    assert CONFIGS["lstm"].forget_bias == 1
+
+
+def test_the_rate_falls_after_each_epoch():
+    plan = PRINTED["gru"].training(640)
+    assert (plan.iterations, plan.every) == (50, 10)
+    assert [plan.factor(i) for i in (0, 9, 10, 49)] == [1, 1, 0.5, 0.5**4]
+
+
+def test_an_unknown_architecture():
+    with pytest.raises(KannError, match="architecture 'transformer' is unknown; pass one of gru, lstm, rnn"):
+        reproduce("transformer")
+
+
+def test_no_seeds(tmp_path):
+    with pytest.raises(KannError, match="there are no seeds"):
+        reproduce("gru", seeds=[], out=tmp_path)
+
+
+@pytest.mark.parametrize("arch", ["gru", "lstm", "rnn"])
+def test_padding_does_not_change_the_answer(arch, rng):
+    network = build(tiny(arch), words=30, seed=0).eval()
+    ids = torch.as_tensor(rng.integers(2, 30, size=(3, 9)))
+    lengths = torch.tensor([9, 4, 1])
+    longer = torch.nn.functional.pad(ids, (0, 5), value=7)
+    torch.testing.assert_close(network(longer, lengths), network(ids, lengths))
+    torch.testing.assert_close(network(ids[1:2, :4]), network(ids, lengths)[1:2])
+
+
+def test_starting_weights_are_as_configured():
+    config = replace(CONFIGS["rnn"], units=8)
+    network = build(config, words=2000, seed=0)
+    torch.testing.assert_close(network.recurrent.weight_hh_l0.detach(), torch.eye(8))
+    assert float(network.embedding.weight.detach().std()) == pytest.approx(0.1, rel=0.02)
+    plain, open_gates = (build(c["lstm"], words=5, seed=0).recurrent.bias_hh_l0.detach() for c in (PRINTED, CONFIGS))
+    expected = torch.zeros(4 * 256)
+    expected[256:512] = 1.0
+    torch.testing.assert_close(open_gates - plain, expected)
+
+
+def test_validation_is_apart_from_training(corpus):
+    training, validation = split(corpus.train)
+    assert len(training) + len(validation) == len(corpus.train)
+    assert len(validation) == round(0.1 * len(corpus.train))
+    again = split(corpus.train)[1]
+    np.testing.assert_array_equal(validation.words, again.words)
+
+
+def test_a_seed_fixes_the_trained_network(corpus, network, tmp_path):
+    again = trained(tiny(), corpus, seed=0, folder=tmp_path).state_dict()
+    assert all(torch.equal(value, again[name]) for name, value in network.state_dict().items())
+
+
+def test_other_settings_are_not_taken_for_the_same(corpus, network, folder):
+    with pytest.raises(KannError, match="was trained with other settings"):
+        trained(replace(tiny(), rate=2e-2), corpus, seed=0, folder=folder / "gru")
+
+
+def test_word_feelings_by_hand():
+    reviews = Reviews(words=np.array([2, 2, 3, 4, 3, 2]), lengths=np.array([2, 2, 2]), positive=np.array([1, 0, 1]))
+    found = words.count_feelings(reviews, words=6)
+    assert found.seen.tolist() == [0, 0, 2, 2, 1, 0]
+    # two positive reviews, both with word 2; one negative without it
+    assert found.log_odds[2] == pytest.approx(np.log((3 / 4) / (1 / 3)))
+    assert found.log_odds[0] == found.log_odds[1] == 0
+    shares = found.classify(reviews)
+    assert shares[0] == pytest.approx(found.log_odds[2])
+    assert shares[2] == pytest.approx(found.log_odds[3] + found.log_odds[2])
+
+
+def test_telling_words_are_found(result, corpus):
+    positive, negative = (
+        {corpus.vocabulary.words[i] for i in np.flatnonzero(kind)}
+        for kind in (result.feelings.positive, result.feelings.negative)
+    )
+    assert len(positive & set(GOOD)) >= 4
+    assert len(negative & set(BAD)) >= 4
+    assert not positive & set(BAD + PLAIN)
+    assert not negative & set(GOOD + PLAIN)
+
+
+def test_shares_are_those_of_the_library_and_sum_to_the_logit(result):
+    op = result.operators
+    h = op.real.values.astype(np.float64)
+    expected = kann.contributions(op.unpadded, h, op.readout.weight, op.readout.bias)
+    np.testing.assert_allclose(
+        h @ words.share_vectors(op.unpadded, op.readout.weight), expected.modes[..., 0], atol=1e-9
+    )
+    with torch.no_grad():
+        logits = result.network.readout(torch.as_tensor(op.real.values)).numpy()
+    np.testing.assert_allclose(expected.total, logits, atol=1e-4)
+    assert result.numbers["contribution_gap"] < 1e-4
+
+
+def every_state(result, corpus):
+    sequences = [torch.from_numpy(corpus.test[i]) for i in range(len(corpus.test))]
+    return kann.record(result.network, sequences, layer="recurrent", inputs=True, progress=False)
+
+
+def test_one_pass_gives_what_the_library_gives_for_all_states_at_once(result, corpus):
+    states, whole, op = every_state(result, corpus), result.whole, result.operators
+    for name in ("padded", "unpadded", "driven"):
+        expected = kann.relative_error(getattr(op, name), states)
+        assert whole.errors[name] == pytest.approx(expected, rel=1e-4)  # float32 against float64
+    np.testing.assert_allclose(whole.last, operators.ends(states), atol=1e-6)
+    np.testing.assert_allclose(whole.logits, op.readout(whole.last)[:, 0], atol=1e-5)
+    assert result.numbers["agreement"] == pytest.approx(kann.agreement(op.padded, states, op.readout))
+    assert result.numbers["agreement_unpadded"] == pytest.approx(kann.agreement(op.unpadded, states, op.readout))
+    assert result.confusion.sum() == len(corpus.test)
+
+
+def test_batches_of_the_pass_do_not_matter(result, corpus, monkeypatch):
+    op, modes = result.operators, list(result.whole.modes)
+    lens = words.look_at(op, result.groups, result.feelings, modes, result.network.embedding.weight)
+    monkeypatch.setattr(words, "by_length", lambda lengths: corpus_module.by_length(lengths, tokens=100))
+    again = words.whole(result.network, corpus.test, lens, result.feelings, modes)
+    np.testing.assert_allclose(again.moved, result.whole.moved, atol=1e-5)
+    for kind in words.WORD_KINDS:
+        assert again.marks[kind].of.tolist() == result.whole.marks[kind].of.tolist()
+        # a word whose magnitude is half of the largest to the last digit may fall on either side
+        assert np.abs(again.marks[kind].marked - result.whole.marks[kind].marked).sum() <= 2
+
+
+def test_highlighted_and_moving_words_by_brute_force(result, corpus):
+    op, whole = result.operators, result.whole
+    column = op.padded.modes[result.groups["padded"].positive[0]].indices[0]
+    changes = {}
+    for i in range(len(corpus.test)):
+        ids = corpus.test[i]
+        with torch.no_grad():
+            h = result.network.states(torch.from_numpy(ids)[None])[0].numpy()
+        size = kann.magnitude(op.padded, h)[:, column]
+        size = (size - size.min()) / (size.max() - size.min())
+        liked = result.feelings.positive[ids]
+        assert whole.marks["positive"].of[i] == liked.sum()
+        near = np.abs(size - 0.5) < 1e-4
+        assert abs(whole.marks["positive"].marked[i] - (liked & (size >= 0.5)).sum()) <= near.sum()
+        share = h @ words.share_vectors(op.unpadded, op.readout.weight)[:, whole.modes[0]]
+        for word, change in zip(ids, np.diff(share, prepend=0.0), strict=True):
+            changes.setdefault(int(word), []).append(change)
+    for word, seen in changes.items():
+        assert whole.counts[word] == len(seen)
+        assert whole.moved[word, 0] == pytest.approx(np.mean(seen), abs=1e-5)
+
+
+def test_movers_are_sorted_and_known(result):
+    for moved in result.movers:
+        up, down = ([change for _, change in side] for side in (moved.up, moved.down))
+        assert up == sorted(up, reverse=True)
+        assert down == sorted(down)
+        assert not {"<pad>", "<unk>"} & {word for word, _ in moved.up + moved.down}
+
+
+@pytest.mark.parametrize("basis", ["svd", "pca"])
+@pytest.mark.parametrize("rank", [1, 5])
+def test_the_filter_is_the_simulated_linear_system(result, corpus, basis, rank):
+    op = result.operators
+    koopman = kann.fit(op.moments, driven=True, rank=rank, basis=basis)
+    embedding = result.network.embedding.weight.detach().double().numpy()
+    some = corpus.test.take(np.arange(0, len(corpus.test), 9))
+    ours = surrogate.simulated(koopman, embedding, op.readout, some)
+    for i in range(len(some)):
+        path = koopman.simulate(embedding[some[i]][None])[0]
+        assert ours[i] == pytest.approx(op.readout(path[-1:])[0, 0], abs=1e-4)  # the table is float32
+
+
+def test_the_filter_needs_a_driven_operator(result):
+    with pytest.raises(KannError, match="reads no words; fit it with driven=True"):
+        surrogate.filters(result.operators.padded, result.operators.readout, 3)
+
+
+def test_all_modes_together_decide_as_the_network(result):
+    deciding = result.deciding
+    assert sorted(deciding.order.tolist()) == list(range(len(result.operators.unpadded.modes)))
+    assert (np.abs(deciding.correlation) <= 1 + 1e-9).all()
+    if len(deciding.order) == len(deciding.together):
+        # what lies outside the basis is one direction of twelve, the one of least energy
+        assert deciding.together[-1] > 0.98
+    assert deciding.together[0] == deciding.alone[0]
+
+
+def test_groups_split_the_leading_modes(result):
+    op, groups = result.operators, result.groups["padded"]
+    assert sorted(groups.negative + groups.positive) == list(range(4))
+    last = operators.ends(op.real)
+    low, high = (
+        op.readout(kann.reconstruct(op.padded, last, list(group)))[:, 0] for group in (groups.negative, groups.positive)
+    )
+    assert groups.split == np.mean((low < 0) & (high > 0))
+
+
+def test_phrases_are_found_and_amplified():
+    reviews = Reviews(
+        words=np.array([7, 5, 6, 8, 5, 6, 5, 6, 9]), lengths=np.array([4, 2, 1, 2]), positive=np.array([0, 0, 1, 1])
+    )
+    # the third and fourth review hold 5 and 6, but 5 ends one and 6 begins the other
+    found = ngrams.find_phrases(reviews, [(5, 6)])
+    assert {i: places.tolist() for i, places in found.items()} == {0: [2], 1: [1]}
+    pairs = reviews.take(np.array(list(found)))
+    triples, ends = ngrams.amplify(pairs, list(found.values()), [20, 21])
+    assert triples[0].tolist() == [7, 5, 20, 6, 8]
+    assert triples[1].tolist() == [5, 21, 6]
+    assert [places.tolist() for places in ends] == [[3], [2]]
+
+
+def test_answers_to_phrases_are_relative_to_other_words(result):
+    phrases = result.phrases
+    assert phrases.answers.shape == (len(phrases.order), 3)
+    assert np.isfinite(phrases.answers).all()
+    assert set(phrases.groups) <= {1, 2, 3}
+    assert (np.diff(phrases.importance[phrases.order]) <= 0).all()
+
+
+def test_eigenvalues_correspond_to_themselves(rng):
+    values = rng.normal(size=9) + 1j * rng.normal(size=9)
+    assert comparisons.distance(values, rng.permutation(values)) == 0
+    assert comparisons.distance(values, values + 0.25, count=1) <= 0.25
+
+
+def test_shuffled_reviews_end_where_their_states_end(result, corpus):
+    for path in result.paths:
+        (ids,) = corpus.vocabulary.encode([path.text])
+        assert path.network.shape == (5, 2)
+        with torch.no_grad():
+            assert path.logit == pytest.approx(float(result.network(torch.from_numpy(ids)[None])), abs=1e-5)
+
+
+def test_what_padding_does_is_told_apart(result):
+    n = result.numbers
+    real, padding = n["relative_error_real"], n["relative_error_padding"]
+    lengths = result.operators.lengths
+    words_share = (lengths - 1).sum() / (len(lengths) * (STEPS - 1))  # nothing predicts the first state
+    assert n["relative_error"] == pytest.approx(words_share * real + (1 - words_share) * padding)
+    assert n["padding"] == pytest.approx(1 - lengths.sum() / (len(lengths) * STEPS))
+    assert n.keys() <= {quantity.key for quantity in QUANTITIES}
+
+
+def test_the_whole_experiment(small, corpus, folder, monkeypatch):
+    from kann.paper import sentiment
+
+    monkeypatch.setattr(sentiment, "load_corpus", lambda: corpus)
+    for arch in ("rnn", "gru"):
+        found = reproduce(arch, out=folder / "out", seeds=[0])
+    assert found.title == "sentiment, gru"
+    printed = {row.quantity.key for row in found.rows if row.printed is not None}
+    assert {"accuracy_test", "agreement", "relative_error", "positive_words", "negative_words"} <= printed
+    assert {"results.json", "tables.md", "words.png", "surrogate.svg"} <= {path.name for path in found.files}
+    for path in found.files:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+        elif path.suffix == ".svg":
+            assert ElementTree.parse(path).getroot().tag.endswith("svg")  # noqa: S314 - our own file
+    content = json.loads((folder / "out" / "gru" / "results.json").read_text())
+    assert content["measured"]["0"]["accuracy_test"] == found.rows[2].mean
+    assert len(content["details"]["0"]["surrogates"]["rank"]) >= 3
+    rnn = json.loads((folder / "out" / "rnn" / "results.json").read_text())
+    assert {key for key, row in rnn["rows"].items() if row["paper"] is not None} == {"positive_words", "negative_words"}
+
+
+def test_the_papers_setting_is_kept_apart(small, corpus, tmp_path, monkeypatch):
+    from kann.paper import sentiment
+
+    monkeypatch.setattr(sentiment, "load_corpus", lambda: corpus)
+    monkeypatch.setitem(task_module.PRINTED, "lstm", replace(tiny("lstm"), epochs=1, forget_bias=0.0))
+    monkeypatch.setattr(figures_module, "draw_figures", lambda studies, corpus, *, folder: ())
+    found = reproduce("lstm", out=tmp_path, seeds=[3], printed=True)
+    assert found.files[0] == tmp_path / "lstm-as-printed" / "results.json"
+    assert found.notes == ()
+
+
+@pytest.fixture
+def shipped(result, corpus, tmp_path):
+    ship(
+        result.network,
+        corpus.vocabulary,
+        result.operators.unpadded,
+        modes=[1, 0],
+        provenance={"seed": 0},
+        folder=tmp_path,
+    )
+    return tmp_path
+
+
+def test_what_was_shipped_is_read_again(shipped, result, corpus):
+    found = pretrained(shipped)
+    assert found.modes == (1, 0)
+    ids = torch.from_numpy(corpus.test[0])[None]
+    with torch.no_grad():
+        ours, theirs = found.network(ids), result.network(ids)
+    torch.testing.assert_close(ours, theirs, atol=2e-2, rtol=0)  # half precision
+    np.testing.assert_array_equal(found.koopman.matrix, result.operators.unpadded.matrix)
+
+
+def test_a_vocabulary_that_does_not_fit(shipped, result):
+    other = corpus_module.Vocabulary.train(["one two three"], size=4)
+    with pytest.raises(KannError, match="the vocabulary has 4 words and the network knows"):
+        ship(result.network, other, result.operators.unpadded, modes=[], provenance={}, folder=shipped / "other")
+    assert not (shipped / "other").exists()
+    (shipped / "vocabulary.json").write_text(other.to_json())
+    with pytest.raises(KannError, match=r"the vocabulary has 4 words and the weights .* are for"):
+        pretrained(shipped)
+
+
+def test_files_that_are_missing_or_broken(shipped, rng):
+    kann.fit(rng.normal(size=(2, 30, 3))).save(shipped / "koopman.npz")
+    with pytest.raises(KannError, match="is for 3 hidden units; the network has 12"):
+        pretrained(shipped)
+    (shipped / "weights.safetensors").write_bytes(b"nothing")
+    with pytest.raises(KannError, match="holds no sentiment network"):
+        pretrained(shipped)
+    (shipped / "koopman.npz").unlink()
+    with pytest.raises(KannError, match=r"lacks koopman.npz"):
+        pretrained(shipped)
+
+
+def test_the_model_that_comes_with_kann():
+    place = zoo.folder("sentiment")
+    assert sum(path.stat().st_size for path in place.iterdir()) < 8e6
+    about = zoo.provenance("sentiment")
+    assert about["accuracy"]["test"] >= 0.87
+    assert about["accuracy"]["test_single_precision"] - about["accuracy"]["test"] < 0.01
+    assert about["config"] == asdict(PRINTED["gru"])
+    found = zoo.load("sentiment")
+    assert len(found.vocabulary) == found.network.words == about["words"]
+    assert found.koopman.dim == 256
+
+
+@pytest.mark.skipif("KANN_DATA_DIR" not in os.environ, reason="KANN_DATA_DIR is not set: no real reviews here")
+def test_the_model_judges_real_reviews(tmp_path, monkeypatch):
+    from kann.paper.data import locate
+
+    # The paths of the archive are read, and a few reviews of each folder, not all of them.
+    kept = {folder: [] for folder in corpus_module.FOLDERS}
+    import tarfile
+
+    with open(locate("imdb"), "rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
+        for folder, _, text in corpus_module._reviews(archive):
+            kept[folder].append(text)
+            if len(kept["test", "neg"]) >= 60 and len(kept["test", "pos"]) >= 60:
+                break
+    model = zoo.load("sentiment")
+    right = total = 0
+    for feeling, side in (("neg", False), ("pos", True)):
+        for text in kept["test", feeling][:60]:
+            (ids,) = model.vocabulary.encode([text])
+            with torch.no_grad():
+                right += (float(model.network(torch.from_numpy(ids[:1000])[None])) > 0) == side
+            total += 1
+    assert right / total > 0.8  # 89 % over all; of 120 less than 80 % would be three deviations off
