@@ -21,16 +21,18 @@ from kann.states import States
 
 if TYPE_CHECKING:
     from kann.fixed_points import FixedPoints, find_fixed_points
+    from kann.html import report
     from kann.recording import readout_of, record, step_of
 
 __version__ = "0.1.0"
 
-# These need torch, which is imported when one of them is first asked for.
+# These need torch or plotly, which are imported when one of them is first asked for.
 _LAZY = {
     "FixedPoints": "kann.fixed_points",
     "find_fixed_points": "kann.fixed_points",
     "readout_of": "kann.recording",
     "record": "kann.recording",
+    "report": "kann.html",
     "step_of": "kann.recording",
 }
 
@@ -71,5 +73,6 @@ __all__ = [
     "reconstruct",
     "record",
     "relative_error",
+    "report",
     "step_of",
 ]

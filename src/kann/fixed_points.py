@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from kann import notebook
 from kann.arrays import as_array, as_numpy, require_float, require_width
 from kann.errors import KannError
 from kann.progress import progress
@@ -188,6 +189,13 @@ class FixedPoints:
             f"{self.outlier.sum()} outliers; {self.points.shape[1]} units; "
             f"{(self.reached >= 0).sum()} of {len(self.reached)} initial states converged)"
         )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (i, self.kinds[i], bool(self.stable[i]), f"{self.speeds[i]:.1e}", f"{abs(self.eigenvalues[i, 0]):.4f}")
+            for i in range(min(8, len(self)))
+        ]
+        return notebook.table(repr(self), ("point", "kind", "stable", "speed", "largest |λ|"), rows)
 
     def speed_histogram(self) -> tuple[Int[Array, " b"], Int[Array, " b"]]:
         """How many candidates ended at each order of magnitude: counts, and the decades ⌊log₁₀ q⌋ they are of.

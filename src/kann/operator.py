@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from kann import notebook
 from kann.arrays import as_numpy, require_float, require_width
 from kann.basis import GRAM_NOISE, Scatter, choose, require_known, scatter
 from kann.errors import KannError
@@ -117,6 +118,20 @@ class Koopman:
         leading = ", ".join(f"{abs(value):.4f}" for value in self.eigenvalues[:4])
         more = ", …" if self.rank > 4 else ""
         return f"Koopman({kind}, {self.dim} units, rank {self.rank}, |λ| = {leading}{more})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [
+                i,
+                *(
+                    f"{value:.4g}"
+                    for value in (mode.eigenvalue, mode.modulus, mode.period, mode.horizon(), mode.residual)
+                ),
+            ]
+            for i, mode in enumerate(self.modes[:8])
+        ]
+        head = ("mode", "λ", "|λ|", "period", "horizon", "residual")
+        return notebook.spectrum(self.eigenvalues, self.residuals) + notebook.table(repr(self), head, rows)
 
     def _states(self, h: AnyArray) -> Float[Array, "... d"]:
         h = as_numpy(h)

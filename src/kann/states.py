@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from kann import store
+from kann import notebook, store
 from kann.arrays import as_array, as_numpy, namespace, require_float
 from kann.errors import KannError
 from kann.files import read_npz, replacing
@@ -127,6 +127,10 @@ class States:
         driven = "" if self.inputs is None else f", {self.inputs.shape[1]} inputs"
         kind = str(self.values.dtype).removeprefix("torch.")
         return f"States({len(self)} sequences of {steps} steps, {self.dim} units{driven}, {kind})"
+
+    def _repr_html_(self) -> str:
+        rows = [(i, length) for i, length in enumerate(self.lengths[:8].tolist())]
+        return notebook.table(repr(self), ("sequence", "steps"), rows)
 
     @overload
     def __getitem__(self, key: int) -> Array: ...

@@ -1,0 +1,308 @@
+"use strict";
+// Links the views of a report: one selected mode, one sequence, one theme. All numbers come from the page itself.
+(async () => {
+  const byId = (id) => document.getElementById(id);
+
+  /** What stands packed in an element of the page, as a response to read. */
+  function packed(id) {
+    const bytes = Uint8Array.from(atob(byId(id).textContent), (sign) => sign.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
+  }
+  const page = await packed("content").json();
+  // The page's policy names the checksum of this script; another one would not run.
+  document.head.append(Object.assign(document.createElement("script"), { textContent: await packed("drawing").text() }));
+
+  const state = { mode: page.shown[0] ?? 0, kept: new Set(), sequence: 0, view: null, sort: "number", falling: false };
+  const tables = {};
+
+  /** Numbers of one packed table: column after column, each a whole number times the column's scale. */
+  async function unpack(name) {
+    const { scale, bits } = page.tables[name];
+    const buffer = await packed(`table-${name}`).arrayBuffer();
+    const numbers = bits === 8 ? new Int8Array(buffer) : new Int16Array(buffer);
+    const length = numbers.length / scale.length;
+    return { scale, column: (place, start, count) =>
+      Array.from(numbers.subarray(place * length + start, place * length + start + count), (n) => n * scale[place]) };
+  }
+  for (const name of Object.keys(page.tables)) tables[name] = await unpack(name);
+
+  const digits = (value, count = 4) => value === null ? "∞" : Number(value.toPrecision(count)).toString();
+  const mode = () => page.modes[state.mode];
+  const exact = (value) => value.toFixed(4);
+  const eigenvalue = (m) => m.pair ? `${exact(m.re)} ± ${exact(m.im)}i` : exact(m.re);
+  const colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"];
+  const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const selection = () => [...new Set([state.mode, ...state.kept])];
+
+  // --- charts
+
+  const frame = (extra) => ({
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: style("--ink"), size: 13 },
+    margin: { l: 60, r: 15, t: 15, b: 45 }, showlegend: false, hovermode: "closest",
+    hoverlabel: { bgcolor: style("--panel"), bordercolor: style("--line"), font: { color: style("--ink") } }, ...extra,
+  });
+  const axis = (title, extra) => ({ title: { text: title }, gridcolor: style("--line"), zerolinecolor: style("--line"),
+    linecolor: style("--line"), ...extra });
+  const saver = (id, format) => ({ name: `Save as ${format.toUpperCase()}`, icon: Plotly.Icons.camera,
+    click: (chart) => Plotly.downloadImage(chart, { format, filename: `kann-${id}`, width: 900, height: 600, scale: format === "png" ? 2 : 1 }) });
+  const waiting = new Map();
+  let drawing = null;
+  /** Draw soon, each chart once and one after the other: two drawings of the same chart at a time can block each other. */
+  function draw(id, traces, layout) {
+    waiting.set(id, [traces, layout]);
+    drawing ??= drawWaiting().finally(() => { drawing = null; });
+  }
+  async function drawWaiting() {
+    await new Promise((resume) => setTimeout(resume));
+    while (waiting.size) {
+      const [id, [traces, layout]] = waiting.entries().next().value;
+      waiting.delete(id);
+      await Plotly.react(id, traces, frame(layout), { responsive: true, displaylogo: false,
+        modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "autoScale2d"], modeBarButtonsToAdd: [saver(id, "svg"), saver(id, "png")] });
+    }
+  }
+
+  function drawErrors() {
+    const traces = [["this operator", page.fit], ["reading the inputs", page.driven], ...Object.entries(page.others)]
+      .filter(([, fit]) => fit).map(([name, fit], i) => ({ name, x: fit.times.step, y: fit.times.error, mode: "lines",
+        line: { color: colours[i % colours.length], dash: ["solid", "dash", "dot", "dashdot"][i % 4] } }));
+    draw("errors", traces, { showlegend: traces.length > 1, legend: { orientation: "h", y: 1.15 },
+      xaxis: axis("step"), yaxis: axis("relative error", { type: "log" }) });
+  }
+
+  function drawPlane() {
+    const angles = Array.from({ length: 181 }, (_, i) => i * Math.PI / 90);
+    const most = Math.max(...page.modes.map((m) => m.importance), 1e-300);
+    const dots = page.modes.flatMap((m) => m.pair ? [[m, 1], [m, -1]] : [[m, 1]]);
+    const size = ([m]) => 7 + 17 * Math.sqrt(m.importance / most);
+    const others = Object.entries(page.others).map(([name, fit], i) => ({ name, x: fit.eigenvalues.map((v) => v[0]),
+      y: fit.eigenvalues.map((v) => v[1]), mode: "markers", marker: { symbol: "x", size: 6, color: colours[(i + 1) % colours.length] } }));
+    draw("plane", [
+      { x: angles.map(Math.cos), y: angles.map(Math.sin), mode: "lines", hoverinfo: "skip", line: { color: style("--soft"), width: 1 } },
+      ...others,
+      { name: "eigenvalues", x: dots.map(([m]) => m.re), y: dots.map(([m, side]) => side * m.im), mode: "markers",
+        customdata: dots.map(([m]) => m.number), hovertemplate: "%{text}<extra></extra>",
+        text: dots.map(([m, side]) => `mode ${m.number}<br>λ = ${exact(m.re)} ${m.pair ? `${side > 0 ? "+" : "−"} ${exact(m.im)}i` : ""}` +
+          `<br>|λ| ${exact(m.modulus)}<br>period ${digits(m.period, 3)}<br>horizon ${digits(m.horizon, 3)}<br>residual ${digits(m.residual, 2)}`),
+        marker: { size: dots.map(size), color: dots.map(([m]) => Math.log10(Math.min(1, Math.max(0.01, m.residual)))), cmin: -2, cmax: 0,
+          colorscale: "Viridis", showscale: true, opacity: 0.9,
+          colorbar: { title: { text: "residual" }, tickvals: [-2, -1, 0], ticktext: ["0.01", "0.1", "1"], thickness: 12 },
+          line: { color: dots.map(([m]) => m.number === state.mode ? style("--ink") : style("--paper")),
+            width: dots.map(([m]) => m.number === state.mode ? 3 : 0.5) } } },
+    ], { xaxis: axis("Re λ"), yaxis: axis("Im λ", { scaleanchor: "x" }), margin: { l: 60, r: 0, t: 15, b: 45 } });
+  }
+
+  function drawDecay() {
+    const chosen = selection().map((number) => page.modes[number]);
+    const last = Math.min(500, Math.max(10, ...chosen.map((m) => Math.ceil(1.3 * (m.horizon ?? 100)))));
+    const steps = Array.from({ length: 101 }, (_, i) => i * last / 100);
+    draw("decay", chosen.map((m, i) => ({ name: `mode ${m.number}`, x: steps, y: steps.map((t) => m.modulus ** t), mode: "lines",
+      line: { color: colours[i % colours.length] } })), { showlegend: true, legend: { orientation: "h", y: 1.1 },
+      xaxis: axis("steps"), yaxis: axis("|λ|ⁿ", { rangemode: "tozero" }) });
+  }
+
+  function drawCourse() {
+    const { start, length } = page.sequences[state.sequence];
+    const steps = Array.from({ length }, (_, i) => i);
+    const traces = [];
+    const add = (name, y, extra) => traces.push({ name, x: steps, y, mode: "lines", ...extra });
+    if (tables.signal) add("signal", tables.signal.column(0, start, length), { line: { color: style("--soft") } });
+    if (tables.whole) add("decoded from the states", tables.whole.column(0, start, length), { line: { color: style("--ink"), dash: "dot" } });
+    const table = tables.signal ? tables.alone : tables[state.view === "magnitude" ? "magnitude" : "share"];
+    selection().forEach((number, i) => {
+      const place = page.shown.indexOf(number);
+      if (table && place >= 0) add(`mode ${number}`, table.column(place, start, length), { line: { color: colours[i % colours.length] } });
+    });
+    byId("course-caption").textContent = tables.signal ? "The signal, what is decoded from the states, and from each selected mode alone"
+      : `${state.view === "magnitude" ? "Magnitude" : "Share of the output"} of the selected modes over the sequence`;
+    draw("course", traces, { showlegend: true, legend: { orientation: "h", y: 1.15 }, xaxis: axis("step"),
+      yaxis: axis(tables.signal ? "signal" : state.view === "magnitude" ? "magnitude" : "share") });
+  }
+
+  function drawEmbedding() {
+    const { at, sequence, step, points } = page.embedding;
+    const group = (i) => page.sequences[sequence[i]].label ?? page.sequences[sequence[i]].prediction ?? "states";
+    const groups = [...new Set(at.map((_, i) => group(i)))].slice(0, 12);
+    const traces = groups.map((name, g) => {
+      const own = at.map((_, i) => i).filter((i) => group(i) === name);
+      return { name, x: own.map((i) => at[i][0]), y: own.map((i) => at[i][1]), mode: "markers",
+        text: own.map((i) => `sequence ${sequence[i]}, step ${step[i]}`), hovertemplate: "%{text}<extra></extra>",
+        marker: { size: 4, opacity: 0.55, color: colours[g % colours.length] } };
+    });
+    const here = at.map((_, i) => i).filter((i) => sequence[i] === state.sequence);
+    traces.push({ name: "this sequence", x: here.map((i) => at[i][0]), y: here.map((i) => at[i][1]), mode: "lines+markers",
+      line: { color: style("--ink"), width: 1 }, marker: { size: 5, color: style("--ink") } });
+    for (const kind of new Set(points ? points.kinds : [])) {
+      const own = points.kinds.map((k, i) => k === kind ? i : -1).filter((i) => i >= 0);
+      traces.push({ name: `${kind} points`, x: own.map((i) => points.at[i][0]), y: own.map((i) => points.at[i][1]), mode: "markers",
+        marker: { symbol: kind === "fixed" ? "star" : "diamond-open", size: 10, color: "#E69F00" } });
+    }
+    draw("embedding", traces, { showlegend: true, legend: { itemsizing: "constant" }, xaxis: axis("first component"), yaxis: axis("second component") });
+  }
+
+  // --- tables
+
+  const columns = [
+    ["kept", "Keep", null], ["number", "Mode", (m) => m.number], ["re", "λ", eigenvalue], ["modulus", "|λ|", (m) => exact(m.modulus)],
+    ["period", "Period", (m) => digits(m.period, 3)], ["horizon", "Horizon", (m) => digits(m.horizon, 3)],
+    ["residual", "Residual", (m) => digits(m.residual, 2)], ["importance", "Importance", (m) => digits(m.importance, 3)],
+  ];
+
+  function drawTable() {
+    const head = byId("table").tHead.rows[0], body = byId("table").tBodies[0];
+    head.replaceChildren(...columns.map(([key, name, text]) => {
+      const cell = document.createElement("th");
+      cell.scope = "col";
+      if (!text) { cell.textContent = name; return cell; }
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = name + (state.sort === key ? (state.falling ? " ↓" : " ↑") : "");
+      cell.setAttribute("aria-sort", state.sort === key ? (state.falling ? "descending" : "ascending") : "none");
+      button.onclick = () => { state.falling = state.sort === key ? !state.falling : key === "importance"; state.sort = key; drawTable(); };
+      cell.append(button);
+      return cell;
+    }));
+    const value = (m) => m[state.sort] ?? Infinity;
+    const sorted = [...page.modes].sort((a, b) => (value(a) - value(b) || a.number - b.number) * (state.falling ? -1 : 1));
+    body.replaceChildren(...sorted.map((m) => {
+      const row = document.createElement("tr");
+      row.dataset.mode = m.number;
+      row.tabIndex = m.number === state.mode ? 0 : -1;
+      row.setAttribute("aria-selected", m.number === state.mode);
+      row.classList.toggle("doubtful", m.residual >= 0.5);
+      row.append(...columns.map(([, , text]) => {
+        const cell = document.createElement("td");
+        if (text) { cell.textContent = text(m); return cell; }
+        const box = document.createElement("input");
+        box.type = "checkbox";
+        box.checked = state.kept.has(m.number);
+        box.setAttribute("aria-label", `Keep mode ${m.number} in the pictures`);
+        box.onclick = (event) => { event.stopPropagation(); box.checked ? state.kept.add(m.number) : state.kept.delete(m.number); drawDecay(); drawCourse(); };
+        cell.append(box);
+        return cell;
+      }));
+      row.onclick = () => select(m.number);
+      row.onkeydown = (event) => {
+        const next = { ArrowDown: row.nextElementSibling, ArrowUp: row.previousElementSibling }[event.key];
+        if (event.key === "Enter") select(m.number);
+        if (next) { event.preventDefault(); select(Number(next.dataset.mode)); document.querySelector("tr[aria-selected=true]").focus(); }
+      };
+      return row;
+    }));
+  }
+
+  function drawFits() {
+    const fits = [["this operator", page.fit], ...(page.driven ? [["reading the inputs", page.driven]] : []), ...Object.entries(page.others)];
+    const rows = [["", "Rank", "Error of one step", "Decisions kept", "|λ| > 0.99", "Trusted"], ...fits.map(([name, fit]) => [name, fit.rank,
+      `${digits(100 * fit.error, 3)} %`, fit.agreement === null ? "–" : `${digits(100 * fit.agreement, 4)} %`, fit.slow, `${fit.trusted} of ${fit.modes}`])];
+    const made = rows.map((cells, i) => {
+      const row = document.createElement("tr");
+      row.append(...cells.map((text) => Object.assign(document.createElement(i ? "td" : "th"), { textContent: text })));
+      return row;
+    });
+    byId("fits").tHead.replaceChildren(made[0]);
+    byId("fits").tBodies[0].replaceChildren(...made.slice(1));
+  }
+
+  // --- sequences
+
+  const views = [["magnitude", "magnitude"], ...(tables.share ? [["share", "share of the output"], ["change", "change by this step"]] : [])];
+
+  function shade(value, largest) {
+    const strength = Math.round(100 * Math.min(1, Math.abs(value) / (largest || 1)) ** 0.7);
+    const colour = state.view === "magnitude" ? "#009E73" : value >= 0 ? "#0072B2" : "#D55E00";
+    return `color-mix(in srgb, ${colour} ${Math.round(strength * 0.75)}%, transparent)`;
+  }
+
+  /** What is shown of the selected mode at each step of a sequence. */
+  function values(sequence) {
+    const place = page.shown.indexOf(state.mode), { start, length } = sequence;
+    if (place < 0) return null;
+    const level = tables[state.view === "magnitude" ? "magnitude" : "share"].column(place, start, length);
+    return state.view === "change" ? level.map((v, i) => i ? v - level[i - 1] : v) : level;
+  }
+
+  function drawText() {
+    const sequence = page.sequences[state.sequence], shown = values(sequence);
+    const says = [sequence.label === null ? "" : `label: ${sequence.label}`, sequence.prediction === null ? "" : `prediction: ${sequence.prediction}`, `${sequence.length} steps`];
+    const note = shown ? "" : ` Mode ${state.mode} is not among the ${page.shown.length} most important ones, for which sequences are shown.`;
+    byId("sequence-note").textContent = says.filter(Boolean).join(" · ") + "." + note;
+    byId("text").hidden = !sequence.tokens;
+    if (!sequence.tokens) return;
+    const largest = shown ? Math.max(...shown.map(Math.abs), 1e-300) : 1;
+    byId("text").replaceChildren(...sequence.tokens.flatMap((token, i) => {
+      const word = document.createElement("span");
+      word.textContent = token;
+      if (shown) { word.style.background = shade(shown[i], largest); word.title = `${token}: ${digits(shown[i], 3)}`; }
+      return [word, " "];
+    }));
+  }
+
+  function fillPicker() {
+    const wanted = byId("search").value.trim().toLowerCase();
+    const fits = (s, i) => !wanted || String(i) === wanted || [s.label, s.prediction].some((t) => t !== null && t.toLowerCase().includes(wanted)) ||
+      (s.tokens ?? []).some((token) => token.toLowerCase().includes(wanted));
+    const found = page.sequences.map((s, i) => [s, i]).filter(([s, i]) => fits(s, i));
+    byId("picker").replaceChildren(...found.map(([s, i]) => {
+      const parts = [`${i}`, s.label, s.prediction === null ? null : `→ ${s.prediction}`, `${s.length} steps`, s.tokens ? s.tokens.slice(0, 6).join(" ") : null];
+      return new Option(parts.filter((part) => part !== null).join(" · "), i, false, i === state.sequence);
+    }));
+    if (!found.length) { byId("sequence-note").textContent = "No sequence matches the search."; return; }
+    if (!found.some(([, i]) => i === state.sequence)) show(found[0][1]);
+  }
+
+  // --- what happens
+
+  function select(number) {
+    state.mode = number;
+    byId("chosen").textContent = `Mode ${number}: |λ| ${exact(mode().modulus)}`;
+    drawTable(); drawPlane(); drawDecay(); drawText(); drawCourse();
+  }
+  function show(sequence) {
+    state.sequence = sequence;
+    byId("picker").value = sequence;
+    drawText(); drawCourse(); drawEmbedding();
+  }
+  function drawAll() { drawErrors(); drawFits(); select(state.mode); show(state.sequence); }
+
+  function save(name, rows) {
+    const cell = (value) => /[",\n\r]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value);
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n"], { type: "text/csv" }));
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  const step = (by) => select((state.mode + by + page.modes.length) % page.modes.length);
+  byId("previous").onclick = () => step(-1);
+  byId("next").onclick = () => step(1);
+  byId("search").oninput = fillPicker;
+  byId("picker").onchange = (event) => show(Number(event.target.value));
+  byId("modes-csv").onclick = () => save("kann-modes.csv", [["mode", "re", "im", "modulus", "period", "horizon", "residual", "importance"],
+    ...page.modes.map((m) => [m.number, m.re, m.im, m.modulus, m.period ?? "inf", m.horizon ?? "inf", m.residual, m.importance])]);
+  byId("sequence-csv").onclick = () => {
+    const sequence = page.sequences[state.sequence], shown = values(sequence) ?? [];
+    save(`kann-sequence-${state.sequence}.csv`, [["step", "token", `mode ${state.mode} ${state.view}`],
+      ...Array.from({ length: sequence.length }, (_, i) => [i, sequence.tokens ? sequence.tokens[i] : "", shown[i] ?? ""])]);
+  };
+  byId("theme").onclick = () => {
+    const dark = document.documentElement.dataset.theme !== "dark";
+    document.documentElement.dataset.theme = dark ? "dark" : "light";
+    byId("theme").setAttribute("aria-pressed", dark);
+    byId("theme").textContent = dark ? "Light" : "Dark";
+    drawAll();
+  };
+  state.view = views.at(-1)[0];
+  byId("views").append(...views.map(([key, name]) => {
+    const label = document.createElement("label"), button = document.createElement("input");
+    Object.assign(button, { type: "radio", name: "view", value: key, checked: key === state.view, onchange: () => { state.view = key; drawText(); drawCourse(); } });
+    label.append(button, ` ${name}`);
+    return label;
+  }));
+  if (matchMedia("(prefers-color-scheme: dark)").matches) byId("theme").click(); else drawAll();
+  fillPicker();
+  await drawing;
+  byId("plane").on("plotly_click", (event) => { const number = event.points[0].customdata; if (number !== undefined) select(number); });
+  document.documentElement.dataset.ready = "true";
+})();

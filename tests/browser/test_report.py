@@ -1,0 +1,185 @@
+"""The report in a real browser, opened from disk."""
+
+import os
+import shutil
+
+import pytest
+
+from tests.html_pages import NASTY, signal_report, text_report
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+
+READY = "html[data-ready=true]"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reports")
+    return {"text": text_report(folder / "text.html"), "signal": signal_report(folder / "signal.html")}
+
+
+@pytest.fixture
+def visit(browser, files):
+    """Open a report; at the end nothing may have gone wrong, and nothing may have been asked of any network."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    troubles, requests = [], []
+
+    def visit(name):
+        page = context.new_page()
+        page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("dialog", lambda dialog: troubles.append(dialog.message))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(files[name].as_uri())
+        page.wait_for_selector(READY)
+        return page
+
+    yield visit
+    context.close()
+    assert troubles == []
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in requests)
+
+
+def shading(page):
+    return page.eval_on_selector_all("#text span", "words => words.map(word => word.style.background)")
+
+
+def selected(page):
+    return page.get_attribute("#table tbody tr[aria-selected=true]", "data-mode")
+
+
+def test_clicking_an_eigenvalue_selects_its_mode_everywhere(visit):
+    page = visit("text")
+    before, chosen = shading(page), selected(page)
+    # The dots of the last trace are the eigenvalues: click one that is not selected and not covered by another.
+    dots = page.locator("#plane .scatterlayer .trace").last.locator(".points path")
+    numbers = page.evaluate("document.getElementById('plane').data.at(-1).customdata")
+    place = next(i for i, number in enumerate(numbers) if str(number) != chosen)
+    dots.nth(place).scroll_into_view_if_needed()
+    box = dots.nth(place).bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector("#plane .hovertext")
+    page.mouse.down()
+    page.mouse.up()
+    page.wait_for_selector(f"#table tr[data-mode='{numbers[place]}'][aria-selected=true]")
+    assert shading(page) != before
+    assert page.inner_text("#chosen").startswith(f"Mode {numbers[place]}:")
+
+
+def test_rows_are_selected_by_click_and_by_keys(visit):
+    page = visit("text")
+    page.click("#table tbody tr[data-mode='2']")
+    assert selected(page) == "2"
+    page.keyboard.press("Tab")
+    page.focus("#table tbody tr[aria-selected=true]")
+    page.keyboard.press("ArrowDown")
+    assert selected(page) == "3"
+    page.click("#previous")
+    assert selected(page) == "2"
+
+
+def test_the_table_sorts(visit):
+    page = visit("text")
+    modes = "rows => rows.map(row => row.dataset.mode)"
+    first = page.eval_on_selector_all("#table tbody tr", modes)
+    page.click("text=Importance")
+    by_importance = page.eval_on_selector_all("#table tbody tr", modes)
+    values = page.eval_on_selector_all("#table tbody tr", "rows => rows.map(row => Number(row.cells[7].textContent))")
+    assert values == sorted(values, reverse=True)
+    assert by_importance != first
+    page.click("#table thead button:text-is('Mode')")
+    assert page.eval_on_selector_all("#table tbody tr", modes) == first
+    page.click("#table thead button:text-is('Mode ↑')")
+    assert page.eval_on_selector_all("#table tbody tr", modes) == first[::-1]
+
+
+def test_search_and_picker(visit):
+    page = visit("text")
+    assert page.locator("#picker option").count() == 6
+    page.fill("#search", "needle")
+    assert page.locator("#picker option").count() == 1
+    assert page.inner_text("#text").startswith("needle")
+    page.fill("#search", "nowhere")
+    assert page.locator("#picker option").count() == 0
+    assert "No sequence matches" in page.inner_text("#sequence-note")
+    page.fill("#search", "")
+    page.select_option("#picker", "3")
+    assert "33 steps" in page.inner_text("#sequence-note")
+
+
+def test_views_differ(visit):
+    page = visit("text")
+    seen = []
+    for view in ("magnitude", "share", "change"):
+        page.check(f"input[value={view}]")
+        seen.append(tuple(shading(page)))
+    assert len(set(seen)) == 3
+    title = page.get_attribute("#text span:nth-child(3)", "title")
+    assert title.startswith("word2: ")
+    float(title.split(": ")[1])
+
+
+def test_a_token_that_looks_like_markup_is_text(visit):
+    page = visit("text")
+    assert page.inner_text("#text span:nth-child(2)") == NASTY
+    assert page.locator("img").count() == 0
+    assert page.inner_text("h1") == f"Text {NASTY}"
+
+
+def test_dark_and_light(visit):
+    page = visit("text")
+    colour = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(colour)
+    page.click("#theme")
+    assert page.evaluate(colour) != light
+    assert page.get_attribute("#theme", "aria-pressed") == "true"
+    page.click("#theme")
+    assert page.evaluate(colour) == light
+
+
+@pytest.mark.parametrize("button", ["#modes-csv", "#sequence-csv"])
+def test_tables_are_saved(visit, button):
+    page = visit("text")
+    with page.expect_download() as waiting:
+        page.click(button)
+    lines = waiting.value.path().read_text(encoding="utf-8").splitlines()
+    rows = "#table tbody tr" if button == "#modes-csv" else "#text span"
+    assert len(lines) == 1 + page.locator(rows).count()
+
+
+@pytest.mark.parametrize(("kind", "begins"), [("SVG", b"<svg"), ("PNG", b"\x89PNG")])
+def test_figures_are_saved(visit, kind, begins):
+    page = visit("text")
+    page.hover("#decay")
+    with page.expect_download() as waiting:
+        page.click(f"#decay [data-title='Save as {kind}']")
+    assert waiting.value.path().read_bytes().startswith(begins)
+
+
+def test_signals_are_drawn_with_the_selected_modes(visit):
+    page = visit("signal")
+    names = "document.getElementById('course').data.map(trace => trace.name)"
+    assert page.evaluate(names)[:2] == ["signal", "decoded from the states"]
+    assert page.is_hidden("#text")
+    page.check("#table tbody tr[data-mode='2'] input")
+    page.click("#table tbody tr[data-mode='1']")
+    assert page.evaluate(names)[2:] == ["mode 1", "mode 2"]
+
+
+def test_a_narrow_screen_does_not_scroll_sideways(browser, files):
+    page = browser.new_page(viewport={"width": 400, "height": 800})
+    page.goto(files["text"].as_uri())
+    page.wait_for_selector(READY)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.close()
