@@ -12,7 +12,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/python examples/demo.py --out demo
+	$(BIN)/kann demo --out demo
 
 test: $(READY)
 	$(BIN)/python -m pytest --cov=kann --cov-report=term
@@ -35,6 +35,8 @@ bench: $(READY)
 
 reproduce: $(READY)
 	$(BIN)/kann reproduce copy --arch all
+	$(BIN)/kann reproduce ecg --arch all --seeds 5
+	$(BIN)/kann reproduce sentiment --arch all
 
 clean:
 	rm -rf .venv demo runs

@@ -1,0 +1,127 @@
+"""What the command line is given as files, read and checked."""
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kann.errors import KannError
+from kann.moments import Moments
+from kann.operator import Koopman
+from kann.states import States
+
+
+def require_free(path: Path, *, force: bool) -> None:
+    """Refuse to replace what is there."""
+    if path.exists() and not force:
+        raise KannError(f"{path} exists; pass --force to replace it, or another path")
+
+
+def rank(text: str | None) -> int | float | None:
+    """A number of directions, or a share of the variance."""
+    if text is None:
+        return None
+    try:
+        return int(text) if text.strip().isdigit() else float(text)
+    except ValueError:
+        raise KannError(f"--rank {text} is no number; pass one such as 16, or a share such as 0.99") from None
+
+
+def states_or_moments(path: Path) -> States | Moments:
+    """Saved moments, or states of any kind."""
+    is_kann_file = path.suffix == ".npz" and path.exists() and "header" in _names(path)
+    return Moments.load(path) if is_kann_file else States.open(path)
+
+
+def _names(path: Path) -> list[str]:
+    """Names of the arrays in an ``.npz`` file; none if it cannot be read, which whoever reads it next explains."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return list(file.files)
+    except (OSError, ValueError, AttributeError):
+        return []
+
+
+def json_list(path: Path) -> list[Any]:
+    """A list from a JSON file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise KannError(f"{path} is no JSON ({error})") from error
+    if not isinstance(content, list):
+        raise KannError(f"{path} holds no list but {type(content).__name__}; pass one entry for each sequence")
+    return content
+
+
+def model(factory: str, weights: Path | None) -> Any:
+    """The model that ``package.module:factory`` makes, with these weights; modules of this folder are found too."""
+    module, _, name = factory.partition(":")
+    if not name:
+        raise KannError(f"{factory!r} names no function; pass PKG.MODULE:FACTORY, such as mypackage.models:build")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        make: Callable[[], Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise KannError(f"{factory!r} cannot be imported ({error})") from error
+    made = make()
+    if not hasattr(made, "named_modules"):
+        raise KannError(f"{factory!r} returned {type(made).__name__}; it must return a torch module")
+    if weights is not None:
+        _load_weights(made, weights)
+    return made
+
+
+def _load_weights(made: Any, path: Path) -> None:
+    """Weights from a file that cannot run code."""
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.exists():
+        raise FileNotFoundError(f"no weights at {path}")
+    try:
+        named = (
+            load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, weights_only=True, map_location="cpu")
+        )
+        made.load_state_dict(named)
+    except (SafetensorError, RuntimeError, TypeError, ValueError, EOFError) as error:
+        raise KannError(f"{path} does not fit the model ({' '.join(str(error).split())})") from error
+    except Exception as error:  # pickle raises anything at all on a file that is none
+        raise KannError(f"{path} holds no weights ({type(error).__name__})") from error
+
+
+def model_data(path: Path) -> tuple[Any, Any]:
+    """What a model reads, and the lengths of the sequences if they are given."""
+    if not path.exists():
+        raise FileNotFoundError(f"no data at {path}")
+    import torch
+
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        values = loaded["data"] if path.suffix == ".npz" else loaded
+        lengths = loaded["lengths"] if path.suffix == ".npz" and "lengths" in loaded.files else None
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise KannError(f"{path} holds no data ({error}); pass .npy, or .npz with an array 'data'") from error
+    return torch.from_numpy(values), lengths
+
+
+def summary(koopman: Koopman) -> dict[str, Any]:
+    """An operator in numbers."""
+    return {
+        "units": koopman.dim,
+        "rank": koopman.rank,
+        "driven": koopman.drive is not None,
+        "explained": float(koopman.explained.sum()),
+        "condition": koopman.condition,
+        "modes": [
+            {"re": mode.eigenvalue.real, "im": mode.eigenvalue.imag, "modulus": mode.modulus, "residual": mode.residual}
+            for mode in koopman.modes
+        ],
+    }
