@@ -4,14 +4,11 @@ Train, record, fit, measure, draw. `reproduce` does it all for one architecture 
 the network that comes with kann.
 """
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from kann.errors import KannError
 from kann.files import replacing
@@ -20,7 +17,7 @@ from kann.paper.results import Printed, Reproduction, Row, expected, tabulate, v
 from kann.paper.sentiment.corpus import Corpus, load_corpus
 from kann.paper.sentiment.shipped import Pretrained, pretrained
 from kann.paper.sentiment.task import CONFIGS, PRINTED, Config, trained
-from kann.paper.training import require_folder
+from kann.paper.training import repeatable, require_folder
 from kann.progress import progress
 
 if TYPE_CHECKING:
@@ -54,7 +51,7 @@ def reproduce(
         raise KannError("there are no seeds; pass at least one")
     folder = require_folder(Path(out) / (f"{arch}-as-printed" if printed else arch))
     corpus = load_corpus()
-    with without_denormals():
+    with repeatable(threads=None):
         studies = [
             _studied(config, corpus, seed=seed, folder=folder / f"seed-{seed}", device=device)
             for seed in progress(seeds, what=f"sentiment, {arch}", total=len(seeds), unit="seed")
@@ -85,16 +82,6 @@ def _studied(config: Config, corpus: Corpus, *, seed: int, folder: Path, device:
     result.operators.padded.save(folder / "padded.npz")
     result.operators.unpadded.save(folder / "unpadded.npz")
     return result
-
-
-@contextlib.contextmanager
-def without_denormals() -> Iterator[None]:
-    """Take numbers near zero for zero: vanishing gradients would otherwise make a long batch 15 times as slow."""
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 def _printed(arch: str) -> dict[str, Printed]:

@@ -67,6 +67,11 @@ def draw_figures(studies: Sequence[Study], corpus: Corpus, *, folder: Path) -> t
         return save_figures(figures, folder)
 
 
+def _named(modes: Sequence[int]) -> str:
+    """Modes by their numbers."""
+    return f"mode{'s' * (len(modes) > 1)} {', '.join(map(str, modes))}"
+
+
 def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes, colours: str) -> Axes:
     """Words in lines, each on a ground whose shade is its number in [0, 1]."""
     palette, x, y = colormaps[colours], 0, 0
@@ -144,11 +149,10 @@ def words_figure(result: Study, corpus: Corpus) -> Figure:
     koopman, groups = result.operators.padded, result.groups["padded"]
     lines: list[Line] = []
     for kind, modes in (("positive", groups.positive), ("negative", groups.negative)):
-        names = ", ".join(str(j) for j in modes)
         for place in (0, 1):
             ids = corpus.test[chosen_review(result, corpus.test, positive=kind == "positive", place=place)]
             shades = _magnitudes(koopman, _states(result, ids), modes)
-            lines.append((f"a {kind} review projected onto modes {names}", _text(corpus, ids), shades, SHADES[kind]))
+            lines.append((f"a {kind} review projected onto {_named(modes)}", _text(corpus, ids), shades, SHADES[kind]))
     if result.phrases is not None:
         lines += _phrase_lines(result, corpus, 2)
     return _pages(lines)
@@ -191,7 +195,9 @@ def signed_figure(result: Study, corpus: Corpus) -> Figure:
     lines: list[Line] = []
     for positive in (True, False):
         ids = corpus.test[chosen_review(result, corpus.test, positive=positive)]
-        title = f"a {'positive' if positive else 'negative'} review: what each word adds to the logit by modes {modes}"
+        title = (
+            f"a {'positive' if positive else 'negative'} review: what each word adds to the logit by {_named(modes)}"
+        )
         lines.append((title, _text(corpus, ids), _changes(result, ids, modes), SIGNED))
     if result.phrases is not None:
         ids = result.phrases.pairs[0]
@@ -229,7 +235,7 @@ def agreement_figure(result: Study) -> Figure:
     bars = ax.bar(["TP", "TN", "FP", "FN"], [tp, tn, fp, fn], color=[COLOURS[0], COLOURS[0], COLOURS[1], COLOURS[1]])
     ax.bar_label(bars, fontsize=7)
     share = result.numbers["agreement"]
-    ax.set(ylabel="test reviews", title=f"class by the operator and by the network: {100 * share:.2f} % agree")
+    ax.set(ylabel="test reviews", title=f"operator and network agree on {100 * share:.2f} %")
     ax.margins(y=0.12)
     return figure
 
