@@ -109,7 +109,7 @@ CONFIGS = {
         PRINTED["rnn"],
         hidden_rate=0.1,
         orthogonal_start=True,
-        training=Training(iterations=8000, schedule="linear", clip=1.0),
+        training=Training(iterations=16_000, schedule="linear", clip=1.0),
     ),
     "gru": replace(PRINTED["gru"], batch=32, training=Training(iterations=2500, schedule="linear")),
     "lstm": replace(
