@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import kann
 from kann.cli import app
+from kann.files import save_npz
 from tests.html_pages import turning_states
 
 MODEL = """
@@ -95,14 +96,28 @@ def test_record_reads_lengths(run):
         (["fit", "nowhere.zarr", "-o", "n.npz"], "no states at nowhere.zarr"),
         (["fit", "operator.npz", "-o", "n.npz"], "holds kann.Koopman, not kann.Moments"),
         (["fit", "labels.txt.npz", "-o", "n.npz"], "labels.txt.npz"),
+        (["fit", "named.npz", "-o", "n.npz"], "named.npz"),
+        (["fit", "steering.npz", "-o", "n.npz"], "steering.npz holds ␛]0;owned␇"),
         (["fit", "states.zarr"], "operator.npz exists; pass --force"),
         (["fit", "states.zarr", "-o", "n.npz", "--rank", "nine"], "--rank nine is no number"),
         (["fit", "states.zarr", "-o", "n.npz", "--rank", "80"], "rank=80 exceeds"),
         (["fit", "states.zarr", "-o", "n.npz", "--driven"], "driven=True needs the inputs"),
         (["report", "moments.npz", "states.zarr"], "holds kann.Moments, not kann.Koopman"),
         (["report", "operator.npz", "data.npy"], "the operator has 5"),
+        (["report", "operator.npz", "states.zarr", "-o", "folder", "--force"], "folder is a folder"),
+        (["report", "operator.npz", "states.zarr", "--tokens", "numbers.json"], "tokens of sequence 0 are int"),
+        (["report", "operator.npz", "states.zarr", "--tokens", "strings.json"], "tokens of sequence 0 are str"),
+        (["highlight", "Good.", "--html", "folder", "--force"], "folder is a folder"),
         (["report", "operator.npz", "states.zarr", "--tokens", "operator.npz"], "operator.npz is no JSON"),
         (["report", "operator.npz", "states.zarr", "--tokens", "object.json"], "object.json holds no list but dict"),
+        (
+            ["record", "model_for_tests:build", "--data", "labels.txt.npz", "-o", "n.zarr"],
+            "labels.txt.npz holds no data",
+        ),
+        (["record", "model_for_tests:build", "--data", "named.npz", "-o", "n.zarr"], "named.npz holds no data"),
+        (["record", "model_for_tests:build", "--data", "named.npy", "-o", "n.zarr"], "named.npy holds no data"),
+        (["record", "model_for_tests:build", "--data", "words.npy", "-o", "n.zarr"], "words.npy holds no data"),
+        (["record", ":build", "--data", "data.npy", "-o", "n.zarr"], "names no function"),
         (["record", "model_for_tests", "--data", "data.npy", "-o", "n.zarr"], "names no function"),
         (["record", "model_for_tests:absent", "--data", "data.npy", "-o", "n.zarr"], "cannot be imported"),
         (["record", "no_such_module:f", "--data", "data.npy", "-o", "n.zarr"], "cannot be imported"),
@@ -124,13 +139,21 @@ def test_record_reads_lengths(run):
         ),
         (
             ["record", "model_for_tests:build", "--data", "data.npy", "-o", "n.zarr", "--layer", "*"],
-            "names several layers",
+            "may name several layers",
         ),
     ],
 )
 def test_bad_input_is_told_in_one_line(run, tmp_path, arguments, message):
     (tmp_path / "object.json").write_text("{}")
     (tmp_path / "labels.txt.npz").write_bytes(b"no archive")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thesis.txt").touch()
+    (tmp_path / "numbers.json").write_text("[1, 1, 1, 1, 1, 1]")
+    (tmp_path / "strings.json").write_text(json.dumps(["a" * length for length in range(30, 36)]))
+    (tmp_path / "named.npz").write_bytes((tmp_path / "data.npy").read_bytes())
+    (tmp_path / "named.npy").write_bytes((tmp_path / "data.npz").read_bytes())
+    np.save("words.npy", np.array([["a", "b"]]))
+    save_npz("steering.npz", kind="\x1b]0;owned\x07", version=1, arrays={})
     torch.save({"weight": torch.zeros(1)}, "other.pt")
     result = run(*arguments)
     assert result.exit_code == 1
@@ -139,6 +162,16 @@ def test_bad_input_is_told_in_one_line(run, tmp_path, arguments, message):
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "report.html").exists()
     assert not (tmp_path / "n.npz").exists()
+    assert (tmp_path / "folder" / "thesis.txt").exists()
+    assert "\x1b" not in result.output
+
+
+def test_json_has_no_infinity(run):
+    np.save("eye.npy", np.eye(3)[None])
+    with pytest.warns(kann.ConditionWarning):
+        result = run("fit", "eye.npy", "-o", "n.npz", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["condition"] is None
 
 
 def test_debug_shows_the_traceback(run):

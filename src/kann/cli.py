@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import kann
 from kann.errors import KannError
+from kann.visible import visible
 
 try:
     import typer
 except ImportError as error:
-    raise ImportError("the command line needs typer and rich: pip install 'kann[paper]'") from error
+    raise ImportError("the command line needs typer and rich: pip install 'kann[cli]'") from error
 
 if TYPE_CHECKING:
     from kann.paper.results import Reproduction
@@ -103,16 +104,16 @@ def record(
     as_json: AsJson = False,
 ) -> None:
     """Run a model over data and write the hidden states of a layer to a store."""
-    with _one_line_errors():
+    with _one_line_errors(f"interrupted; what was finished is in {out}; pass --force to start anew"):
         import kann.loading as loading
 
         loading.require_free(out, force=force)
+        if layer is not None and any(sign in layer for sign in "*?["):
+            raise KannError(f"--layer {layer} may name several layers; pass one, or call kann.record from Python")
         model, (values, lengths) = loading.model(factory, weights), loading.model_data(data)
         states = kann.record(
             model, values, lengths=lengths, layer=layer, state=state, inputs=inputs, batch_size=batch_size, into=out
         )
-        if not isinstance(states, kann.States):
-            raise KannError(f"--layer {layer} names several layers; pass one, or call kann.record from Python")
         numbers = {"sequences": len(states), "states": int(states.lengths.sum()), "units": states.dim, "path": str(out)}
         _say(numbers, f"{states!r}\n{out}", as_json=as_json)
 
@@ -128,7 +129,7 @@ def fit(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit the operator of recorded states, write it, and print its leading modes."""
+    """Fit the operator of recorded states, write it, and print its leading eigenvalues; all modes with --json."""
     with _one_line_errors():
         import kann.loading as loading
 
@@ -199,7 +200,7 @@ def demo(
 
 
 def _say(numbers: dict[str, Any], text: str, *, as_json: bool) -> None:
-    typer.echo(json.dumps(numbers) if as_json else text)
+    typer.echo(json.dumps(numbers, allow_nan=False) if as_json else text)
 
 
 @reproduce.command(
@@ -263,7 +264,7 @@ def sentiment(
 
 def _reproduce(task: str, arch: StrEnum, **settings: Any) -> None:
     """Run an experiment for one architecture or for all, and print its tables."""
-    with _one_line_errors():
+    with _one_line_errors("interrupted; run the same command again to go on"):
         experiment = importlib.import_module(f"kann.paper.{task}")
         for each in [arch] if arch != "all" else [other for other in type(arch) if other != "all"]:
             _show(experiment.reproduce(each.value, **settings))
@@ -299,7 +300,7 @@ def path(name: DataName) -> None:
 
 
 @contextlib.contextmanager
-def _one_line_errors() -> Iterator[None]:
+def _one_line_errors(interrupted: str = "interrupted") -> Iterator[None]:
     """Say what went wrong in one line, without a traceback unless asked for, and exit with status 1."""
     if DEBUG.get():
         yield
@@ -312,13 +313,13 @@ def _one_line_errors() -> Iterator[None]:
         raise typer.Exit(1) from None
     except ImportError as error:
         remedy = "" if "pip install" in str(error) else "; pip install 'kann[paper]'"
-        typer.echo(f"error: {error}{remedy}", err=True)
+        typer.echo(f"error: {visible(str(error))}{remedy}", err=True)
         raise typer.Exit(1) from None
     except (KannError, OSError) as error:
-        typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+        typer.echo(f"error: {visible(' '.join(str(error).split()))}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        typer.echo("interrupted; run the same command again to go on", err=True)
+        typer.echo(interrupted, err=True)
         raise typer.Exit(130) from None
 
 

@@ -36,7 +36,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _move(source: Path, target: Path) -> None:
-    """Put ``source`` where ``target`` is; a folder that stands there moves aside first and is then removed."""
+    """Put ``source`` where ``target`` is; a folder that a folder replaces moves aside first and is then removed."""
+    if target.is_dir() and not source.is_dir():
+        raise KannError(f"{target} is a folder; pass the name of a file")
     if not target.is_dir():
         os.replace(source, target)
         return
@@ -84,7 +86,10 @@ def load_npz(path: str | os.PathLike[str], *, kind: str, version: int) -> dict[s
 def read_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
     """All arrays of an ``.npz`` file; nothing that is pickled."""
     # numpy leaves the file open when it is no archive, hence a handle of our own.
-    with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+    with open(path, "rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise ValueError("it holds one bare array, as .npy files do")
         return {name: archive[name] for name in archive.files}
 
 

@@ -2,7 +2,9 @@
 
 import importlib
 import json
+import math
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,13 @@ from typing import Any
 import numpy as np
 
 from kann.errors import KannError
+from kann.files import read_npz
 from kann.moments import Moments
 from kann.operator import Koopman
 from kann.states import States
+
+UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, AttributeError, zipfile.BadZipFile)
+"""What numpy raises on files that are not what their names say."""
 
 
 def require_free(path: Path, *, force: bool) -> None:
@@ -40,9 +46,9 @@ def states_or_moments(path: Path) -> States | Moments:
 def _names(path: Path) -> list[str]:
     """Names of the arrays in an ``.npz`` file; none if it cannot be read, which whoever reads it next explains."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return list(file.files)
-    except (OSError, ValueError, AttributeError):
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            return list(archive.files)
+    except UNREADABLE:
         return []
 
 
@@ -60,13 +66,13 @@ def json_list(path: Path) -> list[Any]:
 def model(factory: str, weights: Path | None) -> Any:
     """The model that ``package.module:factory`` makes, with these weights; modules of this folder are found too."""
     module, _, name = factory.partition(":")
-    if not name:
+    if not module or not name:
         raise KannError(f"{factory!r} names no function; pass PKG.MODULE:FACTORY, such as mypackage.models:build")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
         make: Callable[[], Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise KannError(f"{factory!r} cannot be imported ({error})") from error
     made = make()
     if not hasattr(made, "named_modules"):
@@ -104,12 +110,14 @@ def model_data(path: Path) -> tuple[Any, Any]:
     import torch
 
     try:
-        loaded = np.load(path, allow_pickle=False)
-        values = loaded["data"] if path.suffix == ".npz" else loaded
-        lengths = loaded["lengths"] if path.suffix == ".npz" and "lengths" in loaded.files else None
-    except (OSError, ValueError, KeyError, EOFError) as error:
+        if path.suffix == ".npz":
+            arrays = read_npz(path)
+        else:
+            with open(path, "rb") as file:  # numpy leaves it open when it is something else
+                arrays = {"data": np.load(file, allow_pickle=False)}
+        return torch.from_numpy(arrays["data"]), arrays.get("lengths")
+    except UNREADABLE as error:
         raise KannError(f"{path} holds no data ({error}); pass .npy, or .npz with an array 'data'") from error
-    return torch.from_numpy(values), lengths
 
 
 def summary(koopman: Koopman) -> dict[str, Any]:
@@ -119,7 +127,7 @@ def summary(koopman: Koopman) -> dict[str, Any]:
         "rank": koopman.rank,
         "driven": koopman.drive is not None,
         "explained": float(koopman.explained.sum()),
-        "condition": koopman.condition,
+        "condition": koopman.condition if math.isfinite(koopman.condition) else None,  # JSON has no infinity
         "modes": [
             {"re": mode.eigenvalue.real, "im": mode.eigenvalue.imag, "modulus": mode.modulus, "residual": mode.residual}
             for mode in koopman.modes
