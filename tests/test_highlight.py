@@ -12,7 +12,8 @@ from rich.console import Console
 import kann
 from kann import zoo
 from kann.errors import KannError
-from kann.highlight import DIRECTION_MARKS, page, read_text, shade, show, views, visible, write_page
+from kann.highlight import page, read_text, shade, show, views, write_page
+from kann.visible import DIRECTION_MARKS, visible
 
 SENTENCE = "The plot is not bad at all, and the acting is amazing. The ending was awful."
 
@@ -143,9 +144,11 @@ def test_colours_tell_the_direction(model):
 
 
 def test_without_colour_numbers_stand_behind_words(model):
-    text = printed(shade(SENTENCE, model=model))
-    assert re.search(r"amazing\[\+\d\.\d\]", text)
-    assert re.search(r"awful\[-\d\.\d\]", text)
+    shading = shade(SENTENCE, model=model)
+    text = printed(shading)
+    for word in ("amazing", "awful"):
+        change = shading.changes[shading.words.index(word)]
+        assert re.search(rf"{word}\[([+-]\d\.\d)\]", text)[1] == f"{change:+.1f}"
     assert "\x1b" not in text
 
 

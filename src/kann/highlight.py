@@ -6,7 +6,6 @@
 import html
 import math
 import os
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from kann.errors import KannError
 from kann.explain import contributions, magnitude
 from kann.files import replacing
 from kann.typing import Array, Float
+from kann.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,9 +38,6 @@ FAINT = 0.08
 UP, DOWN, STRONG = (240, 150, 40), (95, 155, 235), (175, 135, 215)
 """Orange raises the logit, blue lowers it, violet is a large magnitude. Orange and blue are told apart by everybody.
 Black letters have a contrast of at least 7 on all three."""
-
-DIRECTION_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""They change the order in which what follows is displayed; letters that run from right to left need none of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -169,38 +166,38 @@ def _from_0_to_1(values: Float[Array, " t"]) -> Float[Array, " t"]:
     return (values - values.min()) / max(float(np.ptp(values)), 1e-12)
 
 
-def visible(text: str) -> str:
-    """The same text without anything that would steer a terminal instead of being displayed.
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class View:
+    """One way to show the words."""
 
-    Control characters become their pictures (U+2400 and the like), line breaks stay, tabs become spaces. Marks that
-    turn the direction of text are dropped; letters from right to left need none.
-    """
-    return "".join(map(_visible, text.replace("\r\n", "\n")))
+    title: str
+    values: Float[Array, " t"]
+    """A number for each word."""
+    full: float
+    """The number that gets the full colour."""
+    signed: bool
 
+    def shade(self, word: int) -> float:
+        """The number of a word as a share of the full one."""
+        return float(self.values[word]) / self.full
 
-def _visible(sign: str) -> str:
-    if sign in "\n\u2028\u2029\x85":
-        return "\n"
-    if sign == "\t":
-        return " "
-    if sign in DIRECTION_MARKS:
-        return ""
-    kind = unicodedata.category(sign)
-    if kind == "Cc":
-        return chr(0x2400 + ord(sign)) if ord(sign) < 0x20 else ("\u2421" if sign == "\x7f" else "\ufffd")
-    return "\ufffd" if kind == "Cs" else sign  # a lone surrogate is half a sign
+    def number(self, word: int) -> str:
+        """The number of a word as text."""
+        return f"{self.values[word]:+.1f}" if self.signed else f"{self.values[word]:.1f}"
 
 
-def views(shading: Shading) -> list[tuple[str, Float[Array, " t"], bool]]:
-    """What is shown: a title, a number for each word from −1 to 1, and whether it is signed."""
+def views(shading: Shading) -> list[View]:
+    """What is shown: all modes together, then each mode, what it adds and how strong it is."""
     pushes = [shading.changes, *(mode.changes for mode in shading.modes)]
     largest = max([FULL, *(float(np.abs(push).max()) for push in pushes if len(push))])
-    shown = [("what each word adds to the logit, all modes together", shading.changes / largest, True)]
+    together = "what each word adds to the logit, all modes together"
+    shown = [View(title=together, values=shading.changes, full=largest, signed=True)]
     for each in shading.modes:
         doubt = "" if each.residual <= TRUSTED else ", doubtful"
         name = f"mode {each.mode}, λ = {_number(each.eigenvalue)}, residual {each.residual:.2f}{doubt}"
-        shown.append((f"{name}: what each word adds to the logit", each.changes / largest, True))
-        shown.append((f"{name}: magnitude after each word", each.magnitudes, False))
+        adds, strength = f"{name}: what each word adds to the logit", f"{name}: magnitude after each word"
+        shown.append(View(title=adds, values=each.changes, full=largest, signed=True))
+        shown.append(View(title=strength, values=each.magnitudes, full=1.0, signed=False))
     return shown
 
 
@@ -240,18 +237,17 @@ def show(shading: Shading, console: "Console | None" = None) -> None:
     if not shading.spans:
         return
     pieces = _pieces(shading)
-    for title, values, signed in views(shading):
+    for view in views(shading):
         line = Text(overflow="fold")
-        for piece, number in pieces:
-            value = 0.0 if number is None else float(values[number])
-            if number is None or abs(value) < FAINT:
+        for piece, word in pieces:
+            if word is None or abs(view.shade(word)) < FAINT:
                 line.append(piece)
             elif console.color_system is None:
-                line.append(f"{piece}[{value:+.1f}]" if signed else f"{piece}[{value:.1f}]")
+                line.append(f"{piece}[{view.number(word)}]")
             else:
-                line.append(piece, style=f"black on {_rgb(value, signed=signed)}")
+                line.append(piece, style=f"black on {_rgb(view.shade(word), signed=view.signed)}")
         console.print()
-        console.print(Text(title, style="dim"))
+        console.print(Text(view.title, style="dim"))
         console.print(line)
 
 
@@ -286,22 +282,21 @@ def page(shading: Shading) -> str:
     """A web page that needs nothing else; every sign of the text is escaped."""
     pieces = _pieces(shading)
     sections = "\n".join(
-        f'<h2>{html.escape(title)}</h2>\n<p class="text" dir="auto">{_spans(shading, pieces, values, signed)}</p>'
-        for title, values, signed in (views(shading) if shading.spans else [])
+        f'<h2>{html.escape(view.title)}</h2>\n<p class="text" dir="auto">{_spans(shading, pieces, view)}</p>'
+        for view in (views(shading) if shading.spans else [])
     )
     return PAGE.format(verdict=html.escape(shading.verdict), sections=sections)
 
 
-def _spans(shading: Shading, pieces: Sequence[tuple[str, int | None]], values: Float[Array, " t"], signed: bool) -> str:
+def _spans(shading: Shading, pieces: Sequence[tuple[str, int | None]], view: View) -> str:
     parts = []
-    for piece, number in pieces:
-        if number is None:
+    for piece, word in pieces:
+        if word is None:
             parts.append(html.escape(piece))
             continue
-        value = float(values[number])
-        ground = _rgb(value, signed=signed)
-        name = ' class="unknown"' if shading.unknown[number] else ""
-        note = f"{value:+.2f}, logit {shading.logits[number]:+.2f}"
+        ground = _rgb(view.shade(word), signed=view.signed)
+        name = ' class="unknown"' if shading.unknown[word] else ""
+        note = f"{view.values[word]:+.2f}, logit {shading.logits[word]:+.2f}"
         parts.append(f'<span{name} style="background:{ground}" title="{note}">{html.escape(piece)}</span>')
     return "".join(parts)
 
