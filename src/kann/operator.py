@@ -14,7 +14,7 @@ from kann.files import load_npz, save_npz
 from kann.moments import Moments, centred, require_pairs
 from kann.regression import Coordinates, regress
 from kann.rows import MappedRows
-from kann.spectrum import Mode, decompose, modes, residuals
+from kann.spectrum import DOUBTFUL, TRUSTED, Mode, decompose, modes, residuals
 from kann.states import States, as_states
 from kann.typing import AnyArray, Array, Complex, Float
 
@@ -131,7 +131,8 @@ class Koopman:
             for i, mode in enumerate(self.modes[:8])
         ]
         head = ("mode", "λ", "|λ|", "period", "horizon", "residual")
-        return notebook.spectrum(self.eigenvalues, self.residuals) + notebook.table(repr(self), head, rows)
+        drawing = notebook.spectrum(self.eigenvalues, self.residuals, trusted=TRUSTED, doubtful=DOUBTFUL)
+        return drawing + notebook.table(repr(self), head, rows)
 
     def _states(self, h: AnyArray) -> Float[Array, "... d"]:
         h = as_numpy(h)

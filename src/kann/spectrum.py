@@ -15,6 +15,12 @@ ILL_CONDITIONED = 1e8
 SAME_MODULUS = 1e-9
 """Moduli that agree to this are called equal when modes are sorted, so that rounding does not decide the order."""
 
+TRUSTED = 0.1
+"""Residual up to which an eigenvalue is called the network's own."""
+
+DOUBTFUL = 0.5
+"""Residual from which it is called an artefact of the finite basis."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Mode:

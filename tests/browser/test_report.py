@@ -114,6 +114,7 @@ def test_search_and_picker(visit):
     assert page.locator("#picker option").count() == 0
     assert "No sequence matches" in page.inner_text("#sequence-note")
     page.fill("#search", "")
+    assert "No sequence matches" not in page.inner_text("#sequence-note")
     page.select_option("#picker", "3")
     assert "33 steps" in page.inner_text("#sequence-note")
 
@@ -133,7 +134,9 @@ def test_views_differ(visit):
 def test_a_token_that_looks_like_markup_is_text(visit):
     page = visit("text")
     assert page.inner_text("#text span:nth-child(2)") == NASTY
-    assert page.locator("img").count() == 0
+    assert page.locator("img, svg a").count() == 0
+    assert NASTY in page.text_content("#embedding .legend")
+    assert NASTY in page.text_content("#errors .legend")
     assert page.inner_text("h1") == f"Text {NASTY}"
 
 
@@ -148,13 +151,15 @@ def test_dark_and_light(visit):
     assert page.evaluate(colour) == light
 
 
-@pytest.mark.parametrize("button", ["#modes-csv", "#sequence-csv"])
-def test_tables_are_saved(visit, button):
+@pytest.mark.parametrize(
+    ("button", "rows"),
+    [("#modes-csv", "#table tbody tr"), ("#sequence-csv", "#text span"), ("#fits-csv", "#fits tbody tr")],
+)
+def test_tables_are_saved(visit, button, rows):
     page = visit("text")
     with page.expect_download() as waiting:
         page.click(button)
     lines = waiting.value.path().read_text(encoding="utf-8").splitlines()
-    rows = "#table tbody tr" if button == "#modes-csv" else "#text span"
     assert len(lines) == 1 + page.locator(rows).count()
 
 
@@ -174,7 +179,14 @@ def test_signals_are_drawn_with_the_selected_modes(visit):
     assert page.is_hidden("#text")
     page.check("#table tbody tr[data-mode='2'] input")
     page.click("#table tbody tr[data-mode='1']")
+    page.wait_for_selector("#course .legend :text('mode 1')")  # charts are drawn soon, not at once
     assert page.evaluate(names)[2:] == ["mode 1", "mode 2"]
+
+
+def test_no_button_sends_a_chart_anywhere(visit):
+    page = visit("text")
+    titles = page.eval_on_selector_all(".modebar-btn", "all => all.map(button => button.dataset.title)")
+    assert set(titles) == {"Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes", "Save as SVG", "Save as PNG"}
 
 
 def test_a_narrow_screen_does_not_scroll_sideways(browser, files):

@@ -41,7 +41,7 @@ def report(
     koopman: Koopman,
     states: Any,
     *,
-    tokens: Sequence[Sequence[str]] | None = None,
+    tokens: Sequence[Any] | None = None,
     signals: Sequence[AnyArray] | None = None,
     readout: Readout | None = None,
     decode: Callable[[Any], Any] | None = None,
@@ -77,8 +77,11 @@ def report(
     title, about
         The heading, and a paragraph about network and data.
     modes
-        For how many modes, the most important ones, sequences are shown.
+        For how many modes sequences are shown: half of them the slowest, the others the most important of the rest.
     """
+    path = Path(path)
+    if path.is_dir():
+        raise KannError(f"{path} is a folder; pass the name of a file")
     states = as_states(states)
     importance = content.mode_importance(koopman, states)
     material = Material(
@@ -92,12 +95,11 @@ def report(
         classes=classes,
         others=dict(others or {}),
         fixed_points=fixed_points,
-        shown=content.most_important(importance, modes),
+        shown=content.worth_showing(importance, modes),
     )
     page, tables = _page(material, importance, driven, title=title, about=about)
-    path = Path(path)
     with replacing(path) as temporary:
-        temporary.write_text(_html(page, tables), encoding="utf-8")
+        temporary.write_text(_html(page, tables), encoding="utf-8", errors="replace")
     return path
 
 
@@ -162,6 +164,11 @@ def _per_sequence(values: Sequence[Any] | None, states: States, what: str) -> li
 
 def _require_aligned(values: Sequence[Any], states: States, what: str) -> None:
     """Refuse what does not have one entry for each state."""
+    odd = next((i for i, own in enumerate(values) if isinstance(own, str) or not hasattr(own, "__len__")), None)
+    if odd is not None:
+        raise KannError(
+            f"{what} of sequence {odd} are {type(values[odd]).__name__}; pass a list with one for each state"
+        )
     if len(values) != len(states):
         raise KannError(
             f"there are {what} for {len(values)} sequences and states for {len(states)}; pass one list each"
@@ -171,7 +178,7 @@ def _require_aligned(values: Sequence[Any], states: States, what: str) -> None:
             raise KannError(f"sequence {i} has {length} states and {len(own)} {what}; pass one for each state")
 
 
-def _tokens(values: Sequence[Sequence[Any]] | None, states: States) -> list[list[str]] | None:
+def _tokens(values: Sequence[Any] | None, states: States) -> list[list[str]] | None:
     if values is None:
         return None
     _require_aligned(values, states, "tokens")
@@ -183,4 +190,7 @@ def _signals(values: Sequence[AnyArray] | None, states: States) -> list[Any] | N
         return None
     arrays = [as_numpy(value) for value in values]
     _require_aligned(arrays, states, "samples")
+    for i, array in enumerate(arrays):
+        if not np.isfinite(array).all():
+            raise KannError(f"the signal of sequence {i} holds NaN or Inf; pass finite samples")
     return [np.asarray(array, dtype=np.float64).reshape(len(array), -1) for array in arrays]

@@ -9,15 +9,19 @@ import numpy as np
 
 from kann.arrays import as_numpy
 from kann.errors import KannError
-from kann.explain import Readout, contributions, decide, magnitude, read_out, reconstruct
+from kann.explain import Readout, decide, importance, magnitude, project, read_out, reconstruct
 from kann.fidelity import agreement, relative_error
 from kann.html.packing import Packed, pack
 from kann.operator import Koopman
+from kann.spectrum import TRUSTED
 from kann.states import States
 from kann.typing import AnyArray, Array, Float, Int
 
 TIMES = 400
 """Points of a curve over time: more cannot be told apart on a screen."""
+
+SLOW = 0.99
+"""Modulus above which a mode is called slow."""
 
 EMBEDDED = 3000
 """States in the PCA picture: more only cover each other."""
@@ -38,24 +42,22 @@ class Material:
     others: Mapping[str, Koopman]
     fixed_points: Any
     shown: tuple[int, ...]
-    """Numbers of the modes that sequences are shown for, the most important ones."""
+    """Numbers of the modes that sequences are shown for."""
 
     @property
-    def linear(self) -> tuple[AnyArray, AnyArray | None] | None:
-        """Weight and bias of the readout, if it is linear."""
+    def linear(self) -> AnyArray | None:
+        """The weight of the readout, (outputs, units), if it is linear."""
         weight = getattr(self.readout, "weight", None)
-        return None if weight is None or weight.ndim != 2 else (weight, getattr(self.readout, "bias", None))
+        return None if weight is None or weight.ndim != 2 else weight
 
 
 def mode_importance(koopman: Koopman, states: States) -> Float[Array, " m"]:
     """ξ of each mode: that of its eigenvectors together."""
-    total = np.zeros(koopman.rank)
-    for start, stop in states.ranges():
-        total += magnitude(koopman, states.values[start:stop]).sum(axis=0)
-    return np.array([total[list(mode.indices)].sum() for mode in koopman.modes]) / len(states)
+    by_vector = importance(koopman, states)
+    return np.array([by_vector[list(mode.indices)].sum() for mode in koopman.modes])
 
 
-def mode_rows(koopman: Koopman, importance: Float[Array, " m"]) -> list[dict[str, Any]]:
+def mode_rows(koopman: Koopman, shares: Float[Array, " m"]) -> list[dict[str, Any]]:
     """One line for each mode, by decreasing modulus."""
     return [
         {
@@ -69,7 +71,7 @@ def mode_rows(koopman: Koopman, importance: Float[Array, " m"]) -> list[dict[str
             "residual": mode.residual,
             "importance": float(share),
         }
-        for number, (mode, share) in enumerate(zip(koopman.modes, importance, strict=True))
+        for number, (mode, share) in enumerate(zip(koopman.modes, shares, strict=True))
     ]
 
 
@@ -104,8 +106,8 @@ def fit_numbers(material: Material, koopman: Koopman) -> dict[str, Any]:
         "times": errors_over_time(koopman, states),
         "agreement": None,
         "condition": _finite(koopman.condition),
-        "slow": sum(len(mode.indices) for mode in koopman.modes if mode.modulus > 0.99),
-        "trusted": sum(mode.residual < 0.1 for mode in koopman.modes),
+        "slow": sum(mode.modulus > SLOW for mode in koopman.modes),
+        "trusted": sum(mode.residual <= TRUSTED for mode in koopman.modes),
         "modes": len(koopman.modes),
         "eigenvalues": [[value.real, value.imag] for value in koopman.eigenvalues.tolist()],
     }
@@ -160,19 +162,21 @@ def shares(material: Material) -> Packed | None:
     """
     if material.linear is None:
         return None
-    weight, bias = material.linear
-    winners = _classes(material)
+    koopman = material.koopman
+    weight = as_numpy(material.linear).astype(np.float64)
+    if len(weight) > 1:
+        weight = weight - weight.mean(axis=0)
+    gains = koopman.left @ (koopman.basis.T @ weight.T)  # (r, o)
+    winners = _classes(material) if len(weight) > 1 else None
     rows = np.repeat(np.zeros(len(material.states), int) if winners is None else winners, material.states.lengths)
-    single = as_numpy(weight).shape[0] == 1
+    groups = [list(koopman.modes[number].indices) for number in material.shown]
 
-    def of(h: Float[Array, "n d"], start: int) -> AnyArray:
-        parts = contributions(material.koopman, h, weight, bias).modes[:, list(material.shown)]
-        if single:
-            return parts[..., 0]
-        chosen = np.take_along_axis(parts, rows[start : start + len(h), None, None], axis=2)[..., 0]
-        return chosen - parts.mean(axis=2)
+    def of(h: Any, start: int) -> AnyArray:
+        parts = project(koopman, h)
+        own = gains.T[rows[start : start + len(h)]]  # (n, r): that of the output of each row
+        return np.stack([(parts[:, group] * own[:, group]).sum(axis=1).real for group in groups], axis=1)
 
-    return pack(_blocks(material, of))
+    return pack(_blocks(material, of), wide=True)
 
 
 def _blocks(material: Material, of: Callable[[Any, int], Float[Array, "n m"]]) -> Float[Array, "n m"]:
@@ -205,6 +209,8 @@ def _first_channel(values: Any, length: int) -> Float[Array, " t"]:
     values = as_numpy(values)
     if values.shape[:1] != (length,):
         raise KannError(f"decode= gave shape {values.shape} for {length} states; return (T,) or (T, channels)")
+    if not np.isfinite(values).all():
+        raise KannError("decode= gave NaN or Inf; it must return finite numbers")
     return values.reshape(length, -1)[:, 0].astype(np.float64)
 
 
@@ -214,7 +220,9 @@ def embedding(material: Material) -> dict[str, Any]:
     picked = np.unique(np.linspace(0, len(states.values) - 1, EMBEDDED).astype(int))
     h = np.concatenate([as_numpy(states.values[int(i) : int(i) + 1]) for i in picked]).astype(np.float64)
     mean = h.mean(axis=0)
-    axes = np.linalg.svd(h - mean, full_matrices=False)[2][:2]
+    axes = np.zeros((2, h.shape[1]))  # a single unit has one component alone
+    found_axes = np.linalg.svd(h - mean, full_matrices=False)[2][:2]
+    axes[: len(found_axes)] = found_axes
     owner = np.searchsorted(states.starts, picked, side="right") - 1
     points = None
     if material.fixed_points is not None:
@@ -231,6 +239,8 @@ def embedding(material: Material) -> dict[str, Any]:
     }
 
 
-def most_important(importance: Float[Array, " m"], count: int) -> tuple[int, ...]:
-    """Numbers of the most important modes, in the order of the table."""
-    return tuple(sorted(np.argsort(-importance, kind="stable")[:count].tolist()))
+def worth_showing(shares: Float[Array, " m"], count: int) -> tuple[int, ...]:
+    """Numbers of modes: half of them the slowest, the others the most important of the rest."""
+    slowest = list(range(min(len(shares), (count + 1) // 2)))
+    rest = [number for number in np.argsort(-shares, kind="stable").tolist() if number not in slowest]
+    return tuple(sorted([*slowest, *rest[: count - len(slowest)]]))

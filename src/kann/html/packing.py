@@ -38,7 +38,9 @@ def pack(values: Float[Array, "n m"], *, wide: bool = False) -> Packed:
 
 def zipped_json(content: Any) -> str:
     """JSON, packed: whatever is in it, nothing can end the element that it stands in."""
-    return zipped(json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode())
+    return zipped(
+        json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+    )
 
 
 def zipped(data: bytes) -> str:

@@ -28,9 +28,11 @@
 
   const digits = (value, count = 4) => value === null ? "∞" : Number(value.toPrecision(count)).toString();
   const mode = () => page.modes[state.mode];
+  // Plotly reads names as markup; these are text.
+  const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
   const exact = (value) => value.toFixed(4);
   const eigenvalue = (m) => m.pair ? `${exact(m.re)} ± ${exact(m.im)}i` : exact(m.re);
-  const colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"];
+  const colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#F0E442", "#332288"];
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const selection = () => [...new Set([state.mode, ...state.kept])];
 
@@ -57,14 +59,15 @@
     while (waiting.size) {
       const [id, [traces, layout]] = waiting.entries().next().value;
       waiting.delete(id);
-      await Plotly.react(id, traces, frame(layout), { responsive: true, displaylogo: false,
-        modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "autoScale2d"], modeBarButtonsToAdd: [saver(id, "svg"), saver(id, "png")] });
+      // The buttons are listed one by one: Plotly's own list has one that would upload the chart.
+      const buttons = [["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"], [saver(id, "svg"), saver(id, "png")]];
+      await Plotly.react(id, traces, frame(layout), { responsive: true, displaylogo: false, modeBarButtons: buttons });
     }
   }
 
   function drawErrors() {
     const traces = [["this operator", page.fit], ["reading the inputs", page.driven], ...Object.entries(page.others)]
-      .filter(([, fit]) => fit).map(([name, fit], i) => ({ name, x: fit.times.step, y: fit.times.error, mode: "lines",
+      .filter(([, fit]) => fit).map(([name, fit], i) => ({ name: plain(name), x: fit.times.step, y: fit.times.error, mode: "lines",
         line: { color: colours[i % colours.length], dash: ["solid", "dash", "dot", "dashdot"][i % 4] } }));
     draw("errors", traces, { showlegend: traces.length > 1, legend: { orientation: "h", y: 1.15 },
       xaxis: axis("step"), yaxis: axis("relative error", { type: "log" }) });
@@ -75,7 +78,7 @@
     const most = Math.max(...page.modes.map((m) => m.importance), 1e-300);
     const dots = page.modes.flatMap((m) => m.pair ? [[m, 1], [m, -1]] : [[m, 1]]);
     const size = ([m]) => 7 + 17 * Math.sqrt(m.importance / most);
-    const others = Object.entries(page.others).map(([name, fit], i) => ({ name, x: fit.eigenvalues.map((v) => v[0]),
+    const others = Object.entries(page.others).map(([name, fit], i) => ({ name: plain(name), x: fit.eigenvalues.map((v) => v[0]),
       y: fit.eigenvalues.map((v) => v[1]), mode: "markers", marker: { symbol: "x", size: 6, color: colours[(i + 1) % colours.length] } }));
     draw("plane", [
       { x: angles.map(Math.cos), y: angles.map(Math.sin), mode: "lines", hoverinfo: "skip", line: { color: style("--soft"), width: 1 } },
@@ -108,24 +111,27 @@
     const add = (name, y, extra) => traces.push({ name, x: steps, y, mode: "lines", ...extra });
     if (tables.signal) add("signal", tables.signal.column(0, start, length), { line: { color: style("--soft") } });
     if (tables.whole) add("decoded from the states", tables.whole.column(0, start, length), { line: { color: style("--ink"), dash: "dot" } });
-    const table = tables.signal ? tables.alone : tables[state.view === "magnitude" ? "magnitude" : "share"];
+    const table = tables.alone ?? tables[state.view === "magnitude" ? "magnitude" : "share"];
     selection().forEach((number, i) => {
       const place = page.shown.indexOf(number);
       if (table && place >= 0) add(`mode ${number}`, table.column(place, start, length), { line: { color: colours[i % colours.length] } });
     });
-    byId("course-caption").textContent = tables.signal ? "The signal, what is decoded from the states, and from each selected mode alone"
+    byId("course-caption").textContent = tables.alone ? "The signal, what is decoded from the states, and from each selected mode alone"
+      : tables.signal ? "The signal, and the selected modes over the sequence"
       : `${state.view === "magnitude" ? "Magnitude" : "Share of the output"} of the selected modes over the sequence`;
     draw("course", traces, { showlegend: true, legend: { orientation: "h", y: 1.15 }, xaxis: axis("step"),
-      yaxis: axis(tables.signal ? "signal" : state.view === "magnitude" ? "magnitude" : "share") });
+      yaxis: axis(tables.alone ? "signal" : state.view === "magnitude" ? "magnitude" : "share") });
   }
 
   function drawEmbedding() {
     const { at, sequence, step, points } = page.embedding;
-    const group = (i) => page.sequences[sequence[i]].label ?? page.sequences[sequence[i]].prediction ?? "states";
-    const groups = [...new Set(at.map((_, i) => group(i)))].slice(0, 12);
+    const kind = (i) => page.sequences[sequence[i]].label ?? page.sequences[sequence[i]].prediction ?? "states";
+    const first = [...new Set(at.map((_, i) => kind(i)))].slice(0, 12);
+    const group = (i) => first.includes(kind(i)) ? kind(i) : "others";
+    const groups = [...new Set(at.map((_, i) => group(i)))].sort();
     const traces = groups.map((name, g) => {
       const own = at.map((_, i) => i).filter((i) => group(i) === name);
-      return { name, x: own.map((i) => at[i][0]), y: own.map((i) => at[i][1]), mode: "markers",
+      return { name: plain(name), x: own.map((i) => at[i][0]), y: own.map((i) => at[i][1]), mode: "markers",
         text: own.map((i) => `sequence ${sequence[i]}, step ${step[i]}`), hovertemplate: "%{text}<extra></extra>",
         marker: { size: 4, opacity: 0.55, color: colours[g % colours.length] } };
     });
@@ -142,6 +148,9 @@
 
   // --- tables
 
+  const hints = { period: "Steps until the mode has turned once", horizon: "Steps until a tenth of it is left",
+    residual: "Up to 0.1 it is the network's own, from 0.5 an artefact of the fit",
+    importance: "How strongly it is present in the states: its magnitude, summed over a sequence" };
   const columns = [
     ["kept", "Keep", null], ["number", "Mode", (m) => m.number], ["re", "λ", eigenvalue], ["modulus", "|λ|", (m) => exact(m.modulus)],
     ["period", "Period", (m) => digits(m.period, 3)], ["horizon", "Horizon", (m) => digits(m.horizon, 3)],
@@ -156,6 +165,7 @@
       if (!text) { cell.textContent = name; return cell; }
       const button = document.createElement("button");
       button.type = "button";
+      button.title = hints[key] ?? "";
       button.textContent = name + (state.sort === key ? (state.falling ? " ↓" : " ↑") : "");
       cell.setAttribute("aria-sort", state.sort === key ? (state.falling ? "descending" : "ascending") : "none");
       button.onclick = () => { state.falling = state.sort === key ? !state.falling : key === "importance"; state.sort = key; drawTable(); };
@@ -191,11 +201,14 @@
     }));
   }
 
-  function drawFits() {
+  function fitRows() {
     const fits = [["this operator", page.fit], ...(page.driven ? [["reading the inputs", page.driven]] : []), ...Object.entries(page.others)];
-    const rows = [["", "Rank", "Error of one step", "Decisions kept", "|λ| > 0.99", "Trusted"], ...fits.map(([name, fit]) => [name, fit.rank,
+    return [["", "Rank", "Error of one step", "Decisions kept", "|λ| > 0.99", "Trusted"], ...fits.map(([name, fit]) => [name, fit.rank,
       `${digits(100 * fit.error, 3)} %`, fit.agreement === null ? "–" : `${digits(100 * fit.agreement, 4)} %`, fit.slow, `${fit.trusted} of ${fit.modes}`])];
-    const made = rows.map((cells, i) => {
+  }
+
+  function drawFits() {
+    const made = fitRows().map((cells, i) => {
       const row = document.createElement("tr");
       row.append(...cells.map((text) => Object.assign(document.createElement(i ? "td" : "th"), { textContent: text })));
       return row;
@@ -210,7 +223,7 @@
 
   function shade(value, largest) {
     const strength = Math.round(100 * Math.min(1, Math.abs(value) / (largest || 1)) ** 0.7);
-    const colour = state.view === "magnitude" ? "#009E73" : value >= 0 ? "#0072B2" : "#D55E00";
+    const colour = state.view === "magnitude" ? "#009E73" : value >= 0 ? "#E69F00" : "#0072B2";
     return `color-mix(in srgb, ${colour} ${Math.round(strength * 0.75)}%, transparent)`;
   }
 
@@ -225,8 +238,9 @@
   function drawText() {
     const sequence = page.sequences[state.sequence], shown = values(sequence);
     const says = [sequence.label === null ? "" : `label: ${sequence.label}`, sequence.prediction === null ? "" : `prediction: ${sequence.prediction}`, `${sequence.length} steps`];
-    const note = shown ? "" : ` Mode ${state.mode} is not among the ${page.shown.length} most important ones, for which sequences are shown.`;
-    byId("sequence-note").textContent = says.filter(Boolean).join(" · ") + "." + note;
+    const note = shown ? "" : ` Mode ${state.mode} is not among the ${page.shown.length} slowest and most important ones, for which sequences are shown.`;
+    const key = state.view === "magnitude" ? " Green: a large magnitude." : " Orange: the output goes up; blue: down.";
+    byId("sequence-note").textContent = says.filter(Boolean).join(" · ") + "." + (shown && sequence.tokens ? key : note);
     byId("text").hidden = !sequence.tokens;
     if (!sequence.tokens) return;
     const largest = shown ? Math.max(...shown.map(Math.abs), 1e-300) : 1;
@@ -247,8 +261,8 @@
       const parts = [`${i}`, s.label, s.prediction === null ? null : `→ ${s.prediction}`, `${s.length} steps`, s.tokens ? s.tokens.slice(0, 6).join(" ") : null];
       return new Option(parts.filter((part) => part !== null).join(" · "), i, false, i === state.sequence);
     }));
-    if (!found.length) { byId("sequence-note").textContent = "No sequence matches the search."; return; }
-    if (!found.some(([, i]) => i === state.sequence)) show(found[0][1]);
+    if (!found.length) { byId("sequence-note").textContent = "No sequence matches the search."; byId("text").replaceChildren(); return; }
+    if (!found.some(([, i]) => i === state.sequence)) show(found[0][1]); else drawText();
   }
 
   // --- what happens
@@ -266,7 +280,11 @@
   function drawAll() { drawErrors(); drawFits(); select(state.mode); show(state.sequence); }
 
   function save(name, rows) {
-    const cell = (value) => /[",\n\r]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value);
+    const cell = (value) => {
+      // A leading sign would make a spreadsheet take text for a formula.
+      const text = typeof value === "string" && /^[=+\-@]/.test(value) ? `'${value}` : String(value);
+      return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+    };
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob([rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n"], { type: "text/csv" }));
     link.download = name;
@@ -281,6 +299,7 @@
   byId("picker").onchange = (event) => show(Number(event.target.value));
   byId("modes-csv").onclick = () => save("kann-modes.csv", [["mode", "re", "im", "modulus", "period", "horizon", "residual", "importance"],
     ...page.modes.map((m) => [m.number, m.re, m.im, m.modulus, m.period ?? "inf", m.horizon ?? "inf", m.residual, m.importance])]);
+  byId("fits-csv").onclick = () => save("kann-operators.csv", fitRows());
   byId("sequence-csv").onclick = () => {
     const sequence = page.sequences[state.sequence], shown = values(sequence) ?? [];
     save(`kann-sequence-${state.sequence}.csv`, [["step", "token", `mode ${state.mode} ${state.view}`],
@@ -294,6 +313,7 @@
     drawAll();
   };
   state.view = views.at(-1)[0];
+  byId("views").hidden = Boolean(tables.alone);
   byId("views").append(...views.map(([key, name]) => {
     const label = document.createElement("label"), button = document.createElement("input");
     Object.assign(button, { type: "radio", name: "view", value: key, checked: key === state.view, onchange: () => { state.view = key; drawText(); drawCourse(); } });

@@ -3,15 +3,10 @@
 from typing import Any
 
 from kann.operator import Koopman
+from kann.spectrum import DOUBTFUL, TRUSTED
 
 GOOD, FAIR = 0.05, 0.3
 """Relative errors of one step up to which predictions are called close, and usable."""
-
-TRUSTED = 0.1
-"""Residual below which an eigenvalue is called the network's own."""
-
-DOUBTFUL = 0.5
-"""Residual from which it is called an artefact."""
 
 
 def verdict(koopman: Koopman, numbers: dict[str, Any], driven: dict[str, Any] | None) -> list[str]:
@@ -47,10 +42,10 @@ def _about_classes(numbers: dict[str, Any]) -> list[str]:
 
 def _about_modes(koopman: Koopman) -> str:
     modes = koopman.modes
-    trusted = sum(mode.residual < TRUSTED for mode in modes)
+    trusted = sum(mode.residual <= TRUSTED for mode in modes)
     doubtful = sum(mode.residual >= DOUBTFUL for mode in modes)
     return (
-        f"Of {len(modes)} modes, {trusted} have a residual below {TRUSTED} and can be read as the network's own; "
+        f"Of {len(modes)} modes, {trusted} have a residual up to {TRUSTED} and can be read as the network's own; "
         f"{doubtful} have {DOUBTFUL} or more and are artefacts of fitting a finite matrix: do not interpret those."
     )
 
@@ -59,6 +54,8 @@ def _about_inputs(numbers: dict[str, Any], driven: dict[str, Any] | None) -> lis
     if numbers["driven"] or driven is None:
         return []
     gain = numbers["error"] / max(driven["error"], 1e-16)
+    if gain < 2 and numbers["error"] > FAIR:
+        return ["One that also reads the inputs is hardly better: what is missed is not linear in states and inputs."]
     if gain < 2:
         return ["An operator that also reads the inputs is hardly better, so the states evolve mostly by themselves."]
     return [
