@@ -591,6 +591,22 @@ def test_moments_that_are_added_to_keep_what_was_finished(error, words):
     np.testing.assert_allclose(moments.hh, kann.record(model, words, into="moments").hh, rtol=1e-5)
 
 
+def test_a_batch_that_is_not_finite_costs_no_other():
+    batches = [torch.zeros(2, 5, 3), torch.ones(2, 5, 3), torch.full((2, 5, 3), torch.nan)]
+    moments = kann.Moments()
+    with pytest.raises(KannError, match="sequence 4, step 0"):
+        kann.record(nn.GRU(3, 4, batch_first=True), iter(batches), into=moments)
+    assert moments.sequences == 4
+
+    def stopping():
+        yield from batches[1:]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kann.record(nn.GRU(3, 4, batch_first=True), stopping(), into=moments)
+    assert moments.sequences == 6
+
+
 def test_moments_of_several_layers_are_not_added_to_one(words):
     with pytest.raises(KannError, match="several layers cannot be added to one"):
         kann.record(nn.GRU(3, 4, num_layers=2), torch.zeros(2, 5, 3), layer="*", into=kann.Moments())

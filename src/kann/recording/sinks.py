@@ -100,13 +100,26 @@ class MomentsSink(Sink):
             self._use()
 
     def _use(self) -> None:
-        rows, self._waiting = joined(self._waiting), []
+        parts, self._waiting = self._waiting, []
         try:
-            self._moments.update(rows.values, rows.lengths, inputs=rows.inputs)
+            self._update(joined(parts))
         except KannError:
-            self._require_finite(rows)  # says the same, but counts over all batches
+            for part in parts:  # keep those before the one that is to blame, and count over all batches
+                self._require_finite(part)
+                self._update(part)
             raise
+
+    def _update(self, rows: Ragged) -> None:
+        self._moments.update(rows.values, rows.lengths, inputs=rows.inputs)
         self._sequences += len(rows.lengths)
+
+    def keep(self, *, interrupted: bool) -> None:
+        """Use the rows that wait; where something else has failed already, that is what the user hears of."""
+        try:
+            self.result()
+        except KannError:
+            if not interrupted:
+                raise
 
     def result(self) -> Moments:
         """The moments of all rows."""
@@ -128,7 +141,7 @@ def sink_maker(
 
         def adding(name: str) -> Sink:
             sink = MomentsSink(name, into)
-            stack.callback(sink.result)
+            stack.push(lambda kind, error, trace: sink.keep(interrupted=error is not None))
             return sink
 
         return adding
