@@ -22,8 +22,8 @@ def folder(tmp_path):
     return tmp_path
 
 
-def zipped(path, files):
-    with zipfile.ZipFile(path, "w") as archive:
+def zipped(path, files, *, packed=False):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED) as archive:
         for name, content in files.items():
             archive.writestr(name, content)
     return path
@@ -183,6 +183,10 @@ def test_a_damaged_zip(folder, tmp_path):
     path.write_bytes(whole[:2000] + b"000" + whole[2003:])
     with pytest.raises(KannError, match=r"is no whole zip \(Bad CRC"):
         read_beats(path, counts=COUNTS)
+    packed = zipped(tmp_path / "b.zip", {name.name: name.read_bytes() for name in folder.glob("*.txt")}, packed=True)
+    packed.write_bytes(packed.read_bytes()[:100] + b"\xff" * 400 + packed.read_bytes()[500:])
+    with pytest.raises(KannError, match="is no whole zip"):
+        read_beats(packed, counts=COUNTS)
 
 
 def test_made_up_beats_are_normalised_and_differ_by_kind(rng):

@@ -5,6 +5,7 @@ optimizer's averages and the number of iterations made are all that a checkpoint
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -157,6 +158,8 @@ class _Run:
             self.losses[: self.done] = tensors["losses"]
         except (KeyError, RuntimeError, ValueError) as error:
             raise KannError(f"{path} does not fit this network ({error}); remove it to train anew") from error
+        if not states and self.done < len(self.losses):
+            raise KannError(f"{path} holds a finished training of {self.done} iterations; remove it to train anew")
         device = self.losses.device
         self.best = {name: value.to(device) for name, value in _within("best", tensors).items()}
         self.lowest = float(tensors.get("lowest", math.inf))
@@ -186,6 +189,14 @@ def _read(path: Path, made_by: Mapping[str, Any]) -> dict[str, Tensor]:
             f"{path} was trained with other settings ({', '.join(differing)}); remove it, or pass another folder"
         )
     return tensors
+
+
+def fingerprint(*arrays: Array) -> str:
+    """A short text that differs for other data, for ``made_by``."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype} {array.shape} ".encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def generator(seed: int, *path: int) -> np.random.Generator:

@@ -37,7 +37,7 @@ from kann.paper.ecg.task import (
     training_batch,
 )
 from kann.paper.results import Reproduction, Row, expected, tabulate, versions, write_json
-from kann.paper.training import generator, repeatable, require_device, require_folder, train
+from kann.paper.training import fingerprint, generator, repeatable, require_device, require_folder, train
 from kann.progress import progress
 
 EXAMPLES = 64
@@ -101,7 +101,8 @@ def trained(
     def validate() -> float:
         return losses(network(held_out), held_out).mean().item()
 
-    made_by = {"experiment": "ecg", "seed": seed, "config": as_json(config)}
+    data = fingerprint(parts.train.numpy(), parts.validation.numpy())
+    made_by = {"experiment": "ecg", "seed": seed, "data": data, "config": as_json(config)}
     optimizer = torch.optim.Adam(network.parameters(), lr=config.rate)
     plan = config.training(len(beats))
     train(network, optimizer, loss, plan=plan, path=path, made_by=made_by, validate=validate)

@@ -7,6 +7,7 @@ for four kinds of anomaly. Copies in which every anomaly is called 2 are read to
 
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -199,7 +200,7 @@ def _zipped(path: Path) -> dict[str, bytes]:
                 _require_tame(member, path)
             wanted = [each for each in members if PurePosixPath(each.filename).name.startswith("ECG5000_")]
             return {each.filename: archive.read(each) for each in wanted if not each.is_dir()}
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError) as error:
         raise KannError(f"{path} is no whole zip ({error}); fetch it again") from error
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from kann.paper.sentiment.corpus import Corpus, Reviews, batches_of
-from kann.paper.training import Training, generator, require_device, require_folder, seeded, train
+from kann.paper.training import Training, fingerprint, generator, require_device, require_folder, seeded, train
 from kann.typing import Array, Float, Int
 
 TRAINING, SPLIT, ANALYSED, FITTED = range(4)
@@ -150,7 +150,13 @@ def trained(
         return nn.functional.binary_cross_entropy_with_logits(network(ids.to(where), lengths), wanted)
 
     optimizer = torch.optim.Adam(network.parameters(), lr=config.rate, weight_decay=config.weight_decay)
-    made_by = {"experiment": "sentiment", "seed": seed, "words": len(corpus.vocabulary), "config": asdict(config)}
+    made_by = {
+        "experiment": "sentiment",
+        "seed": seed,
+        "words": len(corpus.vocabulary),
+        "data": fingerprint(reviews.words, reviews.lengths, reviews.positive),
+        "config": asdict(config),
+    }
     train(network, optimizer, loss, plan=plan, path=path, made_by=made_by)
     return network
 
