@@ -1,3 +1,4 @@
+import importlib
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import kann
 from kann.cli import app
 from kann.paper import copy as copy_module
 from kann.paper.copy import task as task_module
+from kann.paper.results import Reproduction
 from tests.paper.tiny import tiny
 
 
@@ -116,3 +118,28 @@ def test_what_is_not_installed_is_named(missing):
     assert missing in done.stderr
     assert "pip install 'kann[" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("task", "archs"), [("ecg", ["lstm", "gru"]), ("sentiment", ["gru", "lstm", "rnn"])])
+def test_other_experiments_are_called_for_one_architecture_or_all(run, tmp_path, monkeypatch, task, archs):
+    called = []
+
+    def reproduce(arch, **settings):
+        called.append((arch, settings))
+        files = (tmp_path / "results.json",)
+        return Reproduction(title=f"{task}, {arch}", seeds=(2,), rows=(), notes=("rate 1",), studies=(), files=files)
+
+    monkeypatch.setattr(importlib.import_module(f"kann.paper.{task}"), "reproduce", reproduce)
+    result = run("reproduce", task, "--arch", "all", "--seed", 2, "--out", tmp_path, "--device", "cuda", "--as-printed")
+    assert result.exit_code == 0, result.output
+    settings = {"device": "cuda", "out": tmp_path, "seeds": range(2, 3), "printed": True}
+    assert called == [(arch, settings) for arch in archs]
+    assert f"{task}, {archs[0]}, 1 seed" in result.stdout
+    assert run("reproduce", task).exit_code == 0
+    assert called[-1][0] == archs[0]
+
+
+def test_data_are_fetched(run, monkeypatch):
+    monkeypatch.setattr("kann.paper.data.fetch", lambda name: f"folder/{name}")
+    assert run("data", "fetch", "imdb").stdout.strip() == "folder/imdb"
+    assert run("data", "fetch", "mnist").exit_code == 2

@@ -99,7 +99,8 @@
 
   function drawDecay() {
     const chosen = selection().map((number) => page.modes[number]);
-    const last = Math.min(500, Math.max(10, ...chosen.map((m) => Math.ceil(1.3 * (m.horizon ?? 100)))));
+    const longest = Math.max(...page.sequences.map((sequence) => sequence.length));
+    const last = Math.min(500, Math.max(10, ...chosen.map((m) => Math.ceil(m.horizon === null ? longest : 1.3 * m.horizon))));
     const steps = Array.from({ length: 101 }, (_, i) => i * last / 100);
     draw("decay", chosen.map((m, i) => ({ name: `mode ${m.number}`, x: steps, y: steps.map((t) => m.modulus ** t), mode: "lines",
       line: { color: colours[i % colours.length] } })), { showlegend: true, legend: { orientation: "h", y: 1.1 },
