@@ -4,7 +4,16 @@ from matplotlib.figure import Figure
 
 import kann
 from kann.errors import KannError
-from kann.plots import COLOURS, draw_curves, draw_decision_map, draw_matrix, draw_spectrum
+from kann.plots import (
+    COLOURS,
+    draw_curves,
+    draw_decay,
+    draw_decision_map,
+    draw_embedding,
+    draw_matrix,
+    draw_spectrum,
+    draw_words,
+)
 from tests.systems import noisy_states
 
 
@@ -131,3 +140,31 @@ def test_curves_show_the_mean_and_every_run(ax):
     assert ax.get_legend_handles_labels()[1] == ["ours", "one"]
     assert ax.lines[0].get_color() != ax.lines[4].get_color()
     assert ax.lines[0].get_linestyle() != ax.lines[4].get_linestyle()
+
+
+def test_decay_is_the_power_of_the_modulus(ax, koopman):
+    assert draw_decay(koopman.modes[:2], ax=ax, steps=12) is ax
+    for line, mode in zip(ax.lines, koopman.modes, strict=False):
+        np.testing.assert_allclose(line.get_ydata(), mode.modulus ** np.arange(13))
+    assert len(ax.get_legend().get_texts()) == 2
+
+
+def test_words_are_shaded_by_their_number_and_wrapped(ax):
+    words = ["short", "a" * 40, *["word"] * 60]
+    shades = np.linspace(0, 1, len(words))
+    assert draw_words(words, shades, ax=ax, colours="Blues") is ax
+    assert [text.get_text() for text in ax.texts][:2] == ["short", "a" * 13 + "…"]
+    lightness = [sum(patch.get_facecolor()[:3]) for patch in ax.patches]
+    assert lightness == sorted(lightness, reverse=True)
+    assert len({text.get_position()[1] for text in ax.texts}) == 3
+
+
+def test_states_lie_where_they_are_and_groups_have_names(ax, rng):
+    places = rng.normal(size=(30, 2))
+    groups = ["up" if first > 0 else "down" for first in places[:, 0]]
+    assert draw_embedding(places, ax=ax, groups=groups, path=places[:4]) is ax
+    down, up = (cloud.get_offsets() for cloud in ax.collections)
+    np.testing.assert_allclose(up, places[places[:, 0] > 0])
+    np.testing.assert_allclose(down, places[places[:, 0] <= 0])
+    np.testing.assert_allclose(ax.lines[0].get_xydata(), places[:4])
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["down", "up", "one sequence"]

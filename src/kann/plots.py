@@ -8,12 +8,14 @@ from scipy import ndimage
 
 from kann.errors import KannError
 from kann.operator import Koopman
+from kann.spectrum import Mode
 from kann.typing import AnyArray, Array, Complex, Float
 
 try:
-    from matplotlib import patheffects
+    from matplotlib import colormaps, patheffects
     from matplotlib.axes import Axes
     from matplotlib.colors import ListedColormap, LogNorm
+    from matplotlib.patches import Rectangle
 except ImportError as error:
     raise ImportError("figures need matplotlib: pip install 'kann[report]'") from error
 
@@ -41,6 +43,15 @@ RESIDUALS = (1e-2, 1.0)
 
 NAMED = 0.03
 """A region narrower than this share of the map gets no name."""
+
+LETTERS = 110
+"""Letters in a line of `draw_words`."""
+
+LONGEST_WORD = 14
+"""Letters of the longest word that it writes out."""
+
+SIGNED = "PuOr_r"
+"""Colours for signed numbers, white in the middle: orange is up, purple is down."""
 
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 """Lines differ in their dashes too, for print without colour."""
@@ -165,4 +176,56 @@ def draw_curves(
             ax.plot(positions, runs.T, color=colour, linewidth=0.6, alpha=0.35)
         if marks and name in marks:
             ax.plot(marks[name], np.interp(marks[name], positions, mean), "o", color=colour, markersize=5, zorder=3)
+    return ax
+
+
+def draw_decay(modes: Sequence[Mode], *, ax: Axes, steps: int) -> Axes:
+    """What is left of each mode after some steps, |λ|ⁿ."""
+    after = np.arange(steps + 1)
+    for i, mode in enumerate(modes):
+        colour, dash = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
+        name = f"|λ| = {mode.modulus:.4f}"
+        ax.plot(after, mode.modulus**after, color=colour, linestyle=dash, linewidth=1.2, label=name)
+    ax.set(xlabel="steps", ylabel=r"what is left, $|\lambda|^n$", xlim=(0, steps))
+    ax.set_ylim(bottom=0)
+    ax.legend(frameon=False)
+    return ax
+
+
+def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes, colours: str) -> Axes:
+    """Words in lines, each on a ground whose shade is its number in [0, 1]; `SIGNED` colours have 0 at 0.5."""
+    palette, x, y = colormaps[colours], 0, 0
+    for word, shade in zip(words, shades, strict=True):
+        word = word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1] + "…"
+        if x + len(word) > LETTERS:
+            x, y = 0, y + 1
+        # The darkest part of a map is left out: black letters are to be read on it.
+        low, high = (0.12, 0.88) if colours == SIGNED else (0.0, 0.65)
+        ground = palette(low + (high - low) * float(shade))
+        ax.add_patch(Rectangle((x - 0.3, y + 0.04), len(word) + 0.6, 0.92, facecolor=ground, linewidth=0))
+        # A dollar sign would begin a formula.
+        ax.text(x, y + 0.54, word.replace("$", r"\$"), family="monospace", fontsize=6.2, va="center", color=INK)
+        x += len(word) + 1
+    ax.set(xlim=(-0.5, LETTERS + 0.5), ylim=(y + 1.05, 0))
+    ax.set_axis_off()
+    return ax
+
+
+def draw_embedding(
+    places: Float[Array, "n 2"],
+    *,
+    ax: Axes,
+    groups: Sequence[str] | None = None,
+    path: Float[Array, "t 2"] | None = None,
+) -> Axes:
+    """States in the plane, such as two principal components, coloured by group, with the path of one sequence."""
+    names = np.array(["states"] * len(places) if groups is None else list(groups))
+    for i, name in enumerate(np.unique(names).tolist()):
+        own = places[names == name]
+        ax.scatter(own[:, 0], own[:, 1], s=4, alpha=0.5, color=COLOURS[i % len(COLOURS)], linewidths=0, label=name)
+    if path is not None:
+        ax.plot(path[:, 0], path[:, 1], color=INK, linewidth=0.8, marker=".", markersize=3, label="one sequence")
+    ax.set(xlabel="first component", ylabel="second component")
+    if groups is not None or path is not None:
+        ax.legend(frameon=False)
     return ax

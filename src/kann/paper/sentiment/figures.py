@@ -6,21 +6,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib import colormaps, rc_context
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
 import kann
 from kann.paper.drawing import COLUMN, WIDE, save_figures
 from kann.paper.sentiment.analysis import SMALL, TRUSTED, Study
 from kann.paper.sentiment.corpus import Corpus, Reviews
 from kann.paper.sentiment.operators import BATCH, SLOW, mode_columns
-from kann.plots import COLOURS, INK, STYLE, draw_curves, draw_spectrum
+from kann.plots import COLOURS, INK, LETTERS, LONGEST_WORD, SIGNED, STYLE, draw_curves, draw_spectrum, draw_words
 from kann.typing import Array, Float, Int
-
-LETTERS = 110
-"""Letters in a line of a page."""
 
 LINE = 0.155
 """Height of a line of words in inches."""
@@ -28,17 +24,11 @@ LINE = 0.155
 SHADES = {"positive": "Blues", "negative": "Reds", "context": "Greens"}
 """The paper's colours."""
 
-SIGNED = "PuOr_r"
-"""White in the middle: orange raises the logit, purple lowers it."""
-
 LENGTHS = (40, 75)
 """Words of the reviews that are shown."""
 
 WINDOW = 18
 """Words that are shown before and after a phrase."""
-
-FIELD = 14
-"""Letters of the longest word that is written out."""
 
 Line = tuple[str, Sequence[str], Float[Array, " _"], str]
 """A title, words, a shade for each of them in [0, 1], and a colour map."""
@@ -72,30 +62,11 @@ def _named(modes: Sequence[int]) -> str:
     return f"mode{'s' * (len(modes) > 1)} {', '.join(map(str, modes))}"
 
 
-def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes, colours: str) -> Axes:
-    """Words in lines, each on a ground whose shade is its number in [0, 1]."""
-    palette, x, y = colormaps[colours], 0, 0
-    for word, shade in zip(words, shades, strict=True):
-        word = word if len(word) <= FIELD else word[: FIELD - 1] + "…"
-        if x + len(word) > LETTERS:
-            x, y = 0, y + 1
-        # The darkest part of a map is left out: black letters are to be read on it.
-        low, high = (0.12, 0.88) if colours == SIGNED else (0.0, 0.65)
-        ground = palette(low + (high - low) * float(shade))
-        ax.add_patch(Rectangle((x - 0.3, y + 0.04), len(word) + 0.6, 0.92, facecolor=ground, linewidth=0))
-        # A dollar sign would begin a formula.
-        ax.text(x, y + 0.54, word.replace("$", r"\$"), family="monospace", fontsize=6.2, va="center", color=INK)
-        x += len(word) + 1
-    ax.set(xlim=(-0.5, LETTERS + 0.5), ylim=(y + 1.05, 0))
-    ax.set_axis_off()
-    return ax
-
-
 def _rows(words: Sequence[str]) -> int:
     """Lines that `draw_words` needs."""
     x, rows = 0, 1
     for word in words:
-        size = min(len(word), FIELD)
+        size = min(len(word), LONGEST_WORD)
         if x + size > LETTERS:
             x, rows = 0, rows + 1
         x += size + 1
