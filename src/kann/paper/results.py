@@ -17,6 +17,7 @@ import torch
 
 import kann
 from kann.files import replacing
+from kann.paper.configs import as_json, differences
 
 Format = Literal["number", "percent"]
 
@@ -158,6 +159,21 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "scipy": scipy.__version__,
         "torch": torch.__version__,
+    }
+
+
+def common_json(
+    experiment: str, *, config: Any, printed_config: Any, seeds: Sequence[int], rows: Sequence[Row]
+) -> dict[str, Any]:
+    """What ``results.json`` of every experiment holds. Neither times nor paths: the same seeds give the same file."""
+    return {
+        "experiment": experiment,
+        "versions": versions(),
+        "config": as_json(config),
+        "printed_config": as_json(printed_config),
+        "differences": list(differences(config, printed_config)),
+        "seeds": list(seeds),
+        "rows": {row.quantity.key: row.as_json() for row in rows},
     }
 
 

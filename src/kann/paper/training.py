@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -253,3 +253,10 @@ def require_folder(path: str | os.PathLike[str]) -> Path:
             f"results cannot be written to {path} ({error.strerror or error}); pass another folder"
         ) from error
     return path
+
+
+def require_run_folder(out: str | os.PathLike[str], arch: str, *, seeds: Sequence[int], printed: bool) -> Path:
+    """The folder of an architecture below ``out``; those trained as the paper printed have one of their own."""
+    if not seeds:
+        raise KannError("there are no seeds; pass at least one")
+    return require_folder(Path(out) / (f"{arch}-as-printed" if printed else arch))

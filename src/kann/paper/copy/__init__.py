@@ -5,18 +5,16 @@ Train, record, fit, measure, draw. `reproduce` does it all for one architecture 
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from kann.errors import KannError
 from kann.paper.configs import as_json, choose, differences
 from kann.paper.copy.analysis import QUANTITIES, Study, spanned, study
 from kann.paper.copy.figures import draw_figures
 from kann.paper.copy.task import CONFIGS, PRINTED, TRAINING, Config, CopyNetwork, build, optimizer_of
-from kann.paper.results import Reproduction, Row, expected, tabulate, versions, write_json
-from kann.paper.training import generator, repeatable, require_device, require_folder, train
+from kann.paper.results import Reproduction, Row, common_json, expected, tabulate, write_json
+from kann.paper.training import generator, repeatable, require_device, require_folder, require_run_folder, train
 from kann.progress import progress
 
 
@@ -33,9 +31,7 @@ def reproduce(
     With ``printed`` the networks are trained as the paper's table says, even where that does not suffice.
     """
     config = choose(arch, PRINTED if printed else CONFIGS)
-    if not seeds:
-        raise KannError("there are no seeds; pass at least one")
-    folder = require_folder(Path(out) / (f"{arch}-as-printed" if printed else arch))
+    folder = require_run_folder(out, arch, seeds=seeds, printed=printed)
     with repeatable():
         studies = tuple(
             study(trained(config, seed=seed, folder=folder / f"seed-{seed}", device=device), config, seed=seed)
@@ -44,7 +40,7 @@ def reproduce(
         # The paper's numbers are those of dtriv.
         rows = tabulate(QUANTITIES, [each.numbers for each in studies], expected("copy") if arch == "dtriv" else {})
         notes = differences(config, PRINTED[arch])
-        write_json(folder / "results.json", _report(config, seeds, rows, notes, studies))
+        write_json(folder / "results.json", _report(config, seeds, rows, studies))
         figures = draw_figures(studies, folder=folder)
     return Reproduction(
         title=f"copy task, {arch}",
@@ -71,19 +67,12 @@ def trained(config: Config, *, seed: int, folder: str | os.PathLike[str], device
     return network.cpu()
 
 
-def _report(
-    config: Config, seeds: Sequence[int], rows: Sequence[Row], notes: Sequence[str], studies: Sequence[Study]
-) -> dict[str, Any]:
-    """What ``results.json`` holds. Neither times nor paths: the same seeds give the same file."""
-    return {
-        "experiment": "copy",
-        "versions": versions(),
-        "config": as_json(config),
-        "printed_config": as_json(PRINTED[config.arch]),
-        "differences": list(notes),
-        "seeds": list(seeds),
-        "rows": {row.quantity.key: row.as_json() for row in rows},
-        "measured": {str(seed): each.numbers for seed, each in zip(seeds, studies, strict=True)},
-        "curves": {str(seed): each.curves for seed, each in zip(seeds, studies, strict=True)},
-        "spanned": {str(seed): spanned(each.analysis) for seed, each in zip(seeds, studies, strict=True)},
+def _report(config: Config, seeds: Sequence[int], rows: Sequence[Row], studies: Sequence[Study]) -> dict[str, Any]:
+    """What ``results.json`` holds."""
+    by_seed = list(zip(map(str, seeds), studies, strict=True))
+    common = common_json("copy", config=config, printed_config=PRINTED[config.arch], seeds=seeds, rows=rows)
+    return common | {
+        "measured": {seed: each.numbers for seed, each in by_seed},
+        "curves": {seed: each.curves for seed, each in by_seed},
+        "spanned": {seed: spanned(each.analysis) for seed, each in by_seed},
     }

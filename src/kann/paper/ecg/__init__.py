@@ -8,14 +8,12 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kann import zoo
-from kann.errors import KannError
 from kann.files import replacing
 from kann.paper.configs import as_json, choose, differences
 from kann.paper.data import obtain
@@ -36,8 +34,16 @@ from kann.paper.ecg.task import (
     split,
     training_batch,
 )
-from kann.paper.results import Reproduction, Row, expected, tabulate, versions, write_json
-from kann.paper.training import fingerprint, generator, repeatable, require_device, require_folder, train
+from kann.paper.results import Reproduction, Row, common_json, expected, tabulate, versions, write_json
+from kann.paper.training import (
+    fingerprint,
+    generator,
+    repeatable,
+    require_device,
+    require_folder,
+    require_run_folder,
+    train,
+)
 from kann.progress import progress
 
 EXAMPLES = 64
@@ -59,10 +65,8 @@ def reproduce(
     others than those of ECG5000, which is looked for on this machine and else downloaded.
     """
     config = choose(arch, PRINTED if printed else CONFIGS)
-    if not seeds:
-        raise KannError("there are no seeds; pass at least one")
     require("metrics")  # before minutes of training, not behind them
-    folder = require_folder(Path(out) / (f"{arch}-as-printed" if printed else arch))
+    folder = require_run_folder(out, arch, seeds=seeds, printed=printed)
     beats = read_beats(obtain("ecg5000")) if beats is None else beats
     with repeatable():
         studies = []
@@ -73,7 +77,7 @@ def reproduce(
         # The paper's numbers are those of the LSTM.
         rows = tabulate(QUANTITIES, [each.numbers for each in studies], expected("ecg") if arch == "lstm" else {})
         notes = differences(config, PRINTED[arch])
-        write_json(folder / "results.json", _report(config, seeds, rows, notes, studies))
+        write_json(folder / "results.json", _report(config, seeds, rows, studies))
         figures = draw_figures(studies, folder=folder)
     return Reproduction(
         title=f"ECG, {arch}",
@@ -155,20 +159,12 @@ def export(result: Study, folder: str | os.PathLike[str], *, seed: int, command:
     write_json(folder / "provenance.json", content)
 
 
-def _report(
-    config: Config, seeds: Sequence[int], rows: Sequence[Row], notes: Sequence[str], studies: Sequence[Study]
-) -> dict[str, Any]:
-    """What ``results.json`` holds. Neither times nor paths: the same seeds give the same file."""
+def _report(config: Config, seeds: Sequence[int], rows: Sequence[Row], studies: Sequence[Study]) -> dict[str, Any]:
+    """What ``results.json`` holds."""
     parts = studies[0].analysis.split
-    return {
-        "experiment": "ecg",
-        "versions": versions(),
-        "config": as_json(config),
-        "printed_config": as_json(PRINTED[config.arch]),
-        "differences": list(notes),
+    common = common_json("ecg", config=config, printed_config=PRINTED[config.arch], seeds=seeds, rows=rows)
+    return common | {
         "beats": {entry.name: len(getattr(parts, entry.name)) for entry in fields(parts)},
-        "seeds": list(seeds),
-        "rows": {row.quantity.key: row.as_json() for row in rows},
         "by_seed": {str(seed): _of_seed(each) for seed, each in zip(seeds, studies, strict=True)},
     }
 

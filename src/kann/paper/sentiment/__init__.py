@@ -10,14 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kann.errors import KannError
 from kann.files import replacing
 from kann.paper.configs import choose, differences
-from kann.paper.results import Printed, Reproduction, Row, expected, tabulate, versions, write_json
+from kann.paper.results import Printed, Reproduction, Row, common_json, expected, tabulate, write_json
 from kann.paper.sentiment.corpus import Corpus, load_corpus
 from kann.paper.sentiment.shipped import Pretrained, pretrained
 from kann.paper.sentiment.task import CONFIGS, PRINTED, Config, trained
-from kann.paper.training import repeatable, require_folder
+from kann.paper.training import repeatable, require_run_folder
 from kann.progress import progress
 
 if TYPE_CHECKING:
@@ -47,9 +46,7 @@ def reproduce(
     from kann.paper.sentiment.figures import draw_figures
 
     config = choose(arch, PRINTED if printed else CONFIGS)
-    if not seeds:
-        raise KannError("there are no seeds; pass at least one")
-    folder = require_folder(Path(out) / (f"{arch}-as-printed" if printed else arch))
+    folder = require_run_folder(out, arch, seeds=seeds, printed=printed)
     corpus = load_corpus()
     with repeatable(threads=None):
         studies = [
@@ -58,7 +55,7 @@ def reproduce(
         ]
     rows = tabulate(QUANTITIES, [each.numbers for each in studies], _printed(arch))
     notes = differences(config, PRINTED[arch])
-    write_json(folder / "results.json", _report(config, seeds, rows, notes, studies))
+    write_json(folder / "results.json", _report(config, seeds, rows, studies))
     with replacing(folder / "tables.md") as temporary:
         temporary.write_text(_tables(rows, studies), encoding="utf-8")
     figures = draw_figures(studies, corpus, folder=folder)
@@ -93,20 +90,13 @@ def _printed(arch: str) -> dict[str, Printed]:
     )
 
 
-def _report(
-    config: Config, seeds: Sequence[int], rows: Sequence[Row], notes: Sequence[str], studies: "Sequence[Study]"
-) -> dict[str, Any]:
-    """What ``results.json`` holds. Neither times nor paths."""
-    return {
-        "experiment": "sentiment",
-        "versions": versions(),
-        "config": asdict(config),
-        "printed_config": asdict(PRINTED[config.arch]),
-        "differences": list(notes),
-        "seeds": list(seeds),
-        "rows": {row.quantity.key: row.as_json() for row in rows},
-        "measured": {str(seed): each.numbers for seed, each in zip(seeds, studies, strict=True)},
-        "details": {str(seed): _details(each) for seed, each in zip(seeds, studies, strict=True)},
+def _report(config: Config, seeds: Sequence[int], rows: Sequence[Row], studies: "Sequence[Study]") -> dict[str, Any]:
+    """What ``results.json`` holds."""
+    by_seed = list(zip(map(str, seeds), studies, strict=True))
+    common = common_json("sentiment", config=config, printed_config=PRINTED[config.arch], seeds=seeds, rows=rows)
+    return common | {
+        "measured": {seed: each.numbers for seed, each in by_seed},
+        "details": {seed: _details(each) for seed, each in by_seed},
     }
 
 
