@@ -10,6 +10,7 @@ from kann.arrays import Float64Buffer, as_array, as_numpy, block_rows, float64_c
 from kann.errors import KannError
 from kann.files import load_npz, save_npz
 from kann.progress import progress
+from kann.ranks import add_up
 from kann.states import States, any_rows, as_states, input_rows, require_finite
 from kann.typing import AnyArray, Array, Float, Int
 
@@ -111,6 +112,19 @@ class Moments:
     def input_dim(self) -> int:
         """The number of inputs p, or 0."""
         return 0 if self.uu is None else int(self.uu.shape[0])
+
+    def all_reduce(self, *, group: Any = None) -> "Moments":
+        """Sum over the ranks of torch.distributed, in place: afterwards every rank holds the moments of all of them.
+
+        Every rank of ``group`` must call it, also one that has no data, whose moments are empty; by default these are
+        all ranks. What was summed once is part of every rank's moments and would count again, once for each rank:
+        record further data into new moments, sum those, and add. If it fails, the moments are as before.
+        """
+        sizes = {"units": self.dim, "inputs": self.input_dim}
+        total = add_up(dict(self._items()), largest=("rounding", "input_rounding"), sizes=sizes, group=group)
+        for name, value in total.items():
+            setattr(self, name, value)
+        return self
 
     def numpy(self) -> "Moments":
         """Return the same moments with every array in numpy, on the host."""

@@ -33,6 +33,10 @@ class CallTracer(Tracer):
         self._name, self._path, self._wanted = target.name, target.path, wanted
         self._module: Any = target.module
 
+    def names(self) -> Sequence[str]:
+        """The name of the module."""
+        return [self._name]
+
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Hook the module."""
         stack.callback(self._module.register_forward_hook(self._see, with_kwargs=True).remove)

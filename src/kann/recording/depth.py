@@ -24,6 +24,10 @@ class DepthTracer(Tracer):
     def __init__(self, targets: Sequence[Target], embedding: Target | None, *, own_input: bool):
         self._targets, self._embedding, self._own_input = targets, embedding, own_input
 
+    def names(self) -> Sequence[str]:
+        """One name for all blocks."""
+        return ["depth"]
+
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Hook the blocks and the embedding."""
         for target in self._targets:

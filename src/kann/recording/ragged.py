@@ -188,7 +188,7 @@ def as_span(value: AnyArray, *, padding: bool = False) -> Span:
     array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
     if array.ndim == 2:
         return _span_of_mask((array == 0) if padding else (array != 0))
-    if array.ndim != 1 or array.dtype.kind not in "iu":
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):  # numpy takes [] for real numbers
         raise KannError(
             f"lengths are {array.dtype} of shape {array.shape}; pass one whole number per sequence, "
             "or a mask of shape (sequences, steps)"

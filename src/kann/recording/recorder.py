@@ -81,7 +81,8 @@ def record(
     into
         ``"states"``, ``"moments"``, a `Moments` to add to, or a path such as ``"states.zarr"`` for a store. The last
         two hold what was finished if the work is interrupted. A store of states that stands there is replaced when
-        the first batch is done.
+        the first batch is done. Where torch.distributed has several ranks, moments of no data at all are empty, for
+        `Moments.all_reduce` to fill; else no data are an error.
     initial
         Whether to include the state before the first step.
     embedding
@@ -122,9 +123,23 @@ def record(
                 sinks[name] = make_sink(name)
             sinks[name].add(rows)
     if not sinks:
-        raise KannError("the data hold no batches, so nothing was recorded; pass at least one sequence")
+        return _without_data(tracers, into, single=single)
     results = {name: sink.result() for name, sink in sinks.items()}
     return next(iter(results.values())) if single else results
+
+
+def _without_data(tracers: Sequence[Tracer], into: str | os.PathLike[str] | Moments, *, single: bool) -> Any:
+    """Empty moments for one of several ranks, whose share may be empty: if it failed, the others would wait for it."""
+    if not (_has_other_ranks() and (isinstance(into, Moments) or into == "moments")):
+        raise KannError("the data hold no batches, so nothing was recorded; pass at least one sequence")
+    if isinstance(into, Moments):
+        return into
+    return Moments() if single else {name: Moments() for tracer in tracers for name in tracer.names()}
+
+
+def _has_other_ranks() -> bool:
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 def _dtype(model: nn.Module) -> torch.dtype:

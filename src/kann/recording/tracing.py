@@ -38,6 +38,10 @@ class Tracer(ABC):
     """The batch that the model is running on."""
 
     @abstractmethod
+    def names(self) -> Sequence[str]:
+        """The names of its layers in the order in which `take` gives them, as far as the model tells before it runs."""
+
+    @abstractmethod
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Place hooks, and leave their removal with ``stack``."""
 
@@ -87,6 +91,10 @@ class _OnOutput(Tracer):
     def __init__(self, target: Target):
         self._target = target
 
+    def names(self) -> Sequence[str]:
+        """The name of the target."""
+        return [self._target.name]
+
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Place no hooks."""
 
@@ -107,6 +115,15 @@ class OutputTracer(_OnOutput):
 
 class HiddenTracer(_OnOutput):
     """Records hidden states that a model returns by itself, as those of HuggingFace do."""
+
+    def names(self) -> Sequence[str]:
+        """The name of the one; of all of them only the model's output tells how many there are."""
+        if self._target.place == "*":
+            raise KannError(
+                f"there are no data, so that it is not known which layers {self._target.name!r} stands for; pass a "
+                f"list of names, such as {self._target.field}.0"
+            )
+        return super().names()
 
     def take(self, output: Any) -> Results:
         """One of them, or all."""

@@ -42,6 +42,10 @@ class FusedTracer(Tracer):
         self._only_last = last and wanted.state == "h" and not (wanted.inputs and module.num_layers > 1)
         self._warned = False
 
+    def names(self) -> Sequence[str]:
+        """The names of the layers and directions."""
+        return [target.name for target in self._targets]
+
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Stand in front of ``forward``; calls of the kernel inside it are seen."""
         module, forward = self._module, self._module.forward
