@@ -198,3 +198,27 @@ def test_the_operator_does_not_depend_on_padding_order_blocks_or_split(rng, monk
 def test_only_moments_can_be_added_to_moments():
     with pytest.raises(TypeError):
         kann.Moments() + 3
+
+
+def test_what_was_kept_apart_can_be_left_out_again(rng):
+    padded, inputs, lengths = rng.normal(size=(4, 6, 3)), rng.normal(size=(4, 6, 2)), np.array([6, 1, 3, 2])
+    kept = [
+        kann.Moments().update(padded[[i]], lengths[[i]], inputs=torch.tensor(inputs[[i]]).numpy()) for i in range(4)
+    ]
+    left = sum(kept) - kept[2]
+    assert_same(left, plain(kann.States.from_padded(padded[[0, 1, 3]], lengths[[0, 1, 3]], inputs=inputs[[0, 1, 3]])))
+    assert (left.sequences, left.states, left.pairs) == (3, 9, 6)
+    assert repr(sum(kept) - sum(kept)) == repr(kann.Moments())
+    assert repr(left - kann.Moments()) == repr(left)
+    on_torch = kann.Moments().update(torch.tensor(padded[[2]]), lengths[[2]], inputs=torch.tensor(inputs[[2]]))
+    assert_same(sum(kept) - on_torch, {name: getattr(left, name) for name in NAMES})
+
+
+def test_moments_that_are_no_part_cannot_be_subtracted(rng):
+    one = kann.Moments().update(rng.normal(size=(2, 5, 3)))
+    with pytest.raises(KannError, match="subtract only what was added"):
+        one - (one + one)
+    with pytest.raises(KannError, match="pass states of the same layer"):
+        one - kann.Moments().update(rng.normal(size=(2, 5, 4)))
+    with pytest.raises(TypeError):
+        one - 1

@@ -14,6 +14,9 @@ HOST_BLOCK = 8 * 2**20
 DEVICE_BLOCK = 2**30
 """The same on an accelerator, where small products are bound by their launch."""
 
+HOST_DEVICES = ("cpu", "mps")
+"""Torch devices whose tensors are computed with on the host, as numpy arrays; MPS has no float64."""
+
 STRIP = 32
 """`gram` builds wide products in strips whose width is a multiple of this: others are slow to multiply."""
 
@@ -35,8 +38,28 @@ def as_numpy(values: AnyArray) -> Array:
     return np.asarray(values)
 
 
+def on_accelerator(values: AnyArray) -> bool:
+    """Whether the values are on a device of their own, which can compute in float64."""
+    return array_api_compat.is_torch_array(values) and values.device.type not in HOST_DEVICES
+
+
+def where_it_is(values: AnyArray) -> AnyArray:
+    """Return what to compute with: a tensor on an accelerator stays there, in float64; anything else in numpy."""
+    return values.detach().double() if on_accelerator(values) else as_numpy(values)
+
+
+def beside(values: AnyArray, like: AnyArray) -> AnyArray:
+    """Return a numpy array where ``like`` is."""
+    return values if isinstance(like, np.ndarray) else namespace(like).asarray(values, device=like.device)
+
+
+def is_dask(values: Any) -> bool:
+    """Whether this is a dask array: lazy, and in chunks."""
+    return array_api_compat.is_dask_array(values)
+
+
 def as_array(values: AnyArray) -> AnyArray:
-    """Leave a numpy array or torch tensor as it is, without its graph; make anything else a numpy array."""
+    """Leave a numpy array or torch tensor as it is, without its graph; read or compute anything else into numpy."""
     if array_api_compat.is_torch_array(values):
         return values.detach()
     return np.asarray(values)

@@ -120,12 +120,17 @@ def record(
 
 @app.command(epilog="Example: kann fit states.zarr -o operator.npz --rank 0.99 --driven")
 def fit(
-    states: Annotated[Path, typer.Argument(help="States (zarr store, .npy, .npz) or moments (.npz).")],
+    states: Annotated[
+        str, typer.Argument(help="States (zarr store or its address such as s3://…, .npy, .npz) or moments (.npz).")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The operator to write.")] = Path("operator.npz"),
     rank: Annotated[str | None, typer.Option(help="Directions to keep: a number, or a share such as 0.99.")] = None,
     basis: Annotated[str, typer.Option(help="svd, pca or fourier.")] = "svd",
     driven: Annotated[bool, typer.Option("--driven", help="Fit what the inputs do apart.")] = False,
     ridge: Annotated[float, typer.Option(min=0, help="Penalty on the size of the operator.")] = 0.0,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers read the store: tcp://….")
+    ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -135,7 +140,8 @@ def fit(
 
         loading.require_free(out, force=force)
         found = loading.states_or_moments(states)
-        koopman = kann.fit(found, rank=loading.rank(rank), basis=basis, driven=driven, ridge=ridge)
+        with loading.workers_for(found, scheduler):
+            koopman = kann.fit(found, rank=loading.rank(rank), basis=basis, driven=driven, ridge=ridge)
         koopman.save(out)
         _say(loading.summary(koopman) | {"path": str(out)}, f"{koopman!r}\n{out}", as_json=as_json)
 
@@ -143,7 +149,7 @@ def fit(
 @app.command(epilog="Example: kann report operator.npz states.zarr -o report.html --tokens tokens.json")
 def report(
     operator: Annotated[Path, typer.Argument(help="What 'kann fit' wrote.")],
-    states: Annotated[Path, typer.Argument(help="The states to show (zarr store, .npy, .npz).")],
+    states: Annotated[str, typer.Argument(help="The states to show (zarr store or its address, .npy, .npz).")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
     tokens: Annotated[Path | None, typer.Option(help="JSON: for each sequence a list of words.")] = None,
     labels: Annotated[Path | None, typer.Option(help="JSON: the label of each sequence.")] = None,

@@ -6,34 +6,74 @@ from typing import Any
 
 import numpy as np
 
-from kann.arrays import as_numpy, require_width
+from kann.arrays import as_numpy, beside, is_dask, require_width
+from kann.cluster import Piece, is_spread, map_rows, total
 from kann.errors import KannError
 from kann.operator import Koopman
+from kann.rows import LazyRows
 from kann.spectrum import Mode
-from kann.states import as_states
+from kann.states import READ_BYTES, States, as_states
 from kann.typing import AnyArray, Array, Complex, Float, Int, Shaped
 
 Readout = Callable[[Any], Any]
 """From states (n, d) to outputs (n,) or (n, o): a function of a numpy array, or a torch module."""
 
 
-def project(koopman: Koopman, h: AnyArray) -> Complex[Array, "... r"]:
-    """Coordinates of states along the Koopman eigenvectors: Ĥ = H B V. One step multiplies the j-th by about λ_j."""
-    return koopman.encode(h) @ koopman.right
+def project(koopman: Koopman, h: AnyArray) -> Complex[AnyArray, "... r"]:
+    """Coordinates of states along the Koopman eigenvectors: Ĥ = H B V. One step multiplies the j-th by about λ_j.
+
+    The result is a numpy array; of states on a GPU a tensor there, and of a dask array a dask array, as lazy as it.
+    """
+    return _by_row(_project, koopman, h, dtype=np.complex128)
 
 
-def magnitude(koopman: Koopman, h: AnyArray) -> Float[Array, "... r"]:
-    """How strongly each eigenvector is present in a state: the paper's s(j, h) = |h B V_j|."""
-    return np.abs(project(koopman, h))
+def magnitude(koopman: Koopman, h: AnyArray) -> Float[AnyArray, "... r"]:
+    """How strongly each eigenvector is present in a state: the paper's s(j, h) = |h B V_j|; where, as in `project`."""
+    return _by_row(_magnitude, koopman, h, dtype=np.float64)
+
+
+def _by_row(function: Callable[..., AnyArray], koopman: Koopman, h: AnyArray, *, dtype: Any) -> AnyArray:
+    """A function of single states, for all of them; those on disk are read in blocks."""
+    if is_dask(h):
+        require_width(h, koopman.dim, what="states", of="the operator")
+        return map_rows(h, function, width=koopman.rank, dtype=dtype, shared=(koopman,))
+    if not isinstance(h, LazyRows):
+        return function(h, koopman)
+    result = np.empty((len(h), koopman.rank), dtype=dtype)
+    step = max(1, READ_BYTES // (8 * koopman.dim))
+    for start in range(0, len(h), step):
+        result[start : start + step] = as_numpy(function(h[start : start + step], koopman))
+    return result
+
+
+def _project(h: AnyArray, koopman: Koopman) -> Complex[AnyArray, "... r"]:
+    z = koopman.encode(h)
+    # Two real products: half the work of a complex one, and torch has none of real with complex.
+    return z @ beside(np.real(koopman.right), z) + 1j * (z @ beside(np.imag(koopman.right), z))
+
+
+def _magnitude(h: AnyArray, koopman: Koopman) -> Float[AnyArray, "... r"]:
+    return abs(_project(h, koopman))
 
 
 def importance(koopman: Koopman, states: Any) -> Float[Array, " r"]:
     """ξ: the magnitude of each eigenvector, summed over time and averaged over sequences."""
     states = as_states(states)
-    total = np.zeros(koopman.rank)
+    if is_spread(states):
+        return total(states, _presence, shared=(koopman,)) / len(states)
+    return _summed(states, koopman) / len(states)
+
+
+def _presence(piece: Piece, koopman: Koopman) -> Float[Array, " r"]:
+    return _summed(piece.states, koopman)
+
+
+def _summed(states: States, koopman: Koopman) -> Float[Array, " r"]:
+    """Magnitudes summed over all states."""
+    present = np.zeros(koopman.rank)
     for start, stop in states.ranges():
-        total += magnitude(koopman, states.values[start:stop]).sum(axis=0)
-    return total / len(states)
+        present += as_numpy(_magnitude(states.values[start:stop], koopman).sum(0))
+    return present
 
 
 def reconstruct(
@@ -41,7 +81,7 @@ def reconstruct(
     h: AnyArray,
     modes: int | Mode | Iterable[int | Mode],
     part: str = "real",
-) -> Float[Array, "... d"]:
+) -> Float[AnyArray, "... d"]:
     """States of which only these modes are kept: h B V_S U_S Bᵀ.
 
     Modes are given as they stand in ``koopman.modes``, or by their number there. With ``part="real"`` this is the exact
@@ -52,7 +92,8 @@ def reconstruct(
         raise KannError(f"part={part!r} is unknown; pass 'real' or 'modulus'")
     indices = sorted({index for mode in _chosen(koopman, modes) for index in mode.indices})
     keep = koopman.right[:, indices] @ koopman.left[indices]
-    return koopman.decode(koopman.encode(h) @ (np.real(keep) if part == "real" else np.abs(keep)))
+    z = koopman.encode(h)
+    return koopman.decode(z @ beside(np.real(keep) if part == "real" else np.abs(keep), z))
 
 
 def _chosen(koopman: Koopman, modes: int | Mode | Iterable[int | Mode]) -> list[Mode]:
@@ -92,7 +133,7 @@ def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArra
     Unlike a magnitude, a share says which way a mode pushes an output, and nothing is lost: the shares of all modes,
     of what lies outside the basis, and of the bias sum to the readout.
     """
-    weight = as_numpy(weight).astype(np.float64)
+    h, weight = as_numpy(h), as_numpy(weight).astype(np.float64)
     if weight.ndim != 2:
         raise KannError(f"weight of shape {weight.shape} is no linear readout; pass (outputs, {koopman.dim})")
     require_width(weight, koopman.dim, what="readout weights", of="the operator")
@@ -101,7 +142,7 @@ def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArra
     shares = [
         (per_vector[0][..., list(mode.indices)] @ per_vector[1][list(mode.indices)]).real for mode in koopman.modes
     ]
-    outside = as_numpy(h) - koopman.decode(z)
+    outside = h - koopman.decode(z)
     constant = np.zeros(len(weight)) if bias is None else as_numpy(bias).astype(np.float64)
     return Contributions(
         modes=np.stack(shares, axis=-2), rest=outside @ weight.T, bias=constant + koopman.mean @ weight.T

@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from kann.arrays import as_numpy
+from kann.arrays import as_numpy, float64_copy, where_it_is
+from kann.cluster import Cut, Piece, is_spread, total
 from kann.errors import KannError
 from kann.explain import Readout, decide, read_out
 from kann.operator import Koopman
 from kann.states import States, as_states
-from kann.typing import Array, Float
+from kann.typing import AnyArray, Array, Float
 
 
 def relative_error(koopman: Koopman, states: Any, reduce: str = "mean") -> float | Float[Array, " n"]:
@@ -21,24 +22,73 @@ def relative_error(koopman: Koopman, states: Any, reduce: str = "mean") -> float
     if reduce not in ("mean", "none"):
         raise KannError(f"reduce={reduce!r} is unknown; pass 'mean' or 'none'")
     states = as_states(states)
+    _inputs(koopman, states)
+    if reduce == "none":
+        return _errors_in_chunks(koopman, states) if is_spread(states) else _errors(states, koopman)
+    if is_spread(states):
+        added, count = total(states, _summed_piece, _summed_cut, shared=(koopman,))
+    else:
+        added, count = _summed(_errors(states, koopman))
+    if not count:
+        raise KannError("no state can be compared: every sequence has one step, or every state is zero")
+    return float(added / count)
+
+
+def _errors(states: States, koopman: Koopman) -> Float[Array, " n"]:
+    """The error of each state; NaN where it cannot be compared."""
     drive = _inputs(koopman, states)
     errors = np.full(states.values.shape[0], np.nan)
     for start, stop in states.ranges():
         # One row more in front: a range may begin in the middle of a long sequence.
         low = max(start - 1, 0)
-        h = as_numpy(states.values[low:stop]).astype(np.float64)
-        inputs = None if drive is None else as_numpy(drive[low + 1 : stop])
-        if len(h) > 1:
-            missed = koopman.predict(h[:-1], inputs=inputs) - h[1:]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                errors[low + 1 : stop] = (missed**2).sum(axis=1) / (h[1:] ** 2).sum(axis=1)
+        if stop - low > 1:
+            h = where_it_is(float64_copy(states.values[low:stop]))
+            inputs = None if drive is None else drive[low + 1 : stop]
+            errors[low + 1 : stop] = _pair_errors(koopman, h[:-1], h[1:], inputs)
     errors[states.starts] = np.nan
-    errors[np.isinf(errors)] = np.nan
-    if reduce == "none":
-        return errors
-    if np.isnan(errors).all():
-        raise KannError("no state can be compared: every sequence has one step, or every state is zero")
-    return float(np.nanmean(errors))
+    return errors
+
+
+def _pair_errors(koopman: Koopman, x: AnyArray, y: AnyArray, inputs: AnyArray | None) -> Float[Array, " k"]:
+    """Errors of the states y predicted from x, both in float64; NaN for states that are zero."""
+    missed = koopman.predict(x, inputs=inputs) - y
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = as_numpy((missed**2).sum(-1)) / as_numpy((y**2).sum(-1))
+    return np.where(np.isinf(errors), np.nan, errors)
+
+
+def _summed(errors: Float[Array, " n"]) -> Float[Array, "2"]:
+    """Sum and number of the errors that are one."""
+    return np.array([np.nansum(errors), np.sum(~np.isnan(errors))])
+
+
+def _summed_piece(piece: Piece, koopman: Koopman) -> Float[Array, "2"]:
+    return _summed(_errors(piece.states, koopman))
+
+
+def _summed_cut(cut: Cut, koopman: Koopman) -> Float[Array, "2"]:
+    return _summed(_cut_errors(cut, koopman))
+
+
+def _cut_errors(cut: Cut, koopman: Koopman) -> Float[Array, " k"]:
+    x, y = (where_it_is(float64_copy(side)) for side in (cut.before, cut.after))
+    return _pair_errors(koopman, x, y, None if koopman.drive is None else cut.inputs)
+
+
+def _errors_in_chunks(koopman: Koopman, states: States) -> Float[Array, " n"]:
+    """The error of each state, from all chunks and cuts, put in its row."""
+    errors = np.full(states.values.shape[0], np.nan)
+    for rows, found in total(states, _listed_piece, _listed_cut, shared=(koopman,)):
+        errors[rows] = np.where(np.isnan(found), errors[rows], found)
+    return errors
+
+
+def _listed_piece(piece: Piece, koopman: Koopman) -> list[tuple[Array, Array]]:
+    return [(piece.rows, _errors(piece.states, koopman))]
+
+
+def _listed_cut(cut: Cut, koopman: Koopman) -> list[tuple[Array, Array]]:
+    return [(cut.rows, _cut_errors(cut, koopman))]
 
 
 def agreement(koopman: Koopman, states: Any, readout: Readout, *, threshold: float = 0.0) -> float:

@@ -1,16 +1,18 @@
 """What the command line is given as files, read and checked."""
 
+import contextlib
 import importlib
 import json
 import math
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kann.cluster import is_spread
 from kann.errors import KannError
 from kann.files import read_npz
 from kann.moments import Moments
@@ -37,10 +39,34 @@ def rank(text: str | None) -> int | float | None:
         raise KannError(f"--rank {text} is no number; pass one such as 16, or a share such as 0.99") from None
 
 
-def states_or_moments(path: Path) -> States | Moments:
+def states_or_moments(path: str) -> States | Moments:
     """Saved moments, or states of any kind."""
-    is_kann_file = path.suffix == ".npz" and path.exists() and "header" in _names(path)
+    is_kann_file = path.endswith(".npz") and Path(path).exists() and "header" in _names(Path(path))
     return Moments.load(path) if is_kann_file else States.open(path)
+
+
+@contextlib.contextmanager
+def workers_for(found: States | Moments, scheduler: str | None) -> Iterator[None]:
+    """Connect to the Dask scheduler at this address, if there is one, for as long as the block runs."""
+    if scheduler is None:
+        yield
+        return
+    try:
+        import dask.config
+        from distributed import Client
+    except ImportError as error:
+        raise ImportError("--scheduler needs dask and distributed: pip install 'kann[dask]'") from error
+    try:
+        # As the default it would stay so even if it does not connect.
+        client = Client(scheduler, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise KannError(
+            f"no Dask scheduler answers at {scheduler} ({error}); start one with 'dask scheduler'"
+        ) from error
+    with client, dask.config.set(scheduler=client):
+        if not (isinstance(found, States) and is_spread(found)):
+            raise KannError("--scheduler is for zarr stores, which workers can read; leave it out for other files")
+        yield
 
 
 def _names(path: Path) -> list[str]:

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from kann.arrays import Float64Buffer, as_array, as_numpy, block_rows, float64_copy, gram, namespace, rounding
+from kann.arrays import Float64Buffer, as_numpy, beside, block_rows, float64_copy, gram, namespace, rounding
+from kann.cluster import Cut, Piece, is_spread, total
 from kann.errors import KannError
 from kann.files import load_npz, save_npz
 from kann.progress import progress
 from kann.ranks import add_up
-from kann.states import States, any_rows, as_states, input_rows, require_finite
+from kann.states import States, any_rows, as_states, input_rows, lazy_or_array, require_finite
 from kann.typing import AnyArray, Array, Float, Int
 
 KIND = "kann.Moments"
@@ -24,7 +25,7 @@ class Moments:
     """Counts, sums and products of states h and of consecutive pairs (x, y) = (h_t, h_{t+1}), in float64.
 
     They are additive: in any order, over any split of the sequences, on any device or machine. Start from an empty one
-    and update it with batches, or add several.
+    and update it with batches, or add several; subtract what was kept apart and is to be left out.
 
     >>> batches = np.random.default_rng(0).normal(size=(3, 8, 10, 4))
     >>> moments = Moments()
@@ -69,15 +70,16 @@ class Moments:
 
     @staticmethod
     def of(states: Any, *, inputs: bool = True) -> "Moments":
-        """Moments of all states, and of their inputs where they have any and ``inputs`` is True."""
+        """Moments of all states, and of their inputs where they have any and ``inputs`` is True.
+
+        Of a dask array or a store at an address they are computed chunk by chunk on Dask, and so they are of a store on
+        disk if this process has a Dask client.
+        """
         states = as_states(states)
-        drive = states.inputs if inputs else None
-        with np.errstate(over="ignore", invalid="ignore"):  # looked for below, once: on a GPU every look waits for it
-            moments = _measure(states, drive)
-        squares = [product.diagonal() for product in (moments.hh, moments.uu) if product is not None]
-        if not all(np.isfinite(as_numpy(square)).all() for square in squares):
-            _find_not_finite(states, drive)
-            raise KannError("the squares of the states exceed float64; divide the states by their largest value")
+        if not is_spread(states):
+            return _of_states(states, inputs=inputs)
+        moments = total(states, _of_piece, _of_cut, shared=(inputs,))
+        moments.sequences = len(states)
         return moments
 
     def update(self, values: AnyArray, lengths: Any = None, *, inputs: AnyArray | None = None) -> "Moments":
@@ -86,8 +88,9 @@ class Moments:
         Without lengths, every step of padded states counts, and rows are one sequence. ``inputs`` have the same layout.
         A batch that cannot be used raises an error and leaves the moments as they were.
         """
-        rows, counts = any_rows(as_array(values), lengths)
-        drive = None if inputs is None else input_rows(as_array(inputs), as_array(values), lengths)
+        values = lazy_or_array(values)
+        rows, counts = any_rows(values, lengths)
+        drive = None if inputs is None else input_rows(lazy_or_array(inputs), values, lengths)
         self._absorb(Moments.of(States(values=rows, lengths=counts, inputs=drive)))
         return self
 
@@ -99,6 +102,24 @@ class Moments:
         total._absorb(other)
         return total
 
+    def __sub__(self, other: Any) -> "Moments":
+        """Leave out the share of ``other``, up to rounding: moments of sequences that are part of these."""
+        if not isinstance(other, Moments):
+            return NotImplemented
+        rest = self + Moments()
+        if other.sum_h is None:
+            return rest
+        self._require_alike(other)
+        left = {name: getattr(self, name) - getattr(other, name) for name in ("sequences", "states", "pairs")}
+        if min(left.values()) < 0:
+            raise KannError(f"{other!r} cannot be part of {self!r}; subtract only what was added")
+        if not left["states"]:
+            return Moments()
+        for name, theirs in _beside(other, self)._items():
+            if theirs is not None and name not in ("rounding", "input_rounding"):
+                setattr(rest, name, getattr(self, name) - theirs)
+        return rest
+
     def __radd__(self, other: Any) -> "Moments":
         """Let ``sum([...])`` work, which starts from 0."""
         return self + Moments() if other == 0 else NotImplemented
@@ -106,12 +127,12 @@ class Moments:
     @property
     def dim(self) -> int:
         """The number of hidden units d."""
-        return 0 if self.hh is None else int(self.hh.shape[0])
+        return 0 if self.sum_h is None else int(self.sum_h.shape[0])
 
     @property
     def input_dim(self) -> int:
         """The number of inputs p, or 0."""
-        return 0 if self.uu is None else int(self.uu.shape[0])
+        return 0 if self.sum_u is None else int(self.sum_u.shape[0])
 
     def all_reduce(self, *, group: Any = None) -> "Moments":
         """Sum over the ranks of torch.distributed, in place: afterwards every rank holds the moments of all of them.
@@ -151,13 +172,10 @@ class Moments:
 
     def _absorb(self, other: "Moments") -> None:
         """Add ``other`` in place, on the device where this one is."""
-        if other.hh is None:
+        if other.sum_h is None:
             return
-        if self.hh is not None and (self.dim, self.input_dim) != (other.dim, other.input_dim):
-            raise KannError(
-                f"moments of {other.dim} units and {other.input_dim} inputs cannot be added to moments of "
-                f"{self.dim} units and {self.input_dim} inputs; pass states of the same layer"
-            )
+        if self.sum_h is not None:
+            self._require_alike(other)
         other = _beside(other, self)
         for name, theirs in other._items():
             ours = getattr(self, name)
@@ -168,6 +186,86 @@ class Moments:
             elif theirs is not None:
                 setattr(self, name, ours + theirs)
 
+    def _require_alike(self, other: "Moments") -> None:
+        if (self.dim, self.input_dim) != (other.dim, other.input_dim):
+            raise KannError(
+                f"moments of {other.dim} units and {other.input_dim} inputs cannot be added to moments of "
+                f"{self.dim} units and {self.input_dim} inputs; pass states of the same layer"
+            )
+
+
+def state_moments(states: States) -> Moments:
+    """Counts, sums and HᵀH alone, without products of pairs: half the work and a quarter of the memory."""
+    moments = total(states, _energy_of_piece) if is_spread(states) else _energy(states)
+    moments.sequences, moments.pairs = len(states), states.values.shape[0] - len(states)
+    return moments
+
+
+def in_basis(moments: Moments, matrix: Float[Array, "d r"]) -> Moments:
+    """Moments of the pairs in coordinates h @ matrix, multiplied where the moments are, as numpy arrays."""
+    matrix = beside(matrix, moments.sum_x)
+    sums = {name: getattr(moments, name) @ matrix for name in ("sum_h", "sum_x", "sum_y")}
+    grams = {name: matrix.T @ (getattr(moments, name) @ matrix) for name in ("xx", "xy", "yy")}
+    if moments.input_dim:
+        grams |= {"xu": matrix.T @ moments.xu, "uy": moments.uy @ matrix, "uu": moments.uu, "sum_u": moments.sum_u}
+    values: dict[str, Any] = {name: getattr(moments, name) for name in COUNTS}
+    values |= {name: as_numpy(value) for name, value in (sums | grams).items()}
+    return Moments(**values)
+
+
+def _of_states(states: States, *, inputs: bool) -> Moments:
+    """Moments of states that this process reads."""
+    drive = states.inputs if inputs else None
+    with np.errstate(over="ignore", invalid="ignore"):  # looked for below, once: on a GPU every look waits for it
+        moments = _measure(states, drive)
+    _require_finite_squares(moments, states, drive)
+    return moments
+
+
+def _of_piece(piece: Piece, inputs: bool) -> Moments:
+    return _of_states(piece.states, inputs=inputs)
+
+
+def _of_cut(cut: Cut, inputs: bool) -> Moments:
+    """What pairs add whose states are counted already, each in a piece of its own."""
+    x, y = float64_copy(cut.before), float64_copy(cut.after)
+    pairs = {"sum_h": 0 * x[0], "sum_x": x.sum(0), "sum_y": y.sum(0), "xx": gram(x), "xy": x.T @ y, "yy": gram(y)}
+    if not inputs or cut.inputs is None:
+        return Moments(pairs=len(x), **pairs)
+    u = float64_copy(cut.inputs)
+    if not np.isfinite(u).all():
+        row = int(cut.rows[np.flatnonzero(~np.isfinite(u).all(axis=1))[0]])
+        raise KannError(f"inputs beside row {row} of the states hold NaN or Inf; leave that sequence out")
+    return Moments(pairs=len(x), **pairs, sum_u=u.sum(0), uu=gram(u), xu=x.T @ u, uy=u.T @ y)
+
+
+def _energy(states: States) -> Moments:
+    """Sums and HᵀH of states that this process reads. No more than two d × d matrices are held at a time."""
+    sample = states.values[0:1]
+    max_rows = min(block_rows(sample, states.dim), states.values.shape[0])
+    buffer = Float64Buffer(like=sample, shape=(max_rows, states.dim))
+    sum_h: Any = 0
+    hh: Any = 0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start, stop in progress(states.ranges(max_rows), what="energy", unit="block"):
+            h = buffer.filled_with(states.values[start:stop])
+            sum_h += h.sum(0)
+            hh += gram(h)
+    moments = Moments(states=states.values.shape[0], rounding=rounding(sample), sum_h=sum_h, hh=hh)
+    _require_finite_squares(moments, states, None)
+    return moments
+
+
+def _energy_of_piece(piece: Piece) -> Moments:
+    return _energy(piece.states)
+
+
+def _require_finite_squares(moments: Moments, states: States, inputs: AnyArray | None) -> None:
+    squares = [product.diagonal() for product in (moments.hh, moments.uu) if product is not None]
+    if not all(np.isfinite(as_numpy(square)).all() for square in squares):
+        _find_not_finite(states, inputs)
+        raise KannError("the squares of the states exceed float64; divide the states by their largest value")
+
 
 def _to_numpy(value: Any) -> Any:
     return value if value is None or isinstance(value, int | float) else as_numpy(value)
@@ -175,9 +273,10 @@ def _to_numpy(value: Any) -> Any:
 
 def _beside(other: Moments, ours: Moments) -> Moments:
     """Return ``other`` where ``ours`` is: unchanged on the same device, else in that array type and place."""
-    if ours.hh is None or (type(ours.hh) is type(other.hh) and ours.hh.device == other.hh.device):
+    mine, theirs = ours.sum_h, other.sum_h
+    if mine is None or (type(mine) is type(theirs) and mine.device == theirs.device):
         return other
-    xp, device = namespace(ours.hh), ours.hh.device
+    xp, device = namespace(mine), mine.device
     moved: dict[str, Any] = {
         name: value if name in COUNTS or value is None else xp.asarray(value, device=device)
         for name, value in other.numpy()._items()
@@ -375,8 +474,6 @@ def require_pairs(moments: Moments) -> None:
         )
 
 
-def centred(
-    products: Float[Array, "a b"], left: Float[Array, " a"], right: Float[Array, " b"], n: int
-) -> Float[Array, "a b"]:
-    """Products about the means: ΣabT − (Σa)(Σb)ᵀ/n."""
-    return products - np.outer(left, right) / n
+def centred(products: AnyArray, left: AnyArray, right: AnyArray, n: int) -> AnyArray:
+    """Products about the means: Σabᵀ − (Σa)(Σb)ᵀ/n."""
+    return products - left[:, None] * (right / n)

@@ -1,7 +1,8 @@
 """A progress bar for long work, where tqdm is installed and somebody is watching."""
 
+import contextlib
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -18,3 +19,12 @@ def progress(items: Iterable[T], *, what: str, total: int | None = None, unit: s
         return
     # disable=None switches the bar off where standard error is not a terminal.
     yield from tqdm(items, desc=what, total=total, unit=unit, delay=PATIENCE, disable=None, leave=False)
+
+
+def dask_progress(*, what: str) -> contextlib.AbstractContextManager[Any]:
+    """Within this block, the same for what Dask computes in this process; a client has its dashboard."""
+    try:
+        from tqdm.dask import TqdmCallback
+    except ImportError:
+        return contextlib.nullcontext()
+    return TqdmCallback(desc=what, unit="task", delay=PATIENCE, disable=None, leave=False)

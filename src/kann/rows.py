@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kann.arrays import as_numpy, float64_copy, namespace
+from kann.arrays import as_array, as_numpy, float64_copy, namespace
 from kann.typing import AnyArray, Array, Int
 
 
@@ -43,7 +43,8 @@ class PaddedRows(LazyRows):
     """The real steps of padded (S, T, d) values, gathered when they are sliced."""
 
     def __init__(self, values: AnyArray, lengths: Int[Array, " s"]):
-        self._values, self._stops = values, np.cumsum(lengths)
+        self.padded, self.lengths = values, lengths
+        self._stops = np.cumsum(lengths)
         self._starts = self._stops - lengths
         self.shape = (int(self._stops[-1]), int(values.shape[2]))
         self.dtype = values.dtype
@@ -51,14 +52,16 @@ class PaddedRows(LazyRows):
     def read(self, start: int, stop: int) -> AnyArray:
         """Rows of the sequences that ``start:stop`` touches."""
         if start == stop:
-            return self._values[:1, 0][:0]
+            # Nothing is read for it: a tensor says by itself where it is, anything else is numpy's once it is read.
+            is_tensor = namespace(self.padded) is not namespace(np.empty(0))
+            return self.padded[:1, 0][:0] if is_tensor else np.empty((0, self.shape[1]), dtype=self.dtype)
         rows = np.arange(start, stop)
         sequences = np.searchsorted(self._stops, rows, side="right")
         steps = rows - self._starts[sequences]
         first, last = int(sequences[0]), int(sequences[-1])
         early, late = int(steps.min()), int(steps.max())
         # Cut the box around the wanted rows first: of values on disk, that is what gets read.
-        box = self._values[first : last + 1, early : late + 1]
+        box = as_array(self.padded[first : last + 1, early : late + 1])
         xp = namespace(box)
         return box[tuple(xp.asarray(index, device=box.device) for index in (sequences - first, steps - early))]
 
@@ -67,12 +70,12 @@ class MappedRows(LazyRows):
     """(rows − mean) @ matrix in float64."""
 
     def __init__(self, values: AnyArray, matrix: Array, mean: Array):
-        self._values, self._matrix, self._mean = values, matrix, mean
+        self.source, self.matrix, self.mean = values, matrix, mean
         self.shape = (int(values.shape[0]), matrix.shape[1])
         self.dtype = matrix.dtype
 
     def read(self, start: int, stop: int) -> AnyArray:
         """The mapped rows, on the device where the values are."""
-        rows = float64_copy(self._values[start:stop])
-        matrix, mean = (namespace(rows).asarray(part, device=rows.device) for part in (self._matrix, self._mean))
+        rows = float64_copy(self.source[start:stop])
+        matrix, mean = (namespace(rows).asarray(part, device=rows.device) for part in (self.matrix, self.mean))
         return (rows - mean) @ matrix

@@ -10,7 +10,7 @@ from typing import Any, overload
 import numpy as np
 
 from kann import notebook, store
-from kann.arrays import as_array, as_numpy, namespace, require_float
+from kann.arrays import as_array, as_numpy, block_rows, is_dask, namespace, require_float
 from kann.errors import KannError
 from kann.files import read_npz, replacing
 from kann.rows import PaddedRows
@@ -34,7 +34,8 @@ class States:
     """
 
     values: AnyArray
-    """(N, d) the states of all sequences: a numpy array, a torch tensor, or rows on disk that are read when sliced."""
+    """(N, d) the states of all sequences: a numpy array, a torch tensor, a dask array, or rows on disk that are read
+    when sliced."""
     lengths: Any
     """(S,) the number of states of each sequence, each at least 1."""
     inputs: AnyArray | None = None
@@ -64,13 +65,14 @@ class States:
     def from_padded(values: AnyArray, lengths: Any = None, *, inputs: AnyArray | None = None) -> "States":
         """Take (S, T, d) states and the (S,) numbers of real steps; what lies behind them is dropped.
 
-        Without ``lengths`` every step counts. ``inputs`` are (S, T, p).
+        Without ``lengths`` every step counts. ``inputs`` are (S, T, p). Dask arrays stay as lazy as they are.
         """
-        values = as_array(values)
+        values = lazy_or_array(values)
         rows, counts = padded_rows(values, lengths)
-        if inputs is None:
-            return States(values=rows[:], lengths=counts)
-        return States(values=rows[:], lengths=counts, inputs=input_rows(inputs, values, lengths)[:])
+        drive = None if inputs is None else input_rows(inputs, values, lengths)
+        if not is_dask(values):
+            rows, drive = rows[:], None if drive is None else drive[:]
+        return States(values=rows, lengths=counts, inputs=drive)
 
     @staticmethod
     def from_sequences(sequences: Sequence[AnyArray], inputs: Sequence[AnyArray] | None = None) -> "States":
@@ -90,20 +92,26 @@ class States:
     def open(path: str | os.PathLike[str]) -> "States":
         """Open what `save` wrote, or an ``.npy``, ``.npz`` or zarr v3 file of states. Values are read when used.
 
+        A zarr store may also be given by an address that fsspec knows, such as ``s3://bucket/states.zarr``.
+
         An ``.npy`` file or a bare zarr array holds (S, T, d), or (T, d) for a single sequence. An ``.npz`` file or a
         zarr group holds ``values``, and may hold ``lengths`` and ``inputs``; with ``lengths``, two-dimensional values
         are the rows of all sequences one after the other.
         """
-        path = Path(path)
-        if not path.exists():
+        if not store.is_url(path) and not Path(path).exists():
             raise FileNotFoundError(f"no states at {path}")
-        values, lengths, inputs = _read_numpy(path) if path.suffix in NUMPY_FILES else store.read(path)
+        is_numpy = not store.is_url(path) and Path(path).suffix in NUMPY_FILES
+        values, lengths, inputs = _read_numpy(Path(path)) if is_numpy else store.read(path)
         rows, counts = any_rows(values, lengths)
         drive = None if inputs is None else input_rows(inputs, values, lengths)
         return States(values=rows, lengths=counts, inputs=drive)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a zarr store in chunks that end where sequences end; replaces a store that stands there."""
+        if store.is_url(path):
+            raise KannError(
+                f"{path} is an address; save to a folder, and copy it there with fsspec or your cloud's tools"
+            )
         if Path(path).suffix in NUMPY_FILES:
             raise KannError(f"{path} would be read as a numpy file; pass a name such as {Path(path).stem}.zarr")
         store.require_replaceable(path)
@@ -180,7 +188,7 @@ class States:
 
     def ranges(self, max_rows: int | None = None) -> Iterator[tuple[int, int]]:
         """Ranges ``(start, stop)`` of at most ``max_rows`` rows; only a sequence longer than that is cut."""
-        max_rows = max_rows or max(1, READ_BYTES // (8 * self.dim))
+        max_rows = max_rows or block_rows(self.values[0:1], self.dim)
         for first, last in self.groups(max_rows):
             low, high = int(self.starts[first]), int(self.starts[last - 1] + self.lengths[last - 1])
             for start in range(low, high, max_rows):
@@ -188,19 +196,34 @@ class States:
 
 
 def as_states(data: Any, lengths: Any = None) -> States:
-    """States of what users pass for them: `States`, a list of (T_i, d) arrays, or a padded (S, T, d) array."""
-    if isinstance(data, States | list | tuple):
+    """States of what users pass for them.
+
+    That is `States`, the path or address of a store, a list of (T_i, d) arrays, a padded (S, T, d) array, or (N, d)
+    rows of all sequences with their lengths.
+    """
+    if isinstance(data, States | list | tuple | str | os.PathLike):
         if lengths is not None:
-            raise KannError("lengths are for padded arrays; States and lists of sequences know theirs")
-        return data if isinstance(data, States) else States.from_sequences(data)
-    array = as_array(data)
-    if array.ndim != 3:
+            raise KannError("lengths are for arrays; States, stores and lists of sequences know theirs")
+        if isinstance(data, list | tuple):
+            return States.from_sequences(data)
+        return data if isinstance(data, States) else States.open(data)
+    array = lazy_or_array(data)
+    if array.ndim != 3 and (array.ndim != 2 or lengths is None):
         raise KannError(
-            f"hidden states have axes (sequence, time, unit); got shape {tuple(array.shape)}; "
-            "pass states[None] for a single sequence, or a list of (time, unit) arrays"
+            f"hidden states have axes (sequence, time, unit); got shape {tuple(array.shape)}; pass states[None] for a "
+            "single sequence, a list of (time, unit) arrays, or the rows of all sequences with their lengths"
         )
-    rows, counts = padded_rows(array, lengths)
+    rows, counts = any_rows(array, lengths)
     return States(values=rows, lengths=counts)
+
+
+def lazy_or_array(values: AnyArray) -> AnyArray:
+    """A dask array whose shape is known, as it is; anything else as a numpy array or torch tensor."""
+    if not is_dask(values):
+        return as_array(values)
+    if any(size != size for size in values.shape):
+        raise KannError("the dask array does not know its shape; call its compute_chunk_sizes() first")
+    return values
 
 
 def any_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Array, " s"]]:
@@ -231,9 +254,8 @@ def padded_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Ar
         raise KannError(f"states of shape {tuple(values.shape)} are empty; pass at least one sequence, step and unit")
     if lengths is None:
         lengths = np.full(sequences, steps)
-        return (
-            values.reshape(-1, values.shape[2]) if hasattr(values, "reshape") else PaddedRows(values, lengths)
-        ), lengths
+        in_memory = hasattr(values, "reshape") and not is_dask(values)
+        return values.reshape(-1, values.shape[2]) if in_memory else PaddedRows(values, lengths), lengths
     lengths = _checked_lengths(lengths)
     if lengths.shape != (sequences,) or lengths.max() > steps:
         raise KannError(

@@ -8,7 +8,9 @@ store whose writer was killed opens with what was finished.
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,6 +26,8 @@ from kann.typing import AnyArray, Array, Int, Shaped
 KIND = "kann.States"
 VERSION = 1
 PART_BYTES = 8 * 2**20
+REQUESTS = 32
+"""How many parts of a store in the network are opened at a time: each waits for its answer, not for us."""
 
 
 def _zarr() -> Any:
@@ -32,6 +36,22 @@ def _zarr() -> Any:
     except ImportError as error:
         raise ImportError("states on disk need zarr: pip install 'kann[zarr]'") from error
     return zarr
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Whether this is an address such as ``s3://bucket/states.zarr``."""
+    return isinstance(path, str) and "://" in path
+
+
+def is_zarr(array: Any) -> bool:
+    """Whether this is somebody's zarr array."""
+    zarr = sys.modules.get("zarr")
+    return zarr is not None and isinstance(array, zarr.Array)
+
+
+def is_remote(array: Any) -> bool:
+    """Whether a zarr array was opened by an address."""
+    return isinstance(array.store, _zarr().storage.FsspecStore)
 
 
 def part_rows(width: int, itemsize: int) -> int:
@@ -102,12 +122,17 @@ class Writer:
 class StoredRows(LazyRows):
     """The rows of a store. Keeps the part that was read last."""
 
-    def __init__(self, parts: Sequence[Any], *, path: str | os.PathLike[str]):
-        self._parts, self._path = parts, path
+    def __init__(self, parts: Sequence[Any], *, path: str | os.PathLike[str], first: int = 0):
+        self._parts, self.path, self._first = parts, path, first
         self._stops = np.cumsum([part.shape[0] for part in parts])
         self._last: tuple[int, Array] | None = None
         self.shape = (int(self._stops[-1]), int(parts[0].shape[1]))
         self.dtype = np.dtype(parts[0].dtype)
+
+    @property
+    def part_stops(self) -> Int[Array, " k"]:
+        """The row at which each part ends; sequences end there too."""
+        return self._stops
 
     def read(self, start: int, stop: int) -> Shaped[Array, "n d"]:
         """Rows of the parts that ``start:stop`` touches."""
@@ -130,17 +155,21 @@ class StoredRows(LazyRows):
             yield self._last[1][low:high]
 
     def _read(self, number: int, rows: slice) -> Array:
+        name = f"part {self._first + number} of {self.path}"
         try:
             values = self._parts[number][rows]
         except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise KannError(f"part {number} of {self._path} is damaged ({error}); record or save it again") from error
+            raise KannError(f"{name} is damaged ({error}); record or save it again") from error
         if values.size and np.isnan(values[0]).all() and np.isnan(values).all():
-            raise KannError(f"part {number} of {self._path} is missing or empty; record or save it again")
+            raise KannError(f"{name} is missing or empty; record or save it again")
         return values
 
 
-def read(path: str | os.PathLike[str]) -> tuple[Any, Int[Array, " s"] | None, Any]:
-    """Open a store: its values, lengths if it has any, and inputs or None. Only metadata are read."""
+def read(path: str | os.PathLike[str], parts: slice = slice(None)) -> tuple[Any, Int[Array, " s"] | None, Any]:
+    """Open a store, or some of its parts: its values, lengths if it has any, and inputs or None.
+
+    Only metadata are read.
+    """
     zarr = _zarr()
     try:
         node = zarr.open(str(path), mode="r")
@@ -149,19 +178,21 @@ def read(path: str | os.PathLike[str]) -> tuple[Any, Int[Array, " s"] | None, An
     if isinstance(node, zarr.Array) or "kind" not in node.attrs:
         return _foreign(node, path)
     require_format(node.attrs, kind=KIND, version=VERSION, path=path)
+    numbers = range(node.attrs["parts"])[parts]
     try:
-        parts = {what: _parts(node, what) for what in ("values", "inputs") if what in node}
+        opened = {what: _parts(node, what, numbers) for what in ("values", "inputs") if what in node}
     except (KeyError, OSError, ValueError) as error:
         raise KannError(f"{path} is truncated ({error}); record or save it again") from error
-    if not parts.get("values"):
+    if not opened.get("values"):
         raise KannError(f"{path} holds no sequences; the recording ended before its first part was written")
-    lengths = np.concatenate([np.asarray(part.attrs["lengths"], dtype=np.int64) for part in parts["values"]])
-    rows = {what: StoredRows(arrays, path=path) for what, arrays in parts.items()}
+    lengths = np.concatenate([np.asarray(part.attrs["lengths"], dtype=np.int64) for part in opened["values"]])
+    rows = {what: StoredRows(arrays, path=path, first=numbers[0]) for what, arrays in opened.items()}
     return rows["values"], lengths, rows.get("inputs")
 
 
-def _parts(root: Any, what: str) -> list[Any]:
-    return [root[f"{what}/{number:06d}"] for number in range(root.attrs["parts"])]
+def _parts(root: Any, what: str, numbers: range) -> list[Any]:
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        return list(pool.map(lambda number: root[f"{what}/{number:06d}"], numbers))
 
 
 def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
