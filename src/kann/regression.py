@@ -5,19 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 
-from kann.basis import GRAM_NOISE, Basis
+from kann.basis import GRAM_NOISE
 from kann.moments import Moments, centred
 from kann.typing import Array, Float
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Coordinates:
-    """How the rows a of which there are moments relate to states: h − mean = (a − shift) @ back."""
-
-    shift: Float[Array, " k"]
-    """Zero unless a mean is to be taken off."""
-    back: Float[Array, "k d"] | None = None
-    """None where the rows are the states themselves."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -36,13 +26,13 @@ class Step:
     """XᵀX in the basis; of a driven system about the mean of the pairs, which its offset explains."""
 
 
-def regress(moments: Moments, basis: Basis, at: Coordinates, *, driven: bool, ridge: int | float) -> Step:
-    """Minimise Σ |z C + u D + c − z₊|² + ridge·(|C|² + |D|²): without u and c, the paper's equation for C."""
-    to_basis = basis.vectors if at.back is None else at.back @ basis.vectors
-    shift = at.shift @ to_basis
-    n = moments.pairs
-    x, y = moments.sum_x @ to_basis, moments.sum_y @ to_basis
-    xx, xy, yy = (to_basis.T @ gram @ to_basis for gram in (moments.xx, moments.xy, moments.yy))
+def regress(moments: Moments, shift: Float[Array, " r"], *, driven: bool, ridge: int | float) -> Step:
+    """Minimise Σ |z C + u D + c − z₊|² + ridge·(|C|² + |D|²): without u and c, the paper's equation for C.
+
+    ``moments`` are those of coordinates in the basis, from which ``shift`` is still to be taken off.
+    """
+    n, x, y = moments.pairs, moments.sum_x, moments.sum_y
+    xx, xy, yy = moments.xx, moments.xy, moments.yy
     if not driven:
         design, target, total = (_about(*part, shift, n) for part in ((xx, x, x), (xy, x, y), (yy, y, y)))
         matrix = solve(design, target, size=np.diag(xx), ridge=ridge, rounding=moments.rounding)
@@ -50,7 +40,7 @@ def regress(moments: Moments, basis: Basis, at: Coordinates, *, driven: bool, ri
         return Step(matrix=matrix, drive=None, offset=None, error=error, energy=design)
     # The offset makes it a regression about the means.
     r, u = len(x), moments.sum_u
-    xu, uy = centred(to_basis.T @ moments.xu, x, u, n), centred(moments.uy @ to_basis, u, y, n)
+    xu, uy = centred(moments.xu, x, u, n), centred(moments.uy, u, y, n)
     energy = centred(xx, x, x, n)
     design = np.block([[energy, xu], [xu.T, centred(moments.uu, u, u, n)]])
     target = np.vstack([centred(xy, x, y, n), uy])
