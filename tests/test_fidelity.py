@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import kann
-from kann import states as states_module
+from kann import arrays
 from kann.errors import KannError
 from tests.systems import noisy_states, rotation, run, stable_matrix
 
@@ -44,7 +44,8 @@ def test_padded_arrays_are_taken_for_states(rng):
 
 def test_long_sequences_are_measured_in_pieces(koopman, states, monkeypatch):
     whole = kann.relative_error(koopman, states, reduce="none")
-    monkeypatch.setattr(states_module, "READ_BYTES", 8 * 10 * 7)  # seven states at a time
+    monkeypatch.setattr(arrays, "HOST_ROWS", 1)
+    monkeypatch.setattr(arrays, "HOST_BLOCK", 8 * 10 * 7)  # seven states at a time
     np.testing.assert_allclose(kann.relative_error(koopman, states, reduce="none"), whole)
 
 

@@ -1,15 +1,19 @@
 """The few things that differ between numpy arrays and torch tensors."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import array_api_compat
 import numpy as np
 
 from kann.errors import KannError
-from kann.typing import AnyArray, Array
+from kann.typing import AnyArray, Array, Int
 
 HOST_BLOCK = 8 * 2**20
 """Bytes of float64 rows converted at a time on a CPU: large enough for fast matrix products, small enough to ignore."""
+
+HOST_ROWS = 1024
+"""But at least so many rows: every block also adds d × d sums, which few rows do not outweigh."""
 
 DEVICE_BLOCK = 2**30
 """The same on an accelerator, where small products are bound by their launch."""
@@ -53,6 +57,13 @@ def beside(values: AnyArray, like: AnyArray) -> AnyArray:
     return values if isinstance(like, np.ndarray) else namespace(like).asarray(values, device=like.device)
 
 
+def is_contiguous(values: AnyArray) -> bool:
+    """Whether these are values in memory, row after row, so that to reshape them copies nothing."""
+    if array_api_compat.is_torch_array(values):
+        return values.is_contiguous()
+    return isinstance(values, np.ndarray) and values.flags.c_contiguous
+
+
 def is_dask(values: Any) -> bool:
     """Whether this is a dask array: lazy, and in chunks."""
     return array_api_compat.is_dask_array(values)
@@ -71,6 +82,26 @@ def float64_copy(values: AnyArray) -> AnyArray:
         values = values.cpu()
     xp = namespace(values)
     return xp.asarray(values, dtype=xp.float64, copy=True)
+
+
+def indices(parts: Sequence[Int[Array, " _"]], like: AnyArray) -> list[AnyArray]:
+    """Several arrays of whole numbers where ``like`` is, moved there in one piece."""
+    if isinstance(like, np.ndarray):
+        return list(parts)
+    whole = namespace(like).asarray(np.concatenate(parts))
+    # From pinned memory the copy does not wait for what the GPU is doing.
+    whole = whole.pin_memory().to(like.device, non_blocking=True) if like.is_cuda else whole.to(like.device)
+    return list(whole.split([len(part) for part in parts]))
+
+
+def runs(firsts: Int[Array, " s"], lengths: Int[Array, " s"], like: AnyArray) -> AnyArray:
+    """The indices of runs of rows: for each, ``length`` many from ``first`` on. They are made where ``like`` is."""
+    n = int(lengths.sum())
+    shift = firsts - (np.cumsum(lengths) - lengths)
+    if isinstance(like, np.ndarray):
+        return np.repeat(shift, lengths) + np.arange(n)
+    shift, counts = indices([shift, lengths], like)
+    return shift.repeat_interleave(counts, output_size=n) + namespace(like).arange(n, device=like.device)
 
 
 def gram(rows: AnyArray) -> AnyArray:
@@ -109,7 +140,8 @@ class Float64Buffer:
 def block_rows(values: AnyArray, width: int) -> int:
     """How many rows of ``width`` float64 numbers to convert at a time on the device of ``values``."""
     on_host = not array_api_compat.is_torch_array(values) or values.device.type == "cpu"
-    return max(1, (HOST_BLOCK if on_host else DEVICE_BLOCK) // (8 * max(width, 1)))
+    at_least, room = (HOST_ROWS, HOST_BLOCK) if on_host else (1, DEVICE_BLOCK)
+    return max(at_least, room // (8 * max(width, 1)))
 
 
 def rounding(values: AnyArray) -> float:

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from kann.arrays import as_numpy, beside, is_dask, require_width
+from kann.arrays import as_numpy, beside, block_rows, is_dask, require_width
 from kann.cluster import Piece, is_spread, map_rows, total
 from kann.errors import KannError
 from kann.operator import Koopman
 from kann.rows import LazyRows
 from kann.spectrum import Mode
-from kann.states import READ_BYTES, States, as_states
+from kann.states import States, as_states
 from kann.typing import AnyArray, Array, Complex, Float, Int, Shaped
 
 Readout = Callable[[Any], Any]
@@ -40,7 +40,7 @@ def _by_row(function: Callable[..., AnyArray], koopman: Koopman, h: AnyArray, *,
     if not isinstance(h, LazyRows):
         return function(h, koopman)
     result = np.empty((len(h), koopman.rank), dtype=dtype)
-    step = max(1, READ_BYTES // (8 * koopman.dim))
+    step = block_rows(h[0:1], koopman.dim)
     for start in range(0, len(h), step):
         result[start : start + step] = as_numpy(function(h[start : start + step], koopman))
     return result

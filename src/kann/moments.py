@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from kann.arrays import Float64Buffer, as_numpy, beside, block_rows, float64_copy, gram, namespace, rounding
+from kann.arrays import Float64Buffer, as_numpy, beside, block_rows, float64_copy, gram, indices, namespace, rounding
 from kann.cluster import Cut, Piece, is_spread, total
 from kann.errors import KannError
 from kann.files import load_npz, save_npz
 from kann.progress import progress
 from kann.ranks import add_up
+from kann.rows import read_width
 from kann.states import States, any_rows, as_states, input_rows, lazy_or_array, require_finite
 from kann.typing import AnyArray, Array, Float, Int
 
@@ -102,6 +103,12 @@ class Moments:
         total._absorb(other)
         return total
 
+    def __iadd__(self, other: Any) -> "Moments":
+        if not isinstance(other, Moments):
+            return NotImplemented
+        self._absorb(other)
+        return self
+
     def __sub__(self, other: Any) -> "Moments":
         """Leave out the share of ``other``, up to rounding: moments of sequences that are part of these."""
         if not isinstance(other, Moments):
@@ -167,6 +174,10 @@ class Moments:
         driven = f", {self.input_dim} inputs" if self.input_dim else ""
         return f"Moments({self.states} states of {self.sequences} sequences, {self.dim} units{driven})"
 
+    def arrays(self) -> list[AnyArray]:
+        """Its arrays, those that it has."""
+        return [value for name, value in self._items() if name not in COUNTS and value is not None]
+
     def _items(self) -> list[tuple[str, Any]]:
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
@@ -216,9 +227,8 @@ def in_basis(moments: Moments, matrix: Float[Array, "d r"]) -> Moments:
 def _of_states(states: States, *, inputs: bool) -> Moments:
     """Moments of states that this process reads."""
     drive = states.inputs if inputs else None
-    with np.errstate(over="ignore", invalid="ignore"):  # looked for below, once: on a GPU every look waits for it
-        moments = _measure(states, drive)
-    _require_finite_squares(moments, states, drive)
+    moments = measure(states, drive)
+    require_finite_squares(moments, states, drive)
     return moments
 
 
@@ -242,7 +252,7 @@ def _of_cut(cut: Cut, inputs: bool) -> Moments:
 def _energy(states: States) -> Moments:
     """Sums and HᵀH of states that this process reads. No more than two d × d matrices are held at a time."""
     sample = states.values[0:1]
-    max_rows = min(block_rows(sample, states.dim), states.values.shape[0])
+    max_rows = min(block_rows(sample, read_width(states.values)), states.values.shape[0])
     buffer = Float64Buffer(like=sample, shape=(max_rows, states.dim))
     sum_h: Any = 0
     hh: Any = 0
@@ -252,7 +262,7 @@ def _energy(states: States) -> Moments:
             sum_h += h.sum(0)
             hh += gram(h)
     moments = Moments(states=states.values.shape[0], rounding=rounding(sample), sum_h=sum_h, hh=hh)
-    _require_finite_squares(moments, states, None)
+    require_finite_squares(moments, states, None)
     return moments
 
 
@@ -260,7 +270,8 @@ def _energy_of_piece(piece: Piece) -> Moments:
     return _energy(piece.states)
 
 
-def _require_finite_squares(moments: Moments, states: States, inputs: AnyArray | None) -> None:
+def require_finite_squares(moments: Moments, states: States, inputs: AnyArray | None) -> None:
+    """Refuse the moments of states that are not finite, or whose squares are not."""
     squares = [product.diagonal() for product in (moments.hh, moments.uu) if product is not None]
     if not all(np.isfinite(as_numpy(square)).all() for square in squares):
         _find_not_finite(states, inputs)
@@ -284,16 +295,17 @@ def _beside(other: Moments, ours: Moments) -> Moments:
     return Moments(**moved)
 
 
-def _measure(states: States, inputs: AnyArray | None) -> Moments:
-    """One pass over the states in blocks of bounded size."""
-    sample, width = states.values[0:1], states.dim + (0 if inputs is None else inputs.shape[1])
+def measure(states: States, inputs: AnyArray | None) -> Moments:
+    """One pass over the states in blocks of bounded size. Whether they are finite is not looked at: a GPU must wait."""
+    sample, width = states.values[0:1], read_width(states.values) + (0 if inputs is None else inputs.shape[1])
     max_rows = min(block_rows(sample, width), states.values.shape[0])
     h = Float64Buffer(like=sample, shape=(max_rows + 1, states.dim))
     u = None if inputs is None else Float64Buffer(like=inputs[0:1], shape=(max_rows + 1, inputs.shape[1]))
     sums = _Sums()
-    for start, stop in progress(states.ranges(max_rows), what="moments", unit="block"):
-        sums.add(_read_block(states, inputs, start, stop, h, u))
-    moments = sums.moments()
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start, stop in progress(states.ranges(max_rows), what="moments", unit="block"):
+            sums.add(_read_block(states, inputs, start, stop, h, u))
+        moments = sums.moments()
     moments.sequences, moments.rounding = len(states), rounding(sample)
     moments.input_rounding = 0.0 if inputs is None else rounding(inputs[0:1])
     return moments
@@ -305,7 +317,8 @@ def _find_not_finite(states: States, inputs: AnyArray | None) -> None:
         require_finite(float64_copy(states.values[start:stop]), states.starts, what="states", row=start)
         if inputs is not None:
             u = float64_copy(inputs[start:stop])
-            u[_at(states.starts[(states.starts >= start) & (states.starts < stop)] - start, u)] = 0
+            inside = (states.starts >= start) & (states.starts < stop)
+            u[indices([states.starts[inside] - start], u)[0]] = 0
             require_finite(u, states.starts, what="inputs", row=start)
 
 
@@ -340,24 +353,8 @@ def _read_block(
     u = None
     if inputs is not None and u_buffer is not None:
         u = u_buffer.filled_with(inputs[start:end])
-        u[_at(np.concatenate([first, single]), u)] = 0  # what led to the first state belongs to no pair
+        u[indices([np.concatenate([first, single])], u)[0]] = 0  # what led to the first state belongs to no pair
     return _Block(h=h, u=u, own=stop - start, first=first, last=last, single=single)
-
-
-def _at(places: Int[Array, " k"], like: AnyArray) -> AnyArray:
-    """An index array where ``like`` lives."""
-    if isinstance(like, np.ndarray):
-        return places
-    index = namespace(like).asarray(places)
-    # From pinned memory the copy does not wait for what the GPU is doing.
-    return index.pin_memory().to(like.device, non_blocking=True) if like.is_cuda else index.to(like.device)
-
-
-def _all_at(places: tuple[Int[Array, " _"], ...], like: AnyArray) -> list[AnyArray]:
-    """Several index arrays, moved in one piece."""
-    stops = np.cumsum([len(part) for part in places])
-    whole = _at(np.concatenate(places), like)
-    return [whole[stop - len(part) : stop] for part, stop in zip(places, stops.tolist(), strict=True)]
 
 
 def _ends_a_sequence(states: States, stop: int) -> bool:
@@ -413,12 +410,15 @@ class _Sums:
         count = {name: int((getattr(block, name) < own).sum()) for name in ("first", "last", "single")}
         # A last state in row 0 was the target of a pair in the block before.
         reached = block.last[block.last > 0]
-        first, last, single, before = _all_at((block.first, block.last, block.single, reached - 1), h)
+        first, last, single, before = indices([block.first, block.last, block.single, reached - 1], h)
         ends, before = h[last], h[before]
-        h[last] = 0  # from here on no row is the source of a pair across a boundary
+        blank = namespace(h).zeros(
+            (1, h.shape[1]), dtype=h.dtype, device=h.device
+        )  # to bring a 0 there makes a GPU wait
+        h[last] = blank  # from here on no row is the source of a pair across a boundary
         if len(single):
             self._collect("single", h[single[: count["single"]]])
-            h[single] = 0
+            h[single] = blank
         if len(h) > 1:
             self._accumulate("xy", h[:-1].T @ h[1:])
         if len(reached):
@@ -427,7 +427,7 @@ class _Sums:
             own_last = last[: count["last"]]
             self._add_inputs(h, block.u[:own], own_last, ends[: len(own_last)], next_input=block.u[1:])
         self._collect("first", h[first[: count["first"]]])
-        h[first] = 0
+        h[first] = blank
         self._gram("middle", h[:own])
         self._collect("last", ends[: count["last"]])
         self.states += own

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kann.arrays import as_array, as_numpy, float64_copy, namespace
+from kann.arrays import as_array, as_numpy, float64_copy, is_contiguous, namespace, runs
 from kann.typing import AnyArray, Array, Int
 
 
@@ -48,6 +48,7 @@ class PaddedRows(LazyRows):
         self._starts = self._stops - lengths
         self.shape = (int(self._stops[-1]), int(values.shape[2]))
         self.dtype = values.dtype
+        self._flat = values.reshape(-1, values.shape[2]) if is_contiguous(values) else None
 
     def read(self, start: int, stop: int) -> AnyArray:
         """Rows of the sequences that ``start:stop`` touches."""
@@ -55,15 +56,17 @@ class PaddedRows(LazyRows):
             # Nothing is read for it: a tensor says by itself where it is, anything else is numpy's once it is read.
             is_tensor = namespace(self.padded) is not namespace(np.empty(0))
             return self.padded[:1, 0][:0] if is_tensor else np.empty((0, self.shape[1]), dtype=self.dtype)
-        rows = np.arange(start, stop)
-        sequences = np.searchsorted(self._stops, rows, side="right")
-        steps = rows - self._starts[sequences]
-        first, last = int(sequences[0]), int(sequences[-1])
-        early, late = int(steps.min()), int(steps.max())
+        first, last = np.searchsorted(self._stops, [start, stop - 1], side="right").tolist()
+        sequences = np.arange(first, last + 1)
+        begin = np.maximum(start - self._starts[sequences], 0)
+        lengths = np.minimum(stop - self._starts[sequences], self.lengths[sequences]) - begin
+        if self._flat is not None:
+            return self._flat[runs(sequences * self.padded.shape[1] + begin, lengths, self._flat)]
         # Cut the box around the wanted rows first: of values on disk, that is what gets read.
-        box = as_array(self.padded[first : last + 1, early : late + 1])
-        xp = namespace(box)
-        return box[tuple(xp.asarray(index, device=box.device) for index in (sequences - first, steps - early))]
+        early, late = int(begin[lengths > 0].min()), int((begin + lengths).max())
+        box = as_array(self.padded[first : last + 1, early:late])
+        flat = box.reshape(-1, box.shape[2])
+        return flat[runs((sequences - first) * (late - early) + begin - early, lengths, flat)]
 
 
 class MappedRows(LazyRows):
@@ -78,4 +81,10 @@ class MappedRows(LazyRows):
         """The mapped rows, on the device where the values are."""
         rows = float64_copy(self.source[start:stop])
         matrix, mean = (namespace(rows).asarray(part, device=rows.device) for part in (self.matrix, self.mean))
-        return (rows - mean) @ matrix
+        rows -= mean
+        return rows @ matrix
+
+
+def read_width(values: AnyArray) -> int:
+    """How many numbers are read for each row: of mapped rows, those of their source."""
+    return int(values.source.shape[1] if isinstance(values, MappedRows) else values.shape[1])

@@ -13,13 +13,10 @@ from kann import notebook, store
 from kann.arrays import as_array, as_numpy, block_rows, is_dask, namespace, require_float
 from kann.errors import KannError
 from kann.files import read_npz, replacing
-from kann.rows import PaddedRows
+from kann.rows import PaddedRows, read_width
 from kann.typing import AnyArray, Array, Int, Shaped
 
 NUMPY_FILES = (".npy", ".npz")
-
-READ_BYTES = 8 * 2**20
-"""How much of the states an analysis holds at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -175,9 +172,13 @@ class States:
         has_next = ~np.append(is_first[1:], True)
         return values[has_next], values[~is_first]
 
+    def _max_rows(self) -> int:
+        """How many rows to hold at a time."""
+        return block_rows(self.values[0:1], read_width(self.values))
+
     def groups(self, max_rows: int | None = None) -> Iterator[tuple[int, int]]:
         """Ranges ``(first, last)`` of sequences of at most ``max_rows`` states together, or of one longer sequence."""
-        max_rows = max_rows or max(1, READ_BYTES // (8 * self.dim))
+        max_rows = max_rows or self._max_rows()
         stops = self.starts + self.lengths
         first = 0
         while first < len(self):
@@ -188,7 +189,7 @@ class States:
 
     def ranges(self, max_rows: int | None = None) -> Iterator[tuple[int, int]]:
         """Ranges ``(start, stop)`` of at most ``max_rows`` rows; only a sequence longer than that is cut."""
-        max_rows = max_rows or block_rows(self.values[0:1], self.dim)
+        max_rows = max_rows or self._max_rows()
         for first, last in self.groups(max_rows):
             low, high = int(self.starts[first]), int(self.starts[last - 1] + self.lengths[last - 1])
             for start in range(low, high, max_rows):

@@ -118,6 +118,4 @@ def depth_rows(layers: Sequence[Float[Tensor, "b s d"]], batch: Batch) -> Ragged
     # Padding is dropped from each layer as it would be along time.
     flat = [Padded(values=values).rows(span, keep=batch.keep, layer="depth").values for values in layers]
     values = torch.stack(flat, dim=1)
-    return Ragged(
-        values=values.reshape(-1, values.shape[2]), lengths=np.full(len(values), len(layers)), samples=samples
-    )
+    return Ragged(steps=values.reshape(-1, values.shape[2]), lengths=np.full(len(values), len(layers)), samples=samples)

@@ -74,6 +74,8 @@ class Kernel:
 
     def at(self, level: int) -> "Kernel":
         """The same call for one layer; what it reads is that of the whole until it is replaced."""
+        if self.layers == 1:
+            return self
         count, at = len(self.weights) // self.layers, slice(level * self.directions, (level + 1) * self.directions)
         return replace(
             self,
@@ -121,7 +123,8 @@ class Pass:
 
     def h(self, *, reverse: bool) -> Tensor:
         """The states of one direction."""
-        return self.output.chunk(self.kernel.directions, dim=-1)[int(reverse)]
+        one = self.kernel.directions == 1
+        return self.output if one else self.output.chunk(self.kernel.directions, dim=-1)[int(reverse)]
 
     def c(self, *, reverse: bool) -> Tensor:
         """The cell states of one direction of an LSTM."""

@@ -1,39 +1,65 @@
 """From what a batch holds, padded or packed, to the rows of its sequences one after the other."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from kann.arrays import indices, runs
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Float, Int
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Ragged:
-    """The real steps of whole sequences, without padding."""
+    """The real steps of whole sequences, which are picked out of the padding when they are asked for."""
 
-    values: Float[Tensor, "n d"]
-    """The states, one sequence after the other."""
+    steps: Float[Tensor, "m d"]
+    """States, padding included."""
     lengths: Int[Array, " s"]
-    """How many rows each sequence has."""
-    inputs: Float[Tensor, "n p"] | None = None
+    """How many real steps each sequence has."""
+    firsts: Int[Array, " s"] | None = None
+    """Where each sequence begins among the steps; None if they follow each other without padding."""
+    drive: Float[Tensor, "m p"] | None = None
     """What the layer read to reach each state, or None."""
     samples: int
     """How many sequences the batch held, those that were cut off included."""
 
+    def without_padding(self) -> "Ragged":
+        """The same, once the real steps are picked out."""
+        return self if self.firsts is None else replace(self, steps=self.values, drive=self.inputs, firsts=None)
+
+    @property
+    def values(self) -> Float[Tensor, "n d"]:
+        """The states, one sequence after the other."""
+        return self._real(self.steps)
+
+    @property
+    def inputs(self) -> Float[Tensor, "n p"] | None:
+        """What the layer read to reach each of them, or None."""
+        return None if self.drive is None else self._real(self.drive)
+
+    def _real(self, steps: Float[Tensor, "m _"]) -> Float[Tensor, "n _"]:
+        return steps if self.firsts is None else steps[runs(self.firsts, self.lengths, steps)]
+
 
 def joined(parts: Sequence[Ragged]) -> Ragged:
-    """The rows of several batches as one."""
+    """The rows of several batches as one. To pick them out of the padding once costs less than batch by batch."""
     if len(parts) == 1:
         return parts[0]
-    inputs = [part.inputs for part in parts if part.inputs is not None]
+    offsets = np.cumsum([0, *(len(part.steps) for part in parts)])
+    firsts = [
+        offset + (np.cumsum(part.lengths) - part.lengths if part.firsts is None else part.firsts)
+        for part, offset in zip(parts, offsets, strict=False)
+    ]
+    drives = [part.drive for part in parts if part.drive is not None]
     return Ragged(
-        values=torch.cat([part.values for part in parts]),
+        steps=torch.cat([part.steps for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
-        inputs=torch.cat(inputs) if inputs else None,
+        firsts=None if all(part.firsts is None for part in parts) else np.concatenate(firsts),
+        drive=torch.cat(drives) if drives else None,
         samples=sum(part.samples for part in parts),
     )
 
@@ -75,17 +101,16 @@ class Padded:
             values, shift = torch.cat([self.initial[:keep, None], values], dim=1), 1
             # Nothing was read to reach the initial state.
             inputs = None if inputs is None else torch.nn.functional.pad(inputs, (0, 0, 1, 0))
-        if span is None:
-            lengths = np.full(len(values), steps + shift)
-            flat = None if inputs is None else inputs.reshape(-1, inputs.shape[2])
-            return Ragged(values=values.reshape(-1, values.shape[2]), lengths=lengths, inputs=flat, samples=samples)
-        span = span[: len(values)]
-        lengths = span.lengths + shift
-        places = _on(_padded_places(lengths, span.starts, steps + shift), values)
+        firsts, lengths = None, np.full(len(values), steps + shift)
+        if span is not None:
+            span = span[: len(values)]
+            firsts = np.arange(len(values)) * (steps + shift) + (0 if span.starts is None else span.starts)
+            lengths = span.lengths + shift
         return Ragged(
-            values=values.reshape(-1, values.shape[2])[places],
+            steps=values.reshape(-1, values.shape[2]),
             lengths=lengths,
-            inputs=None if inputs is None else inputs.reshape(-1, inputs.shape[2])[places],
+            firsts=firsts,
+            drive=None if inputs is None else inputs.reshape(-1, inputs.shape[2]),
             samples=samples,
         )
 
@@ -119,11 +144,11 @@ class Packed:
             inputs = None if inputs is None else torch.nn.functional.pad(inputs, (0, 0, int(self.sizes[0]), 0))
             places = np.insert(places + self.sizes[0], np.cumsum(lengths) - lengths, order)
             lengths = lengths + 1
-        places = _on(places, values)
+        (places,) = indices([places], values)
         return Ragged(
-            values=values[places],
+            steps=values[places],
             lengths=lengths,
-            inputs=None if inputs is None else inputs[places],
+            drive=None if inputs is None else inputs[places],
             samples=samples,
         )
 
@@ -155,27 +180,18 @@ def _packed_places(
     return offsets[steps] + np.repeat(order, lengths)
 
 
-def _padded_places(lengths: Int[Array, " s"], starts: Int[Array, " s"] | None, room: int) -> Int[Array, " n"]:
-    first = np.arange(len(lengths)) * room + (0 if starts is None else starts)
-    return np.repeat(first, lengths) + _counting(lengths)
-
-
 def _counting(lengths: Int[Array, " s"]) -> Int[Array, " n"]:
     """0, 1, … up to each of the lengths, one after the other."""
     return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
-def _on(places: Int[Array, " n"], values: Tensor) -> Tensor:
-    return torch.from_numpy(places).to(values.device)
-
-
 def _require_fits(span: Span, *, samples: int, steps: int, layer: str) -> None:
-    ends = span.lengths if span.starts is None else span.starts + span.lengths
     if len(span) != samples:
         raise KannError(
             f"layer {layer!r} gave {samples} sequences; there are {len(span)} lengths for this batch; "
             "pass one length per sequence, or lengths= as a function of the batch"
         )
+    ends = span.lengths if span.starts is None else span.starts + span.lengths
     if ends.max() > steps:
         raise KannError(
             f"lengths reach {ends.max()} (sequence {int(ends.argmax())} of the batch); layer {layer!r} gave {steps} "

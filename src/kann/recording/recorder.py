@@ -17,7 +17,7 @@ from kann.recording.batching import Batch, Plan, batches
 from kann.recording.calls import CallTracer
 from kann.recording.depth import DepthTracer, HiddenDepthTracer
 from kann.recording.ragged import Ragged
-from kann.recording.running import call, device_of, moved, untouched
+from kann.recording.running import caller, device_of, moved, untouched
 from kann.recording.selection import Target, by_module, named, select
 from kann.recording.sinks import Sink, sink_maker
 from kann.recording.tracing import HiddenTracer, OutputTracer, Tracer, Wanted
@@ -203,6 +203,7 @@ def _runner(
     hidden_states: bool,
 ) -> Callable[[Batch], Any]:
     """How to run the model on a batch."""
+    call = caller(model, forward=forward, hidden_states=hidden_states)
 
     def run(batch: Batch) -> Any:
         content = batch.content
@@ -211,7 +212,7 @@ def _runner(
             kept = content[lengths] if isinstance(lengths, str | int) else None
             content = moved(content, device, but=kept if getattr(kept, "ndim", 0) == 1 else None)
         try:
-            return call(model, content, forward=forward, hidden_states=hidden_states)
+            return call(content)
         except RuntimeError as error:
             if not re.search("same device|expected device", str(error)):
                 raise

@@ -84,11 +84,16 @@ def _no_shortcuts() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def call(model: nn.Module, content: Any, *, forward: Callable[..., Any] | None, hidden_states: bool) -> Any:
-    """Run the model on a batch: as it is, a mapping by its keys, a tuple as far as the model needs its entries."""
+def caller(model: nn.Module, *, forward: Callable[..., Any] | None, hidden_states: bool) -> Callable[[Any], Any]:
+    """How to run the model on a batch, by ``forward`` or by what the model's own takes."""
     if forward is not None:
-        return forward(model, content)
+        return lambda content: forward(model, content)
     parameters = inspect.signature(model.forward).parameters
+    return lambda content: _call(model, content, parameters, hidden_states=hidden_states)
+
+
+def _call(model: nn.Module, content: Any, parameters: Mapping[str, inspect.Parameter], *, hidden_states: bool) -> Any:
+    """Run the model on a batch: as it is, a mapping by its keys, a tuple as far as the model needs its entries."""
     options: dict[str, Any] = {}
     if hidden_states and "output_hidden_states" in parameters:
         options["output_hidden_states"] = True

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from kann.arrays import as_numpy, block_rows
 from kann.errors import KannError
-from kann.moments import Moments
+from kann.moments import Moments, measure, require_finite_squares
 from kann.recording.ragged import Ragged, joined
+from kann.recording.streams import SideStream
 from kann.states import States, require_finite
 from kann.store import Writer
 from kann.typing import AnyArray
@@ -51,9 +52,10 @@ class MemorySink(Sink):
 
     def add(self, rows: Ragged) -> None:
         """Take the rows of a batch."""
+        rows = rows.without_padding()
         self._require_finite(rows)
-        inputs = None if rows.inputs is None else rows.inputs.cpu()
-        self._parts.append(replace(rows, values=rows.values.cpu(), inputs=inputs))
+        drive = None if rows.drive is None else rows.drive.cpu()
+        self._parts.append(replace(rows, steps=rows.steps.cpu(), drive=drive))
         self._sequences += len(rows.lengths)
 
     def result(self) -> States:
@@ -76,6 +78,7 @@ class StoreSink(Sink):
 
     def add(self, rows: Ragged) -> None:
         """Write the rows of a batch."""
+        rows = rows.without_padding()
         self._require_finite(rows)
         self._writer.append(rows.values, rows.lengths, rows.inputs)
         self._sequences += len(rows.lengths)
@@ -92,26 +95,49 @@ class MomentsSink(Sink):
         super().__init__(name)
         self._moments = Moments() if moments is None else moments
         self._waiting: list[Ragged] = []
+        self._side: SideStream | None = None
+        self._added = Moments()
+        """What was added up on the side stream."""
+        self._measured: tuple[Moments, States, list[Ragged]] | None = None
+        """What was measured there last, of which states, and their batches."""
 
     def add(self, rows: Ragged) -> None:
         """Take the rows of a batch, and use them once they are enough for one product: few cost as much as many."""
-        self._waiting.append(rows)
-        if sum(len(part.values) for part in self._waiting) >= block_rows(rows.values, rows.values.shape[1]):
+        room = block_rows(rows.steps, rows.steps.shape[1])
+        if self._waiting and sum(len(part.steps) for part in self._waiting) + len(rows.steps) > room:
             self._use()
+        self._waiting.append(rows)
 
     def _use(self) -> None:
-        parts, self._waiting = self._waiting, []
-        try:
-            self._update(joined(parts))
-        except KannError:
-            for part in parts:  # keep those before the one that is to blame, and count over all batches
-                self._require_finite(part)
-                self._update(part)
-            raise
+        """Measure the rows that wait. Whether they are finite is looked at just before the next ones are measured.
 
-    def _update(self, rows: Ragged) -> None:
-        self._moments.update(rows.values, rows.lengths, inputs=rows.inputs)
-        self._sequences += len(rows.lengths)
+        To look at once would wait for the GPU, and the GPU then for the model's next batch.
+        """
+        parts, self._waiting = self._waiting, []
+        self._side = self._side or SideStream(parts[0].steps)
+        self._settle()
+        self._side.follow(tensor for part in parts for tensor in (part.steps, part.drive))
+        with self._side.here():
+            rows = joined(parts)
+            states = States(values=rows.values, lengths=rows.lengths, inputs=rows.inputs)
+            self._measured = measure(states, states.inputs), states, parts
+
+    def _settle(self) -> None:
+        """Add what was measured last; of rows that cannot be used, those before them."""
+        if self._measured is None or self._side is None:
+            return
+        (measured, states, parts), self._measured = self._measured, None
+        with self._side.here():
+            try:
+                require_finite_squares(measured, states, states.inputs)
+            except KannError:
+                for part in map(Ragged.without_padding, parts):  # keep those before the one that is to blame
+                    self._require_finite(part)
+                    self._added.update(part.values, part.lengths, inputs=part.inputs)
+                    self._sequences += len(part.lengths)
+                raise
+            self._added += measured
+        self._sequences += len(states)
 
     def keep(self, *, interrupted: bool) -> None:
         """Use the rows that wait; where something else has failed already, that is what the user hears of."""
@@ -123,8 +149,15 @@ class MomentsSink(Sink):
 
     def result(self) -> Moments:
         """The moments of all rows."""
-        if self._waiting:
-            self._use()
+        try:
+            if self._waiting:
+                self._use()
+            self._settle()
+        finally:
+            added, self._added = self._added, Moments()
+            if self._side is not None:
+                self._side.join(added.arrays())
+            self._moments += added
         return self._moments
 
 

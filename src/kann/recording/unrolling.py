@@ -95,9 +95,11 @@ class FusedTracer(Tracer):
                 f"the padding of the batch is on the left, where {self._targets[0].path!r} reads it before the "
                 "sequence; pad on the right"
             )
+        if kernel.directions == 1:
+            return False
         steps, samples = kernel.data.shape[:2]
         fits = len(span) == samples and int(span.lengths.max()) <= steps  # if not, that is found and said later
-        return kernel.directions == 2 and fits and int(span.lengths.min()) < steps
+        return fits and int(span.lengths.min()) < steps
 
     def _without_padding(self, kernel: Kernel) -> Kernel:
         if not self._warned:
