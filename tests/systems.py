@@ -29,6 +29,14 @@ def noisy_states(rng, *, sequences=12, steps=40, d=10, noise=0.3):
     return run(stable_matrix(rng, d), rng.normal(size=(sequences, d)), steps, push)
 
 
+def low_rank_states(rng, *, d, r=6, sequences=20, steps=60):
+    """A stable linear system of r dimensions in noise, seen through d units that add little noise of their own."""
+    push = 0.3 * rng.normal(size=(sequences, steps, r))
+    inner = run(stable_matrix(rng, r), rng.normal(size=(sequences, r)), steps, push) * (1 + np.arange(r))
+    seen = inner @ np.linalg.qr(rng.normal(size=(d, r)))[0].T + 1
+    return seen + 1e-3 * rng.normal(size=(sequences, steps, d))
+
+
 def rotation(rng, d):
     """A random orthogonal matrix."""
     return np.linalg.qr(rng.normal(size=(d, d)))[0]

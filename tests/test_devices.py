@@ -5,10 +5,9 @@ import pytest
 import torch
 
 import kann
-from kann import arrays, operator
+from kann import arrays, operator, spectrum
 from kann.errors import KannError
-from tests.systems import full_operator, noisy_states, relative
-from tests.test_wide import low_rank_states
+from tests.systems import full_operator, low_rank_states, noisy_states, relative
 
 
 @pytest.fixture(
@@ -60,6 +59,26 @@ def test_two_readings_and_blurred_states_on_the_device(device, rng, monkeypatch)
     blurred = noisy_states(rng, sequences=30, steps=40) * np.logspace(0, -6, 10)
     ours, theirs = (kann.fit(states) for states in (torch.tensor(blurred, device=device), blurred))
     assert relative(full_operator(ours), full_operator(theirs)) < 1e-9
+
+
+def test_large_eigenproblems_are_solved_on_the_device(device, padded, monkeypatch):
+    values, lengths, _ = padded
+    theirs = kann.fit(values, lengths=lengths)
+    monkeypatch.setattr(spectrum, "DEVICE_SIZE", 4)
+    ours = kann.fit(torch.tensor(values, device=device), lengths=lengths)
+    np.testing.assert_allclose(ours.eigenvalues, theirs.eigenvalues, atol=1e-9)
+    np.testing.assert_allclose(ours.right, theirs.right, atol=1e-9)
+    np.testing.assert_allclose(ours.left, theirs.left, atol=1e-9)
+    assert ours.condition == pytest.approx(theirs.condition, rel=1e-9)
+
+
+def test_eigenvalues_that_are_not_in_pairs_are_computed_again(monkeypatch):
+    turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
+    monkeypatch.setattr(spectrum, "DEVICE_SIZE", 2)
+    monkeypatch.setattr(arrays, "HOST_DEVICES", ())
+    monkeypatch.setattr(torch.linalg, "eig", lambda a: (torch.tensor([1j, -1.0000001j]), torch.eye(2) + 0j))
+    found = spectrum.decompose(turn, near=torch.zeros(1))
+    np.testing.assert_array_equal(found.eigenvalues, [1j, -1j])
 
 
 def test_projections_stay_on_the_device(device, padded):

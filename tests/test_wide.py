@@ -9,15 +9,7 @@ import pytest
 import kann
 from kann import basis, operator
 from kann.basis import scatter
-from tests.systems import full_operator, relative, run, stable_matrix
-
-
-def low_rank_states(rng, *, d, r=6, sequences=20, steps=60):
-    """A stable linear system of r dimensions in noise, seen through d units that add little noise of their own."""
-    push = 0.3 * rng.normal(size=(sequences, steps, r))
-    inner = run(stable_matrix(rng, r), rng.normal(size=(sequences, r)), steps, push) * (1 + np.arange(r))
-    seen = inner @ np.linalg.qr(rng.normal(size=(d, r)))[0].T + 1
-    return seen + 1e-3 * rng.normal(size=(sequences, steps, d))
+from tests.systems import full_operator, low_rank_states, relative
 
 
 @pytest.fixture

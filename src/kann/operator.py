@@ -241,7 +241,8 @@ def fit(
     else:
         chosen, pairs, shift = _from_pairs(source, rank=rank, basis=basis, driven=driven, exact=not ridge)
     step = regress(pairs, shift, driven=driven, ridge=ridge)
-    spectrum = decompose(step.matrix)
+    near = source.sum_h if isinstance(source, Moments) else source.values[:0]
+    spectrum = decompose(step.matrix, near=near)
     return Koopman(
         matrix=step.matrix,
         basis=chosen.vectors,

@@ -6,11 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kann.arrays import as_numpy, beside, namespace, on_accelerator
 from kann.errors import ConditionWarning, KannError
-from kann.typing import Array, Complex, Float
+from kann.typing import AnyArray, Array, Complex, Float
 
 ILL_CONDITIONED = 1e8
 """Condition of V above which half of float64's digits are lost in U = V⁻¹."""
+
+DEVICE_SIZE = 512
+"""From this rank on a GPU is faster at eigenvectors than its host: on an H200 beside 16 cores it takes 1.1 times the
+host's time at 256, 0.4 at 512, and 0.2 at 1,024 and above."""
 
 SAME_MODULUS = 1e-9
 """Moduli that agree to this are called equal when modes are sorted, so that rounding does not decide the order."""
@@ -66,9 +71,13 @@ class Spectrum:
     """Ratio of the largest to the smallest singular value of V."""
 
 
-def decompose(matrix: Float[Array, "r r"]) -> Spectrum:
-    """Eigenvalues and eigenvectors of a real matrix. Warns if the eigenvectors are nearly dependent."""
-    values, vectors = (part.astype(complex) for part in np.linalg.eig(matrix))
+def decompose(matrix: Float[Array, "r r"], *, near: AnyArray | None = None) -> Spectrum:
+    """Eigenvalues and eigenvectors of a real matrix. Warns if the eigenvectors are nearly dependent.
+
+    A large matrix is sent to the GPU where ``near`` is.
+    """
+    where = near if on_accelerator(near) and len(matrix) >= DEVICE_SIZE else matrix
+    values, vectors = _eigenpairs(matrix, where)
     # LAPACK gives conjugate pairs exactly: keep the upper half of each and sort those.
     upper = np.flatnonzero(np.imag(values) >= 0)
     upper = upper[_order(values[upper])]
@@ -80,7 +89,8 @@ def decompose(matrix: Float[Array, "r r"]) -> Spectrum:
     real = np.empty((len(matrix), len(matrix)))
     real[:, ahead] = np.real(vectors) * np.where(paired, math.sqrt(2), 1.0)
     real[:, behind] = np.imag(vectors[:, paired]) * math.sqrt(2)
-    singular = np.linalg.svd(real, compute_uv=False)
+    linalg = namespace(where).linalg
+    singular = as_numpy(linalg.svdvals(beside(real, where)))
     condition = float(singular[0] / singular[-1]) if singular[-1] > 0 else math.inf
     if condition > ILL_CONDITIONED:
         warnings.warn(
@@ -89,7 +99,8 @@ def decompose(matrix: Float[Array, "r r"]) -> Spectrum:
             ConditionWarning,
             stacklevel=3,
         )
-    inverse = np.linalg.inv(real) if condition < 1 / np.finfo(float).eps else np.linalg.pinv(real)
+    invert = linalg.inv if condition < 1 / np.finfo(float).eps else linalg.pinv
+    inverse = as_numpy(invert(beside(real, where)))
     half = 1 / math.sqrt(2)
     left_upper = inverse[ahead].astype(complex)
     left_upper[paired] = half * (inverse[ahead][paired] - 1j * inverse[behind])
@@ -99,6 +110,15 @@ def decompose(matrix: Float[Array, "r r"]) -> Spectrum:
         left=_interleave(left_upper, place, behind, paired),
         condition=condition,
     )
+
+
+def _eigenpairs(matrix: Float[Array, "r r"], where: AnyArray) -> tuple[Complex[Array, " r"], Complex[Array, "r r"]]:
+    """As LAPACK gives them, computed where ``where`` is."""
+    values, vectors = (as_numpy(part) for part in namespace(where).linalg.eig(beside(matrix, where)))
+    paired = np.array_equal(np.sort_complex(values), np.sort_complex(values.conj()))
+    if not paired:  # another library need not give conjugate pairs exactly
+        values, vectors = np.linalg.eig(matrix)
+    return values.astype(complex), vectors.astype(complex)
 
 
 def _order(values: Complex[Array, " k"]) -> Array:
