@@ -32,6 +32,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/record.py
 	$(BIN)/python benchmarks/fixed_points.py
+	$(BIN)/python benchmarks/scale.py
 
 reproduce: $(READY)
 	$(BIN)/kann reproduce copy --arch all

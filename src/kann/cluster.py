@@ -33,6 +33,9 @@ RUN_BYTES = 64 * 2**20
 RUN_ROWS = 8
 """Times d: how many rows of a store one task reads at least; what it reads must outweigh the d × d that it sends."""
 
+MOST_RUNS = 4096
+"""Into how many tasks a store is cut at most: of more data each reads more, and no more matrices are sent."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Piece:
@@ -331,7 +334,8 @@ def _placed(states: States, numbers: Array, starts: Array, steps: Array) -> Piec
 def _stored(states: States, rows: StoredRows) -> Iterator[_Chunk]:
     """Runs of parts of a store, which the workers open themselves. Parts hold whole sequences, so there are no cuts."""
     stops = rows.part_stops
-    at_least = max(RUN_BYTES // (states.dim * rows.dtype.itemsize), RUN_ROWS * states.dim)
+    bytes_per_row = states.dim * rows.dtype.itemsize
+    at_least = max(RUN_BYTES // bytes_per_row, RUN_ROWS * states.dim, len(rows) // MOST_RUNS)
     first = 0
     while first < len(stops):
         start = int(stops[first - 1]) if first else 0
