@@ -101,11 +101,12 @@ class Padded:
             values, shift = torch.cat([self.initial[:keep, None], values], dim=1), 1
             # Nothing was read to reach the initial state.
             inputs = None if inputs is None else torch.nn.functional.pad(inputs, (0, 0, 1, 0))
-        firsts, lengths = None, np.full(len(values), steps + shift)
-        if span is not None:
-            span = span[: len(values)]
-            firsts = np.arange(len(values)) * (steps + shift) + (0 if span.starts is None else span.starts)
-            lengths = span.lengths + shift
+        if span is None:
+            firsts, lengths = None, np.full(len(values), steps + shift)
+        else:
+            firsts = np.arange(len(values)) * (steps + shift)
+            firsts = firsts if span.starts is None else firsts + span.starts[:keep]
+            lengths = span.lengths[:keep] + shift
         return Ragged(
             steps=values.reshape(-1, values.shape[2]),
             lengths=lengths,

@@ -95,6 +95,7 @@ class MomentsSink(Sink):
         super().__init__(name)
         self._moments = Moments() if moments is None else moments
         self._waiting: list[Ragged] = []
+        self._waiting_steps = 0
         self._side: SideStream | None = None
         self._added = Moments()
         """What was added up on the side stream."""
@@ -103,17 +104,18 @@ class MomentsSink(Sink):
 
     def add(self, rows: Ragged) -> None:
         """Take the rows of a batch, and use them once they are enough for one product: few cost as much as many."""
-        room = block_rows(rows.steps, rows.steps.shape[1])
-        if self._waiting and sum(len(part.steps) for part in self._waiting) + len(rows.steps) > room:
+        steps, width = rows.steps.shape
+        if self._waiting and self._waiting_steps + steps > block_rows(rows.steps, width):
             self._use()
         self._waiting.append(rows)
+        self._waiting_steps += steps
 
     def _use(self) -> None:
         """Measure the rows that wait. Whether they are finite is looked at just before the next ones are measured.
 
         To look at once would wait for the GPU, and the GPU then for the model's next batch.
         """
-        parts, self._waiting = self._waiting, []
+        parts, self._waiting, self._waiting_steps = self._waiting, [], 0
         self._side = self._side or SideStream(parts[0].steps)
         self._settle()
         self._side.follow(tensor for part in parts for tensor in (part.steps, part.drive))
