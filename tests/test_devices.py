@@ -51,6 +51,11 @@ def test_moments_are_fitted_where_they_are(device, padded):
         assert relative(full_operator(kann.fit(moments, basis=kind)), full_operator(expected)) < 1e-9
 
 
+def test_a_rank_above_the_units_is_refused_on_the_device_too(device):
+    with pytest.raises(KannError, match="rank=6 exceeds the 4 hidden units recorded"):
+        kann.fit(torch.randn(3, 9, 4, device=device), rank=6)
+
+
 def test_two_readings_and_blurred_states_on_the_device(device, rng, monkeypatch):
     monkeypatch.setattr(operator, "WIDE", 64)
     wide = low_rank_states(rng, d=64)

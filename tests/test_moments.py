@@ -222,5 +222,20 @@ def test_moments_that_are_no_part_cannot_be_subtracted(rng):
         one - (one + one)
     with pytest.raises(KannError, match="pass states of the same layer"):
         one - kann.Moments().update(rng.normal(size=(2, 5, 4)))
+    with pytest.raises(KannError, match="subtract only what was added"):
+        kann.Moments() - one
     with pytest.raises(TypeError):
         one - 1
+    with pytest.raises(TypeError):
+        one += 1
+
+
+def test_adding_in_place_keeps_the_object_and_leaves_the_other_alone(rng):
+    one, other = (kann.Moments().update(rng.normal(size=(2, 5, 3))) for _ in range(2))
+    same, before, theirs = one, one.hh, other.hh.copy()
+    expected, was = one + other, one.hh.copy()
+    one += other
+    assert one is same
+    np.testing.assert_array_equal(one.hh, expected.hh)
+    np.testing.assert_array_equal(before, was)
+    np.testing.assert_array_equal(other.hh, theirs)

@@ -1040,6 +1040,8 @@ def test_lists_of_numbers_are_sequences_and_lists_of_three_axes_are_batches():
 
 def test_a_mistyped_destination_makes_no_store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    with pytest.raises(KannError, match="record to a folder"):
+        kann.record(nn.GRU(2, 3), torch.randn(4, 5, 2), into="s3://bucket/states.zarr")
     with pytest.raises(KannError, match=r"into='moment' is neither 'states' nor 'moments'; .* such as moment\.zarr"):
         kann.record(nn.GRU(3, 4), torch.randn(2, 5, 3), into="moment")
     assert not list(tmp_path.iterdir())
@@ -1135,3 +1137,18 @@ def test_errors_of_the_model_and_of_the_moments_come_through(words):
         kann.record(nn.Linear(1, 1), [words], layer="hidden_states.0", forward=lambda m, batch: flat)
     with pytest.raises(KannError, match=r"'hidden_states\.0' is no module; pass name="):
         kann.readout_of(Tagger(), "hidden_states.0")
+
+
+def test_moments_of_another_width_are_refused_at_once():
+    moments = kann.Moments().update(np.random.default_rng(0).normal(size=(2, 5, 7)))
+    seen = []
+
+    def batches():
+        for number in range(50):
+            seen.append(number)
+            yield torch.randn(64, 100, 2)
+
+    with pytest.raises(KannError, match="moments of 4 units and 0 inputs cannot be added to moments of 7"):
+        kann.record(nn.GRU(2, 4, batch_first=True), batches(), into=moments)
+    assert len(seen) < 50
+    assert moments.states == 10

@@ -39,16 +39,28 @@ def test_two_readings_give_the_operator_of_one(rng, narrow, monkeypatch, kind, d
         np.testing.assert_allclose(ours.mean, other.mean, atol=1e-12)
 
 
-def test_a_wide_fit_holds_two_large_matrices_at_a_time(rng):
+@pytest.mark.parametrize("kind", ["svd", "pca"])
+def test_a_wide_fit_holds_two_large_matrices_at_a_time(rng, kind):
     d = 2048
-    states = kann.States.from_padded(rng.normal(size=(4, 600, d)).astype(np.float32))
+    states = kann.States.from_padded(1 + rng.normal(size=(4, 600, d)).astype(np.float32))
     matrix = 8 * d * d
     tracemalloc.start()
-    kann.fit(states, rank=100)
+    kann.fit(states, rank=100, basis=kind)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     # Blocks of rows and d × r matrices beside them.
     assert 1.5 * matrix < peak < 2.8 * matrix
+
+
+def test_float64_states_that_a_gram_blurs_are_not_fitted_in_two_readings(rng, narrow, monkeypatch):
+    values = low_rank_states(rng, d=64, r=12) - 1
+    inner = values @ np.linalg.svd(values.reshape(-1, 64), full_matrices=False)[2][:12].T
+    blurred = (inner * np.logspace(0, -7, 12)) @ np.linalg.qr(rng.normal(size=(64, 12)))[0].T
+    ours = kann.fit(blurred, rank=11)
+    monkeypatch.setattr(operator, "WIDE", 1000)
+    theirs = kann.fit(blurred, rank=11)
+    np.testing.assert_array_equal(ours.matrix, theirs.matrix)
+    assert ours.rank == 11
 
 
 @pytest.mark.parametrize("largest", [4, 40])

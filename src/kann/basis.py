@@ -92,6 +92,7 @@ def scatter(
 def _eigenpairs(gram: AnyArray, count: int) -> tuple[Float[Array, " k"], Float[Array, "d k"]]:
     """The ``count`` largest eigenvalues, increasing, and their vectors; those of all units where that is as fast."""
     d = gram.shape[0]
+    count = min(count, d)
     if on_accelerator(gram):
         values, vectors = namespace(gram).linalg.eigh(gram)
         return as_numpy(values[d - count :]), as_numpy(vectors[:, d - count :])

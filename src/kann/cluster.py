@@ -5,6 +5,7 @@ parts: a sum over all states is the sum over the pieces, and a sum over all pair
 So nothing leaves a worker but sums, and one row for each sequence that a chunk cuts.
 """
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from kann.states import States, require_finite
 from kann.store import StoredRows
 from kann.typing import AnyArray, Array, Int
 
-FAN_IN = 8
+FAN_IN = 4
 """How many sums are added at a time: few, since each holds matrices of d × d."""
 
 RUN_BYTES = 64 * 2**20
@@ -67,8 +68,17 @@ class Cut:
     """(k, d) y"""
     inputs: AnyArray | None
     """(k, p) what led from x to y, or None."""
-    rows: Int[Array, " k"]
-    """The row of y among all states."""
+    numbers: Int[Array, " k"]
+    """Of which sequence they are."""
+    starts: Int[Array, " k"]
+    """At which row of all states that sequence starts."""
+    steps: Int[Array, " k"]
+    """Which step of the sequence y is."""
+
+    @property
+    def rows(self) -> Int[Array, " k"]:
+        """The row of y among all states."""
+        return self.starts + self.steps
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -109,7 +119,7 @@ def total(
     for chunk in chunks:
         leaves.append(delayed(_on_piece)(on_piece, held, mapping, chunk.name, chunk.make, *chunk.arguments))
         if on_cut is not None and chunk.cut is not None:
-            leaves.append(delayed(_on_cut)(on_cut, held, mapping, *chunk.cut))
+            leaves.append(delayed(_on_cut)(on_cut, held, mapping, chunk.name, *chunk.cut))
     while len(leaves) > 1:
         leaves = [delayed(_add)(leaves[i : i + FAN_IN]) for i in range(0, len(leaves), FAN_IN)]
     return _computed(leaves[0], chunks)
@@ -118,8 +128,9 @@ def total(
 def map_rows(array: Any, function: Callable[..., AnyArray], *, width: int, dtype: Any, shared: tuple) -> Any:
     """A dask array of ``function(block, *shared)``, where the last axis becomes ``width`` wide."""
     whole = array.rechunk({array.ndim - 1: -1})
+    held = [_dask().delayed(value, traverse=False) for value in shared]  # once in the graph, not once a block
     return whole.map_blocks(
-        function, *shared, dtype=dtype, chunks=(*whole.chunks[:-1], (width,)), meta=np.empty((0,) * array.ndim, dtype)
+        function, *held, dtype=dtype, chunks=(*whole.chunks[:-1], (width,)), meta=np.empty((0,) * array.ndim, dtype)
     )
 
 
@@ -145,7 +156,8 @@ def _client() -> Any:
 
 
 def _add(sums: list) -> Any:
-    return reduce(add, sums)
+    with np.errstate(over="ignore", invalid="ignore"):  # looked for once, in the sum of all
+        return reduce(add, sums)
 
 
 def _on_piece(
@@ -184,15 +196,21 @@ def _on_cut(
     use: Callable[..., Any],
     shared: list,
     mapping: tuple | None,
+    name: str,
     before: AnyArray,
     after: AnyArray,
     inputs: AnyArray | None,
-    rows: Int[Array, " k"],
+    *places: Int[Array, " k"],
 ) -> Any:
-    """Run on a worker: the sum over the pairs at one cut."""
+    """Run on a worker: the sum over the pairs between the chunk of this name and the next one."""
     if mapping is not None:
         before, after = (MappedRows(side, *mapping)[:] for side in (before, after))
-    return use(Cut(before=before, after=after, inputs=inputs, rows=rows), *shared)
+    numbers, starts, steps = places
+    cut = Cut(before=before, after=after, inputs=inputs, numbers=numbers, starts=starts, steps=steps)
+    try:
+        return use(cut, *shared)
+    except KannError as error:
+        raise KannError(f"behind {name}: {error}") from error
 
 
 def _computed(task: Any, chunks: list[_Chunk]) -> Any:
@@ -211,16 +229,23 @@ def _computed(task: Any, chunks: list[_Chunk]) -> Any:
 
 
 def _name_unreadable(chunks: list[_Chunk], error: Exception) -> None:
-    """Read chunk by chunk, until one fails."""
-    touch = _dask().delayed(_touch)
-    for chunk in chunks:
+    """Read the chunks again, half of those in question at a time, until the one that fails is found."""
+    dask = _dask()
+    touch = dask.delayed(_touch)
+    while len(chunks) > 1:
+        half = chunks[: len(chunks) // 2]
         try:
-            touch(chunk.source).compute()
-        except Exception as found:
-            raise KannError(
-                f"{chunk.name} cannot be read ({type(found).__name__}: {found}); see that the workers can reach it, or "
-                "leave it out"
-            ) from error
+            dask.compute(*(touch(chunk.source) for chunk in half))
+            chunks = chunks[len(half) :]
+        except Exception:
+            chunks = half
+    try:
+        touch(chunks[0].source).compute()
+    except Exception as found:
+        raise KannError(
+            f"{chunks[0].name} cannot be read ({type(found).__name__}: {found}); see that the workers can reach it, or "
+            "leave it out"
+        ) from error
 
 
 def _touch(_: Any) -> None:
@@ -244,8 +269,9 @@ def _as_dask(array: Any, *, chunks: Any = None) -> Any:
     """A dask array in these chunks, or in its own, whose last axis is whole."""
     whole = {array.ndim - 1: -1}
     if not is_dask(array):
+        source = store.ReachableArray(array) if store.is_zarr(array) else array
         auto = dict.fromkeys(range(array.ndim - 1), "auto")
-        array = _dask().array.from_array(array, chunks=auto | whole)
+        array = _dask().array.from_array(source, chunks=auto | whole)
     return array.rechunk(whole if chunks is None else dict(enumerate(chunks)) | whole)
 
 
@@ -268,13 +294,14 @@ def _ragged(states: States, rows: Any, inputs: Any) -> Iterator[_Chunk]:
         lengths = np.diff(np.append(starts + steps, stop))
         is_cut = following >= 0 and (last == len(states) or int(states.starts[last]) != stop)
         ends = slice(-1, None), slice(0, 1)
+        places = np.array([last - 1]), starts[-1:], stop - starts[-1:]
         drive = None if drives is None else drives[i]
         yield _Chunk(
             name=f"chunk {i} of the dask array (rows {start} to {stop - 1})",
             make=_piece,
             arguments=(blocks[i], drive, lengths, np.arange(first, last), starts, steps),
             source=(blocks[i], drive),
-            cut=_parted(blocks, drives, i, following, ends, np.array([stop])) if is_cut else None,
+            cut=(*_parted(blocks, drives, i, following, ends), *places) if is_cut else None,
         )
 
 
@@ -292,23 +319,21 @@ def _padded(states: States, rows: PaddedRows, inputs: Any) -> Iterator[_Chunk]:
             if not len(real):
                 break
             ends = (longer, -1), (longer, 0)
+            places = low + longer, starts[longer], np.full(len(longer), late)
             drive = None if drives is None else drives[i, j]
             yield _Chunk(
                 name=f"chunk ({i}, {j}) of the dask array (sequences {low} to {high - 1}, steps {early} to {late - 1})",
                 make=_padded_piece,
                 arguments=(blocks[i, j], drive, here, low + real, starts[real], np.full(len(real), early)),
                 source=(blocks[i, j], drive),
-                cut=_parted(blocks, drives, (i, j), (i, following), ends, starts[longer] + late)
-                if len(longer)
-                else None,
+                cut=(*_parted(blocks, drives, (i, j), (i, following), ends), *places) if len(longer) else None,
             )
 
 
-def _parted(blocks: Any, drives: Any, here: Any, there: Any, ends: tuple, rows: Int[Array, " k"]) -> tuple:
-    """Fields of the `Cut` between two blocks; ``ends`` are the places of its states in them."""
+def _parted(blocks: Any, drives: Any, here: Any, there: Any, ends: tuple) -> tuple:
+    """States on both sides of the cut between two blocks, and inputs; ``ends`` are their places in the blocks."""
     at = _dask().delayed(_at)
-    inputs = None if drives is None else at(drives[there], ends[1])
-    return at(blocks[here], ends[0]), at(blocks[there], ends[1]), inputs, rows
+    return at(blocks[here], ends[0]), at(blocks[there], ends[1]), None if drives is None else at(drives[there], ends[1])
 
 
 def _at(block: AnyArray, places: Any) -> AnyArray:
@@ -334,7 +359,8 @@ def _placed(states: States, numbers: Array, starts: Array, steps: Array) -> Piec
 def _stored(states: States, rows: StoredRows) -> Iterator[_Chunk]:
     """Runs of parts of a store, which the workers open themselves. Parts hold whole sequences, so there are no cuts."""
     stops = rows.part_stops
-    bytes_per_row = states.dim * rows.dtype.itemsize
+    path = rows.path if store.is_url(rows.path) else os.path.abspath(rows.path)  # a worker may stand elsewhere
+    bytes_per_row = rows.shape[1] * rows.dtype.itemsize  # of mapped rows, what is read is wider than the states
     at_least = max(RUN_BYTES // bytes_per_row, RUN_ROWS * states.dim, len(rows) // MOST_RUNS)
     first = 0
     while first < len(stops):
@@ -345,17 +371,18 @@ def _stored(states: States, rows: StoredRows) -> Iterator[_Chunk]:
         yield _Chunk(
             name=f"parts {first} to {last - 1} of {rows.path}",
             make=_stored_piece,
-            arguments=(rows.path, slice(first, last), numbers, starts, np.zeros_like(starts)),
+            arguments=(path, slice(first, last), states.lengths[sequences], numbers, starts, np.zeros_like(starts)),
             source=None,
             cut=None,
         )
         first = last
 
 
-def _stored_piece(path: Any, parts: slice, *places: Array) -> Piece:
+def _stored_piece(path: str, parts: slice, expected: Int[Array, " k"], *places: Array) -> Piece:
     """Run on a worker: open some parts of a store."""
-    try:
-        values, lengths, inputs = store.read(path, parts)
-    except FileNotFoundError as error:
-        raise KannError(f"a worker finds no states at {path}; pass an address that every worker can reach") from error
+    if not store.is_url(path) and not os.path.exists(path):
+        raise KannError(f"a worker finds no states at {path}; pass an address that every worker can reach")
+    values, lengths, inputs = store.read(path, parts)
+    if lengths is None or not np.array_equal(lengths, expected):
+        raise KannError(f"a worker finds other states at {path}; pass an address that means the same to every worker")
     return _placed(States(values=values, lengths=lengths, inputs=inputs), *places)

@@ -81,6 +81,7 @@ class Moments:
             return _of_states(states, inputs=inputs)
         moments = total(states, _of_piece, _of_cut, shared=(inputs,))
         moments.sequences = len(states)
+        _require_no_overflow(moments)
         return moments
 
     def update(self, values: AnyArray, lengths: Any = None, *, inputs: AnyArray | None = None) -> "Moments":
@@ -113,19 +114,18 @@ class Moments:
         """Leave out the share of ``other``, up to rounding: moments of sequences that are part of these."""
         if not isinstance(other, Moments):
             return NotImplemented
-        rest = self + Moments()
         if other.sum_h is None:
-            return rest
-        self._require_alike(other)
-        left = {name: getattr(self, name) - getattr(other, name) for name in ("sequences", "states", "pairs")}
-        if min(left.values()) < 0:
+            return self + Moments()
+        if any(getattr(self, name) < getattr(other, name) for name in ("sequences", "states", "pairs")):
             raise KannError(f"{other!r} cannot be part of {self!r}; subtract only what was added")
-        if not left["states"]:
+        self.require_alike(other)
+        if self.states == other.states:
             return Moments()
+        left: dict[str, Any] = {"rounding": self.rounding, "input_rounding": self.input_rounding}
         for name, theirs in _beside(other, self)._items():
-            if theirs is not None and name not in ("rounding", "input_rounding"):
-                setattr(rest, name, getattr(self, name) - theirs)
-        return rest
+            if theirs is not None and name not in left:
+                left[name] = getattr(self, name) - theirs
+        return Moments(**left)
 
     def __radd__(self, other: Any) -> "Moments":
         """Let ``sum([...])`` work, which starts from 0."""
@@ -185,8 +185,7 @@ class Moments:
         """Add ``other`` in place, on the device where this one is."""
         if other.sum_h is None:
             return
-        if self.sum_h is not None:
-            self._require_alike(other)
+        self.require_alike(other)
         other = _beside(other, self)
         for name, theirs in other._items():
             ours = getattr(self, name)
@@ -197,8 +196,9 @@ class Moments:
             elif theirs is not None:
                 setattr(self, name, ours + theirs)
 
-    def _require_alike(self, other: "Moments") -> None:
-        if (self.dim, self.input_dim) != (other.dim, other.input_dim):
+    def require_alike(self, other: "Moments") -> None:
+        """Refuse moments of another number of units or inputs."""
+        if self.sum_h is not None and (self.dim, self.input_dim) != (other.dim, other.input_dim):
             raise KannError(
                 f"moments of {other.dim} units and {other.input_dim} inputs cannot be added to moments of "
                 f"{self.dim} units and {self.input_dim} inputs; pass states of the same layer"
@@ -208,6 +208,7 @@ class Moments:
 def state_moments(states: States) -> Moments:
     """Counts, sums and HᵀH alone, without products of pairs: half the work and a quarter of the memory."""
     moments = total(states, _energy_of_piece) if is_spread(states) else _energy(states)
+    _require_no_overflow(moments)
     moments.sequences, moments.pairs = len(states), states.values.shape[0] - len(states)
     return moments
 
@@ -239,14 +240,17 @@ def _of_piece(piece: Piece, inputs: bool) -> Moments:
 def _of_cut(cut: Cut, inputs: bool) -> Moments:
     """What pairs add whose states are counted already, each in a piece of its own."""
     x, y = float64_copy(cut.before), float64_copy(cut.after)
-    pairs = {"sum_h": 0 * x[0], "sum_x": x.sum(0), "sum_y": y.sum(0), "xx": gram(x), "xy": x.T @ y, "yy": gram(y)}
-    if not inputs or cut.inputs is None:
-        return Moments(pairs=len(x), **pairs)
-    u = float64_copy(cut.inputs)
-    if not np.isfinite(u).all():
-        row = int(cut.rows[np.flatnonzero(~np.isfinite(u).all(axis=1))[0]])
-        raise KannError(f"inputs beside row {row} of the states hold NaN or Inf; leave that sequence out")
-    return Moments(pairs=len(x), **pairs, sum_u=u.sum(0), uu=gram(u), xu=x.T @ u, uy=u.T @ y)
+    u = float64_copy(cut.inputs) if inputs and cut.inputs is not None else None
+    with np.errstate(over="ignore", invalid="ignore"):  # of states it is found in the pieces, of inputs here
+        sums = {"sum_h": np.zeros(x.shape[1]), "sum_x": x.sum(0), "sum_y": y.sum(0)}
+        pairs = {"xx": gram(x), "xy": x.T @ y, "yy": gram(y)}
+        if u is not None:
+            pairs |= {"sum_u": u.sum(0), "uu": gram(u), "xu": x.T @ u, "uy": u.T @ y}
+    if u is not None and not np.isfinite(pairs["uu"].diagonal()).all():
+        for i, (number, step) in enumerate(zip(cut.numbers.tolist(), cut.steps.tolist(), strict=True)):
+            require_finite(u[i : i + 1], np.array([-step]), what="inputs", sequence=number)
+    values: dict[str, Any] = sums | pairs
+    return Moments(pairs=len(x), **values)
 
 
 def _energy(states: States) -> Moments:
@@ -272,9 +276,18 @@ def _energy_of_piece(piece: Piece) -> Moments:
 
 def require_finite_squares(moments: Moments, states: States, inputs: AnyArray | None) -> None:
     """Refuse the moments of states that are not finite, or whose squares are not."""
-    squares = [product.diagonal() for product in (moments.hh, moments.uu) if product is not None]
-    if not all(np.isfinite(as_numpy(square)).all() for square in squares):
+    if not _has_finite_squares(moments):
         _find_not_finite(states, inputs)
+        _require_no_overflow(moments)
+
+
+def _has_finite_squares(moments: Moments) -> bool:
+    squares = [product.diagonal() for product in (moments.hh, moments.uu) if product is not None]
+    return all(np.isfinite(as_numpy(square)).all() for square in squares)
+
+
+def _require_no_overflow(moments: Moments) -> None:
+    if not _has_finite_squares(moments):
         raise KannError("the squares of the states exceed float64; divide the states by their largest value")
 
 
@@ -477,3 +490,12 @@ def require_pairs(moments: Moments) -> None:
 def centred(products: AnyArray, left: AnyArray, right: AnyArray, n: int) -> AnyArray:
     """Products about the means: Σabᵀ − (Σa)(Σb)ᵀ/n."""
     return products - left[:, None] * (right / n)
+
+
+def centre(gram: AnyArray, total: AnyArray, n: int) -> AnyArray:
+    """The same of Σhhᵀ in place, strip by strip: no other d × d matrix is made."""
+    strip = 256
+    for start in range(0, gram.shape[0], strip):
+        rows = slice(start, start + strip)
+        gram[rows] -= total[rows, None] * (total / n)
+    return gram

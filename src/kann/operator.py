@@ -11,7 +11,7 @@ from kann.arrays import as_numpy, beside, namespace, require_float, require_widt
 from kann.basis import DATA_BASES, GRAM_NOISE, Basis, Scatter, choose, require_known, scatter
 from kann.errors import KannError
 from kann.files import load_npz, save_npz
-from kann.moments import Moments, centred, in_basis, require_pairs, state_moments
+from kann.moments import Moments, centre, in_basis, require_pairs, state_moments
 from kann.regression import regress
 from kann.rows import MappedRows
 from kann.spectrum import DOUBTFUL, TRUSTED, Mode, decompose, modes, residuals
@@ -24,8 +24,8 @@ EXACT = 1e-10
 """Relative error of C that is tolerated from the rounding of the Gram, ε·(σ₁/σᵣ)², before the states are read again."""
 
 WIDE = 1024
-"""From so many units on, a rank below a quarter of them is fitted in two readings: HᵀH alone, then pairs in the basis.
-That is half the work of multiplying pairs of whole states, and needs two d × d matrices at a time instead of five."""
+"""From so many units on, a rank of at most a quarter of them is fitted in two readings: HᵀH alone, then pairs in the
+basis. That is half the work of multiplying pairs of whole states, with two d × d matrices at a time instead of five."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -237,7 +237,7 @@ def fit(
         raise KannError(f"ridge={ridge} would reward large operators; pass ridge>=0")
     source = _source(data, lengths, driven=driven)
     if isinstance(source, States) and _is_wide(source, rank, basis):
-        chosen, pairs, shift = _in_two_readings(source, rank=rank, basis=basis, driven=driven)
+        chosen, pairs, shift = _in_two_readings(source, rank=rank, basis=basis, driven=driven, exact=not ridge)
     else:
         chosen, pairs, shift = _from_pairs(source, rank=rank, basis=basis, driven=driven, exact=not ridge)
     step = regress(pairs, shift, driven=driven, ridge=ridge)
@@ -281,23 +281,26 @@ def _is_wide(states: States, rank: Any, basis: str | AnyArray) -> bool:
 
 
 def _in_two_readings(
-    states: States, *, rank: Any, basis: str | AnyArray, driven: bool
+    states: States, *, rank: Any, basis: str | AnyArray, driven: bool, exact: bool
 ) -> tuple[Basis, Moments, Float[Array, " r"]]:
     """The basis from HᵀH alone, then moments of the pairs in it: products of d × r, where others are of d × d."""
-    found, mean, rounding = _spread_of(states, rank, basis)
+    found, mean, size, rounding = _spread_of(states, rank, basis)
+    if exact and _blurred(found, rank, size=size, rounding=rounding):
+        return _from_pairs(states, rank=rank, basis=basis, driven=driven, exact=True)
     chosen = choose(basis, rank, found, mean)
     pairs = _mapped_moments(states, chosen.vectors, mean, driven=driven)
     pairs.rounding = rounding
     return chosen, pairs, np.zeros(len(chosen.explained))
 
 
-def _spread_of(states: States, rank: Any, basis: str | AnyArray) -> tuple[Scatter, Float[Array, " d"], float]:
-    """Where the states lie, about which mean, and how coarse they are. What is d × d is gone afterwards."""
+def _spread_of(states: States, rank: Any, basis: str | AnyArray) -> tuple[Scatter, Float[Array, " d"], float, float]:
+    """Where the states lie, about which mean, how large and how coarse they are. What is d × d is gone afterwards."""
     energy = state_moments(states)
     require_pairs(energy)
     mean, size = _mean(energy, basis), _size(energy)
-    found = scatter(_gram(energy, mean), size=size, rounding=energy.rounding, largest=_whole(rank))
-    return found, mean, energy.rounding
+    gram = centre(energy.hh, energy.sum_h, energy.states) if mean.any() else energy.hh
+    found = scatter(gram, size=size, rounding=energy.rounding, largest=_whole(rank))
+    return found, mean, size, energy.rounding
 
 
 def _from_pairs(
@@ -314,7 +317,7 @@ def _from_pairs(
     by_data = isinstance(basis, str) and basis in DATA_BASES
     found = scatter(gram, size=size, rounding=moments.rounding, largest=_whole(rank) if by_data else None)
     at = Coordinates(shift=mean)
-    if isinstance(source, States) and exact and _blurred(found, moments, rank):
+    if isinstance(source, States) and exact and _blurred(found, rank, size=size, rounding=moments.rounding):
         if len(found.values) < len(mean):
             found = scatter(gram, size=size, rounding=moments.rounding)
         moments, at, found = _sharpen(source, found, mean, size=size, driven=driven)
@@ -336,9 +339,7 @@ def _size(moments: Moments) -> float:
 
 def _gram(moments: Moments, mean: Float[Array, " d"]) -> AnyArray:
     """Products of all states, about their mean where one is taken off, where the moments are."""
-    if not mean.any():
-        return moments.hh
-    return centred(moments.hh, moments.sum_h, moments.sum_h, moments.states)
+    return centre(moments.hh + 0, moments.sum_h, moments.states) if mean.any() else moments.hh
 
 
 def _mapped_moments(states: States, matrix: Float[Array, "d r"], mean: Float[Array, " d"], *, driven: bool) -> Moments:
@@ -347,18 +348,18 @@ def _mapped_moments(states: States, matrix: Float[Array, "d r"], mean: Float[Arr
     return Moments.of(States(values=rows, lengths=states.lengths, inputs=states.inputs), inputs=driven).numpy()
 
 
-def _blurred(found: Scatter, moments: Moments, rank: Any) -> bool:
+def _blurred(found: Scatter, rank: Any, *, size: float, rounding: float) -> bool:
     """Whether float64 states have directions that their Gram cannot give to `EXACT`.
 
     States of lower precision never do: their own rounding changes C by ε₃₂·σ₁/σᵣ, which is above ε₆₄·(σ₁/σᵣ)² as far
     down as they resolve anything.
     """
     eps = np.finfo(np.float64).eps
-    if moments.rounding > eps:
+    if rounding > eps:
         return False
     needed = int(rank) if isinstance(rank, int | np.integer) else len(found.values)
     smallest = found.values[min(needed, len(found.values)) - 1]
-    return bool(eps * _size(moments) ** 2 > EXACT * smallest**2)
+    return bool(eps * size**2 > EXACT * smallest**2)
 
 
 def _sharpen(

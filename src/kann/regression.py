@@ -90,11 +90,13 @@ def solve(
     unit = (gram[np.ix_(alive, alive)] + ridge * np.eye(len(alive))) / np.outer(scale, scale)
     # Below this there is rounding noise only: of the factorisation, of the products, or of the states.
     floor = max(len(unit) * np.finfo(np.float64).eps, 8 * GRAM_NOISE, rounding**2)
+    weights = np.zeros_like(target)
+    if not len(unit) or unit.diagonal().max() <= floor:  # LAPACK takes the first pivot whatever it is
+        return weights
     (pstrf,) = scipy.linalg.get_lapack_funcs(("pstrf",), (unit,))
     factor, pivots, rank, _ = pstrf(unit, lower=1, tol=floor)
     order = alive[pivots - 1]
     scale = scale[pivots - 1, None]
-    weights = np.zeros_like(target)
     weights[order[:rank]] = scipy.linalg.cho_solve((factor[:rank, :rank], True), (target[order] / scale)[:rank])
     weights[order] /= scale
     if rank < len(unit):

@@ -204,7 +204,10 @@ def as_states(data: Any, lengths: Any = None) -> States:
     """
     if isinstance(data, States | list | tuple | str | os.PathLike):
         if lengths is not None:
-            raise KannError("lengths are for arrays; States, stores and lists of sequences know theirs")
+            raise KannError(
+                "lengths are for arrays; States, stores and lists of sequences know theirs; a store has them in an "
+                "array 'lengths' beside 'values'"
+            )
         if isinstance(data, list | tuple):
             return States.from_sequences(data)
         return data if isinstance(data, States) else States.open(data)
@@ -242,6 +245,8 @@ def input_rows(inputs: AnyArray, values: AnyArray, lengths: Any) -> AnyArray:
             f"inputs of shape {tuple(inputs.shape)} do not line up with states of shape {tuple(values.shape)}; "
             "pass one row of inputs for each state"
         )
+    if is_dask(values) and values.ndim == 3 and lengths is None:  # padded they stay, as the states do
+        lengths = np.full(*values.shape[:2])
     return any_rows(inputs, lengths)[0]
 
 

@@ -54,6 +54,23 @@ def is_remote(array: Any) -> bool:
     return isinstance(array.store, _zarr().storage.FsspecStore)
 
 
+class ReachableArray:
+    """Somebody's zarr array, for workers to read. Where its folder is not there it says so, and does not read zeros."""
+
+    def __init__(self, array: Any):
+        if isinstance(array.store, _zarr().storage.LocalStore):
+            # A worker may stand elsewhere.
+            array = _zarr().open_array(os.path.abspath(array.store.root), path=array.path, mode="r")
+        self._array = array
+        self.shape, self.dtype, self.ndim, self.chunks = array.shape, array.dtype, array.ndim, array.chunks
+
+    def __getitem__(self, key: Any) -> Array:
+        root = getattr(self._array.store, "root", None)
+        if root is not None and not (Path(root) / self._array.path).exists():
+            raise KannError(f"a worker finds no states at {root}; pass an address that every worker can reach")
+        return self._array[key]
+
+
 def part_rows(width: int, itemsize: int) -> int:
     """How many rows a part holds, unless a single sequence is longer."""
     return max(1, PART_BYTES // (width * itemsize))
@@ -199,10 +216,19 @@ def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
     """Read somebody else's zarr: an array, or a group with ``values`` and perhaps ``lengths`` and ``inputs``."""
     if not hasattr(node, "members"):
         return node, None, None
-    if "values" not in node:
-        raise KannError(f"{path} has no array 'values'; it has {sorted(node)}; pass a store that States.save() wrote")
-    lengths = node["lengths"][:] if "lengths" in node else None
-    return node["values"], lengths, node.get("inputs", None)
+    try:
+        if "values" not in node:
+            raise KannError(
+                f"{path} has no array 'values'; it has {sorted(node)}; pass a store that States.save() wrote"
+            )
+        lengths = node.get("lengths", None)
+        if lengths is not None and lengths.dtype.kind not in "iu":
+            raise KannError(f"lengths in {path} are {lengths.dtype}; store one whole number per sequence")
+        return node["values"], None if lengths is None else lengths[:], node.get("inputs", None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, KannError):
+            raise
+        raise KannError(f"{path} holds arrays that cannot be read ({error}); store plain numbers") from error
 
 
 def require_replaceable(path: str | os.PathLike[str]) -> None:

@@ -17,7 +17,7 @@ from kann.moments import Moments, measure, require_finite_squares
 from kann.recording.ragged import Ragged, joined
 from kann.recording.streams import SideStream
 from kann.states import States, require_finite
-from kann.store import Writer
+from kann.store import Writer, is_url
 from kann.typing import AnyArray
 
 
@@ -122,7 +122,9 @@ class MomentsSink(Sink):
         with self._side.here():
             rows = joined(parts)
             states = States(values=rows.values, lengths=rows.lengths, inputs=rows.inputs)
-            self._measured = measure(states, states.inputs), states, parts
+            measured = measure(states, states.inputs)
+        self._moments.require_alike(measured)
+        self._measured = measured, states, parts
 
     def _settle(self) -> None:
         """Add what was measured last; of rows that cannot be used, those before them."""
@@ -186,6 +188,10 @@ def sink_maker(
         return MomentsSink
     if isinstance(into, str) and not Path(into).suffix and os.sep not in into:
         raise KannError(f"into={into!r} is neither 'states' nor 'moments'; for a store pass a path such as {into}.zarr")
+    if is_url(into):
+        raise KannError(
+            f"{into} is an address; record to a folder, and copy it there with fsspec or your cloud's tools"
+        )
     path = Path(into)
     if not single and (path.is_file() or (path / "zarr.json").exists()):
         raise KannError(f"{path} is taken, and several layers need a folder with one store each; pass another path")
