@@ -39,6 +39,8 @@ def signal(i):
 
 def start():
     """Join the other processes; the device of this one, a GPU if there is one for each of them."""
+    if "LOCAL_RANK" not in os.environ:
+        raise SystemExit("start this with: torchrun --nproc-per-node 2 examples/torchrun.py")
     local = int(os.environ["LOCAL_RANK"])
     if torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]):
         dist.init_process_group("gloo")

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import dask
 import dask.array as da
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 import zarr
-from distributed import Client, LocalCluster
+from distributed import Client, KilledWorker, LocalCluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -207,9 +208,9 @@ def test_errors_streams_and_magnitudes_over_chunks_are_those_in_memory(padded, s
     np.testing.assert_allclose(projected.compute(), kann.project(koopman, values), rtol=SAME, atol=SAME)
     states.save(tmp_path / "states.zarr")
     stored = kann.States.open(tmp_path / "states.zarr")
-    np.testing.assert_allclose(
-        kann.magnitude(koopman, stored.values), kann.magnitude(koopman, states.values), rtol=SAME
-    )
+    for several in (stored.values, stored, tmp_path / "states.zarr", f"file://{tmp_path}/states.zarr"):
+        ours = kann.magnitude(koopman, several)
+        np.testing.assert_allclose(ours, kann.magnitude(koopman, states.values), rtol=SAME)
 
 
 def test_float64_states_that_a_gram_blurs_are_read_again_on_dask(rng):
@@ -308,7 +309,7 @@ def test_a_damaged_part_of_a_store_is_named(states, tmp_path, monkeypatch):
     with pytest.raises(KannError, match=r"part 2 of file:.*is missing or empty"):
         kann.fit(opened)
     shutil.rmtree(tmp_path / "states.zarr")
-    with pytest.raises(KannError, match="is not a zarr store"):
+    with pytest.raises(KannError, match=r"of file:.*: a worker finds no states there"):
         kann.fit(opened)
 
 
@@ -324,14 +325,21 @@ def test_paths_mean_the_same_to_workers_that_stand_elsewhere(two_workers, padded
     assert_same(kann.Moments.of("theirs.zarr"), plain(kann.States.from_padded(values)))
     opened, theirs = kann.States.open("states.zarr"), ReachableArray(zarr.open_group("theirs.zarr", mode="r")["values"])
     states[:4].save("states.zarr")
-    with pytest.raises(KannError, match="a worker finds other states at"):
+    with pytest.raises(KannError, match="a worker finds other states there"):
         kann.Moments.of(opened)
+    at_address = ReachableArray(zarr.open_group(f"file://{tmp_path}/theirs.zarr", mode="r")["values"])
+    np.testing.assert_array_equal(at_address[:1], values[:1])
+    zarr.open_group("theirs.zarr", mode="w").create_array("values", data=values[:3])
+    for array in (theirs, at_address):
+        with pytest.raises(KannError, match="a worker finds other states at"):
+            array[:1]
     shutil.rmtree("states.zarr")
     shutil.rmtree("theirs.zarr")
-    with pytest.raises(KannError, match="a worker finds no states at"):
+    with pytest.raises(KannError, match="a worker finds no states there"):
         kann.Moments.of(opened)
-    with pytest.raises(KannError, match="a worker finds no states at"):
-        theirs[:1]
+    for array in (theirs, at_address):
+        with pytest.raises(KannError, match="a worker finds no states at"):
+            array[:1]
 
 
 def test_dask_arrays_that_cannot_be_used_say_why(rng):
@@ -345,6 +353,24 @@ def test_dask_arrays_that_cannot_be_used_say_why(rng):
         kann.fit(da.ones((20, 3), chunks=5))
     with pytest.raises(KannError, match="states have 3 columns"):
         kann.magnitude(kann.fit(rng.normal(size=(4, 9, 2))), da.ones((2, 5, 3)))
+
+
+@pytest.mark.parametrize("address", ["file:///nowhere.zarr", "nonsense://x"])
+def test_an_address_without_a_store_says_so(address):
+    with pytest.raises(KannError, match=f"there is no zarr store at {address}"):
+        kann.fit(address)
+
+
+def test_a_cluster_that_gives_up_is_said_in_one_line(states, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise KilledWorker("a task", SimpleNamespace(address="tcp://worker:1"), 3)
+
+    states.save(tmp_path / "states.zarr")
+    monkeypatch.setattr(kann, "fit", fail)
+    failed = CliRunner().invoke(app, ["fit", str(tmp_path / "states.zarr"), "-o", str(tmp_path / "operator.npz")])
+    assert failed.exit_code == 1
+    assert failed.output.startswith("error: the Dask cluster gave up (")
+    assert failed.output.count("\n") == 1
 
 
 def test_without_dask_the_extra_is_named(states, tmp_path, monkeypatch):
@@ -362,6 +388,7 @@ def test_the_command_line_fits_a_store_on_workers(workers, states, tmp_path):
     address, out = workers.scheduler_address, tmp_path / "operator.npz"
     done = call(app, ["fit", str(tmp_path / "states.zarr"), "-o", str(out), "--scheduler", address, "--driven"])
     assert done.exit_code == 0, done.output
+    assert "2 Dask workers; follow them at http" in done.stderr
     assert_same_operator(kann.Koopman.load(out), kann.fit(states, driven=True))
     done = call(app, ["fit", f"file://{tmp_path}/states.zarr", "-o", str(out), "--force"])
     assert done.exit_code == 0, done.output
@@ -374,12 +401,12 @@ def test_the_command_line_fits_a_store_on_workers(workers, states, tmp_path):
 def test_the_command_line_says_that_no_scheduler_answers(states, tmp_path, monkeypatch):
     states.save(tmp_path / "states.zarr")
     arguments = ["fit", str(tmp_path / "states.zarr"), "-o", str(tmp_path / "operator.npz"), "--scheduler"]
-    with dask.config.set({"distributed.comm.timeouts.connect": "0.2s"}):
-        failed = CliRunner().invoke(app, [*arguments, "tcp://127.0.0.1:1"])
+    failed = CliRunner().invoke(app, [*arguments, "tcp://127.0.0.1:1"])
     assert failed.exit_code == 1
     assert "no Dask scheduler answers at tcp://127.0.0.1:1" in failed.output
-    failed = CliRunner().invoke(app, [*arguments, "nonsense://x"])
-    assert "no Dask scheduler answers at nonsense://x" in failed.output
+    for nonsense in ("nonsense://x", "x", ""):
+        failed = CliRunner().invoke(app, [*arguments, nonsense])
+        assert f"no Dask scheduler answers at {nonsense}" in failed.output
     monkeypatch.setitem(sys.modules, "distributed", None)
     failed = CliRunner().invoke(app, [*arguments, "tcp://127.0.0.1:1"])
     assert "pip install 'kann[dask]'" in failed.output

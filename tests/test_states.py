@@ -136,3 +136,10 @@ def test_files_that_hold_no_states_are_refused(tmp_path):
         kann.States.open(tmp_path / "broken.npz")
     with pytest.raises(FileNotFoundError, match="no states at"):
         kann.States.open(tmp_path / "absent.zarr")
+
+
+def test_what_holds_no_states_is_named(rng):
+    koopman = kann.fit(rng.normal(size=(3, 9, 2)))
+    for nothing in (None, 3, kann.Moments()):
+        with pytest.raises(KannError, match=f"{type(nothing).__name__} holds no states"):
+            kann.relative_error(koopman, nothing)

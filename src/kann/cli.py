@@ -118,7 +118,10 @@ def record(
         _say(numbers, f"{states!r}\n{out}", as_json=as_json)
 
 
-@app.command(epilog="Example: kann fit states.zarr -o operator.npz --rank 0.99 --driven")
+@app.command(
+    epilog="Examples: kann fit states.zarr -o operator.npz --rank 0.99 --driven;  "
+    "kann fit s3://bucket/states.zarr --scheduler tcp://host:8786"
+)
 def fit(
     states: Annotated[
         str, typer.Argument(help="States (zarr store or its address such as s3://…, .npy, .npz) or moments (.npz).")
@@ -140,7 +143,9 @@ def fit(
 
         loading.require_free(out, force=force)
         found = loading.states_or_moments(states)
-        with loading.workers_for(found, scheduler):
+        with loading.workers_for(found, scheduler) as who:
+            if who:
+                typer.echo(who, err=True)
             koopman = kann.fit(found, rank=loading.rank(rank), basis=basis, driven=driven, ridge=ridge)
         koopman.save(out)
         _say(loading.summary(koopman) | {"path": str(out)}, f"{koopman!r}\n{out}", as_json=as_json)
@@ -318,11 +323,16 @@ def _one_line_errors(interrupted: str = "interrupted") -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     except ImportError as error:
-        remedy = "" if "pip install" in str(error) else "; pip install 'kann[paper]'"
+        remedy = "" if "install" in str(error).lower() else "; pip install 'kann[paper]'"
         typer.echo(f"error: {visible(str(error))}{remedy}", err=True)
         raise typer.Exit(1) from None
     except (KannError, OSError) as error:
         typer.echo(f"error: {visible(' '.join(str(error).split()))}", err=True)
+        raise typer.Exit(1) from None
+    except Exception as error:
+        if not type(error).__module__.startswith("distributed"):
+            raise
+        typer.echo(f"error: the Dask cluster gave up ({visible(' '.join(str(error).split()))})", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         typer.echo(interrupted, err=True)

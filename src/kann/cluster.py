@@ -164,19 +164,26 @@ def _on_piece(
     use: Callable[..., Any], shared: list, mapping: tuple | None, name: str, make: Callable[..., Piece], *arguments: Any
 ) -> Any:
     """Run on a worker: the sum over one chunk; whatever is wrong with the chunk is said with its name."""
-    piece = make(*arguments)
-    states = piece.states
-    if mapping is not None:
-        rows = MappedRows(states.values, *mapping)
-        states = States(values=rows, lengths=states.lengths, inputs=states.inputs)
     try:
+        piece = make(*arguments)
+        states = piece.states
+        if mapping is not None:
+            rows = MappedRows(states.values, *mapping)
+            states = States(values=rows, lengths=states.lengths, inputs=states.inputs)
         return use(replace(piece, states=states), *shared)
     except KannError as error:
-        try:
-            _require_finite(piece)
-        except KannError as found:
-            raise KannError(f"{name}: {found}") from error
-        raise KannError(f"{name}: {error}") from error
+        wrong = _not_finite(make, arguments) or str(error)
+    # Out of the block above: what caused it need not be something that can be sent.
+    raise KannError(f"{name}: {wrong}")
+
+
+def _not_finite(make: Callable[..., Piece], arguments: tuple) -> str:
+    """Where the first NaN or Inf of a chunk is, counted over all chunks; nothing if there is none."""
+    try:
+        _require_finite(make(*arguments))
+    except KannError as error:
+        return str(error)
+    return ""
 
 
 def _require_finite(piece: Piece) -> None:
@@ -210,7 +217,8 @@ def _on_cut(
     try:
         return use(cut, *shared)
     except KannError as error:
-        raise KannError(f"behind {name}: {error}") from error
+        wrong = str(error)
+    raise KannError(f"behind {name}: {wrong}")
 
 
 def _computed(task: Any, chunks: list[_Chunk]) -> Any:
@@ -380,9 +388,12 @@ def _stored(states: States, rows: StoredRows) -> Iterator[_Chunk]:
 
 def _stored_piece(path: str, parts: slice, expected: Int[Array, " k"], *places: Array) -> Piece:
     """Run on a worker: open some parts of a store."""
-    if not store.is_url(path) and not os.path.exists(path):
-        raise KannError(f"a worker finds no states at {path}; pass an address that every worker can reach")
-    values, lengths, inputs = store.read(path, parts)
+    try:
+        if not store.is_url(path) and not os.path.exists(path):
+            raise FileNotFoundError(path)
+        values, lengths, inputs = store.read(path, parts)
+    except (KannError, FileNotFoundError) as error:
+        raise KannError("a worker finds no states there; pass an address that every worker can reach") from error
     if lengths is None or not np.array_equal(lengths, expected):
-        raise KannError(f"a worker finds other states at {path}; pass an address that means the same to every worker")
+        raise KannError("a worker finds other states there; pass an address that means the same to every worker")
     return _placed(States(values=values, lengths=lengths, inputs=inputs), *places)

@@ -1,5 +1,6 @@
 """What each mode does: in a state, over time, and in the network's output."""
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,8 @@ Readout = Callable[[Any], Any]
 def project(koopman: Koopman, h: AnyArray) -> Complex[AnyArray, "... r"]:
     """Coordinates of states along the Koopman eigenvectors: Ĥ = H B V. One step multiplies the j-th by about λ_j.
 
-    The result is a numpy array; of states on a GPU a tensor there, and of a dask array a dask array, as lazy as it.
+    ``h`` are states (..., d), or `States` or the path of a store, whose rows are taken one after the other. The result
+    is a numpy array; of states on a GPU a tensor there, and of a dask array a dask array, as lazy as it.
     """
     return _by_row(_project, koopman, h, dtype=np.complex128)
 
@@ -34,6 +36,8 @@ def magnitude(koopman: Koopman, h: AnyArray) -> Float[AnyArray, "... r"]:
 
 def _by_row(function: Callable[..., AnyArray], koopman: Koopman, h: AnyArray, *, dtype: Any) -> AnyArray:
     """A function of single states, for all of them; those on disk are read in blocks."""
+    if isinstance(h, States | str | os.PathLike):
+        h = as_states(h).values
     if is_dask(h):
         require_width(h, koopman.dim, what="states", of="the operator")
         return map_rows(h, function, width=koopman.rank, dtype=dtype, shared=(koopman,))

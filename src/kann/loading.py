@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import json
 import math
+import socket
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
@@ -18,6 +19,9 @@ from kann.files import read_npz
 from kann.moments import Moments
 from kann.operator import Koopman
 from kann.states import States
+
+PATIENCE = 10.0
+"""Seconds for a Dask scheduler to answer."""
 
 UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, AttributeError, zipfile.BadZipFile)
 """What numpy raises on files that are not what their names say."""
@@ -46,18 +50,23 @@ def states_or_moments(path: str) -> States | Moments:
 
 
 @contextlib.contextmanager
-def workers_for(found: States | Moments, scheduler: str | None) -> Iterator[None]:
-    """Connect to the Dask scheduler at this address, if there is one, for as long as the block runs."""
+def workers_for(found: States | Moments, scheduler: str | None) -> Iterator[str]:
+    """Connect to the Dask scheduler at this address, if there is one, for as long as the block runs.
+
+    Gives a line on who will do the work, or nothing if it is this process.
+    """
     if scheduler is None:
-        yield
+        yield ""
         return
     try:
         import dask.config
         from distributed import Client
+        from distributed.comm.addressing import get_address_host_port
     except ImportError as error:
         raise ImportError("--scheduler needs dask and distributed: pip install 'kann[dask]'") from error
     try:
-        # As the default it would stay so even if it does not connect.
+        # A client that does not connect would keep the process from ending, so somebody must answer first.
+        socket.create_connection(get_address_host_port(scheduler), timeout=PATIENCE).close()
         client = Client(scheduler, set_as_default=False)
     except (OSError, ValueError) as error:
         raise KannError(
@@ -66,7 +75,9 @@ def workers_for(found: States | Moments, scheduler: str | None) -> Iterator[None
     with client, dask.config.set(scheduler=client):
         if not (isinstance(found, States) and is_spread(found)):
             raise KannError("--scheduler is for zarr stores, which workers can read; leave it out for other files")
-        yield
+        workers = len(client.scheduler_info(n_workers=-1)["workers"])
+        who = f"{workers} Dask worker{'s' * (workers != 1)}" if workers else "waiting for Dask workers"
+        yield f"{who}; follow them at {client.dashboard_link}"
 
 
 def _names(path: Path) -> list[str]:

@@ -212,6 +212,11 @@ def as_states(data: Any, lengths: Any = None) -> States:
             return States.from_sequences(data)
         return data if isinstance(data, States) else States.open(data)
     array = lazy_or_array(data)
+    if not array.ndim:
+        raise KannError(
+            f"{type(data).__name__} holds no states; pass States, an array (sequences, steps, units), a list of "
+            "(steps, units) arrays, or the path of a store"
+        )
     if array.ndim != 3 and (array.ndim != 2 or lengths is None):
         raise KannError(
             f"hidden states have axes (sequence, time, unit); got shape {tuple(array.shape)}; pass states[None] for a "

@@ -55,7 +55,7 @@ def is_remote(array: Any) -> bool:
 
 
 class ReachableArray:
-    """Somebody's zarr array, for workers to read. Where its folder is not there it says so, and does not read zeros."""
+    """Somebody's zarr array, for workers to read. Where it is not there it says so: zarr alone would read zeros."""
 
     def __init__(self, array: Any):
         if isinstance(array.store, _zarr().storage.LocalStore):
@@ -65,10 +65,19 @@ class ReachableArray:
         self.shape, self.dtype, self.ndim, self.chunks = array.shape, array.dtype, array.ndim, array.chunks
 
     def __getitem__(self, key: Any) -> Array:
-        root = getattr(self._array.store, "root", None)
-        if root is not None and not (Path(root) / self._array.path).exists():
-            raise KannError(f"a worker finds no states at {root}; pass an address that every worker can reach")
-        return self._array[key]
+        try:
+            here = _zarr().open_array(self._array.store, path=self._array.path, mode="r")
+        except (OSError, ValueError, KeyError):
+            here = None
+        if here is None:
+            raise KannError(
+                f"a worker finds no states at {self._array.store}; pass an address that all of them can reach"
+            )
+        if (here.shape, here.dtype) != (self.shape, self.dtype):
+            raise KannError(
+                f"a worker finds other states at {self._array.store}; pass an address that means the same to all"
+            )
+        return here[key]
 
 
 def part_rows(width: int, itemsize: int) -> int:
@@ -190,7 +199,11 @@ def read(path: str | os.PathLike[str], parts: slice = slice(None)) -> tuple[Any,
     zarr = _zarr()
     try:
         node = zarr.open(str(path), mode="r")
+    except ModuleNotFoundError as error:
+        raise ImportError("stores at addresses need fsspec: pip install 'kann[dask]'") from error
     except (OSError, ValueError, KeyError) as error:
+        if is_url(path):
+            raise KannError(f"there is no zarr store at {path} ({error}); pass one, as s3://bucket/x.zarr") from error
         raise KannError(f"{path} is not a zarr store ({error}); pass one that States.save() wrote") from error
     if isinstance(node, zarr.Array) or "kind" not in node.attrs:
         return _foreign(node, path)
