@@ -119,8 +119,8 @@ def record(
 
 
 @app.command(
-    epilog="Examples: kann fit states.zarr -o operator.npz --rank 0.99 --driven;  "
-    "kann fit s3://bucket/states.zarr --scheduler tcp://host:8786"
+    epilog="Example: kann fit states.zarr -o operator.npz --rank 0.99 --driven, "
+    "or kann fit s3://bucket/states.zarr --scheduler tcp://host:8786"
 )
 def fit(
     states: Annotated[

@@ -174,10 +174,6 @@ class Moments:
         driven = f", {self.input_dim} inputs" if self.input_dim else ""
         return f"Moments({self.states} states of {self.sequences} sequences, {self.dim} units{driven})"
 
-    def arrays(self) -> list[AnyArray]:
-        """Its arrays, those that it has."""
-        return [value for name, value in self._items() if name not in COUNTS and value is not None]
-
     def _items(self) -> list[tuple[str, Any]]:
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
 

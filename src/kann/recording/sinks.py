@@ -15,7 +15,6 @@ from kann.arrays import as_numpy, block_rows
 from kann.errors import KannError
 from kann.moments import Moments, measure, require_finite_squares
 from kann.recording.ragged import Ragged, joined
-from kann.recording.streams import SideStream
 from kann.states import States, require_finite
 from kann.store import Writer, is_url
 from kann.typing import AnyArray
@@ -96,11 +95,8 @@ class MomentsSink(Sink):
         self._moments = Moments() if moments is None else moments
         self._waiting: list[Ragged] = []
         self._waiting_steps = 0
-        self._side: SideStream | None = None
-        self._added = Moments()
-        """What was added up on the side stream."""
         self._measured: tuple[Moments, States, list[Ragged]] | None = None
-        """What was measured there last, of which states, and their batches."""
+        """What was measured last, of which states, and their batches."""
 
     def add(self, rows: Ragged) -> None:
         """Take the rows of a batch, and use them once they are enough for one product: few cost as much as many."""
@@ -113,34 +109,31 @@ class MomentsSink(Sink):
     def _use(self) -> None:
         """Measure the rows that wait. Whether they are finite is looked at just before the next ones are measured.
 
-        To look at once would wait for the GPU, and the GPU then for the model's next batch.
+        To look at once would wait for the GPU, and the GPU then for the model's next batch. (To measure on a CUDA
+        stream of its own was tried and takes as long: large products leave no room for the model's small kernels.)
         """
-        parts, self._waiting, self._waiting_steps = self._waiting, [], 0
-        self._side = self._side or SideStream(parts[0].steps)
         self._settle()
-        self._side.follow(tensor for part in parts for tensor in (part.steps, part.drive))
-        with self._side.here():
-            rows = joined(parts)
-            states = States(values=rows.values, lengths=rows.lengths, inputs=rows.inputs)
-            measured = measure(states, states.inputs)
+        parts, self._waiting, self._waiting_steps = self._waiting, [], 0
+        rows = joined(parts)
+        states = States(values=rows.values, lengths=rows.lengths, inputs=rows.inputs)
+        measured = measure(states, states.inputs)
         self._moments.require_alike(measured)
         self._measured = measured, states, parts
 
     def _settle(self) -> None:
         """Add what was measured last; of rows that cannot be used, those before them."""
-        if self._measured is None or self._side is None:
+        if self._measured is None:
             return
         (measured, states, parts), self._measured = self._measured, None
-        with self._side.here():
-            try:
-                require_finite_squares(measured, states, states.inputs)
-            except KannError:
-                for part in map(Ragged.without_padding, parts):  # keep those before the one that is to blame
-                    self._require_finite(part)
-                    self._added.update(part.values, part.lengths, inputs=part.inputs)
-                    self._sequences += len(part.lengths)
-                raise
-            self._added += measured
+        try:
+            require_finite_squares(measured, states, states.inputs)
+        except KannError:
+            for part in map(Ragged.without_padding, parts):  # keep those before the one that is to blame
+                self._require_finite(part)
+                self._moments.update(part.values, part.lengths, inputs=part.inputs)
+                self._sequences += len(part.lengths)
+            raise
+        self._moments += measured
         self._sequences += len(states)
 
     def keep(self, *, interrupted: bool) -> None:
@@ -153,15 +146,9 @@ class MomentsSink(Sink):
 
     def result(self) -> Moments:
         """The moments of all rows."""
-        try:
-            if self._waiting:
-                self._use()
-            self._settle()
-        finally:
-            added, self._added = self._added, Moments()
-            if self._side is not None:
-                self._side.join(added.arrays())
-            self._moments += added
+        if self._waiting:
+            self._use()
+        self._settle()
         return self._moments
 
 
