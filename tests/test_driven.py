@@ -139,3 +139,12 @@ def test_inputs_that_are_not_asked_for_are_not_read(rng):
     inputs = np.full((20, 50, 2), np.nan)
     values = rng.normal(size=(20, 50, 4)) * np.array([1, 1e-3, 1e-7, 1e-8])  # read twice, as they are ill-conditioned
     assert kann.fit(kann.States.from_padded(values, inputs=inputs)).rank == 4
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 7.0])
+def test_a_single_pair_is_all_offset(rng, scale):
+    h, u = scale * rng.normal(size=(1, 2, 3)), rng.normal(size=(1, 2, 2))
+    koopman = kann.fit(kann.States.from_padded(h, inputs=u), driven=True)
+    np.testing.assert_array_equal(koopman.matrix, 0.0)
+    np.testing.assert_array_equal(koopman.drive, 0.0)
+    np.testing.assert_allclose(koopman.predict(h[:, :1], inputs=u[:, 1:]), h[:, 1:], atol=1e-12)
