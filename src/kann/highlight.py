@@ -15,6 +15,7 @@ import numpy as np
 from kann.errors import KannError
 from kann.explain import contributions, magnitude
 from kann.files import replacing
+from kann.spectrum import written
 from kann.typing import Array, Float
 from kann.visible import visible
 
@@ -194,15 +195,11 @@ def views(shading: Shading) -> list[View]:
     shown = [View(title=together, values=shading.changes, full=largest, signed=True)]
     for each in shading.modes:
         doubt = "" if each.residual <= TRUSTED else ", doubtful"
-        name = f"mode {each.mode}, λ = {_number(each.eigenvalue)}, residual {each.residual:.2f}{doubt}"
+        name = f"mode {each.mode}, λ = {written(each.eigenvalue)}, residual {each.residual:.2f}{doubt}"
         adds, strength = f"{name}: what each word adds to the logit", f"{name}: magnitude after each word"
         shown.append(View(title=adds, values=each.changes, full=largest, signed=True))
         shown.append(View(title=strength, values=each.magnitudes, full=1.0, signed=False))
     return shown
-
-
-def _number(value: complex) -> str:
-    return f"{value.real:.4f}" + (f" ± {abs(value.imag):.4f}i" if value.imag else "")
 
 
 def _rgb(value: float, *, signed: bool) -> str:

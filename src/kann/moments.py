@@ -488,8 +488,8 @@ def centred(products: AnyArray, left: AnyArray, right: AnyArray, n: int) -> AnyA
     return products - left[:, None] * (right / n)
 
 
-def centre(gram: AnyArray, total: AnyArray, n: int) -> AnyArray:
-    """The same of Σhhᵀ in place, strip by strip: no other d × d matrix is made."""
+def centre_in_place(gram: AnyArray, total: AnyArray, n: int) -> AnyArray:
+    """`centred` for Σhhᵀ, written over it strip by strip: no other d × d matrix is made."""
     strip = 256
     for start in range(0, gram.shape[0], strip):
         rows = slice(start, start + strip)

@@ -11,7 +11,7 @@ from kann.arrays import as_numpy, beside, namespace, require_float, require_widt
 from kann.basis import DATA_BASES, GRAM_NOISE, Basis, Scatter, choose, require_known, scatter
 from kann.errors import KannError
 from kann.files import load_npz, save_npz
-from kann.moments import Moments, centre, in_basis, require_pairs, state_moments
+from kann.moments import Moments, centre_in_place, in_basis, require_pairs, state_moments
 from kann.regression import regress
 from kann.rows import MappedRows
 from kann.spectrum import DOUBTFUL, TRUSTED, Mode, decompose, modes, residuals
@@ -284,7 +284,7 @@ def _in_two_readings(
     states: States, *, rank: Any, basis: str | AnyArray, driven: bool, exact: bool
 ) -> tuple[Basis, Moments, Float[Array, " r"]]:
     """The basis from HᵀH alone, then moments of the pairs in it: products of d × r, where others are of d × d."""
-    found, mean, size, rounding = _spread_of(states, rank, basis)
+    found, mean, size, rounding = _scatter_of(states, rank, basis)
     if exact and _blurred(found, rank, size=size, rounding=rounding):
         return _from_pairs(states, rank=rank, basis=basis, driven=driven, exact=True)
     chosen = choose(basis, rank, found, mean)
@@ -293,12 +293,12 @@ def _in_two_readings(
     return chosen, pairs, np.zeros(len(chosen.explained))
 
 
-def _spread_of(states: States, rank: Any, basis: str | AnyArray) -> tuple[Scatter, Float[Array, " d"], float, float]:
+def _scatter_of(states: States, rank: Any, basis: str | AnyArray) -> tuple[Scatter, Float[Array, " d"], float, float]:
     """Where the states lie, about which mean, how large and how coarse they are. What is d × d is gone afterwards."""
     energy = state_moments(states)
     require_pairs(energy)
     mean, size = _mean(energy, basis), _size(energy)
-    gram = centre(energy.hh, energy.sum_h, energy.states) if mean.any() else energy.hh
+    gram = centre_in_place(energy.hh, energy.sum_h, energy.states) if mean.any() else energy.hh
     found = scatter(gram, size=size, rounding=energy.rounding, largest=_whole(rank))
     return found, mean, size, energy.rounding
 
@@ -339,7 +339,7 @@ def _size(moments: Moments) -> float:
 
 def _gram(moments: Moments, mean: Float[Array, " d"]) -> AnyArray:
     """Products of all states, about their mean where one is taken off, where the moments are."""
-    return centre(moments.hh + 0, moments.sum_h, moments.states) if mean.any() else moments.hh
+    return centre_in_place(moments.hh + 0, moments.sum_h, moments.states) if mean.any() else moments.hh
 
 
 def _mapped_moments(states: States, matrix: Float[Array, "d r"], mean: Float[Array, " d"], *, driven: bool) -> Moments:

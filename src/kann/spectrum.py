@@ -157,6 +157,12 @@ def residuals(
     return np.where(np.isnan(ratio), np.inf, ratio)
 
 
+def written(eigenvalue: complex) -> str:
+    """An eigenvalue for people to read; of a conjugate pair, both in one."""
+    pair = f" ± {abs(eigenvalue.imag):.4f}i" if eigenvalue.imag else ""
+    return f"{eigenvalue.real:.4f}{pair}"
+
+
 def modes(eigenvalues: Complex[Array, " r"], residual: Float[Array, " r"]) -> tuple[Mode, ...]:
     """Join conjugate pairs, which stand side by side with the positive imaginary part first."""
     firsts = [i for i, value in enumerate(eigenvalues) if value.imag >= 0]

@@ -18,6 +18,7 @@ from kann.paper.sentiment.shipped import Pretrained, pretrained
 from kann.paper.sentiment.task import CONFIGS, PRINTED, Config, trained
 from kann.paper.training import repeatable, require_run_folder
 from kann.progress import progress
+from kann.spectrum import written
 
 if TYPE_CHECKING:
     from kann.paper.sentiment.analysis import Study
@@ -154,7 +155,7 @@ def _tables(rows: Sequence[Row], studies: "Sequence[Study]") -> str:
         mode = modes[moved.mode]
         up, down = (", ".join(word for word, _ in side) for side in (moved.up, moved.down))
         lines.append(
-            f"| {moved.mode} | {_complex(mode.eigenvalue)} | {mode.residual:.2f} | {deciding.variance[k]:.2f} of "
+            f"| {moved.mode} | {written(mode.eigenvalue)} | {mode.residual:.2f} | {deciding.variance[k]:.2f} of "
             f"{deciding.logit_variance:.2f} | {100 * deciding.alone[k]:.1f} % | {up} | {down} |"
         )
     for path in first.paths:
@@ -162,7 +163,3 @@ def _tables(rows: Sequence[Row], studies: "Sequence[Study]") -> str:
         for step, points in enumerate(zip(path.network, path.kann, path.driven, strict=True)):
             lines.append(f"| t = {step + 1} | " + " | ".join(f"({x:.3f}, {y:.3f})" for x, y in points) + " |")
     return "\n".join([*lines, ""])
-
-
-def _complex(value: complex) -> str:
-    return f"{value.real:.4f}" + (f" ± {abs(value.imag):.4f}i" if value.imag else "")
