@@ -43,6 +43,7 @@
   const frame = (extra) => ({
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: style("--ink"), size: 13 },
     margin: { l: 60, r: 15, t: 15, b: 45 }, showlegend: false, hovermode: "closest",
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--ink") },
     hoverlabel: { bgcolor: style("--panel"), bordercolor: style("--line"), font: { color: style("--ink") } }, ...extra,
   });
   const axis = (title, extra) => ({ title: { text: title }, gridcolor: style("--line"), zerolinecolor: style("--line"),
@@ -71,8 +72,11 @@
     const traces = [["this operator", page.fit], ["reading the inputs", page.driven], ...Object.entries(page.others)]
       .filter(([, fit]) => fit).map(([name, fit], i) => ({ name: plain(name), x: fit.times.step, y: fit.times.error, mode: "lines",
         line: { color: colours[i % colours.length], dash: ["solid", "dash", "dot", "dashdot"][i % 4] } }));
+    const sizes = traces.flatMap(trace => trace.y).filter(value => value > 0);
+    const decades = Math.log10(Math.max(...sizes) / Math.min(...sizes));
     draw("errors", traces, { showlegend: traces.length > 1, legend: { orientation: "h", y: 1.15 },
-      xaxis: axis("step"), yaxis: axis("relative error", { type: "log" }) });
+      xaxis: axis("step"), yaxis: axis("relative error", { type: "log", tickformat: ".1~g",
+        dtick: decades > 3 ? Math.ceil(decades / 6) : "D2" }) });
   }
 
   function drawPlane() {
