@@ -172,7 +172,7 @@ def table(rng):
 
 def write_store(path, gigabytes, rng):
     """A store of ragged sequences of 256 units, written as a recorder would, batch by batch."""
-    from kann.store import Writer
+    from kann.data.store import Writer
 
     with Writer(path) as writer:
         for _ in range(max(1, round(gigabytes * GIGABYTE / (2**14 * 256 * 4)))):

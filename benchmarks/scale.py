@@ -57,7 +57,7 @@ def ragged(rows, rng):
 
 def write_data(folder, rows, d, rng, *, copies=1):
     """The same states as an array and as a store, which has them ``copies`` times."""
-    from kann.store import Writer
+    from kann.data.store import Writer
 
     folder.mkdir()
     values, lengths = rng.standard_normal((rows, d), dtype=np.float32), ragged(rows, rng)
@@ -308,7 +308,7 @@ def table(rng, quick):
 
 
 def _table_of(d, rows, folder, tiny, rng):
-    from kann.cluster import RUN_ROWS
+    from kann.data.reduction import RUN_ROWS
 
     # A worker's task has at least so many rows: of fewer than twice as many, one of two workers would have none.
     copies = -(-2 * RUN_ROWS * d // rows)
@@ -332,7 +332,7 @@ def _table_of(d, rows, folder, tiny, rng):
 
 def workers(rng, quick):
     """The same store on one worker and on two."""
-    from kann.cluster import RUN_BYTES, RUN_ROWS
+    from kann.data.reduction import RUN_BYTES, RUN_ROWS
 
     print("a store on Dask workers of one thread, started before: best of three")
     print(f"{'d':>5} {'rows':>9} {'one worker':>11} {'two workers':>12} {'efficiency':>11}")
@@ -448,7 +448,7 @@ def plain_rate(d, device):
     import torch
     from record import best_of_each
 
-    from kann.arrays import block_rows
+    from kann.backends.arrays import block_rows
 
     n, times = block_rows(torch.empty(0, device=device), d), 8
     x, y = (torch.randn(n, d, device=device, dtype=torch.float64) for _ in range(2))
@@ -494,7 +494,7 @@ def _rates_of(d, dtype, device, plain, quick):
     from record import best_of_each
 
     import kann
-    from kann.states import as_states
+    from kann.data.states import as_states
 
     padded, lengths = device_states(d, dtype, device, quick)
     rows, kind, lines = int(lengths.sum()), str(dtype).removeprefix("torch."), []
@@ -535,9 +535,9 @@ def after_the_pass(device, quick, full):
     from record import best_of_each
 
     import kann
-    from kann.basis import scatter
-    from kann.moments import in_basis
-    from kann.spectrum import decompose
+    from kann.data.moments import in_basis
+    from kann.fitting.basis import scatter
+    from kann.fitting.spectrum import decompose
 
     d, rank = (256, 32) if quick else (4096, 512)
     moments = kann.Moments().update(*device_states(d, torch.float32, device, quick))

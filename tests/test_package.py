@@ -38,7 +38,7 @@ def test_an_unknown_name_is_an_attribute_error():
         kann.fti  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["states", "moments", "operator"])
+@pytest.mark.parametrize("name", ["data.states", "data.moments", "fitting.fit"])
 def test_the_examples_in_the_documentation_run(name):
     module = importlib.import_module(f"kann.{name}")
     result = doctest.testmod(module)

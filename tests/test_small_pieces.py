@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import kann
-from kann.arrays import gram
-from kann.files import replacing
+from kann.backends.arrays import gram
+from kann.data.files import replacing
+from kann.data.rows import MappedRows, PaddedRows
 from kann.notebook import table
 from kann.progress import progress
-from kann.rows import MappedRows, PaddedRows
 from tests.systems import noisy_states
 
 

@@ -1,45 +1,46 @@
 """Koopman Analysis of Neural Networks: explain a trained sequence network through one linear operator."""
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from kann._version import __version__ as __version__
+from kann.analysis.contributions import Contributions, contributions
+from kann.analysis.decisions import decision_map
+from kann.analysis.fidelity import agreement, hybrid, orthogonality, relative_error
+from kann.analysis.modes import importance, magnitude, project, reconstruct
+from kann.data.moments import Moments
+from kann.data.states import States
 from kann.errors import ConditionWarning, KannError, KannWarning, PaddingWarning, RankWarning
-from kann.explain import (
-    Contributions,
-    contributions,
-    decision_map,
-    importance,
-    magnitude,
-    project,
-    reconstruct,
-)
-from kann.fidelity import agreement, hybrid, orthogonality, relative_error
-from kann.moments import Moments
-from kann.operator import Koopman, fit
-from kann.spectrum import Mode
-from kann.states import States
+from kann.fitting.fit import fit
+from kann.fitting.koopman import Koopman
+from kann.fitting.spectrum import Mode
 
 if TYPE_CHECKING:
     from kann.fixed_points import FixedPoints, find_fixed_points
-    from kann.html import report
     from kann.recording import readout_of, record, step_of
+    from kann.reporting import plots, report
 
-__version__ = "0.1.0"
-
-# These need torch or plotly, which are imported when one of them is first asked for.
-_LAZY = {
-    "FixedPoints": "kann.fixed_points",
-    "find_fixed_points": "kann.fixed_points",
-    "readout_of": "kann.recording",
-    "record": "kann.recording",
-    "report": "kann.html",
-    "step_of": "kann.recording",
-}
+# These need torch or plotly, which are imported when one of these names is first asked for.
+_FIXED_POINTS = ("FixedPoints", "find_fixed_points")
+_RECORDING = ("readout_of", "record", "step_of")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
+    if name in _FIXED_POINTS:
+        from kann import fixed_points
+
+        return getattr(fixed_points, name)
+    if name in _RECORDING:
+        from kann import recording
+
+        return getattr(recording, name)
+    if name == "report":
+        from kann.reporting import report
+
+        return report
+    if name == "plots":
+        from kann.reporting import plots
+
+        return plots
     raise AttributeError(f"module 'kann' has no attribute {name!r}")
 
 
@@ -68,6 +69,7 @@ __all__ = [
     "importance",
     "magnitude",
     "orthogonality",
+    "plots",
     "project",
     "readout_of",
     "reconstruct",

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.html_pages import NASTY, signal_report, text_report
+from tests.reporting.html_pages import NASTY, signal_report, text_report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kann.data.files import replacing
 from kann.errors import KannError
-from kann.files import replacing
 
 VARIABLE = "KANN_DATA_DIR"
 """Environment variable: a folder in which data sets are looked for first."""

@@ -16,7 +16,7 @@ import scipy
 import torch
 
 import kann
-from kann.files import replacing
+from kann.data.files import replacing
 from kann.paper.configs import as_json, differences
 
 Format = Literal["number", "percent"]

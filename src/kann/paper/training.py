@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kann.data.files import remove, replacing
 from kann.errors import KannError
-from kann.files import remove, replacing
 from kann.progress import progress
 from kann.typing import Array, Float
 

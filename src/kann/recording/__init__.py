@@ -2,7 +2,7 @@
 
 try:
     from kann.recording.recorder import record
-    from kann.recording.stepping import Step, readout_of, step_of
+    from kann.recording.recurrent import Step, readout_of, step_of
 except ImportError as error:
     raise ImportError(f"recording needs torch ({error}): pip install 'kann[torch]'") from error
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kann.arrays import indices, runs
+from kann.backends.arrays import indices, runs
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Float, Int
 

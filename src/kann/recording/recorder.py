@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from kann.data.moments import Moments
 from kann.errors import KannError
-from kann.moments import Moments
 from kann.progress import progress as bar
 from kann.recording.batching import Batch, Plan, batches
 from kann.recording.calls import CallTracer

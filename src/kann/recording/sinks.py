@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kann.arrays import as_numpy, block_rows
+from kann.backends.arrays import as_numpy, block_rows
+from kann.data.moments import Moments, measure, require_finite_squares
+from kann.data.states import States, require_finite
+from kann.data.store import Writer, is_url
 from kann.errors import KannError
-from kann.moments import Moments, measure, require_finite_squares
 from kann.recording.ragged import Ragged, joined
-from kann.states import States, require_finite
-from kann.store import Writer, is_url
 from kann.typing import AnyArray
 
 

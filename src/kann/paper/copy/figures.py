@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 import kann
 from kann.paper.copy.analysis import RENN, RENN_NEAREST, Analysis, Study, in_coordinates
 from kann.paper.drawing import COLUMN, WIDE, save_figures
-from kann.plots import STYLE, draw_curves, draw_decision_map, draw_matrix, draw_spectrum
+from kann.reporting.plots import STYLE, draw_curves, draw_decision_map, draw_matrix, draw_spectrum
 from kann.typing import Array, Complex
 
 MAPS = 6

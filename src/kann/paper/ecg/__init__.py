@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kann import zoo
-from kann.files import replacing
+from kann.data.files import replacing
 from kann.paper.configs import as_json, choose, differences
 from kann.paper.data import obtain
 from kann.paper.ecg.analysis import QUANTITIES, Study, study

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 
 import kann
+from kann.fitting.spectrum import Mode
 from kann.paper.ecg.modes import FEATURES, Band, band, distances, dominant, dominant_pairs, every_method, missing
 from kann.paper.ecg.silhouettes import silhouettes
 from kann.paper.ecg.task import THRESHOLD, Autoencoder, Config, Split, losses
 from kann.paper.results import Quantity
-from kann.spectrum import Mode
 from kann.typing import Array, Float
 
 BATCH = 64

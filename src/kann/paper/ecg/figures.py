@@ -12,7 +12,7 @@ from kann.paper.drawing import COLUMN, WIDE, save_figures
 from kann.paper.ecg.analysis import NAMES, Study
 from kann.paper.ecg.modes import FEATURES, Band
 from kann.paper.ecg.task import THRESHOLD
-from kann.plots import COLOURS, INK, STYLE, draw_curves, draw_spectrum
+from kann.reporting.plots import COLOURS, INK, STYLE, draw_curves, draw_spectrum
 
 GREY = "#888888"
 BLUE, VERMILION, GREEN, PINK = COLOURS[:4]

@@ -7,8 +7,8 @@ import numpy as np
 
 import kann
 from kann.errors import KannError
+from kann.fitting.spectrum import Mode
 from kann.paper.ecg.scikit import require
-from kann.spectrum import Mode
 from kann.typing import Array, Float
 
 FEATURES = {"t = 3": (3, 4), "35 ≤ t ≤ 75": (35, 76), "t = 103": (103, 104), "t = 133": (133, 134)}

@@ -10,7 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kann.files import replacing
+from kann.data.files import replacing
+from kann.fitting.spectrum import format_eigenvalue
 from kann.paper.configs import choose, differences
 from kann.paper.results import Printed, Reproduction, Row, common_json, expected, tabulate, write_json
 from kann.paper.sentiment.corpus import Corpus, load_corpus
@@ -18,7 +19,6 @@ from kann.paper.sentiment.shipped import Pretrained, pretrained
 from kann.paper.sentiment.task import CONFIGS, PRINTED, Config, trained
 from kann.paper.training import repeatable, require_run_folder
 from kann.progress import progress
-from kann.spectrum import written
 
 if TYPE_CHECKING:
     from kann.paper.sentiment.analysis import Study
@@ -155,8 +155,9 @@ def _tables(rows: Sequence[Row], studies: "Sequence[Study]") -> str:
         mode = modes[moved.mode]
         up, down = (", ".join(word for word, _ in side) for side in (moved.up, moved.down))
         lines.append(
-            f"| {moved.mode} | {written(mode.eigenvalue)} | {mode.residual:.2f} | {deciding.variance[k]:.2f} of "
-            f"{deciding.logit_variance:.2f} | {100 * deciding.alone[k]:.1f} % | {up} | {down} |"
+            f"| {moved.mode} | {format_eigenvalue(mode.eigenvalue)} | {mode.residual:.2f} | "
+            f"{deciding.variance[k]:.2f} of {deciding.logit_variance:.2f} | {100 * deciding.alone[k]:.1f} % | "
+            f"{up} | {down} |"
         )
     for path in first.paths:
         lines += ["", f"| “{path.text}” | network | KANN | driven by the words |", "|---|---|---|---|"]

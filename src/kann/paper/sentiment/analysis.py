@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 import kann
-from kann.arrays import as_numpy
+from kann.backends.arrays import as_numpy
 from kann.paper.results import Quantity
 from kann.paper.sentiment.comparisons import Path, distance, other_bases, shuffled_paths
 from kann.paper.sentiment.corpus import Corpus

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kann.data.files import load_npz, save_npz
 from kann.errors import KannError
-from kann.files import load_npz, save_npz
 from kann.paper.data import cache_folder, obtain
 from kann.paper.sentiment.vocabulary import LINE_BREAK, WORD, Vocabulary
 from kann.typing import Array, Int, Shaped

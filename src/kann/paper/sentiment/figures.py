@@ -15,7 +15,17 @@ from kann.paper.drawing import COLUMN, WIDE, save_figures
 from kann.paper.sentiment.analysis import SMALL, TRUSTED, Study
 from kann.paper.sentiment.corpus import Corpus, Reviews
 from kann.paper.sentiment.operators import BATCH, SLOW, mode_columns
-from kann.plots import COLOURS, INK, LETTERS, LONGEST_WORD, SIGNED, STYLE, draw_curves, draw_spectrum, draw_words
+from kann.reporting.plots import (
+    COLOURS,
+    INK,
+    LETTERS,
+    LONGEST_WORD,
+    SIGNED,
+    STYLE,
+    draw_curves,
+    draw_spectrum,
+    draw_words,
+)
 from kann.typing import Array, Float, Int
 
 LINE = 0.155

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import kann
-from kann.arrays import as_numpy
+from kann.backends.arrays import as_numpy
+from kann.fitting.spectrum import Mode
 from kann.paper.sentiment.corpus import LONGEST, Corpus, Reviews
 from kann.paper.sentiment.task import ANALYSED, FITTED, SentimentNetwork, split
 from kann.paper.training import generator
-from kann.spectrum import Mode
 from kann.typing import Array, Float, Int
 
 BATCH = 64

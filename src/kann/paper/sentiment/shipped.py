@@ -10,8 +10,8 @@ import numpy as np
 
 import kann
 from kann import zoo
+from kann.data.files import replacing
 from kann.errors import KannError
-from kann.files import replacing
 from kann.paper.sentiment.task import CONFIGS, SentimentNetwork, build
 from kann.paper.sentiment.vocabulary import Vocabulary
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import kann
-from kann.arrays import as_numpy
+from kann.backends.arrays import as_numpy
 from kann.paper.sentiment.corpus import Reviews, by_length
 from kann.paper.sentiment.operators import LEADING, Groups, Operators, mode_columns
 from kann.paper.sentiment.task import SentimentNetwork

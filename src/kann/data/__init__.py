@@ -1,0 +1,1 @@
+"""Where hidden states live, and the one reduction over all of them."""

@@ -1,0 +1,342 @@
+"""Hidden states of many sequences of different lengths."""
+
+import os
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from kann import notebook
+from kann.backends.arrays import as_array, as_numpy, block_rows, is_dask, namespace, require_float
+from kann.data import store
+from kann.data.files import read_npz, replacing
+from kann.data.rows import PaddedRows, read_width
+from kann.errors import KannError
+from kann.typing import AnyArray, Array, Int, Shaped
+
+NUMPY_FILES = (".npy", ".npz")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class States:
+    """Hidden states as rows, the sequences one after the other, without padding.
+
+    Make them with `from_padded`, `from_sequences` or `open`, or with `kann.record`.
+
+    >>> states = States.from_sequences([np.ones((5, 3)), np.ones((2, 3))])
+    >>> len(states), states.dim, states.lengths.tolist()
+    (2, 3, [5, 2])
+    """
+
+    values: AnyArray
+    """(N, d) the states of all sequences: a numpy array, a torch tensor, a dask array, or rows on disk that are read
+    when sliced."""
+    lengths: Any
+    """(S,) the number of states of each sequence, each at least 1."""
+    inputs: AnyArray | None = None
+    """(N, p) what the network read to reach each state, or None."""
+    starts: Int[Array, " s"] = field(init=False, repr=False)
+    """(S,) the row at which each sequence starts."""
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2:
+            raise KannError(f"rows of states have shape (N, d); got {tuple(self.values.shape)}; see States.from_padded")
+        require_float(self.values, what="states")
+        object.__setattr__(self, "lengths", _checked_lengths(self.lengths))
+        if not len(self.lengths):
+            raise KannError("there are no sequences; pass at least one")
+        if min(self.values.shape) == 0:
+            raise KannError(f"states of shape {tuple(self.values.shape)} are empty; pass at least one unit")
+        if self.lengths.min() < 1 or self.lengths.sum() != self.values.shape[0]:
+            raise KannError(
+                f"lengths sum to {self.lengths.sum()}, the smallest is {self.lengths.min()}; there are "
+                f"{self.values.shape[0]} rows; pass one length of at least 1 per sequence"
+            )
+        if self.inputs is not None:
+            _require_aligned(self.inputs, self.values)
+        object.__setattr__(self, "starts", np.cumsum(self.lengths) - self.lengths)
+
+    @staticmethod
+    def from_padded(values: AnyArray, lengths: Any = None, *, inputs: AnyArray | None = None) -> "States":
+        """Take (S, T, d) states and the (S,) numbers of real steps; what lies behind them is dropped.
+
+        Without ``lengths`` every step counts. ``inputs`` are (S, T, p). Dask arrays stay as lazy as they are.
+        """
+        values = lazy_or_array(values)
+        rows, counts = padded_rows(values, lengths)
+        drive = None if inputs is None else input_rows(inputs, values, lengths)
+        if not is_dask(values):
+            rows, drive = rows[:], None if drive is None else drive[:]
+        return States(values=rows, lengths=counts, inputs=drive)
+
+    @staticmethod
+    def from_sequences(sequences: Sequence[AnyArray], inputs: Sequence[AnyArray] | None = None) -> "States":
+        """Take a list of (T_i, d) states and, if given, of (T_i, p) inputs."""
+        rows, lengths = _join(sequences, what="states")
+        if inputs is None:
+            return States(values=rows, lengths=lengths)
+        input_rows, input_lengths = _join(inputs, what="inputs")
+        if not np.array_equal(lengths, input_lengths):
+            raise KannError(
+                f"inputs have lengths {input_lengths.tolist()}; the states have {lengths.tolist()}; "
+                "pass one input for each state"
+            )
+        return States(values=rows, lengths=lengths, inputs=input_rows)
+
+    @staticmethod
+    def open(path: str | os.PathLike[str]) -> "States":
+        """Open what `save` wrote, or an ``.npy``, ``.npz`` or zarr v3 file of states. Values are read when used.
+
+        A zarr store may also be given by an address that fsspec knows, such as ``s3://bucket/states.zarr``.
+
+        An ``.npy`` file or a bare zarr array holds (S, T, d), or (T, d) for a single sequence. An ``.npz`` file or a
+        zarr group holds ``values``, and may hold ``lengths`` and ``inputs``; with ``lengths``, two-dimensional values
+        are the rows of all sequences one after the other.
+        """
+        if not store.is_url(path) and not Path(path).exists():
+            raise FileNotFoundError(f"no states at {path}")
+        is_numpy = not store.is_url(path) and Path(path).suffix in NUMPY_FILES
+        values, lengths, inputs = _read_numpy(Path(path)) if is_numpy else store.read(path)
+        rows, counts = any_rows(values, lengths)
+        drive = None if inputs is None else input_rows(inputs, values, lengths)
+        return States(values=rows, lengths=counts, inputs=drive)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a zarr store in chunks that end where sequences end; replaces a store that stands there."""
+        if store.is_url(path):
+            raise KannError(
+                f"{path} is an address; save to a folder, and copy it there with fsspec or your cloud's tools"
+            )
+        if Path(path).suffix in NUMPY_FILES:
+            raise KannError(f"{path} would be read as a numpy file; pass a name such as {Path(path).stem}.zarr")
+        store.require_replaceable(path)
+        with replacing(path) as temporary, store.Writer(temporary) as writer:
+            for first, last in self.groups():
+                rows = slice(int(self.starts[first]), int(self.starts[last - 1] + self.lengths[last - 1]))
+                inputs = None if self.inputs is None else self.inputs[rows]
+                writer.append(self.values[rows], self.lengths[first:last], inputs)
+
+    @property
+    def dim(self) -> int:
+        """The number of hidden units d."""
+        return int(self.values.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __repr__(self) -> str:
+        low, high = self.lengths.min(), self.lengths.max()
+        steps = f"{low}" if low == high else f"{low} to {high}"
+        driven = "" if self.inputs is None else f", {self.inputs.shape[1]} inputs"
+        kind = str(self.values.dtype).removeprefix("torch.")
+        return f"States({len(self)} sequences of {steps} steps, {self.dim} units{driven}, {kind})"
+
+    def _repr_html_(self) -> str:
+        rows = [(i, length) for i, length in enumerate(self.lengths[:8].tolist())]
+        return notebook.table(repr(self), ("sequence", "steps"), rows)
+
+    @overload
+    def __getitem__(self, key: int) -> Array: ...
+    @overload
+    def __getitem__(self, key: slice) -> "States": ...
+    def __getitem__(self, key: Any) -> Any:
+        """One sequence as a (T_i, d) array, or a slice of the sequences as `States`."""
+        if isinstance(key, slice):
+            chosen = range(len(self))[key]
+            inputs = None if self.inputs is None else [self.inputs[self.span(i)] for i in chosen]
+            return States.from_sequences([self.values[self.span(i)] for i in chosen], inputs=inputs)
+        return as_numpy(self.values[self.span(range(len(self))[key])])
+
+    def span(self, i: Any) -> slice:
+        """The rows of sequence ``i`` in ``values`` and ``inputs``."""
+        return slice(int(self.starts[i]), int(self.starts[i] + self.lengths[i]))
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self[i] for i in range(len(self)))
+
+    def padded(self, *, fill: float = 0.0) -> Shaped[Array, "s t d"]:
+        """All sequences as one (S, T, d) array, ``fill`` behind the shorter ones."""
+        filled = np.arange(self.lengths.max()) < self.lengths[:, None]
+        values = as_numpy(self.values)
+        padded = np.full((*filled.shape, self.dim), fill, dtype=values.dtype)
+        padded[filled] = values
+        return padded
+
+    def pairs(self) -> tuple[Shaped[Array, "p d"], Shaped[Array, "p d"]]:
+        """All (h_t, h_{t+1}) as two (P, d) arrays, never across the end of a sequence."""
+        values = as_numpy(self.values)
+        is_first = np.zeros(len(values), dtype=bool)
+        is_first[self.starts] = True
+        has_next = ~np.append(is_first[1:], True)
+        return values[has_next], values[~is_first]
+
+    def _max_rows(self) -> int:
+        """How many rows to hold at a time."""
+        return block_rows(self.values[0:1], read_width(self.values))
+
+    def groups(self, max_rows: int | None = None) -> Iterator[tuple[int, int]]:
+        """Ranges ``(first, last)`` of sequences of at most ``max_rows`` states together, or of one longer sequence."""
+        max_rows = max_rows or self._max_rows()
+        stops = self.starts + self.lengths
+        first = 0
+        while first < len(self):
+            last = int(np.searchsorted(stops, self.starts[first] + max_rows, side="right"))
+            last = max(last, first + 1)
+            yield first, last
+            first = last
+
+    def ranges(self, max_rows: int | None = None) -> Iterator[tuple[int, int]]:
+        """Ranges ``(start, stop)`` of at most ``max_rows`` rows; only a sequence longer than that is cut."""
+        max_rows = max_rows or self._max_rows()
+        for first, last in self.groups(max_rows):
+            low, high = int(self.starts[first]), int(self.starts[last - 1] + self.lengths[last - 1])
+            for start in range(low, high, max_rows):
+                yield start, min(start + max_rows, high)
+
+
+def as_states(data: Any, lengths: Any = None) -> States:
+    """States of what users pass for them.
+
+    That is `States`, the path or address of a store, a list of (T_i, d) arrays, a padded (S, T, d) array, or (N, d)
+    rows of all sequences with their lengths.
+    """
+    if isinstance(data, States | list | tuple | str | os.PathLike):
+        if lengths is not None:
+            raise KannError(
+                "lengths are for arrays; States, stores and lists of sequences know theirs; a store has them in an "
+                "array 'lengths' beside 'values'"
+            )
+        if isinstance(data, list | tuple):
+            return States.from_sequences(data)
+        return data if isinstance(data, States) else States.open(data)
+    array = lazy_or_array(data)
+    if not array.ndim:
+        raise KannError(
+            f"{type(data).__name__} holds no states; pass States, an array (sequences, steps, units), a list of "
+            "(steps, units) arrays, or the path of a store"
+        )
+    if array.ndim != 3 and (array.ndim != 2 or lengths is None):
+        raise KannError(
+            f"hidden states have axes (sequence, time, unit); got shape {tuple(array.shape)}; pass states[None] for a "
+            "single sequence, a list of (time, unit) arrays, or the rows of all sequences with their lengths"
+        )
+    rows, counts = any_rows(array, lengths)
+    return States(values=rows, lengths=counts)
+
+
+def lazy_or_array(values: AnyArray) -> AnyArray:
+    """A dask array whose shape is known, as it is; anything else as a numpy array or torch tensor."""
+    if not is_dask(values):
+        return as_array(values)
+    if any(size != size for size in values.shape):
+        raise KannError("the dask array does not know its shape; call its compute_chunk_sizes() first")
+    return values
+
+
+def any_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Array, " s"]]:
+    """Rows and lengths of padded (S, T, d) values, of (N, d) rows with lengths, or of a single (T, d) sequence."""
+    if values.ndim == 2:
+        return values, np.array([values.shape[0]]) if lengths is None else _checked_lengths(lengths)
+    return padded_rows(values, lengths)
+
+
+def input_rows(inputs: AnyArray, values: AnyArray, lengths: Any) -> AnyArray:
+    """Rows of inputs that have the layout of ``values``."""
+    inputs = inputs if hasattr(inputs, "ndim") else as_array(inputs)
+    if tuple(inputs.shape[:-1]) != tuple(values.shape[:-1]):
+        raise KannError(
+            f"inputs of shape {tuple(inputs.shape)} do not line up with states of shape {tuple(values.shape)}; "
+            "pass one row of inputs for each state"
+        )
+    if is_dask(values) and values.ndim == 3 and lengths is None:  # padded they stay, as the states do
+        lengths = np.full(*values.shape[:2])
+    return any_rows(inputs, lengths)[0]
+
+
+def padded_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Array, " s"]]:
+    """Rows and lengths of padded (S, T, d) values, without copying them."""
+    if values.ndim != 3:
+        raise KannError(f"padded states have axes (sequence, time, unit); got shape {tuple(values.shape)}")
+    sequences, steps = values.shape[:2]
+    require_float(values, what="states")
+    if 0 in values.shape:
+        raise KannError(f"states of shape {tuple(values.shape)} are empty; pass at least one sequence, step and unit")
+    if lengths is None:
+        lengths = np.full(sequences, steps)
+        in_memory = hasattr(values, "reshape") and not is_dask(values)
+        return values.reshape(-1, values.shape[2]) if in_memory else PaddedRows(values, lengths), lengths
+    lengths = _checked_lengths(lengths)
+    if lengths.shape != (sequences,) or lengths.max() > steps:
+        raise KannError(
+            f"{len(lengths)} lengths up to {lengths.max()} do not fit states of shape {tuple(values.shape)}; "
+            f"pass {sequences} lengths of at most {steps}"
+        )
+    return PaddedRows(values, lengths), lengths
+
+
+def require_finite(values: AnyArray, starts: Int[Array, " s"], *, what: str, row: int = 0, sequence: int = 0) -> None:
+    """Refuse NaN and Inf, and say where the first one is.
+
+    ``values`` are the rows from ``row`` on of sequences that start at ``starts``, of which the first is number
+    ``sequence``.
+    """
+    xp = namespace(values)
+    if bool(xp.isfinite(xp.sum(values))) or bool(xp.all(xp.isfinite(values))):
+        return
+    bad, unit = (int(place) for place in np.argwhere(~np.isfinite(as_numpy(values)))[0])
+    inside = int(np.searchsorted(starts, row + bad, side="right")) - 1
+    step = row + bad - int(starts[inside])
+    raise KannError(
+        f"{what} hold {float(values[bad, unit])} at sequence {sequence + inside}, step {step}, unit {unit}; leave "
+        "that sequence out, or find out why the network diverged there"
+    )
+
+
+def _checked_lengths(lengths: Any) -> Int[Array, " s"]:
+    lengths = as_numpy(lengths)
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
+        raise KannError(f"lengths are {lengths.dtype} of shape {lengths.shape}; pass one whole number per sequence")
+    if len(lengths) and lengths.min() < 1:
+        raise KannError(f"lengths[{int(lengths.argmin())}] is {lengths.min()}; every sequence needs at least one state")
+    return lengths.astype(np.int64)
+
+
+def _join(sequences: Sequence[AnyArray], *, what: str) -> tuple[AnyArray, Int[Array, " s"]]:
+    """Concatenate (T_i, d) arrays, all numpy or all torch."""
+    arrays = [as_array(sequence) for sequence in sequences]
+    if not arrays:
+        raise KannError(f"the list of {what} is empty; pass at least one sequence")
+    for i, array in enumerate(arrays):
+        if array.ndim != 2:
+            raise KannError(f"{what}[{i}] has shape {tuple(array.shape)}; pass (steps, units) for each sequence")
+        if array.shape[1] != arrays[0].shape[1]:
+            raise KannError(f"{what}[{i}] has {array.shape[1]} columns, {what}[0] has {arrays[0].shape[1]}")
+    require_float(arrays[0], what=what)
+    lengths = np.array([len(array) for array in arrays], dtype=np.int64)
+    return namespace(arrays[0]).concat(arrays), lengths
+
+
+def _require_aligned(inputs: AnyArray, values: AnyArray) -> None:
+    if inputs.ndim != 2 or inputs.shape[0] != values.shape[0] or inputs.shape[1] == 0:
+        raise KannError(
+            f"inputs of shape {tuple(inputs.shape)} do not line up with {values.shape[0]} states; "
+            "pass one row of inputs for each state"
+        )
+    require_float(inputs, what="inputs")
+    if namespace(inputs[:0]) is not namespace(values[:0]):
+        raise KannError("of states and inputs one is a torch tensor and the other is not; pass both as the same")
+
+
+def _read_numpy(path: Path) -> tuple[AnyArray, Any, Any]:
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, allow_pickle=False, mmap_mode="r"), None, None
+        arrays = read_npz(path)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise KannError(f"{path} cannot be read as plain arrays ({error}); save it again with numpy.save") from error
+    if "values" not in arrays:
+        raise KannError(f"{path} has no array 'values'; it has {sorted(arrays)}; pass numpy.savez(path, values=...)")
+    return arrays["values"], arrays.get("lengths"), arrays.get("inputs")

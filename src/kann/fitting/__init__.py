@@ -1,0 +1,1 @@
+"""From second moments of states to the operator, its eigenvalues and its eigenvectors."""

@@ -1,0 +1,174 @@
+"""One linear system for a network's hidden states, and what it does."""
+
+import os
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from kann import notebook
+from kann.backends.arrays import as_numpy, as_operand, namespace, require_float, require_width, to_device_of
+from kann.data.files import load_npz, save_npz
+from kann.errors import KannError
+from kann.fitting.spectrum import DOUBTFUL, TRUSTED, Mode, modes
+from kann.typing import AnyArray, Array, Complex, Float
+
+KIND = "kann.Koopman"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Koopman:
+    """One linear system for a network's hidden states: z[t+1] ≈ z[t] C, or z[t] C + u[t+1] D + c if it is driven.
+
+    States are rows. z = (h − mean) B are a state's coordinates; C V = V Λ and U = V⁻¹.
+    """
+
+    matrix: Float[Array, "r r"]
+    """C"""
+    basis: Float[Array, "d r"]
+    """B, with BᵀB = I"""
+    mean: Float[Array, " d"]
+    """What is taken off a state first; zero unless the basis is PCA."""
+    explained: Float[Array, " r"]
+    """Share of the states' energy Σ|h − mean|² in each basis direction."""
+    eigenvalues: Complex[Array, " r"]
+    """λ, by decreasing modulus, conjugate pairs side by side."""
+    right: Complex[Array, "r r"]
+    """V, in columns."""
+    left: Complex[Array, "r r"]
+    """U = V⁻¹, in rows: the Koopman eigenvectors."""
+    residuals: Float[Array, " r"]
+    """|Y v − λ X v| / |X v| for each eigenpair; if driven, what inputs and offset explain is taken off Y, and the mean
+    off X."""
+    condition: float
+    """Condition number of V."""
+    drive: Float[Array, "p r"] | None = None
+    """D: what the inputs do; None if autonomous."""
+    offset: Float[Array, " r"] | None = None
+    """c; None if autonomous."""
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """The modes by decreasing modulus; a conjugate pair is one mode."""
+        return modes(self.eigenvalues, self.residuals)
+
+    @property
+    def dim(self) -> int:
+        """The number of hidden units d."""
+        return self.basis.shape[0]
+
+    @property
+    def rank(self) -> int:
+        """The number of basis directions r."""
+        return self.basis.shape[1]
+
+    def encode(self, h: AnyArray) -> Float[AnyArray, "... r"]:
+        """Coordinates z = (h − mean) B of states (..., d).
+
+        Here and below, the result is a numpy array, or a tensor on the GPU where the states are.
+        """
+        h = self._states(h)
+        return (h - to_device_of(h, self.mean)) @ to_device_of(h, self.basis)
+
+    def decode(self, z: AnyArray) -> Float[AnyArray, "... d"]:
+        """States z Bᵀ + mean of coordinates (..., r)."""
+        z = as_operand(z)
+        require_width(z, self.rank, what="coordinates", of="the operator's basis")
+        return z @ to_device_of(z, self.basis.T) + to_device_of(z, self.mean)
+
+    def predict(self, h: AnyArray, steps: int = 1, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... d"]:
+        """The states ``steps`` later: (h − mean) B Cˢ Bᵀ + mean, the paper's equation for H^KANN.
+
+        A driven operator also takes what the network reads on the way, (..., steps, p), or (..., p) for one step.
+        """
+        return self._rolled(h, steps, inputs)[..., -1, :]
+
+    def rollout(self, h: AnyArray, steps: int, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... s d"]:
+        """The next ``steps`` states one after the other, each predicted from the one before."""
+        return self._rolled(h, steps, inputs)
+
+    def simulate(self, inputs: AnyArray, initial: AnyArray | None = None) -> Float[AnyArray, "... t d"]:
+        """Run the driven linear system over whole input sequences (..., T, p), in place of the network.
+
+        Starts from the states ``initial`` (..., d), zero if not given. The result has one state per input, reached
+        by reading it.
+        """
+        inputs = self._inputs(inputs, None)
+        h = to_device_of(inputs, np.zeros((*inputs.shape[:-2], self.dim))) if initial is None else initial
+        return self._rolled(h, inputs.shape[-2], inputs)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an ``.npz`` file that `load` reads."""
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        save_npz(path, kind=KIND, version=VERSION, arrays=arrays | {"condition": np.array(self.condition)})
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "Koopman":
+        """Read what `save` wrote."""
+        arrays: dict[str, Any] = load_npz(path, kind=KIND, version=VERSION)
+        arrays["condition"] = float(arrays["condition"])
+        return Koopman(**arrays)
+
+    def __repr__(self) -> str:
+        kind = "autonomous" if self.drive is None else f"driven by {len(self.drive)} inputs"
+        leading = ", ".join(f"{abs(value):.4f}" for value in self.eigenvalues[:4])
+        more = ", …" if self.rank > 4 else ""
+        return f"Koopman({kind}, {self.dim} units, rank {self.rank}, |λ| = {leading}{more})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [
+                i,
+                *(
+                    f"{value:.4g}"
+                    for value in (mode.eigenvalue, mode.modulus, mode.period, mode.horizon(), mode.residual)
+                ),
+            ]
+            for i, mode in enumerate(self.modes[:8])
+        ]
+        head = ("mode", "λ", "|λ|", "period", "horizon", "residual")
+        drawing = notebook.spectrum(self.eigenvalues, self.residuals, trusted=TRUSTED, doubtful=DOUBTFUL)
+        return drawing + notebook.table(repr(self), head, rows)
+
+    def _states(self, h: AnyArray) -> Float[AnyArray, "... d"]:
+        require_float(h if hasattr(h, "dtype") else as_numpy(h), what="states")
+        h = as_operand(h)
+        require_width(h, self.dim, what="states", of="the operator")
+        return h
+
+    def _inputs(self, inputs: AnyArray | None, steps: int | None) -> Float[AnyArray, "... t p"]:
+        if self.drive is None:
+            raise KannError("this operator is autonomous and reads no inputs; fit with driven=True")
+        if inputs is None:
+            raise KannError("this operator is driven; pass inputs=, what the network reads at each step")
+        given: Any = as_operand(inputs)
+        require_width(given, len(self.drive), what="inputs", of="the operator's drive")
+        if given.ndim < 2 or (steps is not None and given.shape[-2] != steps):
+            shape = tuple(given.shape)
+            raise KannError(f"inputs of shape {shape} do not cover {steps or 'the'} steps; pass (..., steps, p)")
+        return given
+
+    def _rolled(self, h: AnyArray, steps: int, inputs: AnyArray | None) -> Float[AnyArray, "... s d"]:
+        """All states from 1 to ``steps`` ahead."""
+        if steps < 1:
+            raise KannError(f"steps={steps} predicts nothing; pass steps>=1")
+        z = self.encode(h)
+        pushes = self._pushes(inputs, steps, z)
+        matrix = to_device_of(z, self.matrix)
+        path = []
+        for step in range(steps):
+            z = z @ matrix
+            if pushes is not None:
+                z = z + pushes[..., step, :]
+            path.append(z)
+        return self.decode(namespace(z).stack(path, axis=-2))
+
+    def _pushes(self, inputs: AnyArray | None, steps: int, z: AnyArray) -> AnyArray | None:
+        """What the inputs add to the coordinates at each step, (..., steps, r); None if autonomous."""
+        if self.drive is None and inputs is None:
+            return None
+        if inputs is not None and steps == 1 and as_operand(inputs).ndim == z.ndim:
+            inputs = as_operand(inputs)[..., None, :]
+        drive = self._inputs(inputs, steps)
+        return drive @ to_device_of(drive, self.drive) + to_device_of(drive, self.offset)

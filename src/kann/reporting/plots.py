@@ -1,0 +1,231 @@
+"""Figures: each function takes a result and an ``ax``, draws, and returns the ``ax``. None computes anything."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import ndimage
+
+from kann.errors import KannError
+from kann.fitting.koopman import Koopman
+from kann.fitting.spectrum import Mode
+from kann.typing import AnyArray, Array, Complex, Float
+
+try:
+    from matplotlib import colormaps, patheffects
+    from matplotlib.axes import Axes
+    from matplotlib.colors import ListedColormap, LogNorm
+    from matplotlib.patches import Rectangle
+except ImportError as error:
+    raise ImportError("figures need matplotlib: pip install 'kann[report]'") from error
+
+STYLE: Any = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.dpi": 200,
+    "svg.hashsalt": "kann",  # the same figure gives the same file
+    "svg.fonttype": "none",
+}
+"""Settings for ``matplotlib.rc_context``: text of 8 points, which is readable at the width of a column."""
+
+INK = "#222222"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#F0E442", "#332288")
+"""Colours that people with any common colour blindness can tell apart: Okabe and Ito's, and two of Tol's."""
+
+RESIDUALS = (1e-2, 1.0)
+"""Range of residuals that colours tell apart: below it an eigenpair is as good as exact, above it worth nothing."""
+
+NAMED = 0.03
+"""A region narrower than this share of the map gets no name."""
+
+LETTERS = 110
+"""Letters in a line of `draw_words`."""
+
+LONGEST_WORD = 14
+"""Letters of the longest word that it writes out."""
+
+SIGNED = "PuOr_r"
+"""Colours for signed numbers, white in the middle: orange is up, purple is down."""
+
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+"""Lines differ in their dashes too, for print without colour."""
+
+
+def draw_spectrum(koopman: Koopman, *, ax: Axes, others: Mapping[str, Complex[Array, " n"]] | None = None) -> Axes:
+    """Eigenvalues on the complex plane with the unit circle, coloured by residual: dark ones are to be trusted.
+
+    ``others`` are eigenvalues of something else, by name, drawn as crosses.
+    """
+    circle = np.exp(1j * np.linspace(0, 2 * np.pi, 361))
+    ax.plot(*_plane(circle), color="#999999", linewidth=0.8, zorder=1)
+    dots = ax.scatter(
+        *_plane(koopman.eigenvalues),
+        c=np.clip(koopman.residuals, *RESIDUALS),
+        norm=LogNorm(*RESIDUALS),
+        cmap="viridis",
+        s=18,
+        edgecolors=INK,
+        linewidths=0.4,
+        zorder=3,
+        label="C",
+    )
+    for (name, values), colour in zip((others or {}).items(), COLOURS[1:], strict=False):
+        ax.scatter(*_plane(values), marker="x", s=14, color=colour, linewidths=0.8, zorder=2, label=name)
+    if others:
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=1 + len(others), frameon=False)
+    ax.figure.colorbar(dots, ax=ax, label="residual of the eigenpair", shrink=0.8)
+    ax.set(xlabel="Re λ", ylabel="Im λ", aspect="equal")
+    ax.locator_params(nbins=5)
+    return ax
+
+
+def _plane(values: Complex[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    return np.real(values), np.imag(values)
+
+
+def draw_decision_map(
+    outputs: AnyArray,
+    grid: AnyArray,
+    *,
+    ax: Axes,
+    names: Sequence[str] | None = None,
+    path: Complex[Array, " t"] | None = None,
+) -> Axes:
+    """What `kann.decision_map` gave, (n, m), over a rectangular grid (n, m): regions with the names of their outputs.
+
+    ``path`` are the coefficients of one input over time, drawn from light to dark.
+    """
+    outputs, grid = np.asarray(outputs), np.asarray(grid)
+    if outputs.shape != grid.shape or outputs.ndim != 2:
+        raise KannError(f"outputs {outputs.shape} and grid {grid.shape} do not fit; pass two arrays of the same (n, m)")
+    across, up = _plane(grid)
+    extent = (float(across.min()), float(across.max()), float(up.min()), float(up.max()))
+    upright = outputs if up[0, 0] <= up[-1, 0] else outputs[::-1]
+    colours = _output_colours(int(outputs.max()) + 1)
+    ax.imshow(upright, origin="lower", extent=extent, cmap=colours, vmin=-0.5, vmax=colours.N - 0.5, aspect="equal")
+    if path is not None:
+        shades: Any = np.linspace(0.15, 1.0, len(path))
+        ax.plot(*_plane(path), color=INK, linewidth=0.4, alpha=0.5)
+        ax.scatter(*_plane(path), c=INK, alpha=shades, s=7, linewidths=0, zorder=3)
+    for output in np.unique(upright):
+        row, column, width = _inside(upright == output)
+        if width < NAMED * min(upright.shape):
+            continue
+        text = str(output) if names is None else str(names[output])
+        label = ax.text(*_position(row, column, upright.shape, extent), text, ha="center", va="center", color=INK)
+        label.set_path_effects([patheffects.withStroke(linewidth=2, foreground="white")])
+    ax.set(xlabel="Re z", ylabel="Im z", xlim=extent[:2], ylim=extent[2:])
+    return ax
+
+
+def _output_colours(count: int) -> ListedColormap:
+    """Pale colours, the first of them nearly white: names and paths are to be read on top of them."""
+    pale = [tuple(0.55 + 0.45 * int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)) for colour in COLOURS]
+    return ListedColormap([(0.95, 0.95, 0.95), *(pale[i % len(pale)] for i in range(max(count - 1, 1)))])
+
+
+def _inside(region: Array) -> tuple[int, int, float]:
+    """The place in a region farthest from its edge, where a name fits best, and how wide the region is there."""
+    depth = np.asarray(ndimage.distance_transform_edt(np.pad(region, 1)))[1:-1, 1:-1]
+    places = np.argwhere(depth > depth.max() - 1)  # of equally good ones, along a stripe, the nearest to the middle
+    row, column = places[np.linalg.norm(places - np.array(region.shape) / 2, axis=1).argmin()]
+    return int(row), int(column), 2 * float(depth.max()) - 1
+
+
+def _position(
+    row: int, column: int, shape: tuple[int, ...], extent: tuple[float, float, float, float]
+) -> tuple[float, float]:
+    left, right, bottom, top = extent
+    return left + (column + 0.5) / shape[1] * (right - left), bottom + (row + 0.5) / shape[0] * (top - bottom)
+
+
+def draw_matrix(matrix: Float[Array, "n m"], *, ax: Axes, limit: float | None = None) -> Axes:
+    """A matrix as an image, white for zero, orange above and blue below; ``limit`` is the largest shade's value."""
+    limit = limit or float(np.abs(matrix).max()) or 1.0
+    image = ax.imshow(matrix, cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="equal", interpolation="nearest")
+    unit = matrix.shape[0] / matrix.shape[1]  # a bar of the same width beside wide and narrow matrices
+    ax.figure.colorbar(image, cax=ax.inset_axes((1 + 0.04 * unit, 0.0, 0.05 * unit, 1.0)))
+    rows, columns = (sorted({0, size - 1}) for size in matrix.shape)  # few ticks, for narrow matrices
+    ax.set(xlabel="column", ylabel="row", xticks=columns, yticks=rows)
+    return ax
+
+
+def draw_curves(
+    curves: Mapping[str, Float[Array, "s n"]],
+    positions: Float[Array, " n"],
+    *,
+    ax: Axes,
+    marks: Mapping[str, float] | None = None,
+) -> Axes:
+    """Named curves over several runs: the mean of each, and every run as a faint line.
+
+    ``marks`` are positions at which a dot is set on the mean of a curve.
+    """
+    for i, (name, runs) in enumerate(curves.items()):
+        colour, mean = COLOURS[i % len(COLOURS)], runs.mean(axis=0)
+        # The first lines are the widest, so that those which later ones cover can still be seen.
+        style = {"linestyle": DASHES[i % len(DASHES)], "linewidth": 1.2 + 2.0 * (1 - i / len(curves)) ** 2}
+        ax.plot(positions, mean, color=colour, label=name, **style)
+        if len(runs) > 1:
+            ax.plot(positions, runs.T, color=colour, linewidth=0.6, alpha=0.35)
+        if marks and name in marks:
+            ax.plot(marks[name], np.interp(marks[name], positions, mean), "o", color=colour, markersize=5, zorder=3)
+    return ax
+
+
+def draw_decay(modes: Sequence[Mode], *, ax: Axes, steps: int) -> Axes:
+    """What is left of each mode after some steps, |λ|ⁿ."""
+    after = np.arange(steps + 1)
+    for i, mode in enumerate(modes):
+        colour, dash = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
+        name = f"|λ| = {mode.modulus:.4f}"
+        ax.plot(after, mode.modulus**after, color=colour, linestyle=dash, linewidth=1.2, label=name)
+    ax.set(xlabel="steps", ylabel=r"what is left, $|\lambda|^n$", xlim=(0, steps))
+    ax.set_ylim(bottom=0)
+    ax.legend(frameon=False)
+    return ax
+
+
+def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes, colours: str) -> Axes:
+    """Words in lines, each on a ground whose shade is its number in [0, 1]; `SIGNED` colours have 0 at 0.5."""
+    palette, x, y = colormaps[colours], 0, 0
+    for word, shade in zip(words, shades, strict=True):
+        word = word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1] + "…"
+        if x + len(word) > LETTERS:
+            x, y = 0, y + 1
+        # The darkest part of a map is left out: black letters are to be read on it.
+        low, high = (0.12, 0.88) if colours == SIGNED else (0.0, 0.65)
+        ground = palette(low + (high - low) * float(shade))
+        ax.add_patch(Rectangle((x - 0.3, y + 0.04), len(word) + 0.6, 0.92, facecolor=ground, linewidth=0))
+        # A dollar sign would begin a formula.
+        ax.text(x, y + 0.54, word.replace("$", r"\$"), family="monospace", fontsize=6.2, va="center", color=INK)
+        x += len(word) + 1
+    ax.set(xlim=(-0.5, LETTERS + 0.5), ylim=(y + 1.05, 0))
+    ax.set_axis_off()
+    return ax
+
+
+def draw_embedding(
+    places: Float[Array, "n 2"],
+    *,
+    ax: Axes,
+    groups: Sequence[str] | None = None,
+    path: Float[Array, "t 2"] | None = None,
+) -> Axes:
+    """States in the plane, such as two principal components, coloured by group, with the path of one sequence."""
+    names = np.array(["states"] * len(places) if groups is None else list(groups))
+    for i, name in enumerate(np.unique(names).tolist()):
+        own = places[names == name]
+        ax.scatter(own[:, 0], own[:, 1], s=4, alpha=0.5, color=COLOURS[i % len(COLOURS)], linewidths=0, label=name)
+    if path is not None:
+        ax.plot(path[:, 0], path[:, 1], color=INK, linewidth=0.8, marker=".", markersize=3, label="one sequence")
+    ax.set(xlabel="first component", ylabel="second component")
+    if groups is not None or path is not None:
+        ax.legend(frameon=False)
+    return ax

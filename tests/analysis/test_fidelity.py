@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+import torch
+
+import kann
+from kann.backends import arrays
+from kann.errors import KannError
+from tests.systems import noisy_states, rotation, run, stable_matrix
+
+
+@pytest.fixture
+def states(rng):
+    lengths = rng.integers(1, 40, 12)
+    return kann.States.from_padded(noisy_states(rng), lengths, inputs=rng.normal(size=(12, 40, 2)))
+
+
+@pytest.fixture(params=[False, True])
+def koopman(request, states):
+    return kann.fit(states, rank=5, driven=request.param)
+
+
+def one_step(koopman, states):
+    """For each sequence, the predicted states from the second on."""
+    for i, h in enumerate(states):
+        inputs = None if koopman.drive is None else states.inputs[states.span(i)][1:]
+        yield h, koopman.predict(h[:-1], inputs=inputs) if len(h) > 1 else h[:0]
+
+
+def test_the_relative_error_is_the_papers(koopman, states):
+    errors = [((p - h[1:]) ** 2).sum(1) / (h[1:] ** 2).sum(1) for h, p in one_step(koopman, states)]
+    np.testing.assert_allclose(kann.relative_error(koopman, states), np.concatenate(errors).mean())
+    single = kann.relative_error(koopman, states, reduce="none")
+    assert np.isnan(single[states.starts]).all()
+    np.testing.assert_allclose(single[~np.isnan(single)], np.concatenate(errors))
+
+
+def test_padded_arrays_are_taken_for_states(rng):
+    values = noisy_states(rng)
+    koopman, states = kann.fit(values), kann.States.from_padded(values)
+    assert kann.relative_error(koopman, values) == kann.relative_error(koopman, states)
+    np.testing.assert_array_equal(kann.importance(koopman, list(values)), kann.importance(koopman, states))
+    np.testing.assert_array_equal(kann.hybrid(koopman, values, 3).values, kann.hybrid(koopman, states, 3).values)
+
+
+def test_long_sequences_are_measured_in_pieces(koopman, states, monkeypatch):
+    whole = kann.relative_error(koopman, states, reduce="none")
+    monkeypatch.setattr(arrays, "HOST_ROWS", 1)
+    monkeypatch.setattr(arrays, "HOST_BLOCK", 8 * 10 * 7)  # seven states at a time
+    np.testing.assert_allclose(kann.relative_error(koopman, states, reduce="none"), whole)
+
+
+def test_states_that_are_zero_have_no_relative_error(rng):
+    values = noisy_states(rng)
+    koopman = kann.fit(values)
+    values[0, 5] = 0
+    states = kann.States.from_padded(values)
+    assert np.isnan(kann.relative_error(koopman, states, reduce="none")[5])
+    assert np.isfinite(kann.relative_error(koopman, states))
+
+
+def test_an_exact_operator_has_no_error_and_full_agreement(rng):
+    states = kann.States.from_padded(run(stable_matrix(rng, 6), rng.normal(size=(20, 6)), 10))
+    koopman = kann.fit(states)
+    assert kann.relative_error(koopman, states) < 1e-15
+    weight = rng.normal(size=(6, 3))
+    assert kann.agreement(koopman, states, lambda h: h @ weight) == 1.0
+
+
+def test_agreement_counts_sequences_whose_class_is_unchanged(rng, koopman, states):
+    weight = rng.normal(size=(10, 4))
+    pairs = [(h[-1], p[-1]) for h, p in one_step(koopman, states) if len(h) > 1]
+    expected = np.mean([(a @ weight).argmax() == (b @ weight).argmax() for a, b in pairs])
+    assert kann.agreement(koopman, states, lambda h: h @ weight) == pytest.approx(expected)
+    expected = np.mean([(a @ weight[:, 0] > 0.5) == (b @ weight[:, 0] > 0.5) for a, b in pairs])
+    assert kann.agreement(koopman, states, lambda h: h @ weight[:, 0], threshold=0.5) == pytest.approx(expected)
+
+
+def test_agreement_takes_a_torch_module(koopman, states):
+    module = torch.nn.Linear(10, 3)
+    expected = kann.agreement(koopman, states, lambda h: module(torch.tensor(h, dtype=torch.float32)).detach().numpy())
+    assert kann.agreement(koopman, states, module) == expected
+    assert module.weight.grad is None
+
+
+def test_a_readout_is_evaluated_without_dropout_and_left_as_it_was(koopman, states):
+    module = torch.nn.Sequential(torch.nn.Linear(10, 3), torch.nn.Dropout(0.5))
+    module[0].eval()
+    answers = {kann.agreement(koopman, states, module) for _ in range(5)}
+    assert len(answers) == 1
+    assert [part.training for part in module.modules()] == [True, False, True]
+
+
+def test_a_hybrid_path_is_true_then_rolled_out(koopman, states):
+    mixed = kann.hybrid(koopman, states, known=3)
+    assert mixed.lengths.tolist() == states.lengths.tolist()
+    for i, (ours, true) in enumerate(zip(mixed, states, strict=True)):
+        np.testing.assert_array_equal(ours[:3], true[:3])
+        if len(true) > 3:
+            inputs = None if koopman.drive is None else states.inputs[states.span(i)][3:]
+            np.testing.assert_allclose(ours[3:], koopman.rollout(true[2], len(true) - 3, inputs=inputs))
+
+
+def test_orthogonality_is_zero_for_a_rotation_and_one_formula_otherwise(rng):
+    rigid = kann.fit(run(rotation(rng, 6), rng.normal(size=(20, 6)), 20))
+    assert kann.orthogonality(rigid) < 1e-20
+    koopman = kann.fit(noisy_states(rng))
+    C = koopman.matrix
+    expected = ((C.T @ C - np.eye(10)) ** 2).sum() / (C**2).sum()
+    assert kann.orthogonality(koopman) == pytest.approx(expected)
+
+
+def test_wrong_questions_are_refused(rng, states):
+    driven = kann.fit(states, driven=True)
+    bare = kann.States(values=states.values, lengths=states.lengths)
+    singles = kann.States.from_padded(rng.normal(size=(3, 1, 10)), inputs=rng.normal(size=(3, 1, 2)))
+    for call, message in [
+        (lambda: kann.relative_error(driven, bare), "have no inputs; record them with inputs=True"),
+        (lambda: kann.agreement(driven, bare, lambda h: h), "have no inputs"),
+        (lambda: kann.hybrid(driven, bare, 2), "have no inputs"),
+        (lambda: kann.hybrid(driven, states, 0), "known=0 leaves no state"),
+        (lambda: kann.relative_error(driven, states, reduce="max"), "reduce='max' is unknown"),
+        (lambda: kann.relative_error(driven, singles), "no state can be compared"),
+        (lambda: kann.agreement(driven, singles, lambda h: h), "every sequence has one step only"),
+    ]:
+        with pytest.raises(KannError, match=message):
+            call()

@@ -1,0 +1,425 @@
+"""The same sums on Dask: any chunks, any scheduler, stores at addresses, and what goes wrong there."""
+
+import doctest
+import os
+import pickle
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import dask
+import dask.array as da
+import fsspec
+import numpy as np
+import pytest
+import torch
+import zarr
+from distributed import Client, KilledWorker, LocalCluster
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import kann
+from kann.cli import app
+from kann.data import reduction as cluster
+from kann.data.reduction import is_spread
+from kann.data.rows import MappedRows
+from kann.data.store import ReachableArray
+from kann.errors import KannError
+from tests.data.test_moments import assert_same, plain, ragged_states
+from tests.systems import full_operator, noisy_states, relative
+
+SAME = 1e-9
+"""Sums of float64 numbers in another order: far below this, and far above it if a pair were lost or invented."""
+
+UNKIND = [(30, 40, 10), (7, 11, 10), (1, 1, 10), (4, 13, 3), (30, 1, 10), ((0, 29, 1), (39, 0, 1), (10,))]
+"""Whole, and cut through sequences, into single states, through units, at every step, and beside empty chunks."""
+
+
+@pytest.fixture
+def workers():
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=100) as two:
+        yield two
+
+
+@pytest.fixture
+def two_workers(workers):
+    with Client(workers) as client:
+        yield client
+
+
+@pytest.fixture
+def padded(rng):
+    lengths = rng.integers(1, 41, 30)
+    lengths[:3] = 1, 40, 2
+    return noisy_states(rng, sequences=30, steps=40), lengths, rng.normal(size=(30, 40, 3))
+
+
+@pytest.fixture
+def states(padded):
+    values, lengths, inputs = padded
+    return kann.States.from_padded(values, lengths, inputs=inputs)
+
+
+def assert_same_operator(ours, theirs):
+    assert relative(full_operator(ours), full_operator(theirs)) < SAME
+    np.testing.assert_allclose(ours.eigenvalues, theirs.eigenvalues, atol=SAME)
+    np.testing.assert_allclose(ours.residuals, theirs.residuals, atol=1e-7)  # roots of differences
+
+
+@given(states=ragged_states(), data=st.data())
+@settings(deadline=None, max_examples=30)
+def test_moments_do_not_depend_on_how_rows_are_chunked(states, data):
+    rows = len(states.values)
+    cuts = data.draw(st.lists(st.integers(0, rows), max_size=6))
+    sizes = tuple(np.diff([0, *sorted(cuts), rows]).tolist())
+    inputs = None if states.inputs is None else da.from_array(states.inputs, chunks=(rows, 1))
+    lazy = kann.States(values=da.from_array(states.values, chunks=(sizes, 2)), lengths=states.lengths, inputs=inputs)
+    with dask.config.set(scheduler="synchronous"):
+        moments = kann.Moments.of(lazy)
+    assert_same(moments, plain(states))
+    assert (moments.sequences, moments.states, moments.pairs) == (len(states), rows, rows - len(states))
+
+
+@pytest.mark.parametrize("chunks", UNKIND)
+@pytest.mark.parametrize("driven", [False, True])
+def test_padded_dask_arrays_give_the_operator_of_numpy_arrays(padded, states, chunks, driven):
+    values, lengths, inputs = padded
+    junk = np.where(np.arange(40)[None, :, None] < lengths[:, None, None], values, np.nan)  # padding must not be read
+    lazy = kann.States.from_padded(da.from_array(junk, chunks=chunks), lengths, inputs=inputs)
+    assert is_spread(lazy)
+    assert_same_operator(kann.fit(lazy, driven=driven), kann.fit(states, driven=driven))
+
+
+def test_fit_takes_dask_arrays_padded_or_as_rows_with_lengths(padded, states):
+    values, lengths, _ = padded
+    expected = kann.fit(states)
+    assert_same_operator(kann.fit(da.from_array(values, chunks=(7, 11, 4)), lengths=da.from_array(lengths)), expected)
+    assert_same_operator(kann.fit(da.from_array(states.values, chunks=(13, 4)), lengths=lengths), expected)
+    assert_same_operator(kann.fit(states.values, lengths=lengths), expected)
+    every = kann.fit(da.from_array(values, chunks=(7, 11, 4)))
+    assert_same_operator(every, kann.fit(values))
+
+
+def test_update_takes_dask_arrays(padded, states):
+    values, lengths, inputs = padded
+    moments = kann.Moments().update(da.from_array(values, chunks=(7, 11, 10)), lengths, inputs=inputs)
+    assert_same(moments, plain(states))
+
+
+def test_two_workers_give_the_operator_of_numpy_and_torch(two_workers, padded, states, tmp_path):
+    values, lengths, inputs = padded
+    states.save(tmp_path / "states.zarr")
+    expected = kann.fit(states, driven=True)
+    tensors = kann.States.from_padded(torch.tensor(values), lengths, inputs=torch.tensor(inputs))
+    assert_same_operator(kann.fit(tensors, driven=True), expected)
+    lazy = kann.States.from_padded(da.from_array(values, chunks=(7, 11, 4)), lengths, inputs=inputs)
+    assert_same_operator(kann.fit(lazy, driven=True), expected)
+    stored = kann.States.open(tmp_path / "states.zarr")
+    assert is_spread(stored)
+    assert_same_operator(kann.fit(stored, driven=True), expected)
+
+
+def test_killing_a_worker_in_the_middle_of_a_fit_does_not_change_the_result(two_workers, padded, states, tmp_path):
+    values, lengths, _ = padded
+    log = tmp_path / "log"
+    log.touch()
+
+    def slowly(block):
+        with log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(0.1)
+        return block
+
+    lazy = da.from_array(values, chunks=(7, 11, 10)).map_blocks(slowly, dtype=values.dtype)
+    found = []
+    fitting = threading.Thread(target=lambda: found.append(kann.fit(lazy, lengths=lengths)))
+    victim = two_workers.run(os.getpid).popitem()[1]
+    fitting.start()
+    until = time.monotonic() + 30
+    while log.read_text().split().count(str(victim)) < 3:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    os.kill(victim, signal.SIGKILL)
+    fitting.join(timeout=60)
+    read = log.read_text().split()
+    assert len(set(read)) > 1
+    assert len(read) > lazy.npartitions, "it had finished before the worker died, so that nothing was read again"
+    assert_same_operator(found[0], kann.fit(states))
+
+
+@pytest.mark.parametrize("address", ["file://{}", "memory://{}"])
+def test_a_store_is_opened_by_its_address(states, tmp_path, address):
+    states.save(tmp_path / "states.zarr")
+    url = address.format(tmp_path / "states.zarr")
+    fsspec.filesystem("memory").put(str(tmp_path / "states.zarr"), str(tmp_path / "states.zarr"), recursive=True)
+    opened = kann.States.open(url)
+    np.testing.assert_array_equal(opened.values[:], states.values)
+    assert is_spread(opened)
+    assert_same_operator(kann.fit(url, driven=True), kann.fit(states, driven=True))
+    koopman = kann.fit(states)
+    assert kann.relative_error(koopman, url) == pytest.approx(kann.relative_error(koopman, states), rel=SAME)
+
+
+def test_a_plain_zarr_array_is_opened_by_its_address(padded, states, tmp_path):
+    values, lengths, inputs = padded
+    group = zarr.open_group(str(tmp_path / "theirs.zarr"), mode="w")
+    for name, array in {"values": values, "lengths": lengths, "inputs": inputs}.items():
+        group.create_array(name, data=array, chunks=(7, 11, 2)[: array.ndim])
+    opened = kann.States.open(f"file://{tmp_path}/theirs.zarr")
+    assert is_spread(opened)
+    assert not is_spread(kann.States.open(tmp_path / "theirs.zarr"))
+    assert_same_operator(kann.fit(opened, driven=True), kann.fit(states, driven=True))
+    rows = zarr.open_group(str(tmp_path / "rows.zarr"), mode="w")
+    rows.create_array("values", data=states.values, chunks=(7, 3))
+    rows.create_array("lengths", data=lengths)
+    assert_same_operator(kann.fit(f"file://{tmp_path}/rows.zarr"), kann.fit(states))
+
+
+def test_runs_of_parts_add_up_to_the_store(states, tmp_path, monkeypatch):
+    monkeypatch.setattr("kann.store.PART_BYTES", 1000)
+    monkeypatch.setattr(cluster, "RUN_BYTES", 3000)
+    monkeypatch.setattr(cluster, "RUN_ROWS", 1)
+    states.save(tmp_path / "states.zarr")
+    stored = kann.States.open(f"file://{tmp_path}/states.zarr")
+    assert len(list(cluster._chunks(stored))) > 5
+    assert_same(kann.Moments.of(stored), plain(states))
+
+
+def test_errors_streams_and_magnitudes_over_chunks_are_those_in_memory(padded, states, tmp_path):
+    values, lengths, inputs = padded
+    koopman = kann.fit(states, driven=True)
+    lazy = kann.States.from_padded(da.from_array(values, chunks=(7, 11, 4)), lengths, inputs=inputs)
+    rows = kann.States(values=da.from_array(states.values, chunks=(13, 4)), lengths=lengths, inputs=states.inputs)
+    for chunked in (lazy, rows):
+        ours = kann.relative_error(koopman, chunked, reduce="none")
+        np.testing.assert_allclose(ours, kann.relative_error(koopman, states, reduce="none"), rtol=SAME)
+        assert kann.relative_error(koopman, chunked) == pytest.approx(kann.relative_error(koopman, states), rel=SAME)
+        np.testing.assert_allclose(kann.importance(koopman, chunked), kann.importance(koopman, states), rtol=SAME)
+    lazily = kann.magnitude(koopman, da.from_array(values, chunks=(7, 11, 4)))
+    assert lazily.shape == (30, 40, 10)
+    assert lazily.chunks[:2] == da.from_array(values, chunks=(7, 11, 4)).chunks[:2]
+    np.testing.assert_allclose(lazily.compute(), kann.magnitude(koopman, values), rtol=SAME)
+    projected = kann.project(koopman, da.from_array(values, chunks=(7, 11, 4)))
+    np.testing.assert_allclose(projected.compute(), kann.project(koopman, values), rtol=SAME, atol=SAME)
+    states.save(tmp_path / "states.zarr")
+    stored = kann.States.open(tmp_path / "states.zarr")
+    for several in (stored.values, stored, tmp_path / "states.zarr", f"file://{tmp_path}/states.zarr"):
+        ours = kann.magnitude(koopman, several)
+        np.testing.assert_allclose(ours, kann.magnitude(koopman, states.values), rtol=SAME)
+
+
+def test_float64_states_that_a_gram_blurs_are_read_again_on_dask(rng):
+    values = noisy_states(rng, sequences=30, steps=40) * np.logspace(0, -7, 10)
+    lazy = da.from_array(values, chunks=(7, 11, 10))
+    ours, theirs = kann.fit(lazy), kann.fit(values)
+    assert ours.rank == 10
+    np.testing.assert_allclose(np.abs(ours.eigenvalues), np.abs(theirs.eigenvalues), rtol=1e-6)
+
+
+def test_nan_is_named_with_its_chunk_and_place(padded):
+    values, lengths, inputs = padded
+    lengths[12] = 40
+    bad = values.copy()
+    bad[12, 20, 3] = np.nan
+    with pytest.raises(KannError, match=r"chunk \(1, 1\).*sequences 7 to 13, steps 11 to 21.*sequence 12, step 20, un"):
+        kann.fit(da.from_array(bad, chunks=(7, 11, 10)), lengths=lengths)
+    rows = kann.States.from_padded(bad, lengths)
+    with pytest.raises(KannError, match=r"chunk \d+ of the dask array \(rows .* nan at sequence 12, step 20, unit 3"):
+        kann.fit(da.from_array(rows.values, chunks=(17, 10)), lengths=lengths)
+    behind = r"behind chunk \(1, 1\).*inputs hold nan at sequence 12, step 22"
+    for step, place in ((20, r"chunk \(1, 1\).*inputs hold nan at sequence 12, step 20"), (22, behind)):
+        drive = inputs.copy()
+        drive[12, step, 1] = np.nan
+        lazy = kann.States.from_padded(da.from_array(values, chunks=(7, 11, 10)), lengths, inputs=drive)
+        with pytest.raises(KannError, match=place):
+            kann.fit(lazy, driven=True)
+    first = inputs.copy()
+    first[:, 0] = np.nan  # what led to first states belongs to no pair
+    lazy = kann.States.from_padded(da.from_array(values, chunks=(7, 11, 10)), lengths, inputs=first)
+    kann.fit(lazy, driven=True)
+
+
+def test_a_chunk_that_cannot_be_read_is_named(padded):
+    values, lengths, _ = padded
+
+    def fail(block, block_info=None):
+        if block_info[0]["chunk-location"] == (2, 0, 0):
+            raise OSError("no such object")
+        return block
+
+    lazy = da.from_array(values, chunks=(7, 11, 10)).map_blocks(fail, dtype=values.dtype)
+    with pytest.raises(KannError, match=r"chunk \(2, 0\).*cannot be read \(OSError: no such object\)"):
+        kann.fit(lazy, lengths=lengths)
+
+
+def test_squares_that_overflow_are_found_at_cuts_too(padded):
+    values, lengths, inputs = padded
+    lengths[:] = 40
+    for step in (10, 11):  # the last of a chunk, and the first of the next one
+        large = inputs.copy()
+        large[3, step] = 1e200
+        lazy = kann.States.from_padded(da.from_array(values, chunks=(7, 11, 10)), inputs=large)
+        with pytest.raises(KannError, match="squares of the states exceed float64"):
+            kann.fit(lazy, driven=True)
+    large = values.copy()
+    large[[0, 20], 5] = 1.2e154  # finite squares, whose sum is not
+    with pytest.raises(KannError, match="squares of the states exceed float64"):
+        kann.fit(da.from_array(large, chunks=(7, 11, 10)))
+
+
+def test_numpy_inputs_beside_dask_states(padded):
+    values, _, inputs = padded
+    expected = kann.fit(kann.States.from_padded(values, inputs=inputs), driven=True)
+    lazy = da.from_array(values, chunks=(7, 11, 10))
+    assert_same_operator(kann.fit(kann.States.from_padded(lazy, inputs=inputs), driven=True), expected)
+    assert_same_operator(kann.fit(kann.Moments().update(lazy, inputs=inputs), driven=True), expected)
+
+
+def test_an_operator_is_in_the_graph_once(padded):
+    values, lengths, _ = padded
+    koopman = kann.fit(values, lengths=lengths)
+    graph = dict(kann.magnitude(koopman, da.from_array(values, chunks=(1, 40, 10))).__dask_graph__())
+    sizes = sorted(len(pickle.dumps(task)) for task in graph.values())
+    assert len(sizes) > 30
+    assert sizes[-2] < koopman.right.nbytes + values[0].nbytes
+
+
+def test_the_second_reading_of_a_store_is_cut_as_the_first(states, tmp_path, monkeypatch):
+    monkeypatch.setattr("kann.store.PART_BYTES", 1000)
+    monkeypatch.setattr(cluster, "RUN_BYTES", 3000)
+    monkeypatch.setattr(cluster, "RUN_ROWS", 0)
+    states.save(tmp_path / "states.zarr")
+    stored = kann.States.open(f"file://{tmp_path}/states.zarr")
+    mapped = MappedRows(stored.values, np.ones((10, 1)), np.zeros(10))
+    runs = [list(cluster._chunks(each)) for each in (stored, kann.States(values=mapped, lengths=stored.lengths))]
+    assert len(runs[0]) == len(runs[1]) > 5
+
+
+def test_a_damaged_part_of_a_store_is_named(states, tmp_path, monkeypatch):
+    monkeypatch.setattr("kann.store.PART_BYTES", 1000)
+    states.save(tmp_path / "states.zarr")
+    url = f"file://{tmp_path}/states.zarr"
+    opened = kann.States.open(url)
+    shutil.rmtree(tmp_path / "states.zarr" / "values" / "000002" / "c")
+    with pytest.raises(KannError, match=r"part 2 of file:.*is missing or empty"):
+        kann.fit(opened)
+    shutil.rmtree(tmp_path / "states.zarr")
+    with pytest.raises(KannError, match=r"of file:.*: a worker finds no states there"):
+        kann.fit(opened)
+
+
+def test_paths_mean_the_same_to_workers_that_stand_elsewhere(two_workers, padded, states, tmp_path, monkeypatch):
+    values = padded[0]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    states.save("states.zarr")
+    zarr.open_group("theirs.zarr", mode="w").create_array("values", data=values, chunks=(7, 11, 10))
+    states[:4].save("elsewhere/states.zarr")
+    two_workers.run(os.chdir, str(tmp_path / "elsewhere"))
+    assert_same(kann.Moments.of("states.zarr"), plain(states))
+    assert_same(kann.Moments.of("theirs.zarr"), plain(kann.States.from_padded(values)))
+    opened, theirs = kann.States.open("states.zarr"), ReachableArray(zarr.open_group("theirs.zarr", mode="r")["values"])
+    states[:4].save("states.zarr")
+    with pytest.raises(KannError, match="a worker finds other states there"):
+        kann.Moments.of(opened)
+    at_address = ReachableArray(zarr.open_group(f"file://{tmp_path}/theirs.zarr", mode="r")["values"])
+    np.testing.assert_array_equal(at_address[:1], values[:1])
+    zarr.open_group("theirs.zarr", mode="w").create_array("values", data=values[:3])
+    for array in (theirs, at_address):
+        with pytest.raises(KannError, match="a worker finds other states at"):
+            array[:1]
+    shutil.rmtree("states.zarr")
+    shutil.rmtree("theirs.zarr")
+    with pytest.raises(KannError, match="a worker finds no states there"):
+        kann.Moments.of(opened)
+    for array in (theirs, at_address):
+        with pytest.raises(KannError, match="a worker finds no states at"):
+            array[:1]
+
+
+def test_dask_arrays_that_cannot_be_used_say_why(rng):
+    unknown = da.from_array(rng.normal(size=(20, 3)), chunks=5)
+    unknown = unknown[unknown[:, 0] > 0]
+    with pytest.raises(KannError, match="compute_chunk_sizes"):
+        kann.fit(unknown, lengths=[5])
+    with pytest.raises(KannError, match="pass one length"):
+        kann.fit(da.ones((20, 3), chunks=5), lengths=[5])
+    with pytest.raises(KannError, match="rows of all sequences with their lengths"):
+        kann.fit(da.ones((20, 3), chunks=5))
+    with pytest.raises(KannError, match="states have 3 columns"):
+        kann.magnitude(kann.fit(rng.normal(size=(4, 9, 2))), da.ones((2, 5, 3)))
+
+
+@pytest.mark.parametrize("address", ["file:///nowhere.zarr", "nonsense://x"])
+def test_an_address_without_a_store_says_so(address):
+    with pytest.raises(KannError, match=f"there is no zarr store at {address}"):
+        kann.fit(address)
+
+
+def test_a_cluster_that_gives_up_is_said_in_one_line(states, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise KilledWorker("a task", SimpleNamespace(address="tcp://worker:1"), 3)
+
+    states.save(tmp_path / "states.zarr")
+    monkeypatch.setattr(kann, "fit", fail)
+    failed = CliRunner().invoke(app, ["fit", str(tmp_path / "states.zarr"), "-o", str(tmp_path / "operator.npz")])
+    assert failed.exit_code == 1
+    assert failed.output.startswith("error: the Dask cluster gave up (")
+    assert failed.output.count("\n") == 1
+
+
+def test_without_dask_the_extra_is_named(states, tmp_path, monkeypatch):
+    states.save(tmp_path / "states.zarr")
+    monkeypatch.setitem(sys.modules, "dask", None)
+    with pytest.raises(ImportError, match=r"pip install 'kann\[dask\]'"):
+        kann.fit(f"file://{tmp_path}/states.zarr")
+    kann.fit(tmp_path / "states.zarr")
+
+
+def test_the_command_line_fits_a_store_on_workers(workers, states, tmp_path):
+    states.save(tmp_path / "states.zarr")
+    np.save(tmp_path / "states.npy", states.padded())
+    call = CliRunner().invoke
+    address, out = workers.scheduler_address, tmp_path / "operator.npz"
+    done = call(app, ["fit", str(tmp_path / "states.zarr"), "-o", str(out), "--scheduler", address, "--driven"])
+    assert done.exit_code == 0, done.output
+    assert "2 Dask workers; follow them at http" in done.stderr
+    assert_same_operator(kann.Koopman.load(out), kann.fit(states, driven=True))
+    done = call(app, ["fit", f"file://{tmp_path}/states.zarr", "-o", str(out), "--force"])
+    assert done.exit_code == 0, done.output
+    assert_same_operator(kann.Koopman.load(out), kann.fit(states))
+    refused = call(app, ["fit", str(tmp_path / "states.npy"), "-o", str(out), "--force", "--scheduler", address])
+    assert refused.exit_code == 1
+    assert "--scheduler is for zarr stores" in refused.output
+
+
+def test_the_command_line_says_that_no_scheduler_answers(states, tmp_path, monkeypatch):
+    states.save(tmp_path / "states.zarr")
+    arguments = ["fit", str(tmp_path / "states.zarr"), "-o", str(tmp_path / "operator.npz"), "--scheduler"]
+    failed = CliRunner().invoke(app, [*arguments, "tcp://127.0.0.1:1"])
+    assert failed.exit_code == 1
+    assert "no Dask scheduler answers at tcp://127.0.0.1:1" in failed.output
+    for nonsense in ("nonsense://x", "x", ""):
+        failed = CliRunner().invoke(app, [*arguments, nonsense])
+        assert f"no Dask scheduler answers at {nonsense}" in failed.output
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    failed = CliRunner().invoke(app, [*arguments, "tcp://127.0.0.1:1"])
+    assert "pip install 'kann[dask]'" in failed.output
+
+
+def test_the_examples_of_the_page_hold(tmp_path, monkeypatch):
+    page = Path(__file__).parents[2] / "docs" / "scale.md"
+    monkeypatch.chdir(tmp_path)
+    failed, tried = doctest.testfile(str(page), module_relative=False)
+    assert tried
+    assert not failed
+
+
+def test_states_are_not_saved_to_an_address(states):
+    with pytest.raises(KannError, match="save to a folder"):
+        states.save("memory://states.zarr")

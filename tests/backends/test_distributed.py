@@ -1,0 +1,375 @@
+"""Moments over the ranks of torch.distributed.
+
+Starting processes takes seconds, so one world of two ranks runs every case, and the tests look at what it left behind.
+"""
+
+import contextlib
+import json
+import os
+import runpy
+import subprocess
+import sys
+import warnings
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+import kann
+from kann.backends.distributed import _sentence
+from kann.errors import KannError
+from tests.data.test_moments import NAMES
+from tests.systems import full_operator, noisy_states
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "torchrun.py"
+LENGTHS = np.array([40, 3, 17, 1, 25, 33, 9, 40, 2, 21, 30, 12])
+SHARES = {0: slice(0, 9), 1: slice(9, 12)}
+"""Which of the sequences each rank has."""
+
+needs_gpu = pytest.mark.skipif(
+    not (torch.cuda.is_available() and dist.is_nccl_available()), reason="needs a GPU and nccl"
+)
+
+
+def data():
+    """Ragged states and inputs, the same in every process."""
+    rng = np.random.default_rng(0)
+    return noisy_states(rng), rng.normal(size=(12, 40, 3))
+
+
+def measured(part, *, driven=True, convert=np.asarray):
+    """Moments of some of the sequences."""
+    states, inputs = data()
+    drive = convert(inputs[part]) if driven else None
+    return kann.Moments().update(convert(states[part]), LENGTHS[part], inputs=drive)
+
+
+def whole(*, driven=True):
+    """Moments of everything, in one process."""
+    return measured(slice(None), driven=driven)
+
+
+def joined(folder, *, rank=0, world=1, backend="gloo"):
+    """Become one of the ranks; a file is where they meet, so that no port can be taken."""
+    place, wait = f"file://{folder}/meeting", timedelta(seconds=60)
+    dist.init_process_group(backend, init_method=place, rank=rank, world_size=world, timeout=wait)
+
+
+def refusal(call):
+    """What a call says that is refused."""
+    with pytest.raises(KannError) as caught:
+        call()
+    return str(caught.value)
+
+
+# One rank of the world
+
+
+def run_rank(rank, folder):
+    """Every case on one rank; what it holds afterwards goes to files, what it saw to a JSON file."""
+    warnings.simplefilter("error")
+    joined(folder, rank=rank, world=2)
+    seen = {}
+    for name, moments in {**sums(rank), **empty_sums(rank)}.items():
+        assert moments.all_reduce() is moments
+        moments.save(folder / f"{name}-{rank}.npz")
+        seen[name] = type(moments.hh).__name__
+    seen["refused"] = refusals(rank)
+    seen["recorded"] = empty_shares(rank)
+    seen["group"] = in_a_group(rank)
+    (folder / f"seen-{rank}.json").write_text(json.dumps(seen))
+    dist.barrier()  # and no end: at times gloo aborts a process that is over right after destroy_process_group()
+
+
+def sums(rank):
+    """Both ranks have data."""
+    part = SHARES[rank]
+    once = measured(part)
+    return {
+        "autonomous": measured(part, driven=False),
+        "numpy": measured(part),
+        "torch": measured(part, convert=torch.tensor),
+        "mixed": measured(part, convert=(np.asarray, torch.tensor)[rank]),
+        "columns": strided(measured(part)),
+        "twice": once.all_reduce(),
+    }
+
+
+def strided(moments):
+    """The same moments in arrays that neither lie in the order of rows nor can be written to, as a file may give."""
+    for name in NAMES:
+        array = np.asfortranarray(getattr(moments, name))
+        array.flags.writeable = False
+        setattr(moments, name, array)
+    return moments
+
+
+def empty_sums(rank):
+    """Some rank has none."""
+    return {
+        "first": measured(slice(None)) if rank == 0 else kann.Moments(),
+        "second": measured(slice(None), driven=False) if rank == 1 else kann.Moments(),
+        "none": kann.Moments(),
+    }
+
+
+def refusals(rank):
+    """Ranks that do not fit together, and whether their moments are then as before."""
+    states, inputs = data()
+    cases = {
+        "units": kann.Moments().update(states[:, :, : 4 + rank]),
+        "inputs": kann.Moments().update(states, inputs=inputs[:, :, : 1 + rank]),
+        "presence": kann.Moments().update(states, inputs=inputs if rank else None),
+    }
+    before = {name: (moments.hh, moments.states) for name, moments in cases.items()}
+    messages = {name: refusal(moments.all_reduce) for name, moments in cases.items()}
+    assert all((cases[name].hh, cases[name].states) == (hh, n) for name, (hh, n) in before.items())
+    return messages
+
+
+def empty_shares(rank):
+    """Record where rank 1 has no data: the moments of one layer and of several, and what cannot be done without."""
+    torch.manual_seed(0)
+    model, words = stack(), [torch.randn(n, 3) for n in (5, 2, 4)]
+    share = [words, []][rank]
+    given = kann.Moments()
+    assert kann.record(model, share, into=given) is given
+    several = kann.record(model, share, layer=["head", "rnn.*", "embed"], into="moments")
+    one = kann.record(model, share, into="moments")
+    total = {name: moments.all_reduce() for name, moments in {**several, "one": one, "given": given}.items()}
+    if rank:
+        assert "hold no batches" in refusal(lambda: kann.record(model, [], into="states"))
+        assert "not known which layers 'hidden_states.*'" in refusal(
+            lambda: kann.record(model, [], layer="hidden_states.*", into="moments")
+        )
+        for nothing in (torch.zeros(0, 5, 3), {"x": torch.zeros(0, 5, 3)}, iter([])):
+            assert kann.record(model, nothing, into="moments").states == 0
+        assert kann.record(model, [], lengths=[], into="moments").states == 0
+        along = kann.record(model, [], layer=["embed", "head"], axis="depth", into="moments")
+        assert along.states == 0
+    return {name: [moments.states, moments.dim, float(moments.hh.sum())] for name, moments in total.items()}
+
+
+def stack():
+    """A model with layers of each kind that tracers are for."""
+    model = nn.Sequential()
+    model.add_module("embed", nn.Linear(3, 3))
+    model.add_module("rnn", nn.GRU(3, 6, num_layers=2, batch_first=True))
+    model.add_module("first", First())
+    model.add_module("head", nn.Linear(6, 3))
+    return model
+
+
+class First(nn.Module):
+    """The first of what it is given."""
+
+    def forward(self, parts):
+        """Take it."""
+        return parts[0]
+
+
+def in_a_group(rank):
+    """Sum over rank 1 alone; the other is told that it does not belong."""
+    group = dist.new_group([1])
+    moments = measured(SHARES[rank])
+    if rank == 0:
+        return refusal(lambda: moments.all_reduce(group=group))
+    assert moments.all_reduce(group=group).states == LENGTHS[SHARES[1]].sum()
+    return ""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """What two ranks left behind: the moments by case and rank, and what each rank saw."""
+    folder = tmp_path_factory.mktemp("world")
+    mp.spawn(run_rank, args=(folder,), nprocs=2)
+    seen = [json.loads((folder / f"seen-{rank}.json").read_text()) for rank in range(2)]
+    return (lambda case, rank: kann.Moments.load(folder / f"{case}-{rank}.npz")), seen
+
+
+# What must be true of it
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("case", ["autonomous", "numpy", "torch", "mixed", "columns", "first", "second"])
+def test_every_rank_holds_the_moments_of_all_the_data(world, case, rank):
+    moments, driven = world[0](case, rank), case not in ("autonomous", "second")
+    expected = whole(driven=driven)
+    for name in ("sequences", "states", "pairs", "rounding", "input_rounding"):
+        assert getattr(moments, name) == getattr(expected, name), name
+    for name in NAMES:
+        if (theirs := getattr(expected, name)) is None:
+            assert getattr(moments, name) is None
+        else:  # sums of a few hundred numbers of order one, in another order
+            np.testing.assert_allclose(getattr(moments, name), theirs, rtol=1e-12, atol=1e-11, err_msg=name)
+    for drive in {False, driven}:
+        ours, theirs = kann.fit(moments, driven=drive), kann.fit(expected, driven=drive)
+        np.testing.assert_allclose(full_operator(ours), full_operator(theirs), atol=1e-9)
+        if drive:
+            np.testing.assert_allclose(ours.drive @ ours.basis.T, theirs.drive @ theirs.basis.T, atol=1e-9)
+
+
+def test_the_sum_is_where_each_rank_had_its_own(world):
+    zero, one = world[1]
+    assert (zero["numpy"], one["numpy"]) == ("ndarray", "ndarray")
+    assert (zero["torch"], one["torch"]) == ("Tensor", "Tensor")
+    assert (zero["mixed"], one["mixed"]) == ("ndarray", "Tensor")
+    assert (zero["first"], one["first"]) == ("ndarray", "Tensor")  # who had none is given tensors
+    assert (zero["second"], one["second"]) == ("Tensor", "ndarray")
+
+
+def test_ranks_without_any_data_stay_empty(world):
+    for rank in range(2):
+        moments = world[0]("none", rank)
+        assert repr(moments) == "Moments(0 states of 0 sequences, 0 units)"
+        assert moments.hh is None
+        assert moments.rounding == 0
+
+
+def test_what_is_summed_twice_counts_twice(world):
+    moments = world[0]("twice", 1)
+    assert moments.states == 2 * LENGTHS.sum()
+    np.testing.assert_allclose(moments.xy, 2 * whole().xy, rtol=1e-12, atol=1e-11)
+
+
+def test_ranks_that_do_not_fit_together_all_say_so(world):
+    zero, one = (seen["refused"] for seen in world[1])
+    assert zero == one
+    remedy = "; pass states of the same layer on every rank, with inputs on all of them or on none"
+    what = "what the ranks hold cannot be added: rank 0 holds {} and {} inputs; rank 1 holds {} and {} inputs" + remedy
+    assert zero["units"] == what.format("4 units", 0, "5 units", 0)
+    assert zero["inputs"] == what.format("10 units", 1, "10 units", 2)
+    assert zero["presence"] == what.format("10 units", 0, "10 units", 3)
+
+
+def test_of_many_ranks_a_few_are_named():
+    assert _sentence([3, 4], {"units": 5}) == "ranks 3, 4 hold 5 units"
+    assert _sentence(range(100), {"units": 5}) == "ranks 0, 1, 2, 3, 4, 5, 6, 7, … (100 of them) hold 5 units"
+
+
+def test_an_empty_share_is_recorded_as_empty_moments_of_the_same_layers(world):
+    zero, one = (seen["recorded"] for seen in world[1])
+    assert zero == one
+    assert list(zero) == list(one) == ["head", "rnn.l0", "rnn.l1", "embed", "one", "given"]
+    assert {name: tuple(sizes[:2]) for name, sizes in zero.items()} == {
+        "head": (11, 3),
+        "rnn.l0": (11, 6),
+        "rnn.l1": (11, 6),
+        "embed": (11, 3),
+        "one": (11, 6),
+        "given": (11, 6),
+    }
+
+
+def test_a_group_of_some_ranks(world):
+    message = "rank 0 is not in the group to sum over; call it on the ranks of the group alone"
+    assert [seen["group"] for seen in world[1]] == [message, ""]
+
+
+# In this process
+
+
+@contextlib.contextmanager
+def alone(folder, backend="gloo"):
+    """A world of this process alone."""
+    joined(folder, backend=backend)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def test_without_ranks_there_is_nothing_to_sum_over():
+    with pytest.raises(KannError, match=r"not initialised; call torch.distributed.init_process_group\('gloo'\) first"):
+        whole().all_reduce()
+
+
+def test_torch_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match=r"sums over ranks need torch .*: pip install 'kann\[torch\]'"):
+        kann.Moments().all_reduce()
+
+
+def test_torch_without_ranks_is_named(monkeypatch):
+    monkeypatch.setattr(dist, "is_available", lambda: False)
+    with pytest.raises(KannError, match=r"has no torch.distributed; add saved moments instead"):
+        kann.Moments().all_reduce()
+
+
+@pytest.mark.parametrize("backend", ["gloo", "cpu:gloo"])
+def test_the_sum_over_one_rank_is_its_own(tmp_path, backend):
+    with alone(tmp_path, backend):
+        for ours in (whole().all_reduce(), measured(slice(None), convert=torch.tensor).all_reduce().numpy()):
+            np.testing.assert_allclose(ours.xy, whole().xy, rtol=1e-12, atol=1e-11)
+            assert (ours.states, ours.rounding) == (LENGTHS.sum(), 2**-52)
+        with pytest.raises(KannError, match="the data hold no batches"):  # no other rank waits for this one
+            kann.record(stack(), [], into="moments")
+
+
+@pytest.mark.parametrize("fails_at", range(13))
+def test_moments_are_as_before_if_a_rank_is_lost_on_the_way(tmp_path, monkeypatch, fails_at):
+    """Two sums of numbers and eleven of arrays: whichever fails, nothing was changed by those before it."""
+    moments = whole()
+    before, left, all_reduce = dict(moments._items()), [fails_at], dist.all_reduce
+
+    def unreliable(*args, **kwargs):
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("connection closed by peer")
+        args[0].mul_(2)
+        return all_reduce(*args, **kwargs)
+
+    monkeypatch.setattr(dist, "all_reduce", unreliable)
+    with alone(tmp_path), pytest.raises(RuntimeError, match="closed by peer"):
+        moments.all_reduce()
+    assert left == [-1]
+    for name, value in whole()._items():
+        assert getattr(moments, name) is before[name]
+        np.testing.assert_array_equal(before[name], value)
+
+
+def test_the_example_gives_the_operator_of_one_process(tmp_path):
+    out = tmp_path / "operator.npz"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLE)]
+    options = ["--out", str(out), "--sequences", "5", "--units", "6"]
+    host = os.environ | {"CUDA_VISIBLE_DEVICES": ""}  # where this process runs the network too: a GPU rounds otherwise
+    done = subprocess.run([*command, *options], env=host, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    example = runpy.run_path(str(EXAMPLE))
+    states = kann.record(example["network"](6), [example["signal"](i) for i in range(5)])
+    expected = kann.fit(states)
+    # Other batches round float32 states differently, which the smallest singular values enlarge: 5e-7 was measured,
+    # and 0.6 for one rank's share alone.
+    np.testing.assert_allclose(full_operator(kann.Koopman.load(out)), full_operator(expected), atol=1e-5)
+    assert f"together: Moments({len(states.values)} states of 5 sequences, 6 units)" in done.stdout
+    assert f"|λ| {expected.modes[0].modulus:.4f}" in done.stdout
+
+
+# On a GPU
+
+
+@needs_gpu
+@pytest.mark.parametrize("backend", ["nccl", "gloo", "cpu:gloo,cuda:nccl"])
+def test_sums_on_a_gpu(tmp_path, backend, monkeypatch):
+    used, all_reduce = [], dist.all_reduce
+
+    def watched(tensor, **options):
+        used.append(tensor.device.type)
+        return all_reduce(tensor, **options)
+
+    monkeypatch.setattr(dist, "all_reduce", watched)
+    with alone(tmp_path, backend):
+        on_gpu = measured(slice(None), convert=lambda values: torch.tensor(values, device="cuda")).all_reduce()
+        gpu_used, on_host = {*used}, whole().all_reduce()
+    assert on_gpu.hh.device.type == "cuda"
+    assert isinstance(on_host.hh, np.ndarray)
+    assert gpu_used == {"cpu" if backend == "gloo" else "cuda"}
+    assert used[-1] == ("cuda" if backend == "nccl" else "cpu")
+    for ours in (on_gpu.numpy(), on_host):
+        np.testing.assert_allclose(ours.xy, whole().xy, rtol=1e-12, atol=1e-11)
+        assert (ours.states, ours.rounding) == (LENGTHS.sum(), 2**-52)

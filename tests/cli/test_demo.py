@@ -1,0 +1,19 @@
+from typer.testing import CliRunner
+
+from kann.cli import app
+from kann.paper.copy import task
+from tests.paper.tiny import tiny
+from tests.reporting.test_page import content_of
+
+
+def test_the_demo_writes_two_reports_and_says_what_is_in_them(tmp_path, monkeypatch):
+    monkeypatch.setitem(task.CONFIGS, "dtriv", tiny(iterations=30))
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "demo")])
+    assert result.exit_code == 0, result.output
+    for name in ("report.html", "copy.html"):
+        assert f"open {tmp_path / 'demo' / name}" in result.stdout
+        _, page, tables = content_of(tmp_path / "demo" / name)
+        assert len(page["verdict"]) >= 3
+        assert all(len(each["tokens"]) == each["length"] for each in page["sequences"])
+        assert tables["share"].shape == (page["steps"], len(page["shown"]))
+    assert "Words that push it up most:" in result.stdout

@@ -1,0 +1,193 @@
+import io
+import re
+import unicodedata
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+import kann
+from kann import zoo
+from kann.cli.highlight import page, read_text, shade, show, views, write_page
+from kann.cli.visible import DIRECTION_MARKS, visible
+from kann.errors import KannError
+
+SENTENCE = "The plot is not bad at all, and the acting is amazing. The ending was awful."
+
+
+@pytest.fixture(scope="module")
+def model():
+    return zoo.load("sentiment")
+
+
+def printed(shading, *, colour=None):
+    stream = io.StringIO()
+    show(shading, Console(file=stream, force_terminal=colour is not None, color_system=colour, width=100))
+    return stream.getvalue()
+
+
+def test_amazing_and_awful_push_in_opposite_directions(model):
+    shading = shade(SENTENCE, model=model)
+    good, bad = (shading.words.index(word) for word in ("amazing", "awful"))
+    assert shading.changes[good] > 0 > shading.changes[bad]
+    leading = shading.modes[0]
+    assert leading.changes[good] > 0 > leading.changes[bad]
+
+
+def test_what_words_add_sums_to_the_logit(model):
+    shading = shade(SENTENCE, model=model)
+    bias = float(model.network.readout.bias)
+    np.testing.assert_allclose(bias + np.cumsum(shading.changes), shading.logits, atol=1e-9)
+
+
+def test_modes_are_those_of_the_library(model):
+    every = range(len(model.koopman.modes))
+    shading = shade(SENTENCE, modes=every, model=model)
+    ids, _ = model.vocabulary.locate(SENTENCE)
+    import torch
+
+    h = model.network.states(torch.from_numpy(ids)[None])[0].double().numpy()
+    shares = kann.contributions(model.koopman, h, model.network.readout.weight.numpy())
+    for each in shading.modes:
+        np.testing.assert_allclose(np.cumsum(each.changes), shares.modes[:, each.mode, 0], atol=1e-9)
+    total = sum(each.changes.sum() for each in shading.modes) + shares.rest[-1, 0] + float(model.network.readout.bias)
+    assert total == pytest.approx(shading.logits[-1], abs=1e-4)
+
+
+def test_magnitudes_go_from_0_to_1(model):
+    for each in shade(SENTENCE, model=model).modes:
+        assert (each.magnitudes.min(), each.magnitudes.max()) == (0, pytest.approx(1))
+
+
+def test_words_stand_where_they_stood(model):
+    shading = shade(SENTENCE, model=model)
+    assert shading.text == SENTENCE
+    assert "".join(shading.words) == SENTENCE.replace(" ", "")
+
+
+def test_the_most_important_modes_are_shown_first(model):
+    assert [each.mode for each in shade("fine", model=model).modes] == list(model.modes[:2])
+    assert [each.mode for each in shade("fine", modes=[3, 1, 3], model=model).modes] == [3, 1]
+    assert [each.mode for each in shade("fine", modes=[], model=model).modes] == list(model.modes[:2])
+
+
+@pytest.mark.parametrize("mode", [-1, 10_000])
+def test_a_mode_that_does_not_exist(model, mode):
+    with pytest.raises(KannError, match=f"mode {mode} does not exist; the network's operator has modes 0 to"):
+        shade("fine", modes=[mode], model=model)
+
+
+@pytest.mark.parametrize("text", ["", " \n\t ", "\u200f"])
+def test_a_text_without_words(model, text):
+    shading = shade(text, model=model)
+    assert not shading.spans
+    assert "there are no words to read" in printed(shading)
+    assert "there are no words to read" in page(shading)
+
+
+def test_unknown_words_are_counted_and_marked(model):
+    shading = shade("qwxyzzy great שלום 😀", model=model)
+    assert shading.unknown == (True, False, True, True)
+    assert "4 words, 3 of them unknown" in shading.verdict
+    assert page(shading).count('class="unknown"') == 3 * len(views(shading))
+    for word in ("שלום", "😀"):
+        assert word in printed(shading)
+        assert word in page(shading)
+
+
+def test_ten_thousand_words(model):
+    shading = shade("the acting was amazing . " * 2000, model=model)
+    assert len(shading.words) == 10_000
+    assert np.isfinite(shading.logits).all()
+    assert len(printed(shading)) > 50_000
+
+
+SGR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@settings(max_examples=60, deadline=None)
+@example("\x1b]0;title\x07\x1b[2Jgood\r\n\x9b31mbad\x7f\x00")
+@example("good \u202ebad\u202c \u2066x\u2069 \ud800")
+@given(st.text(st.characters(), max_size=60))
+def test_nothing_steers_the_terminal(text):
+    shading = shade(text, model=zoo_model())
+    for colour in (None, "truecolor"):
+        left = SGR.sub("", printed(shading, colour=colour))
+        assert all(sign == "\n" or unicodedata.category(sign) not in ("Cc", "Cs") for sign in left)
+        assert not DIRECTION_MARKS & set(left)
+
+
+def zoo_model(kept=[]):  # noqa: B006 - hypothesis cannot take the fixture, and loading it each time is slow
+    if not kept:
+        kept.append(zoo.load("sentiment"))
+    return kept[0]
+
+
+@given(st.text(max_size=50))
+def test_what_can_be_seen_stays(text):
+    once = visible(text)
+    assert visible(once) == once
+    seen = "".join(sign for sign in text if unicodedata.category(sign)[0] not in "CZ")
+    assert visible(seen) == seen
+
+
+def test_colours_tell_the_direction(model):
+    text = printed(shade(SENTENCE, modes=[model.modes[0]], model=model), colour="truecolor")
+    grounds = {}
+    for word in ("amazing", "awful"):
+        red, _, blue = map(int, re.search(rf"48;2;(\d+);(\d+);(\d+)m{word}", text).groups())
+        grounds[word] = red - blue
+    assert grounds["amazing"] > 0 > grounds["awful"]  # orange and blue
+
+
+def test_without_colour_numbers_stand_behind_words(model):
+    shading = shade(SENTENCE, model=model)
+    text = printed(shading)
+    for word in ("amazing", "awful"):
+        change = shading.changes[shading.words.index(word)]
+        assert re.search(rf"{word}\[([+-]\d\.\d)\]", text)[1] == f"{change:+.1f}"
+    assert "\x1b" not in text
+
+
+class Page(HTMLParser):
+    """Tags and text of a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.text = set(), []
+
+    def handle_starttag(self, tag, attrs):  # noqa: D102
+        self.tags.add(tag)
+        assert not {"src", "href", "onclick", "onerror"} & {name for name, _ in attrs}
+
+    def handle_data(self, data):  # noqa: D102
+        self.text.append(data)
+
+
+def test_a_page_is_escaped_and_needs_nothing_else(model):
+    hostile = "good <script>alert('x')</script> & \"bad\" <img src=x onerror=alert(1)>"
+    shading = shade(hostile, model=model)
+    parser = Page()
+    parser.feed(page(shading))
+    assert not parser.tags & {"script", "img", "link", "iframe"}
+    assert "".join(parser.text).count(hostile) == len(views(shading))
+    assert "http" not in page(shading)
+
+
+def test_a_page_is_written_whole_or_not_at_all(model, tmp_path):
+    shading = shade("great", model=model)
+    write_page(shading, tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == page(shading)
+    with pytest.raises(OSError, match="could not save"):
+        write_page(shading, tmp_path / "none" / "page.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_text_comes_from_the_argument_or_from_standard_input():
+    stream = io.BytesIO("größe ".encode() + b"\xff")
+    assert read_text("fine", None) == "fine"
+    assert read_text(None, stream) == "größe \ufffd"
+    assert read_text("-", io.BytesIO(b"ok")) == "ok"

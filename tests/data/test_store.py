@@ -1,0 +1,211 @@
+import json
+import resource
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import zarr
+
+import kann
+from kann.data import store
+from kann.errors import KannError
+
+
+@pytest.fixture
+def states(rng):
+    lengths = rng.integers(1, 30, 60)
+    rows = rng.normal(size=(lengths.sum(), 4)).astype(np.float32)
+    return kann.States(values=rows, lengths=lengths, inputs=rng.normal(size=(lengths.sum(), 2)))
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Parts of 50 rows, so that a small store has many."""
+    monkeypatch.setattr(store, "PART_BYTES", 50 * 4 * 4)
+
+
+def test_a_store_gives_back_what_was_saved(tmp_path, states, small_parts):
+    states.save(tmp_path / "s.zarr")
+    opened = kann.States.open(tmp_path / "s.zarr")
+    np.testing.assert_array_equal(opened.lengths, states.lengths)
+    np.testing.assert_array_equal(np.asarray(opened.values), states.values)
+    np.testing.assert_array_equal(np.asarray(opened.inputs), states.inputs)
+    np.testing.assert_array_equal(opened[7], states[7])
+    np.testing.assert_array_equal(opened.values[3:200:7], states.values[3:200:7])
+    np.testing.assert_array_equal(opened.values[[5, -1, 200]], states.values[[5, -1, 200]])
+    np.testing.assert_array_equal(opened.values[17], states.values[17])
+    assert opened.values[4:4].shape == (0, 4)
+    assert len(opened.values) == len(states.values)
+    assert opened.values.dtype == np.float32
+
+
+def test_chunks_end_where_sequences_end(tmp_path, states, small_parts):
+    states.save(tmp_path / "s.zarr")
+    root = zarr.open_group(str(tmp_path / "s.zarr"), mode="r")
+    parts = [root[f"values/{i:06d}"] for i in range(root.attrs["parts"])]
+    assert len(parts) > 5
+    for part in parts:
+        assert part.chunks[0] == part.shape[0] == sum(part.attrs["lengths"])
+    assert [n for part in parts for n in part.attrs["lengths"]] == states.lengths.tolist()
+
+
+def test_a_sequence_longer_than_a_part_is_read_in_pieces(tmp_path, rng, small_parts):
+    rows = rng.normal(size=(1000, 4)).astype(np.float32)
+    kann.States.from_sequences([rows]).save(tmp_path / "long.zarr")
+    opened = kann.States.open(tmp_path / "long.zarr")
+    assert opened.values._parts[0].chunks[0] < 200
+    np.testing.assert_array_equal(opened.values[150:420], rows[150:420])
+
+
+def test_opening_reads_nothing_but_metadata(tmp_path, states, small_parts):
+    states.save(tmp_path / "s.zarr")
+    for chunk in (tmp_path / "s.zarr").glob("values/*/c/*/*"):
+        chunk.unlink()
+    opened = kann.States.open(tmp_path / "s.zarr")
+    assert opened.lengths.tolist() == states.lengths.tolist()
+    with pytest.raises(KannError, match=r"part 0 of .* is missing or empty"):
+        kann.fit(opened)
+
+
+def test_an_operator_fitted_from_disk_is_the_one_from_memory(tmp_path, states, small_parts):
+    states.save(tmp_path / "s.zarr")
+    opened = kann.States.open(tmp_path / "s.zarr")
+    for driven in (False, True):
+        disk, memory = kann.fit(opened, driven=driven), kann.fit(states, driven=driven)
+        np.testing.assert_allclose(disk.matrix, memory.matrix, atol=1e-12)
+        np.testing.assert_allclose(
+            kann.relative_error(disk, opened), kann.relative_error(memory, states), rtol=1e-10
+        )  # summed in other blocks
+    assert kann.agreement(kann.fit(opened), opened, lambda h: h[:, :2]) <= 1
+
+
+def test_a_damaged_store_is_refused(tmp_path, states, small_parts):
+    states.save(tmp_path / "s.zarr")
+    chunk = next((tmp_path / "s.zarr").glob("values/000002/c/0/0"))
+    chunk.write_bytes(chunk.read_bytes()[:-5])
+    with pytest.raises(KannError, match=r"part 2 of .* is damaged"):
+        kann.fit(kann.States.open(tmp_path / "s.zarr"))
+    (tmp_path / "s.zarr" / "values" / "000001" / "zarr.json").unlink()
+    with pytest.raises(KannError, match="is truncated"):
+        kann.States.open(tmp_path / "s.zarr")
+
+
+def _edit_root(path, **attributes):
+    meta = path / "zarr.json"
+    content = json.loads(meta.read_text())
+    content["attributes"] |= attributes
+    meta.write_text(json.dumps(content))
+
+
+def test_a_store_from_a_newer_version_is_refused(tmp_path, states):
+    states.save(tmp_path / "s.zarr")
+    _edit_root(tmp_path / "s.zarr", version=99)
+    with pytest.raises(KannError, match=r"format 99; this release reads up to 1; upgrade kann"):
+        kann.States.open(tmp_path / "s.zarr")
+
+
+def test_a_store_whose_writer_was_killed_opens_with_what_was_finished(tmp_path, states, small_parts):
+    writer = store.Writer(tmp_path / "s.zarr")
+    writer.append(states.values, states.lengths)  # and never close: as if the process had died here
+    opened = kann.States.open(tmp_path / "s.zarr")
+    finished = len(opened)
+    assert 0 < finished <= len(states)
+    np.testing.assert_array_equal(np.asarray(opened.values), states[:finished].values)
+
+
+def test_an_exception_while_writing_keeps_what_was_appended(tmp_path, states):
+    with pytest.raises(KeyboardInterrupt), store.Writer(tmp_path / "s.zarr") as writer:
+        writer.append(states.values, states.lengths)
+        raise KeyboardInterrupt
+    assert len(kann.States.open(tmp_path / "s.zarr")) == len(states)
+
+
+def test_a_store_without_a_part_is_refused(tmp_path):
+    store.Writer(tmp_path / "s.zarr").close()
+    with pytest.raises(KannError, match="holds no sequences"):
+        kann.States.open(tmp_path / "s.zarr")
+
+
+def test_zarr_written_by_others_opens(tmp_path, rng):
+    padded = rng.normal(size=(3, 5, 2))
+    zarr.save_array(str(tmp_path / "padded.zarr"), padded)
+    np.testing.assert_array_equal(kann.States.open(tmp_path / "padded.zarr").padded(), padded)
+    group = zarr.open_group(str(tmp_path / "group.zarr"), mode="w")
+    group.create_array("values", data=padded)
+    group.create_array("lengths", data=np.array([5, 2, 3]))
+    states = kann.States.open(tmp_path / "group.zarr")
+    np.testing.assert_array_equal(states[1], padded[1, :2])
+    np.testing.assert_allclose(kann.fit(states).matrix, kann.fit(padded, lengths=[5, 2, 3]).matrix, atol=1e-12)
+    zarr.open_group(str(tmp_path / "other.zarr"), mode="w").create_array("weights", data=padded)
+    with pytest.raises(KannError, match="no array 'values'"):
+        kann.States.open(tmp_path / "other.zarr")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(KannError, match="is not a zarr store"):
+        kann.States.open(tmp_path / "folder")
+
+
+def test_saving_replaces_a_store_and_nothing_else(tmp_path, states):
+    states.save(tmp_path / "s.zarr")
+    states[:3].save(tmp_path / "s.zarr")
+    assert len(kann.States.open(tmp_path / "s.zarr")) == 3
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("precious")
+    with pytest.raises(KannError, match="exists and is no store of states"):
+        states.save(tmp_path / "thesis")
+    assert (tmp_path / "thesis" / "chapter.tex").read_text() == "precious"
+
+
+FULL_DISK = """
+import resource, signal, sys
+import numpy as np, kann
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+big = kann.States.from_sequences([np.ones((5000, 8))])
+thing = {"states": big, "moments": kann.Moments.of(big), "koopman": kann.fit(big, rank=1)}[sys.argv[2]]
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))  # from here on no file can grow beyond 100 bytes
+try:
+    thing.save(sys.argv[1])
+except OSError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("what", ["states", "moments", "koopman"])
+def test_a_full_disk_leaves_what_was_there(tmp_path, what):
+    """A limit on file size stands for a full disk: the operating system refuses the write half way."""
+    old = kann.States.from_sequences([np.eye(3)])
+    path = tmp_path / "saved"
+    saved = {"states": old, "moments": kann.Moments.of(old), "koopman": kann.fit(old, rank=1)}[what]
+    saved.save(path)
+    answer = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FULL_DISK, str(path), what], capture_output=True, text=True, check=True
+    )
+    assert "could not save" in answer.stdout
+    assert "what was there before is unchanged" in answer.stdout
+    assert [p.name for p in tmp_path.iterdir()] == ["saved"]
+    reopen = {"states": kann.States.open, "moments": kann.Moments.load, "koopman": kann.Koopman.load}[what]
+    assert repr(reopen(path)) == repr(saved)
+
+
+def test_the_limit_used_above_is_real():
+    assert hasattr(resource, "RLIMIT_FSIZE")
+    assert hasattr(signal, "SIGXFSZ")
+
+
+def test_without_zarr_the_error_names_the_extra(monkeypatch, tmp_path, states):
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    with pytest.raises(ImportError, match=r"pip install 'kann\[zarr\]'"):
+        states.save(tmp_path / "s.zarr")
+
+
+def test_saving_never_replaces_what_is_not_its_own(tmp_path, states):
+    zarr.open_group(str(tmp_path / "other.zarr"), mode="w").create_array("precious", data=np.ones(3))
+    with pytest.raises(KannError, match="is no store of states"):
+        states.save(tmp_path / "other.zarr")
+    (tmp_path / "results").mkdir()
+    for thing in (kann.Moments.of(states), kann.fit(states)):
+        with pytest.raises(KannError, match="results is a folder; pass the name of a file"):
+            thing.save(tmp_path / "results")
+    with pytest.raises(KannError, match=r"would be read as a numpy file; pass a name such as s\.zarr"):
+        states.save(tmp_path / "s.npz")

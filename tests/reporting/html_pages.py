@@ -1,0 +1,67 @@
+"""Reports for tests: small ones of every kind, made of systems that are known."""
+
+import numpy as np
+
+import kann
+from kann.reporting.page import report
+
+NASTY = "</script><img src=x onerror=alert(1)>"
+
+
+def turning_states(count=6, steps=30, seed=0):
+    """A rotation that decays, a slow direction, and a fast one, mixed into five units."""
+    rng = np.random.default_rng(seed)
+    angle = 0.3
+    core = np.zeros((5, 5))
+    core[:2, :2] = 0.95 * np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    core[2, 2], core[3, 3], core[4, 4] = 0.99, 0.6, -0.5
+    mix = np.linalg.qr(rng.normal(size=(5, 5)))[0]
+    sequences = []
+    for i in range(count):
+        path = [rng.normal(size=5)]
+        for _ in range(steps + i - 1):
+            path.append(path[-1] @ core + 0.01 * rng.normal(size=5))
+        sequences.append(np.array(path) @ mix)
+    return kann.States.from_sequences(sequences)
+
+
+class Linear:
+    """A linear readout that needs no torch."""
+
+    def __init__(self, weight, bias):
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, h):
+        """Outputs of states."""
+        return h @ self.weight.T + self.bias
+
+
+def text_report(path, *, states=None, outputs=1, **settings):
+    """A report about text, with a token that would break out of a careless page."""
+    states = turning_states() if states is None else states
+    rng = np.random.default_rng(1)
+    tokens = [[f"word{t}" for t in range(length)] for length in states.lengths.tolist()]
+    tokens[0][1] = NASTY
+    tokens[2][0] = "needle"
+    readout = Linear(rng.normal(size=(outputs, states.dim)), rng.normal(size=outputs))
+    koopman = kann.fit(states)
+    return report(
+        path,
+        koopman,
+        states,
+        tokens=tokens,
+        readout=readout,
+        labels=["good" if i % 2 else f"bad {NASTY}" for i in range(len(states))],
+        classes=[f"class {i}" for i in range(max(outputs, 2))],
+        others={f"rank 2 {NASTY}": kann.fit(states, rank=2)},
+        title=f"Text {NASTY}",
+        about=f"About {NASTY}",
+        **settings,
+    )
+
+
+def signal_report(path):
+    """A report about signals, whose decoder reads the first unit."""
+    states = turning_states()
+    signals = [np.sin(np.arange(length) / 3) for length in states.lengths]
+    return report(path, kann.fit(states), states, signals=signals, decode=lambda h: h[:, 0])

@@ -1,0 +1,170 @@
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import kann
+from kann.errors import KannError
+from kann.reporting.plots import (
+    COLOURS,
+    draw_curves,
+    draw_decay,
+    draw_decision_map,
+    draw_embedding,
+    draw_matrix,
+    draw_spectrum,
+    draw_words,
+)
+from tests.systems import noisy_states
+
+
+@pytest.fixture
+def ax():
+    return Figure(figsize=(4, 3)).subplots()
+
+
+@pytest.fixture
+def koopman(rng):
+    return kann.fit(noisy_states(rng))
+
+
+def square(n=41, radius=2.0):
+    axis = np.linspace(-radius, radius, n)
+    return axis[None, :] + 1j * axis[:, None]
+
+
+def texts(ax):
+    return {text.get_text(): text.get_position() for text in ax.texts}
+
+
+def test_the_spectrum_shows_every_eigenvalue_where_it_is(ax, koopman):
+    assert draw_spectrum(koopman, ax=ax) is ax
+    (dots,) = ax.collections
+    places = dots.get_offsets()
+    np.testing.assert_allclose(places[:, 0] + 1j * places[:, 1], koopman.eigenvalues)
+    np.testing.assert_allclose(dots.get_array(), np.clip(koopman.residuals, 1e-2, 1))
+    (circle,) = ax.lines
+    np.testing.assert_allclose(np.hypot(*circle.get_data()), 1)
+    assert ax.get_aspect() == 1
+    assert ax.get_legend() is None
+
+
+def test_other_eigenvalues_have_their_name(ax, koopman):
+    draw_spectrum(koopman, ax=ax, others={"J": np.array([0.5 + 0.5j, 1.0 + 0j])})
+    crosses = ax.collections[1]
+    np.testing.assert_allclose(crosses.get_offsets(), [[0.5, 0.5], [1, 0]])
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["C", "J"]
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_regions_are_named_where_they_are(ax, flipped):
+    grid = square()[::-1] if flipped else square()
+    outputs = np.where(np.real(grid) < 0, 0, np.where(np.imag(grid) < 0, 1, 2))
+    draw_decision_map(outputs, grid, ax=ax, names=["left", "below", "above"])
+    found = texts(ax)
+    assert found.keys() == {"left", "below", "above"}
+    assert found["left"][0] < 0 < found["below"][0]
+    assert found["below"][1] < 0 < found["above"][1]
+    (image,) = ax.images
+    shown = np.asarray(image.get_array())
+    assert image.get_extent() == [-2, 2, -2, 2]
+    assert image.origin == "lower"
+    np.testing.assert_array_equal(shown, np.where(np.real(square()) < 0, 0, np.where(np.imag(square()) < 0, 1, 2)))
+
+
+def test_slivers_get_no_name(ax):
+    grid = square()
+    outputs = np.zeros(grid.shape, dtype=int)
+    outputs[:, :20] = 1
+    outputs[:, 20] = 2  # one column of forty-one
+    draw_decision_map(outputs, grid, ax=ax)
+    assert texts(ax).keys() == {"0", "1"}
+
+
+def test_a_name_along_a_stripe_is_in_its_middle(ax):
+    grid = square()
+    outputs = np.where(np.real(grid) < -1.5, 1, 0)
+    draw_decision_map(outputs, grid, ax=ax)
+    across, up = texts(ax)["1"]
+    assert -2 < across < -1.5
+    assert abs(up) < 0.2
+
+
+def test_a_path_goes_from_light_to_dark(ax):
+    path = np.exp(1j * np.arange(5))
+    draw_decision_map(np.zeros((41, 41), dtype=int), square(), ax=ax, path=path)
+    (dots,) = ax.collections
+    np.testing.assert_allclose(dots.get_offsets(), np.stack([path.real, path.imag], axis=1))
+    assert np.all(np.diff(dots.get_alpha()) > 0)
+
+
+def test_every_output_has_a_colour_of_its_own(ax):
+    outputs = np.tile(np.arange(10), (10, 1))
+    draw_decision_map(outputs, square(10), ax=ax)
+    shades = ax.images[0].cmap(ax.images[0].norm(np.arange(10)))
+    assert len(np.unique(shades, axis=0)) == 10
+    assert len(set(COLOURS)) == 9
+
+
+def test_a_map_that_does_not_fit_its_grid(ax):
+    with pytest.raises(KannError, match=r"outputs \(3, 4\) and grid \(4, 3\) do not fit"):
+        draw_decision_map(np.zeros((3, 4), dtype=int), np.zeros((4, 3), dtype=complex), ax=ax)
+
+
+def test_a_matrix_is_white_at_zero(ax, rng):
+    matrix = rng.normal(size=(6, 3))
+    assert draw_matrix(matrix, ax=ax) is ax
+    (image,) = ax.images
+    np.testing.assert_array_equal(image.get_array(), matrix)
+    assert image.norm.vmax == -image.norm.vmin == np.abs(matrix).max()
+
+
+def test_matrices_can_share_their_shades(ax):
+    draw_matrix(np.zeros((2, 2)), ax=ax, limit=3.0)
+    assert ax.images[0].norm.vmax == 3
+
+
+def test_a_matrix_of_zeros_can_be_drawn(ax):
+    draw_matrix(np.zeros((2, 2)), ax=ax)
+    assert ax.images[0].norm.vmax == 1
+
+
+def test_curves_show_the_mean_and_every_run(ax):
+    runs = np.array([[0.0, 1.0, 2.0], [2.0, 3.0, 4.0]])
+    draw_curves({"ours": runs, "one": runs[:1]}, np.array([0.1, 0.2, 0.3]), ax=ax, marks={"ours": 0.2})
+    drawn = [line.get_ydata() for line in ax.lines]
+    np.testing.assert_array_equal(drawn[0], [1, 2, 3])
+    np.testing.assert_array_equal(drawn[1:3], runs)
+    assert (ax.lines[3].get_xdata()[0], drawn[3][0]) == (0.2, 2)
+    np.testing.assert_array_equal(drawn[4], runs[0])
+    assert len(ax.lines) == 5
+    assert ax.get_legend_handles_labels()[1] == ["ours", "one"]
+    assert ax.lines[0].get_color() != ax.lines[4].get_color()
+    assert ax.lines[0].get_linestyle() != ax.lines[4].get_linestyle()
+
+
+def test_decay_is_the_power_of_the_modulus(ax, koopman):
+    assert draw_decay(koopman.modes[:2], ax=ax, steps=12) is ax
+    for line, mode in zip(ax.lines, koopman.modes, strict=False):
+        np.testing.assert_allclose(line.get_ydata(), mode.modulus ** np.arange(13))
+    assert len(ax.get_legend().get_texts()) == 2
+
+
+def test_words_are_shaded_by_their_number_and_wrapped(ax):
+    words = ["short", "a" * 40, *["word"] * 60]
+    shades = np.linspace(0, 1, len(words))
+    assert draw_words(words, shades, ax=ax, colours="Blues") is ax
+    assert [text.get_text() for text in ax.texts][:2] == ["short", "a" * 13 + "…"]
+    lightness = [sum(patch.get_facecolor()[:3]) for patch in ax.patches]
+    assert lightness == sorted(lightness, reverse=True)
+    assert len({text.get_position()[1] for text in ax.texts}) == 3
+
+
+def test_states_lie_where_they_are_and_groups_have_names(ax, rng):
+    places = rng.normal(size=(30, 2))
+    groups = ["up" if first > 0 else "down" for first in places[:, 0]]
+    assert draw_embedding(places, ax=ax, groups=groups, path=places[:4]) is ax
+    down, up = (cloud.get_offsets() for cloud in ax.collections)
+    np.testing.assert_allclose(up, places[places[:, 0] > 0])
+    np.testing.assert_allclose(down, places[places[:, 0] <= 0])
+    np.testing.assert_allclose(ax.lines[0].get_xydata(), places[:4])
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["down", "up", "one sequence"]
