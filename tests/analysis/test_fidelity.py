@@ -44,8 +44,8 @@ def test_padded_arrays_are_taken_for_states(rng):
 
 def test_long_sequences_are_measured_in_pieces(koopman, states, monkeypatch):
     whole = kann.relative_error(koopman, states, reduce="none")
-    monkeypatch.setattr(arrays, "HOST_ROWS", 1)
-    monkeypatch.setattr(arrays, "HOST_BLOCK", 8 * 10 * 7)  # seven states at a time
+    monkeypatch.setattr(arrays, "HOST_MIN_ROWS", 1)
+    monkeypatch.setattr(arrays, "HOST_BLOCK_BYTES", 8 * 10 * 7)  # seven states at a time
     np.testing.assert_allclose(kann.relative_error(koopman, states, reduce="none"), whole)
 
 

@@ -25,9 +25,10 @@ from typer.testing import CliRunner
 
 import kann
 from kann.cli import app
-from kann.data import reduction as cluster
-from kann.data.reduction import is_spread
-from kann.data.rows import MappedRows
+from kann.data import reduction, store
+from kann.data.moments import moments_of
+from kann.data.reduction import runs_on_dask
+from kann.data.rows import Projection
 from kann.data.store import ReachableArray
 from kann.errors import KannError
 from tests.data.test_moments import assert_same, plain, ragged_states
@@ -91,7 +92,7 @@ def test_padded_dask_arrays_give_the_operator_of_numpy_arrays(padded, states, ch
     values, lengths, inputs = padded
     junk = np.where(np.arange(40)[None, :, None] < lengths[:, None, None], values, np.nan)  # padding must not be read
     lazy = kann.States.from_padded(da.from_array(junk, chunks=chunks), lengths, inputs=inputs)
-    assert is_spread(lazy)
+    assert runs_on_dask(lazy)
     assert_same_operator(kann.fit(lazy, driven=driven), kann.fit(states, driven=driven))
 
 
@@ -120,7 +121,7 @@ def test_two_workers_give_the_operator_of_numpy_and_torch(two_workers, padded, s
     lazy = kann.States.from_padded(da.from_array(values, chunks=(7, 11, 4)), lengths, inputs=inputs)
     assert_same_operator(kann.fit(lazy, driven=True), expected)
     stored = kann.States.open(tmp_path / "states.zarr")
-    assert is_spread(stored)
+    assert runs_on_dask(stored)
     assert_same_operator(kann.fit(stored, driven=True), expected)
 
 
@@ -159,7 +160,7 @@ def test_a_store_is_opened_by_its_address(states, tmp_path, address):
     fsspec.filesystem("memory").put(str(tmp_path / "states.zarr"), str(tmp_path / "states.zarr"), recursive=True)
     opened = kann.States.open(url)
     np.testing.assert_array_equal(opened.values[:], states.values)
-    assert is_spread(opened)
+    assert runs_on_dask(opened)
     assert_same_operator(kann.fit(url, driven=True), kann.fit(states, driven=True))
     koopman = kann.fit(states)
     assert kann.relative_error(koopman, url) == pytest.approx(kann.relative_error(koopman, states), rel=SAME)
@@ -171,8 +172,8 @@ def test_a_plain_zarr_array_is_opened_by_its_address(padded, states, tmp_path):
     for name, array in {"values": values, "lengths": lengths, "inputs": inputs}.items():
         group.create_array(name, data=array, chunks=(7, 11, 2)[: array.ndim])
     opened = kann.States.open(f"file://{tmp_path}/theirs.zarr")
-    assert is_spread(opened)
-    assert not is_spread(kann.States.open(tmp_path / "theirs.zarr"))
+    assert runs_on_dask(opened)
+    assert not runs_on_dask(kann.States.open(tmp_path / "theirs.zarr"))
     assert_same_operator(kann.fit(opened, driven=True), kann.fit(states, driven=True))
     rows = zarr.open_group(str(tmp_path / "rows.zarr"), mode="w")
     rows.create_array("values", data=states.values, chunks=(7, 3))
@@ -181,12 +182,12 @@ def test_a_plain_zarr_array_is_opened_by_its_address(padded, states, tmp_path):
 
 
 def test_runs_of_parts_add_up_to_the_store(states, tmp_path, monkeypatch):
-    monkeypatch.setattr("kann.store.PART_BYTES", 1000)
-    monkeypatch.setattr(cluster, "RUN_BYTES", 3000)
-    monkeypatch.setattr(cluster, "RUN_ROWS", 1)
+    monkeypatch.setattr(store, "PART_BYTES", 1000)
+    monkeypatch.setattr(reduction, "MIN_TASK_BYTES", 3000)
+    monkeypatch.setattr(reduction, "MIN_TASK_ROWS_PER_UNIT", 1)
     states.save(tmp_path / "states.zarr")
     stored = kann.States.open(f"file://{tmp_path}/states.zarr")
-    assert len(list(cluster._chunks(stored))) > 5
+    assert len(list(reduction._chunks(stored, inputs=True))) > 5
     assert_same(kann.Moments.of(stored), plain(states))
 
 
@@ -231,8 +232,8 @@ def test_nan_is_named_with_its_chunk_and_place(padded):
     rows = kann.States.from_padded(bad, lengths)
     with pytest.raises(KannError, match=r"chunk \d+ of the dask array \(rows .* nan at sequence 12, step 20, unit 3"):
         kann.fit(da.from_array(rows.values, chunks=(17, 10)), lengths=lengths)
-    behind = r"behind chunk \(1, 1\).*inputs hold nan at sequence 12, step 22"
-    for step, place in ((20, r"chunk \(1, 1\).*inputs hold nan at sequence 12, step 20"), (22, behind)):
+    after_a_cut = r"chunk \(1, 2\).*inputs hold nan at sequence 12, step 22"
+    for step, place in ((20, r"chunk \(1, 1\).*inputs hold nan at sequence 12, step 20"), (22, after_a_cut)):
         drive = inputs.copy()
         drive[12, step, 1] = np.nan
         lazy = kann.States.from_padded(da.from_array(values, chunks=(7, 11, 10)), lengths, inputs=drive)
@@ -244,7 +245,7 @@ def test_nan_is_named_with_its_chunk_and_place(padded):
     kann.fit(lazy, driven=True)
 
 
-def test_a_chunk_that_cannot_be_read_is_named(padded):
+def test_a_chunk_that_cannot_be_read_is_said_in_one_line(padded):
     values, lengths, _ = padded
 
     def fail(block, block_info=None):
@@ -253,7 +254,7 @@ def test_a_chunk_that_cannot_be_read_is_named(padded):
         return block
 
     lazy = da.from_array(values, chunks=(7, 11, 10)).map_blocks(fail, dtype=values.dtype)
-    with pytest.raises(KannError, match=r"chunk \(2, 0\).*cannot be read \(OSError: no such object\)"):
+    with pytest.raises(KannError, match=r"a chunk of the states cannot be read \(OSError: no such object\)"):
         kann.fit(lazy, lengths=lengths)
 
 
@@ -289,19 +290,20 @@ def test_an_operator_is_in_the_graph_once(padded):
     assert sizes[-2] < koopman.right.nbytes + values[0].nbytes
 
 
-def test_the_second_reading_of_a_store_is_cut_as_the_first(states, tmp_path, monkeypatch):
-    monkeypatch.setattr("kann.store.PART_BYTES", 1000)
-    monkeypatch.setattr(cluster, "RUN_BYTES", 3000)
-    monkeypatch.setattr(cluster, "RUN_ROWS", 0)
+def test_the_second_reading_of_a_store_gives_the_moments_of_coordinates(rng, states, tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "PART_BYTES", 1000)
+    monkeypatch.setattr(reduction, "MIN_TASK_BYTES", 3000)
+    monkeypatch.setattr(reduction, "MIN_TASK_ROWS_PER_UNIT", 0)
     states.save(tmp_path / "states.zarr")
     stored = kann.States.open(f"file://{tmp_path}/states.zarr")
-    mapped = MappedRows(stored.values, np.ones((10, 1)), np.zeros(10))
-    runs = [list(cluster._chunks(each)) for each in (stored, kann.States(values=mapped, lengths=stored.lengths))]
-    assert len(runs[0]) == len(runs[1]) > 5
+    assert len(list(reduction._chunks(stored, inputs=False))) > 5
+    matrix, mean = rng.normal(size=(10, 2)), rng.normal(size=10)
+    coordinates = kann.States(values=(states.values - mean) @ matrix, lengths=states.lengths)
+    assert_same(moments_of(stored, inputs=False, projection=Projection(matrix=matrix, mean=mean)), plain(coordinates))
 
 
 def test_a_damaged_part_of_a_store_is_named(states, tmp_path, monkeypatch):
-    monkeypatch.setattr("kann.store.PART_BYTES", 1000)
+    monkeypatch.setattr(store, "PART_BYTES", 1000)
     states.save(tmp_path / "states.zarr")
     url = f"file://{tmp_path}/states.zarr"
     opened = kann.States.open(url)

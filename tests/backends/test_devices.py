@@ -7,7 +7,7 @@ import torch
 import kann
 from kann.backends import arrays
 from kann.errors import KannError
-from kann.fitting import fit as operator
+from kann.fitting import fit as fitting
 from kann.fitting import spectrum
 from tests.systems import full_operator, low_rank_states, noisy_states, relative
 
@@ -59,7 +59,7 @@ def test_a_rank_above_the_units_is_refused_on_the_device_too(device):
 
 
 def test_two_readings_and_blurred_states_on_the_device(device, rng, monkeypatch):
-    monkeypatch.setattr(operator, "WIDE", 64)
+    monkeypatch.setattr(fitting, "TWO_READINGS_FROM", 64)
     wide = low_rank_states(rng, d=64)
     ours, theirs = (kann.fit(states, rank=5) for states in (torch.tensor(wide, device=device), wide))
     assert relative(full_operator(ours), full_operator(theirs)) < 1e-9
@@ -71,7 +71,7 @@ def test_two_readings_and_blurred_states_on_the_device(device, rng, monkeypatch)
 def test_large_eigenproblems_are_solved_on_the_device(device, padded, monkeypatch):
     values, lengths, _ = padded
     theirs = kann.fit(values, lengths=lengths)
-    monkeypatch.setattr(spectrum, "DEVICE_SIZE", 4)
+    monkeypatch.setattr(spectrum, "DEVICE_FROM_RANK", 4)
     ours = kann.fit(torch.tensor(values, device=device), lengths=lengths)
     np.testing.assert_allclose(ours.eigenvalues, theirs.eigenvalues, atol=1e-9)
     np.testing.assert_allclose(ours.right, theirs.right, atol=1e-9)
@@ -81,10 +81,10 @@ def test_large_eigenproblems_are_solved_on_the_device(device, padded, monkeypatc
 
 def test_eigenvalues_that_are_not_in_pairs_are_computed_again(monkeypatch):
     turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
-    monkeypatch.setattr(spectrum, "DEVICE_SIZE", 2)
+    monkeypatch.setattr(spectrum, "DEVICE_FROM_RANK", 2)
     monkeypatch.setattr(arrays, "HOST_DEVICES", ())
     monkeypatch.setattr(torch.linalg, "eig", lambda a: (torch.tensor([1j, -1.0000001j]), torch.eye(2) + 0j))
-    found = spectrum.decompose(turn, near=torch.zeros(1))
+    found = spectrum.decompose(turn, device_of=torch.zeros(1))
     np.testing.assert_array_equal(found.eigenvalues, [1j, -1j])
 
 

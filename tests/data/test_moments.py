@@ -45,8 +45,8 @@ def ragged_states(draw):
 @settings(deadline=None)
 def test_moments_are_what_they_are_defined_to_be_whatever_the_block_size(states, rows):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrays, "HOST_ROWS", 1)
-        patch.setattr(arrays, "HOST_BLOCK", rows * 8 * (3 + (0 if states.inputs is None else 2)))
+        patch.setattr(arrays, "HOST_MIN_ROWS", 1)
+        patch.setattr(arrays, "HOST_BLOCK_BYTES", rows * 8 * (3 + (0 if states.inputs is None else 2)))
         moments = kann.Moments.of(states)
     assert_same(moments, plain(states))
     assert (moments.sequences, moments.states, moments.pairs) == (
@@ -187,8 +187,8 @@ def test_the_operator_does_not_depend_on_padding_order_blocks_or_split(rng, monk
     garbage[np.arange(40) >= lengths[:, None]] = np.nan
     order = rng.permutation(12)
     parts = [kann.Moments().update(values[i : i + 1], lengths[i : i + 1]) for i in order]
-    monkeypatch.setattr(arrays, "HOST_ROWS", 1)
-    monkeypatch.setattr(arrays, "HOST_BLOCK", 7 * 8 * 10)
+    monkeypatch.setattr(arrays, "HOST_MIN_ROWS", 1)
+    monkeypatch.setattr(arrays, "HOST_BLOCK_BYTES", 7 * 8 * 10)
     for data in (
         kann.States.from_padded(garbage, lengths),
         kann.States.from_padded(values[order], lengths[order]),

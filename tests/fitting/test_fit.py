@@ -179,7 +179,7 @@ def test_files_that_are_no_operator_are_refused(tmp_path, rng):
     [
         ({"rank": 80}, "rank=80 exceeds the 10 hidden units recorded; pass rank<=10 or rank=None"),
         ({"rank": 0}, "rank=0 keeps nothing"),
-        ({"rank": 1.5}, "rank=1.5 is no share"),
+        ({"rank": 1.5}, "rank=1.5 is no fraction"),
         ({"basis": "wavelet"}, "basis='wavelet' is unknown; pass one of svd, pca, fourier"),
         ({"basis": np.ones((10, 2))}, r"not orthonormal: .*numpy.linalg.qr"),
         ({"basis": np.ones((9, 2))}, r"shape \(10, r\)"),

@@ -8,16 +8,16 @@ import pytest
 
 import kann
 from kann.fitting import basis
-from kann.fitting import fit as operator
-from kann.fitting.basis import scatter
+from kann.fitting import fit as fitting
+from kann.fitting.basis import svd_from_gram
 from tests.systems import full_operator, low_rank_states, relative
 
 
 @pytest.fixture
 def narrow(monkeypatch):
     """Let 64 units count as many."""
-    monkeypatch.setattr(operator, "WIDE", 64)
-    monkeypatch.setattr(basis, "FEW", 32)
+    monkeypatch.setattr(fitting, "TWO_READINGS_FROM", 64)
+    monkeypatch.setattr(basis, "FULL_EIGH_BELOW", 32)
 
 
 @pytest.mark.parametrize("kind", ["svd", "pca"])
@@ -29,7 +29,7 @@ def test_two_readings_give_the_operator_of_one(rng, narrow, monkeypatch, kind, d
     ours = kann.fit(states, rank=5, basis=kind, driven=driven)
     lazy = kann.States.from_padded(da.from_array(values, chunks=(7, 11, 9)), lengths, inputs=inputs)
     on_dask = kann.fit(lazy, rank=5, basis=kind, driven=driven)
-    monkeypatch.setattr(operator, "WIDE", 1000)
+    monkeypatch.setattr(fitting, "TWO_READINGS_FROM", 1000)
     theirs = kann.fit(states, rank=5, basis=kind, driven=driven)
     for other in (theirs, on_dask):
         # The basis is that of a gap of 1e3 in the singular values, squared.
@@ -58,7 +58,7 @@ def test_float64_states_that_a_gram_blurs_are_not_fitted_in_two_readings(rng, na
     inner = values @ np.linalg.svd(values.reshape(-1, 64), full_matrices=False)[2][:12].T
     blurred = (inner * np.logspace(0, -7, 12)) @ np.linalg.qr(rng.normal(size=(64, 12)))[0].T
     ours = kann.fit(blurred, rank=11)
-    monkeypatch.setattr(operator, "WIDE", 1000)
+    monkeypatch.setattr(fitting, "TWO_READINGS_FROM", 1000)
     theirs = kann.fit(blurred, rank=11)
     np.testing.assert_array_equal(ours.matrix, theirs.matrix)
     assert ours.rank == 11
@@ -68,8 +68,8 @@ def test_float64_states_that_a_gram_blurs_are_not_fitted_in_two_readings(rng, na
 def test_the_largest_singular_vectors_are_those_of_all(rng, largest):
     d = 600
     states = rng.normal(size=(900, d)) * np.linspace(3, 1, d)
-    gram, size = states.T @ states, np.linalg.norm(states)
-    few, every = (scatter(gram, size=size, rounding=1e-7, largest=count) for count in (largest, None))
+    gram, norm = states.T @ states, np.linalg.norm(states)
+    few, every = (svd_from_gram(gram, norm=norm, rounding=1e-7, largest=count) for count in (largest, None))
     assert few.vectors.shape == (d, largest)
     np.testing.assert_allclose(few.values, every.values[:largest], rtol=1e-12)
     np.testing.assert_allclose(few.vectors, every.vectors[:, :largest], atol=1e-9)  # gaps are some 1e-3 of the whole
@@ -81,7 +81,7 @@ def test_equal_singular_values_are_all_found(rng):
     d = 1024
     squares = np.r_[np.full(20, 5.0), np.linspace(1, 0.1, d - 20)]
     rotation = np.linalg.qr(rng.normal(size=(d, d)))[0]
-    found = scatter((rotation * squares) @ rotation.T, size=np.sqrt(squares.sum()), rounding=1e-7, largest=16)
+    found = svd_from_gram((rotation * squares) @ rotation.T, norm=np.sqrt(squares.sum()), rounding=1e-7, largest=16)
     np.testing.assert_allclose(found.values**2, 5.0)
 
 
@@ -92,7 +92,7 @@ def test_lanczos_that_does_not_converge_is_replaced(rng, monkeypatch):
         raise linalg.ArpackNoConvergence("no", np.empty(0), np.empty((0, 0)))
 
     states = rng.normal(size=(700, 600))
-    gram, size = states.T @ states, np.linalg.norm(states)
-    expected = scatter(gram, size=size, rounding=1e-7, largest=4)
+    gram, norm = states.T @ states, np.linalg.norm(states)
+    expected = svd_from_gram(gram, norm=norm, rounding=1e-7, largest=4)
     monkeypatch.setattr(linalg, "eigsh", fail)
-    np.testing.assert_allclose(scatter(gram, size=size, rounding=1e-7, largest=4).values, expected.values)
+    np.testing.assert_allclose(svd_from_gram(gram, norm=norm, rounding=1e-7, largest=4).values, expected.values)

@@ -12,12 +12,12 @@ from kann.typing import AnyArray, Array, Float
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Contributions:
-    """A linear readout split into signed shares that sum to it."""
+    """A linear readout split into signed contributions that sum to it."""
 
     modes: Float[Array, "... m o"]
-    """The share of each mode in each output."""
+    """What each mode contributes to each output."""
     rest: Float[Array, "... o"]
-    """The share of what lies outside the operator's basis."""
+    """What the part of the state outside the operator's basis contributes."""
     bias: Float[Array, " o"]
     """What does not depend on the state: the readout's bias and, for a PCA basis, the readout of the mean."""
 
@@ -28,22 +28,23 @@ class Contributions:
 
 
 def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArray | None = None) -> Contributions:
-    """Signed share of each mode in the readout ``h @ weight.T + bias``; weight is (o, d), as in `torch.nn.Linear`.
+    """Signed contribution of each mode to ``h @ weight.T + bias``; weight is (o, d), as in `torch.nn.Linear`.
 
-    Unlike a magnitude, a share says which way a mode pushes an output, and nothing is lost: the shares of all modes,
-    of what lies outside the basis, and of the bias sum to the readout.
+    Unlike a magnitude, a contribution says which way a mode pushes an output, and nothing is lost: the contributions
+    of all modes, of what lies outside the basis, and of the bias sum to the readout.
     """
     h, weight = as_numpy(h), as_numpy(weight).astype(np.float64)
     if weight.ndim != 2:
         raise KannError(f"weight of shape {weight.shape} is no linear readout; pass (outputs, {koopman.dim})")
     require_width(weight, koopman.dim, what="readout weights", of="the operator")
     z = koopman.encode(h)
-    per_vector = z @ koopman.right, koopman.left @ (koopman.basis.T @ weight.T)  # (..., r) and (r, o)
-    shares = [
-        (per_vector[0][..., list(mode.indices)] @ per_vector[1][list(mode.indices)]).real for mode in koopman.modes
-    ]
+    coordinates, weights = z @ koopman.right, koopman.left @ (koopman.basis.T @ weight.T)  # (..., r) and (r, o)
+    per_mode = []
+    for mode in koopman.modes:
+        indices = list(mode.indices)
+        per_mode.append((coordinates[..., indices] @ weights[indices]).real)
+    constant = koopman.mean @ weight.T
+    if bias is not None:
+        constant = constant + as_numpy(bias).astype(np.float64)
     outside = h - koopman.decode(z)
-    constant = np.zeros(len(weight)) if bias is None else as_numpy(bias).astype(np.float64)
-    return Contributions(
-        modes=np.stack(shares, axis=-2), rest=outside @ weight.T, bias=constant + koopman.mean @ weight.T
-    )
+    return Contributions(modes=np.stack(per_mode, axis=-2), rest=outside @ weight.T, bias=constant)

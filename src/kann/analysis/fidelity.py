@@ -1,12 +1,15 @@
 """How far the linear operator can be trusted to stand for the network."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from kann.analysis.decisions import Readout, decide, read_out
-from kann.backends.arrays import as_numpy, as_operand, float64_copy
-from kann.data.reduction import Cut, Piece, is_spread, total
+from kann.backends.arrays import as_numpy, as_operand
+from kann.data.blocks import Block, Cut
+from kann.data.reduction import Total, accumulate
 from kann.data.states import States, as_states
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
@@ -22,77 +25,65 @@ def relative_error(koopman: Koopman, states: Any, reduce: str = "mean") -> float
     if reduce not in ("mean", "none"):
         raise KannError(f"reduce={reduce!r} is unknown; pass 'mean' or 'none'")
     states = as_states(states)
-    _inputs(koopman, states)
+    driven = _inputs(koopman, states) is not None
+    errors = partial(_errors_in_block, koopman), partial(_errors_at_cut, koopman)
     if reduce == "none":
-        return _errors_in_chunks(koopman, states) if is_spread(states) else _errors(states, koopman)
-    if is_spread(states):
-        added, count = total(states, _summed_piece, _summed_cut, shared=(koopman,))
-    else:
-        added, count = _summed(_errors(states, koopman))
+        return _per_state(accumulate(states, partial(Total, *errors), inputs=driven, what="errors"), states)
+    sums = partial(_sum_and_count, errors[0]), partial(_sum_and_count, errors[1])
+    total, count = accumulate(states, partial(Total, *sums), inputs=driven, what="errors")
     if not count:
         raise KannError("no state can be compared: every sequence has one step, or every state is zero")
-    return float(added / count)
+    return float(total / count)
 
 
-def _errors(states: States, koopman: Koopman) -> Float[Array, " n"]:
-    """The error of each state; NaN where it cannot be compared."""
-    drive = _inputs(koopman, states)
-    errors = np.full(states.values.shape[0], np.nan)
-    for start, stop in states.ranges():
-        # One row more in front: a range may begin in the middle of a long sequence.
-        low = max(start - 1, 0)
-        if stop - low > 1:
-            h = as_operand(float64_copy(states.values[low:stop]))
-            inputs = None if drive is None else drive[low + 1 : stop]
-            errors[low + 1 : stop] = _pair_errors(koopman, h[:-1], h[1:], inputs)
-    errors[states.starts] = np.nan
-    return errors
+RowErrors = list[tuple[Array, Array]]
+"""Rows among all states, and the errors of the states there; lists of several blocks are joined with ``+``."""
+
+
+def _errors_in_block(koopman: Koopman, block: Block) -> RowErrors:
+    """The errors of all states in a block but those that begin a sequence, or a piece of one."""
+    h, inputs = as_operand(block.values), None
+    if block.inputs is not None:
+        inputs = block.inputs[1:]
+    if len(h) < 2:
+        return []
+    errors = _pair_errors(koopman, h[:-1], h[1:], inputs)
+    is_predicted = np.ones(len(h), dtype=bool)
+    is_predicted[block.offsets] = False
+    return [(block.rows[is_predicted], errors[is_predicted[1:]])]
+
+
+def _errors_at_cut(koopman: Koopman, cut: Cut) -> RowErrors:
+    before, after = as_operand(cut.before), as_operand(cut.after)
+    return [(cut.rows, _pair_errors(koopman, before, after, cut.inputs))]
 
 
 def _pair_errors(koopman: Koopman, x: AnyArray, y: AnyArray, inputs: AnyArray | None) -> Float[Array, " k"]:
     """Errors of the states y predicted from x, both in float64; NaN for states that are zero."""
-    missed = koopman.predict(x, inputs=inputs) - y
+    residual = koopman.predict(x, inputs=inputs) - y
     with np.errstate(divide="ignore", invalid="ignore"):
-        errors = as_numpy((missed**2).sum(-1)) / as_numpy((y**2).sum(-1))
+        errors = as_numpy((residual**2).sum(-1)) / as_numpy((y**2).sum(-1))
     return np.where(np.isinf(errors), np.nan, errors)
 
 
-def _summed(errors: Float[Array, " n"]) -> Float[Array, "2"]:
-    """Sum and number of the errors that are one."""
-    return np.array([np.nansum(errors), np.sum(~np.isnan(errors))])
+def _sum_and_count(errors_of: Callable[[Any], RowErrors], part: Block | Cut) -> Float[Array, "2"]:
+    """Sum and count of the errors that are not NaN."""
+    total = np.zeros(2)
+    for _, errors in errors_of(part):
+        total += np.nansum(errors), np.sum(~np.isnan(errors))
+    return total
 
 
-def _summed_piece(piece: Piece, koopman: Koopman) -> Float[Array, "2"]:
-    return _summed(_errors(piece.states, koopman))
-
-
-def _summed_cut(cut: Cut, koopman: Koopman) -> Float[Array, "2"]:
-    return _summed(_cut_errors(cut, koopman))
-
-
-def _cut_errors(cut: Cut, koopman: Koopman) -> Float[Array, " k"]:
-    x, y = (as_operand(float64_copy(side)) for side in (cut.before, cut.after))
-    return _pair_errors(koopman, x, y, None if koopman.drive is None else cut.inputs)
-
-
-def _errors_in_chunks(koopman: Koopman, states: States) -> Float[Array, " n"]:
-    """The error of each state, from all chunks and cuts, put in its row."""
+def _per_state(found: RowErrors, states: States) -> Float[Array, " n"]:
+    """The error of each state, in its row; NaN where there is none."""
     errors = np.full(states.values.shape[0], np.nan)
-    for rows, found in total(states, _listed_piece, _listed_cut, shared=(koopman,)):
-        errors[rows] = np.where(np.isnan(found), errors[rows], found)
+    for rows, part in found:
+        errors[rows] = part
     return errors
 
 
-def _listed_piece(piece: Piece, koopman: Koopman) -> list[tuple[Array, Array]]:
-    return [(piece.rows, _errors(piece.states, koopman))]
-
-
-def _listed_cut(cut: Cut, koopman: Koopman) -> list[tuple[Array, Array]]:
-    return [(cut.rows, _cut_errors(cut, koopman))]
-
-
 def agreement(koopman: Koopman, states: Any, readout: Readout, *, threshold: float = 0.0) -> float:
-    """Share of sequences whose class, read out from the last state, is the same if that state is predicted.
+    """Fraction of sequences whose class, read out from the last state, is the same if that state is predicted.
 
     The class is the largest of several outputs, or whether a single one exceeds ``threshold``. Sequences of one state,
     whose last state nothing predicts, are left out.
@@ -103,7 +94,9 @@ def agreement(koopman: Koopman, states: Any, readout: Readout, *, threshold: flo
     if not len(ends):
         raise KannError("no last state can be predicted: every sequence has one step only")
     before, last = (as_numpy(states.values[ends + shift]) for shift in (-1, 0))
-    inputs = None if drive is None else as_numpy(drive[ends])
+    inputs = None
+    if drive is not None:
+        inputs = as_numpy(drive[ends])
     predicted = koopman.predict(before, inputs=inputs)
     true, ours = (decide(read_out(readout, h), threshold=threshold) for h in (last, predicted))
     return float(np.mean(true == ours))
@@ -119,7 +112,9 @@ def hybrid(koopman: Koopman, states: Any, known: int) -> States:
     for i, h in enumerate(states):
         steps = len(h) - known
         if steps > 0:
-            inputs = None if drive is None else as_numpy(drive[states.span(i)])[known:]
+            inputs = None
+            if drive is not None:
+                inputs = as_numpy(drive[states.span(i)])[known:]
             h = np.concatenate([h[:known], koopman.rollout(h[known - 1], steps, inputs=inputs)])
         sequences.append(h.astype(np.float64))
     return States(values=np.concatenate(sequences), lengths=states.lengths, inputs=states.inputs)
@@ -133,6 +128,8 @@ def orthogonality(koopman: Koopman) -> float:
 
 def _inputs(koopman: Koopman, states: States) -> Any:
     """What drives the operator: the states' inputs, or None if it is autonomous."""
-    if koopman.drive is not None and states.inputs is None:
+    if koopman.drive is None:
+        return None
+    if states.inputs is None:
         raise KannError("the operator is driven and these states have no inputs; record them with inputs=True")
-    return None if koopman.drive is None else states.inputs
+    return states.inputs

@@ -1,6 +1,5 @@
-"""The few things that differ between numpy arrays and torch tensors."""
+"""The few things that differ between numpy arrays, torch tensors and dask arrays."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import array_api_compat
@@ -9,31 +8,34 @@ import numpy as np
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Int
 
-HOST_BLOCK = 8 * 2**20
-"""Bytes of float64 rows converted at a time on a CPU: large enough for fast matrix products, small enough to ignore."""
+HOST_BLOCK_BYTES = 8 * 2**20
+"""Float64 rows converted at a time on a CPU: large enough for fast matrix products, small enough to ignore."""
 
-HOST_ROWS = 1024
-"""But at least so many rows: every block also adds d × d sums, which few rows do not outweigh."""
+HOST_MIN_ROWS = 1024
+"""But at least this many rows: every block also adds d × d sums, which fewer rows do not outweigh."""
 
-DEVICE_BLOCK = 2**30
-"""The same on an accelerator, where small products are bound by their launch."""
+DEVICE_BLOCK_BYTES = 2**30
+"""The same on an accelerator, where small products cost as much as their launch."""
 
 HOST_DEVICES = ("cpu", "mps")
 """Torch devices whose tensors are computed with on the host, as numpy arrays; MPS has no float64."""
 
 STRIP = 32
-"""`gram` builds wide products in strips whose width is a multiple of this: others are slow to multiply."""
+"""`gram` multiplies wide matrices in strips whose width is a multiple of this: other widths are slow to multiply."""
+
+NUMPY = array_api_compat.array_namespace(np.empty(0))
+"""The array API namespace of numpy."""
 
 
 def namespace(values: AnyArray) -> Any:
-    """Return the array API namespace of an array: that of numpy for anything that is neither numpy nor torch."""
+    """Return the array API namespace of an array: numpy's for anything that is not a torch tensor."""
     if array_api_compat.is_torch_array(values):
         return array_api_compat.array_namespace(values)
-    return array_api_compat.array_namespace(np.empty(0))
+    return NUMPY
 
 
 def as_numpy(values: AnyArray) -> Array:
-    """Return the values as a numpy array, off whatever device and out of whatever graph they are in."""
+    """Return the values as a numpy array, copied off their device and detached from their graph."""
     if array_api_compat.is_torch_array(values):
         values = values.detach().cpu()
         if str(values.dtype) == "torch.bfloat16":  # numpy has no such type
@@ -42,38 +44,51 @@ def as_numpy(values: AnyArray) -> Array:
     return np.asarray(values)
 
 
-def on_accelerator(values: AnyArray) -> bool:
-    """Whether the values are on a device of their own, which can compute in float64."""
-    return array_api_compat.is_torch_array(values) and values.device.type not in HOST_DEVICES
-
-
-def as_operand(values: AnyArray) -> AnyArray:
-    """Return what to compute with: a tensor on an accelerator stays there, in float64; anything else in numpy."""
-    return values.detach().double() if on_accelerator(values) else as_numpy(values)
-
-
-def to_device_of(like: AnyArray, values: AnyArray) -> AnyArray:
-    """Return a numpy array where ``like`` is."""
-    return values if isinstance(like, np.ndarray) else namespace(like).asarray(values, device=like.device)
-
-
-def is_contiguous(values: AnyArray) -> bool:
-    """Whether these are values in memory, row after row, so that to reshape them copies nothing."""
-    if array_api_compat.is_torch_array(values):
-        return values.is_contiguous()
-    return isinstance(values, np.ndarray) and values.flags.c_contiguous
-
-
 def is_dask(values: Any) -> bool:
     """Whether this is a dask array: lazy, and in chunks."""
     return array_api_compat.is_dask_array(values)
 
 
 def as_array(values: AnyArray) -> AnyArray:
-    """Leave a numpy array or torch tensor as it is, without its graph; read or compute anything else into numpy."""
+    """Leave a numpy array as it is and a torch tensor without its graph; read anything else into numpy."""
     if array_api_compat.is_torch_array(values):
         return values.detach()
     return np.asarray(values)
+
+
+def as_array_or_dask(values: AnyArray) -> AnyArray:
+    """Leave a dask array as it is, if it knows its shape; `as_array` for anything else."""
+    if not is_dask(values):
+        return as_array(values)
+    if any(np.isnan(size) for size in values.shape):
+        raise KannError("the dask array does not know its shape; call its compute_chunk_sizes() first")
+    return values
+
+
+def on_accelerator(values: AnyArray) -> bool:
+    """Whether the values are on a device of their own, one that can compute in float64."""
+    return array_api_compat.is_torch_array(values) and values.device.type not in HOST_DEVICES
+
+
+def as_operand(values: AnyArray) -> AnyArray:
+    """Return what to compute with: a float64 tensor on the accelerator where the values are, else a numpy array."""
+    if on_accelerator(values):
+        return values.detach().double()
+    return as_numpy(values)
+
+
+def to_device_of(like: AnyArray, values: AnyArray) -> AnyArray:
+    """Return a numpy array as an array of the type of ``like``, on its device."""
+    if isinstance(like, np.ndarray):
+        return values
+    return namespace(like).asarray(values, device=like.device)
+
+
+def is_contiguous(values: AnyArray) -> bool:
+    """Whether the values are in memory row after row, so that reshaping them copies nothing."""
+    if array_api_compat.is_torch_array(values):
+        return values.is_contiguous()
+    return isinstance(values, np.ndarray) and values.flags.c_contiguous
 
 
 def float64_copy(values: AnyArray) -> AnyArray:
@@ -84,33 +99,37 @@ def float64_copy(values: AnyArray) -> AnyArray:
     return xp.asarray(values, dtype=xp.float64, copy=True)
 
 
-def indices(parts: Sequence[Int[Array, " _"]], like: AnyArray) -> list[AnyArray]:
-    """Several arrays of whole numbers where ``like`` is, moved there in one piece."""
+def indices_for(like: AnyArray, *parts: Int[Array, " _"]) -> list[AnyArray]:
+    """Several arrays of indices on the device of ``like``, moved there in a single copy."""
     if isinstance(like, np.ndarray):
         return list(parts)
-    whole = namespace(like).asarray(np.concatenate(parts))
-    # From pinned memory the copy does not wait for what the GPU is doing.
-    whole = whole.pin_memory().to(like.device, non_blocking=True) if like.is_cuda else whole.to(like.device)
-    return list(whole.split([len(part) for part in parts]))
+    joined = namespace(like).asarray(np.concatenate(parts))
+    if like.is_cuda:
+        # From pinned memory the copy does not wait for what the GPU is doing.
+        joined = joined.pin_memory().to(like.device, non_blocking=True)
+    else:
+        joined = joined.to(like.device)
+    return list(joined.split([len(part) for part in parts]))
 
 
-def runs(firsts: Int[Array, " s"], lengths: Int[Array, " s"], like: AnyArray) -> AnyArray:
-    """The indices of runs of rows: for each, ``length`` many from ``first`` on. They are made where ``like`` is."""
+def run_indices(firsts: Int[Array, " s"], lengths: Int[Array, " s"], like: AnyArray) -> AnyArray:
+    """Indices of runs of rows: ``lengths[i]`` consecutive ones from ``firsts[i]`` on, on the device of ``like``."""
     n = int(lengths.sum())
     shift = firsts - (np.cumsum(lengths) - lengths)
     if isinstance(like, np.ndarray):
         return np.repeat(shift, lengths) + np.arange(n)
-    shift, counts = indices([shift, lengths], like)
+    shift, counts = indices_for(like, shift, lengths)
     return shift.repeat_interleave(counts, output_size=n) + namespace(like).arange(n, device=like.device)
 
 
 def gram(rows: AnyArray) -> AnyArray:
-    """Return RᵀR, whose symmetry numpy makes use of.
+    """Return the Gram matrix RᵀR of rows R, computing each pair of columns once.
 
-    Torch on a CPU does not: there it is built in strips that begin at the diagonal, and the rest is mirrored.
+    numpy sees the symmetry by itself. Torch on a CPU does not: there the product is built in strips that begin at the
+    diagonal, and the other half is mirrored.
     """
     width = rows.shape[1]
-    if not (array_api_compat.is_torch_array(rows) and rows.device.type == "cpu" and width >= 4 * STRIP):
+    if isinstance(rows, np.ndarray) or rows.device.type != "cpu" or width < 4 * STRIP:
         return rows.T @ rows
     product, strip = rows.new_empty(width, width), -(-width // (8 * STRIP)) * STRIP
     for start in range(0, width, strip):
@@ -121,34 +140,32 @@ def gram(rows: AnyArray) -> AnyArray:
 
 
 class Float64Buffer:
-    """Room for rows in float64, where ``like`` is (or on the host, if that device has no float64).
+    """Memory for float64 rows, on the device of ``like`` (or on the host, if that device has no float64).
 
-    Filled again and again: fresh memory for every block would cost more than converting the numbers.
+    It is filled again and again: fresh memory for every block would cost more than converting the numbers.
     """
 
     def __init__(self, *, like: AnyArray, shape: tuple[int, int]):
         sample = float64_copy(like[:0])
-        self._room = namespace(sample).empty(shape, dtype=sample.dtype, device=sample.device)
+        self._memory = namespace(sample).empty(shape, dtype=sample.dtype, device=sample.device)
 
     def filled_with(self, rows: AnyArray) -> AnyArray:
-        """The rows, as float64, in this room."""
-        room = self._room[: len(rows)]
-        room[:] = rows
-        return room
+        """The rows in float64. They are overwritten by the next call."""
+        memory = self._memory[: len(rows)]
+        memory[:] = rows
+        return memory
 
 
 def block_rows(values: AnyArray, width: int) -> int:
     """How many rows of ``width`` float64 numbers to convert at a time on the device of ``values``."""
-    on_host = not array_api_compat.is_torch_array(values) or values.device.type == "cpu"
-    at_least, room = (HOST_ROWS, HOST_BLOCK) if on_host else (1, DEVICE_BLOCK)
-    return max(at_least, room // (8 * max(width, 1)))
+    if array_api_compat.is_torch_array(values) and values.device.type != "cpu":
+        return max(1, DEVICE_BLOCK_BYTES // (8 * max(width, 1)))
+    return max(HOST_MIN_ROWS, HOST_BLOCK_BYTES // (8 * max(width, 1)))
 
 
 def rounding(values: AnyArray) -> float:
     """Relative spacing of the numbers in ``values``: 2⁻⁵² for float64, 2⁻²³ for float32, 2⁻⁷ for bfloat16."""
-    if array_api_compat.is_torch_array(values):
-        return float(namespace(values).finfo(values.dtype).eps)
-    return float(np.finfo(values.dtype).eps)
+    return float(namespace(values).finfo(values.dtype).eps)
 
 
 def require_float(values: AnyArray, *, what: str) -> None:
@@ -163,6 +180,8 @@ def require_float(values: AnyArray, *, what: str) -> None:
 
 def require_width(values: AnyArray, width: int, *, what: str, of: str) -> None:
     """Refuse values whose last axis is not ``width`` wide."""
-    got = values.shape[-1] if values.ndim else 0
+    got = 0
+    if values.ndim:
+        got = values.shape[-1]
     if got != width:
         raise KannError(f"{what} have {got} columns; {of} has {width}; pass an array of shape (..., {width})")

@@ -15,7 +15,7 @@ import numpy as np
 
 from kann.data.files import read_npz
 from kann.data.moments import Moments
-from kann.data.reduction import is_spread
+from kann.data.reduction import runs_on_dask
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
@@ -73,7 +73,7 @@ def workers_for(found: States | Moments, scheduler: str | None) -> Iterator[str]
             f"no Dask scheduler answers at {scheduler} ({error}); start one with 'dask scheduler'"
         ) from error
     with client, dask.config.set(scheduler=client):
-        if not (isinstance(found, States) and is_spread(found)):
+        if not (isinstance(found, States) and runs_on_dask(found)):
             raise KannError("--scheduler is for zarr stores, which workers can read; leave it out for other files")
         workers = len(client.scheduler_info(n_workers=-1)["workers"])
         who = f"{workers} Dask worker{'s' * (workers != 1)}" if workers else "waiting for Dask workers"

@@ -1,34 +1,30 @@
 """Second moments of hidden states: all that a spectral analysis needs, in d × d memory."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from kann.backends.arrays import (
-    Float64Buffer,
-    as_numpy,
-    block_rows,
-    float64_copy,
-    gram,
-    indices,
-    namespace,
-    rounding,
-    to_device_of,
-)
+from kann.backends.arrays import as_array_or_dask, as_numpy, gram, indices_for, namespace, to_device_of
 from kann.backends.distributed import add_up
+from kann.data.blocks import Block, Cut
 from kann.data.files import load_npz, save_npz
-from kann.data.reduction import Cut, Piece, is_spread, total
-from kann.data.rows import read_width
-from kann.data.states import States, any_rows, as_states, input_rows, lazy_or_array, require_finite
+from kann.data.reduction import accumulate, require_finite
+from kann.data.rows import Projection
+from kann.data.states import States, any_rows, as_states, input_rows
 from kann.errors import KannError
-from kann.progress import progress
-from kann.typing import AnyArray, Array, Float, Int
+from kann.typing import AnyArray, Array, Float
 
 KIND = "kann.Moments"
 VERSION = 1
-COUNTS = ("sequences", "states", "pairs", "rounding", "input_rounding")
+COUNTS = ("sequences", "states", "pairs")
+SPACINGS = ("rounding", "input_rounding")
+"""Of several moments the coarsest counts; all other fields add up."""
+
+ROWS_TO_MULTIPLY = 1024
+"""So many rows at the ends of sequences are collected before they are multiplied: few rows cost as much as many."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -86,13 +82,7 @@ class Moments:
         Of a dask array or a store at an address they are computed chunk by chunk on Dask, and so they are of a store on
         disk if this process has a Dask client.
         """
-        states = as_states(states)
-        if not is_spread(states):
-            return _of_states(states, inputs=inputs)
-        moments = total(states, _of_piece, _of_cut, shared=(inputs,))
-        moments.sequences = len(states)
-        _require_no_overflow(moments)
-        return moments
+        return moments_of(as_states(states), inputs=inputs)
 
     def update(self, values: AnyArray, lengths: Any = None, *, inputs: AnyArray | None = None) -> "Moments":
         """Add padded (S, T, d) states with their lengths, or (N, d) rows of whole sequences with their lengths.
@@ -100,9 +90,11 @@ class Moments:
         Without lengths, every step of padded states counts, and rows are one sequence. ``inputs`` have the same layout.
         A batch that cannot be used raises an error and leaves the moments as they were.
         """
-        values = lazy_or_array(values)
+        values = as_array_or_dask(values)
         rows, counts = any_rows(values, lengths)
-        drive = None if inputs is None else input_rows(lazy_or_array(inputs), values, lengths)
+        drive = None
+        if inputs is not None:
+            drive = input_rows(as_array_or_dask(inputs), values, lengths)
         self._absorb(Moments.of(States(values=rows, lengths=counts, inputs=drive)))
         return self
 
@@ -121,35 +113,37 @@ class Moments:
         return self
 
     def __sub__(self, other: Any) -> "Moments":
-        """Leave out the share of ``other``, up to rounding: moments of sequences that are part of these."""
+        """Leave out what ``other`` added, up to rounding: the moments of sequences that are part of these."""
         if not isinstance(other, Moments):
             return NotImplemented
         if other.sum_h is None:
             return self + Moments()
-        if any(getattr(self, name) < getattr(other, name) for name in ("sequences", "states", "pairs")):
+        if any(getattr(self, name) < getattr(other, name) for name in COUNTS):
             raise KannError(f"{other!r} cannot be part of {self!r}; subtract only what was added")
         self.require_alike(other)
         if self.states == other.states:
             return Moments()
-        left: dict[str, Any] = {"rounding": self.rounding, "input_rounding": self.input_rounding}
-        for name, theirs in _beside(other, self)._items():
+        left: dict[str, Any] = {name: getattr(self, name) for name in SPACINGS}
+        for name, theirs in other.to_device_of(self)._items():
             if theirs is not None and name not in left:
                 left[name] = getattr(self, name) - theirs
         return Moments(**left)
 
     def __radd__(self, other: Any) -> "Moments":
         """Let ``sum([...])`` work, which starts from 0."""
-        return self + Moments() if other == 0 else NotImplemented
+        if other == 0:
+            return self + Moments()
+        return NotImplemented
 
     @property
     def dim(self) -> int:
         """The number of hidden units d."""
-        return 0 if self.sum_h is None else int(self.sum_h.shape[0])
+        return _width(self.sum_h)
 
     @property
     def input_dim(self) -> int:
         """The number of inputs p, or 0."""
-        return 0 if self.sum_u is None else int(self.sum_u.shape[0])
+        return _width(self.sum_u)
 
     def all_reduce(self, *, group: Any = None) -> "Moments":
         """Sum over the ranks of torch.distributed, in place: afterwards every rank holds the moments of all of them.
@@ -159,48 +153,65 @@ class Moments:
         record further data into new moments, sum those, and add. If it fails, the moments are as before.
         """
         sizes = {"units": self.dim, "inputs": self.input_dim}
-        total = add_up(dict(self._items()), largest=("rounding", "input_rounding"), sizes=sizes, group=group)
+        total = add_up(dict(self._items()), largest=SPACINGS, sizes=sizes, group=group)
         for name, value in total.items():
             setattr(self, name, value)
         return self
 
     def numpy(self) -> "Moments":
         """Return the same moments with every array in numpy, on the host."""
-        return Moments(**{name: _to_numpy(value) for name, value in self._items()})
+        return self._with({name: as_numpy(array) for name, array in self._arrays()})
+
+    def to_device_of(self, other: "Moments") -> "Moments":
+        """Return the same moments on the device of ``other``, in its kind of array; unchanged if they are there."""
+        mine, theirs = self.sum_h, other.sum_h
+        if mine is None or theirs is None or (type(mine) is type(theirs) and mine.device == theirs.device):
+            return self
+        return self._with({name: to_device_of(theirs, as_numpy(array)) for name, array in self._arrays()})
+
+    def _with(self, arrays: dict[str, Any]) -> "Moments":
+        """The same counts with these arrays."""
+        return Moments(**{name: getattr(self, name) for name in (*COUNTS, *SPACINGS)} | arrays)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` file that `load` reads, to be added to later or elsewhere."""
-        arrays = {name: None if value is None else as_numpy(value) for name, value in self._items()}
+        arrays = dict(self.numpy()._items()) | {name: np.asarray(getattr(self, name)) for name in (*COUNTS, *SPACINGS)}
         save_npz(path, kind=KIND, version=VERSION, arrays=arrays)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Moments":
         """Read what `save` wrote."""
         arrays = load_npz(path, kind=KIND, version=VERSION)
-        values: dict[str, Any] = {name: array.item() if name in COUNTS else array for name, array in arrays.items()}
+        values: dict[str, Any] = dict(arrays)
+        values |= {name: arrays[name].item() for name in (*COUNTS, *SPACINGS)}
         return Moments(**values)
 
     def __repr__(self) -> str:
-        driven = f", {self.input_dim} inputs" if self.input_dim else ""
+        driven = f", {self.input_dim} inputs" * bool(self.input_dim)
         return f"Moments({self.states} states of {self.sequences} sequences, {self.dim} units{driven})"
 
     def _items(self) -> list[tuple[str, Any]]:
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
+
+    def _arrays(self) -> list[tuple[str, AnyArray]]:
+        """The names and values of all arrays that there are."""
+        names = [field.name for field in fields(self) if field.name not in (*COUNTS, *SPACINGS)]
+        return [(name, getattr(self, name)) for name in names if getattr(self, name) is not None]
 
     def _absorb(self, other: "Moments") -> None:
         """Add ``other`` in place, on the device where this one is."""
         if other.sum_h is None:
             return
         self.require_alike(other)
-        other = _beside(other, self)
-        for name, theirs in other._items():
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in SPACINGS:
+            setattr(self, name, max(getattr(self, name), getattr(other, name)))
+        for name, theirs in other.to_device_of(self)._arrays():
             ours = getattr(self, name)
-            if name in ("rounding", "input_rounding"):
-                setattr(self, name, max(ours, theirs))
-            elif ours is None and theirs is not None:
-                setattr(self, name, theirs + 0)  # a copy: the other one stays its own
-            elif theirs is not None:
-                setattr(self, name, ours + theirs)
+            if ours is None:
+                ours = 0  # what is added is a copy: the other moments keep their own
+            setattr(self, name, ours + theirs)
 
     def require_alike(self, other: "Moments") -> None:
         """Refuse moments of another number of units or inputs."""
@@ -210,287 +221,230 @@ class Moments:
                 f"{self.dim} units and {self.input_dim} inputs; pass states of the same layer"
             )
 
+    def require_pairs(self) -> None:
+        """Refuse moments from which no operator can be fitted."""
+        if not self.pairs:
+            raise KannError(
+                f"there are no consecutive pairs: {self.sequences} sequences with {self.states} states in all; "
+                "pass sequences of two steps or more"
+            )
 
-def state_moments(states: States) -> Moments:
-    """Counts, sums and HᵀH alone, without products of pairs: half the work and a quarter of the memory."""
-    moments = total(states, _energy_of_piece) if is_spread(states) else _energy(states)
-    _require_no_overflow(moments)
-    moments.sequences, moments.pairs = len(states), states.values.shape[0] - len(states)
+    def in_basis(self, matrix: Float[Array, "d r"]) -> "Moments":
+        """The moments of coordinates h @ matrix, multiplied where these moments are, as numpy arrays."""
+        matrix = to_device_of(self.sum_h, matrix)
+        values: dict[str, Any] = dict(self._items())
+        values |= {name: values[name] @ matrix for name in ("sum_h", "sum_x", "sum_y")}
+        values |= {name: matrix.T @ (values[name] @ matrix) for name in ("hh", "xx", "xy", "yy")}
+        if self.input_dim:
+            values |= {"xu": matrix.T @ self.xu, "uy": self.uy @ matrix}
+        return Moments(**values).numpy()
+
+
+def _width(sums: AnyArray | None) -> int:
+    if sums is None:
+        return 0
+    return int(sums.shape[0])
+
+
+def moments_of(states: States, *, inputs: bool, projection: Projection | None = None) -> Moments:
+    """Moments of all states, or of their coordinates if there is a projection."""
+    moments = measure(states, inputs=inputs, projection=projection)
+    require_finite_squares(states, moments.hh, moments.uu)
     return moments
 
 
-def in_basis(moments: Moments, matrix: Float[Array, "d r"]) -> Moments:
-    """Moments of the pairs in coordinates h @ matrix, multiplied where the moments are, as numpy arrays."""
-    matrix = to_device_of(moments.sum_x, matrix)
-    sums = {name: getattr(moments, name) @ matrix for name in ("sum_h", "sum_x", "sum_y")}
-    grams = {name: matrix.T @ (getattr(moments, name) @ matrix) for name in ("xx", "xy", "yy")}
-    if moments.input_dim:
-        grams |= {"xu": matrix.T @ moments.xu, "uy": moments.uy @ matrix, "uu": moments.uu, "sum_u": moments.sum_u}
-    values: dict[str, Any] = {name: getattr(moments, name) for name in COUNTS}
-    values |= {name: as_numpy(value) for name, value in (sums | grams).items()}
-    return Moments(**values)
-
-
-def _of_states(states: States, *, inputs: bool) -> Moments:
-    """Moments of states that this process reads."""
-    drive = states.inputs if inputs else None
-    moments = measure(states, drive)
-    require_finite_squares(moments, states, drive)
+def measure(states: States, *, inputs: bool, projection: Projection | None = None) -> Moments:
+    """The same, without a look at whether they are finite: on a GPU, looking would wait for it to finish."""
+    moments = accumulate(states, PairProducts, inputs=inputs, projection=projection, what="moments")
+    moments.sequences = len(states)
     return moments
 
 
-def _of_piece(piece: Piece, inputs: bool) -> Moments:
-    return _of_states(piece.states, inputs=inputs)
-
-
-def _of_cut(cut: Cut, inputs: bool) -> Moments:
-    """What pairs add whose states are counted already, each in a piece of its own."""
-    x, y = float64_copy(cut.before), float64_copy(cut.after)
-    u = float64_copy(cut.inputs) if inputs and cut.inputs is not None else None
-    with np.errstate(over="ignore", invalid="ignore"):  # of states it is found in the pieces, of inputs here
-        sums = {"sum_h": np.zeros(x.shape[1]), "sum_x": x.sum(0), "sum_y": y.sum(0)}
-        pairs = {"xx": gram(x), "xy": x.T @ y, "yy": gram(y)}
-        if u is not None:
-            pairs |= {"sum_u": u.sum(0), "uu": gram(u), "xu": x.T @ u, "uy": u.T @ y}
-    if u is not None and not np.isfinite(pairs["uu"].diagonal()).all():
-        for i, (number, step) in enumerate(zip(cut.numbers.tolist(), cut.steps.tolist(), strict=True)):
-            require_finite(u[i : i + 1], np.array([-step]), what="inputs", sequence=number)
-    values: dict[str, Any] = sums | pairs
-    return Moments(pairs=len(x), **values)
-
-
-def _energy(states: States) -> Moments:
-    """Sums and HᵀH of states that this process reads. No more than two d × d matrices are held at a time."""
-    sample = states.values[0:1]
-    max_rows = min(block_rows(sample, read_width(states.values)), states.values.shape[0])
-    buffer = Float64Buffer(like=sample, shape=(max_rows, states.dim))
-    sum_h: Any = 0
-    hh: Any = 0
-    with np.errstate(over="ignore", invalid="ignore"):
-        for start, stop in progress(states.ranges(max_rows), what="energy", unit="block"):
-            h = buffer.filled_with(states.values[start:stop])
-            sum_h += h.sum(0)
-            hh += gram(h)
-    moments = Moments(states=states.values.shape[0], rounding=rounding(sample), sum_h=sum_h, hh=hh)
-    require_finite_squares(moments, states, None)
-    return moments
-
-
-def _energy_of_piece(piece: Piece) -> Moments:
-    return _energy(piece.states)
-
-
-def require_finite_squares(moments: Moments, states: States, inputs: AnyArray | None) -> None:
-    """Refuse the moments of states that are not finite, or whose squares are not."""
-    if not _has_finite_squares(moments):
-        _find_not_finite(states, inputs)
-        _require_no_overflow(moments)
-
-
-def _has_finite_squares(moments: Moments) -> bool:
-    squares = [product.diagonal() for product in (moments.hh, moments.uu) if product is not None]
-    return all(np.isfinite(as_numpy(square)).all() for square in squares)
-
-
-def _require_no_overflow(moments: Moments) -> None:
-    if not _has_finite_squares(moments):
-        raise KannError("the squares of the states exceed float64; divide the states by their largest value")
-
-
-def _to_numpy(value: Any) -> Any:
-    return value if value is None or isinstance(value, int | float) else as_numpy(value)
-
-
-def _beside(other: Moments, ours: Moments) -> Moments:
-    """Return ``other`` where ``ours`` is: unchanged on the same device, else in that array type and place."""
-    mine, theirs = ours.sum_h, other.sum_h
-    if mine is None or (type(mine) is type(theirs) and mine.device == theirs.device):
-        return other
-    xp, device = namespace(mine), mine.device
-    moved: dict[str, Any] = {
-        name: value if name in COUNTS or value is None else xp.asarray(value, device=device)
-        for name, value in other.numpy()._items()
-    }
-    return Moments(**moved)
-
-
-def measure(states: States, inputs: AnyArray | None) -> Moments:
-    """One pass over the states in blocks of bounded size. Whether they are finite is not looked at: a GPU must wait."""
-    sample, width = states.values[0:1], read_width(states.values) + (0 if inputs is None else inputs.shape[1])
-    max_rows = min(block_rows(sample, width), states.values.shape[0])
-    h = Float64Buffer(like=sample, shape=(max_rows + 1, states.dim))
-    u = None if inputs is None else Float64Buffer(like=inputs[0:1], shape=(max_rows + 1, inputs.shape[1]))
-    sums = _Sums()
-    with np.errstate(over="ignore", invalid="ignore"):
-        for start, stop in progress(states.ranges(max_rows), what="moments", unit="block"):
-            sums.add(_read_block(states, inputs, start, stop, h, u))
-        moments = sums.moments()
-    moments.sequences, moments.rounding = len(states), rounding(sample)
-    moments.input_rounding = 0.0 if inputs is None else rounding(inputs[0:1])
-    return moments
-
-
-def _find_not_finite(states: States, inputs: AnyArray | None) -> None:
-    """Say where the first NaN or Inf is, if there is one. Inputs of first states belong to no pair and may be any."""
-    for start, stop in states.ranges():
-        require_finite(float64_copy(states.values[start:stop]), states.starts, what="states", row=start)
-        if inputs is not None:
-            u = float64_copy(inputs[start:stop])
-            inside = (states.starts >= start) & (states.starts < stop)
-            u[indices([states.starts[inside] - start], u)[0]] = 0
-            require_finite(u, states.starts, what="inputs", row=start)
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class _Block:
-    """Consecutive rows in float64. Behind its ``own`` rows stands one more where the block cuts a sequence.
-
-    ``first`` and ``last`` are the places where sequences of two states or more begin and end, ``single`` those of
-    sequences of one state; all may include the row behind the own ones. They stay on the host, where asking how many
-    there are does not wait for a GPU.
-    """
-
-    h: AnyArray
-    u: AnyArray | None
-    own: int
-    first: Int[Array, " f"]
-    last: Int[Array, " l"]
-    single: Int[Array, " k"]
-
-
-def _read_block(
-    states: States,
-    inputs: AnyArray | None,
-    start: int,
-    stop: int,
-    h_buffer: Float64Buffer,
-    u_buffer: Float64Buffer | None,
-) -> _Block:
-    end = stop if _ends_a_sequence(states, stop) else stop + 1
-    h = h_buffer.filled_with(states.values[start:end])
-    first, last, single = (places - start for places in _boundaries(states, start, end))
-    u = None
-    if inputs is not None and u_buffer is not None:
-        u = u_buffer.filled_with(inputs[start:end])
-        u[indices([np.concatenate([first, single])], u)[0]] = 0  # what led to the first state belongs to no pair
-    return _Block(h=h, u=u, own=stop - start, first=first, last=last, single=single)
-
-
-def _ends_a_sequence(states: States, stop: int) -> bool:
-    following = int(np.searchsorted(states.starts, stop))
-    return stop == states.values.shape[0] or (following < len(states) and int(states.starts[following]) == stop)
-
-
-def _boundaries(states: States, start: int, end: int) -> tuple[Array, Array, Array]:
-    """Rows in ``start:end`` where sequences of two states or more begin, where they end, and those of one state."""
-    inside = slice(np.searchsorted(states.starts, start, side="right") - 1, np.searchsorted(states.starts, end))
-    begin, length = states.starts[inside], states.lengths[inside]
-    finish, long = begin + length - 1, length > 1
-    return begin[long & (begin >= start)], finish[long & (finish < end)], begin[~long]
-
-
-class _Sums:
-    """Running totals over blocks.
+class PairProducts:
+    """Accumulates the moments of states, block by block.
 
     The states of a sequence are its first, its last and those in the middle. XᵀX is middle plus first, YᵀY middle plus
     last, HᵀH all three: one large product serves them all, and nothing is ever subtracted.
     """
 
-    ENOUGH = 1024
-    """So many boundary states are collected before they are multiplied: products of a few rows cost as much."""
+    PARTS: ClassVar = {
+        "hh": ("middle", "first", "last", "single"),
+        "xx": ("middle", "first", "cut_x"),
+        "yy": ("middle", "last", "cut_y"),
+    }
+    """Of which products each Gram matrix is the sum. Pairs at a cut have an x like a first state and a y like a last
+    one, but no state that would count again."""
 
     def __init__(self) -> None:
-        self.states = self.pairs = 0
-        self.totals: dict[str, AnyArray] = {}
-        self.waiting: dict[str, list[AnyArray]] = {"first": [], "last": [], "single": []}
+        self._states = self._pairs = 0
+        self._spacings = (0.0, 0.0)
+        self._totals: dict[str, AnyArray] = {}
+        self._waiting: dict[str, list[AnyArray]] = {}
 
-    def _accumulate(self, name: str, value: AnyArray) -> None:
-        if name in self.totals:
-            self.totals[name] += value
-        else:
-            self.totals[name] = value
-
-    def _gram(self, name: str, rows: AnyArray) -> None:
-        self._accumulate(name, gram(rows))
-        self._accumulate(f"sum_{name}", rows.sum(0))
-
-    def _collect(self, name: str, rows: AnyArray, *, enough: int = ENOUGH) -> None:
-        if not len(rows):
-            return
-        waiting = self.waiting[name]
-        waiting.append(rows)
-        if sum(map(len, waiting)) >= enough:
-            self._gram(name, namespace(rows).concat(waiting))
-            waiting.clear()
-
-    def add(self, block: _Block) -> None:
+    def add(self, block: Block) -> None:
         """Add a block; its rows are overwritten."""
-        h, own = block.h, block.own
-        count = {name: int((getattr(block, name) < own).sum()) for name in ("first", "last", "single")}
-        # A last state in row 0 was the target of a pair in the block before.
-        reached = block.last[block.last > 0]
-        first, last, single, before = indices([block.first, block.last, block.single, reached - 1], h)
+        h, is_long = block.values, block.lengths > 1
+        begin = block.offsets
+        end = begin + block.lengths - 1
+        first, last, before, single, starts = indices_for(
+            h, begin[is_long], end[is_long], end[is_long] - 1, begin[~is_long], begin
+        )
         ends, before = h[last], h[before]
-        blank = namespace(h).zeros(
-            (1, h.shape[1]), dtype=h.dtype, device=h.device
-        )  # to bring a 0 there makes a GPU wait
-        h[last] = blank  # from here on no row is the source of a pair across a boundary
-        if len(single):
-            self._collect("single", h[single[: count["single"]]])
+        blank = namespace(h).zeros((1, h.shape[1]), dtype=h.dtype, device=h.device)  # a plain 0 would make a GPU wait
+        h[last] = blank  # from here on no row is followed by one of another sequence
+        if not is_long.all():
+            self._collect("single", h[single])
             h[single] = blank
-        if len(h) > 1:
-            self._accumulate("xy", h[:-1].T @ h[1:])
-        if len(reached):
-            self._accumulate("xy", before.T @ ends[len(block.last) - len(reached) :])
-        if block.u is not None:
-            own_last = last[: count["last"]]
-            self._add_inputs(h, block.u[:own], own_last, ends[: len(own_last)], next_input=block.u[1:])
-        self._collect("first", h[first[: count["first"]]])
+        self._add("xy", h[:-1].T @ h[1:])
+        self._add("xy", before.T @ ends)
+        if block.inputs is not None:
+            u = block.inputs
+            u[starts] = namespace(u).zeros((1, u.shape[1]), dtype=u.dtype, device=u.device)  # part of no pair here
+            self._add("xu", h[:-1].T @ u[1:])
+            self._add("uy", u.T @ h + u[last].T @ ends)
+            self._add_rows("u", u)
+        self._collect("first", h[first])
         h[first] = blank
-        self._gram("middle", h[:own])
-        self._collect("last", ends[: count["last"]])
-        self.states += own
-        self.pairs += own - count["single"] - count["last"]
+        self._add_rows("middle", h)
+        self._collect("last", ends)
+        self._states += len(h)
+        self._pairs += len(h) - len(block.lengths)
+        self._spacings = (
+            max(self._spacings[0], block.rounding),
+            max(self._spacings[1], block.input_rounding),
+        )
 
-    def _add_inputs(self, h: AnyArray, u: AnyArray, last: AnyArray, ends: AnyArray, *, next_input: AnyArray) -> None:
-        """Products with inputs; ``h`` has zeros in place of last states, which are ``ends``."""
-        self._accumulate("xu", h[:-1].T @ next_input)
-        self._accumulate("uy", u.T @ h[: len(u)] + u[last].T @ ends)
-        self._gram("u", u)
+    def add_cut(self, cut: Cut) -> None:
+        """Add pairs whose states are counted already, each in a block of its own."""
+        self._pairs += len(cut.before)
+        rows = {"cut_x": cut.before, "cut_y": cut.after}
+        if cut.inputs is not None:
+            rows["cut_u"] = cut.inputs
+        for name, values in rows.items():
+            self._waiting.setdefault(name, []).append(values)
+        if sum(map(len, self._waiting["cut_x"])) >= ROWS_TO_MULTIPLY:
+            self._multiply_cuts()
 
-    def moments(self) -> Moments:
-        """The totals as `Moments`."""
-        for name, waiting in self.waiting.items():
-            if waiting:
-                self._collect(name, waiting.pop(), enough=0)
-        get = self.totals.get  # 0 for what never occurred
-        first, middle, last, single = (get(name, 0) for name in ("first", "middle", "last", "single"))
-        sums = [get(f"sum_{name}", 0) for name in ("first", "middle", "last", "single")]
-        xx = middle + first
+    def _multiply_cuts(self) -> None:
+        x, y = self._taken("cut_x"), self._taken("cut_y")
+        self._add("xy", x.T @ y)
+        if "cut_u" in self._waiting:
+            u = self._taken("cut_u")
+            self._add("xu", x.T @ u)
+            self._add("uy", u.T @ y)
+            self._add_rows("u", u)
+        self._add_rows("cut_x", x)
+        self._add_rows("cut_y", y)
+
+    def _add(self, name: str, value: AnyArray) -> None:
+        if name in self._totals:
+            self._totals[name] += value
+        else:
+            self._totals[name] = value
+
+    def _add_rows(self, name: str, rows: AnyArray) -> None:
+        self._add(name, gram(rows))
+        self._add(f"sum_{name}", rows.sum(0))
+
+    def _collect(self, name: str, rows: AnyArray) -> None:
+        """Add rows once there are enough of them to multiply."""
+        waiting = self._waiting.setdefault(name, [])
+        waiting.append(rows)
+        if sum(map(len, waiting)) >= ROWS_TO_MULTIPLY:
+            self._add_rows(name, self._taken(name))
+
+    def _taken(self, name: str) -> AnyArray:
+        """The rows that wait, of which there are then none."""
+        rows = self._waiting.pop(name)
+        return namespace(rows[0]).concat(rows)
+
+    def result(self) -> Moments:
+        """The totals as moments."""
+        if "cut_x" in self._waiting:
+            self._multiply_cuts()
+        for name in list(self._waiting):
+            self._add_rows(name, self._taken(name))
+        values: dict[str, Any] = {name: self._totals.get(name) for name in ("sum_u", "xu", "uy")}
+        for name, parts in self.PARTS.items():
+            values[name] = self._sum(parts)
+            values[f"sum_{name[0]}"] = self._sum([f"sum_{part}" for part in parts])
         return Moments(
-            states=self.states,
-            pairs=self.pairs,
-            sum_h=sums[0] + sums[1] + sums[2] + sums[3],
-            sum_x=sums[0] + sums[1],
-            sum_y=sums[1] + sums[2],
-            hh=xx + last + single,
-            xx=xx,
-            xy=get("xy", 0 * middle),
-            yy=middle + last,
-            sum_u=get("sum_u"),
-            uu=get("u"),
-            xu=get("xu"),
-            uy=get("uy"),
+            states=self._states,
+            pairs=self._pairs,
+            rounding=self._spacings[0],
+            input_rounding=self._spacings[1],
+            xy=self._totals["xy"],
+            uu=self._totals.get("u"),
+            **values,
+        )
+
+    def _sum(self, parts: Sequence[str]) -> AnyArray:
+        """The sum of the totals of these names, as far as there are any."""
+        found = [self._totals[name] for name in parts if name in self._totals]
+        if not found:  # the pairs of a cut alone, whose states are counted elsewhere
+            found = [0 * self._totals[parts[0].replace("middle", "cut_x")]]
+        return sum(found[1:], start=found[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StateGram:
+    """The Gram matrix of states alone, without pairs: half the work of `Moments` and a quarter of the memory."""
+
+    states: int
+    """How many states h."""
+    rounding: float
+    """The coarsest relative spacing of their numbers."""
+    sum_h: AnyArray
+    """(d,) Σ h"""
+    hh: AnyArray
+    """(d, d) HᵀH"""
+
+    def __add__(self, other: "StateGram") -> "StateGram":
+        return StateGram(
+            states=self.states + other.states,
+            rounding=max(self.rounding, other.rounding),
+            sum_h=self.sum_h + other.sum_h,
+            hh=self.hh + other.hh,
         )
 
 
-def require_pairs(moments: Moments) -> None:
-    """Refuse moments from which no operator can be fitted."""
-    if not moments.pairs:
-        raise KannError(
-            f"there are no consecutive pairs: {moments.sequences} sequences with {moments.states} states in all; "
-            "pass sequences of two steps or more"
-        )
+class StateProducts:
+    """Accumulates a `StateGram`. No more than two d × d matrices are held at a time."""
+
+    def __init__(self) -> None:
+        self._states, self._rounding = 0, 0.0
+        self._sum: Any = 0
+        self._gram: Any = 0
+
+    def add(self, block: Block) -> None:
+        """Add the rows of a block."""
+        self._states += len(block.values)
+        self._rounding = max(self._rounding, block.rounding)
+        self._sum += block.values.sum(0)
+        self._gram += gram(block.values)
+
+    def add_cut(self, cut: Cut) -> None:
+        """Pairs do not count."""
+
+    def result(self) -> StateGram:
+        """The totals."""
+        return StateGram(states=self._states, rounding=self._rounding, sum_h=self._sum, hh=self._gram)
+
+
+def state_gram(states: States) -> StateGram:
+    """The Gram matrix of all states."""
+    found = accumulate(states, StateProducts, pairs=False, what="Gram matrix")
+    require_finite_squares(states, found.hh)
+    return found
+
+
+def require_finite_squares(states: States, *grams: AnyArray | None) -> None:
+    """Refuse Gram matrices that are NaN or infinite, and say where in the states or inputs that begins."""
+    squares = [as_numpy(product.diagonal()) for product in grams if product is not None]
+    if all(np.isfinite(square).all() for square in squares):
+        return
+    require_finite(states, inputs=len(squares) > 1)
+    raise KannError("the squares of the states exceed float64; divide the states by their largest value")
 
 
 def centred(products: AnyArray, left: AnyArray, right: AnyArray, n: int) -> AnyArray:

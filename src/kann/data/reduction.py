@@ -1,392 +1,439 @@
-"""Sums over states that lie in chunks, on Dask: on the current client, or on Dask's scheduler in this process.
+"""The one reduction over states, wherever they are: in memory, on a GPU, on disk, or in chunks on Dask.
 
-A chunk may cut sequences. What it holds then counts as pieces of them, and every cut adds the pair of states that it
-parts: a sum over all states is the sum over the pieces, and a sum over all pairs is that over the pieces and the cuts.
-So nothing leaves a worker but sums, and one row for each sequence that a chunk cuts.
+This module alone knows where rows live. A quantity is described to it by an `Accumulator`, which is handed blocks of
+rows in float64, and the pairs of states that lie on two sides of the end of a block. States in this process are one
+block, read piece by piece. Dask reads chunk by chunk, on the current client or in this process, and adds the results:
+nothing leaves a worker but results, and one row for each sequence that a chunk cuts.
 """
 
 import os
-import sys
-import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import reduce
-from operator import add
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from kann.backends.arrays import as_array, float64_copy, is_dask
+from kann.backends.arrays import as_array, as_numpy, block_rows, float64_copy, is_contiguous, is_dask
+from kann.backends.dask import as_dask_array, compute_sum, current_client, delayed, map_chunks
 from kann.data import store
-from kann.data.rows import MappedRows, PaddedRows
-from kann.data.states import States, require_finite
+from kann.data.blocks import Block, Cut, NotFinite, find_not_finite, float64_blocks, pieces
+from kann.data.rows import LazyRows, PaddedRows, Projection
 from kann.data.store import StoredRows
 from kann.errors import KannError
-from kann.progress import dask_progress
+from kann.progress import progress
 from kann.typing import AnyArray, Array, Int
 
-FAN_IN = 4
-"""How many sums are added at a time: few, since each holds matrices of d × d."""
-
-RUN_BYTES = 64 * 2**20
+MIN_TASK_BYTES = 64 * 2**20
 """How much of a store one task reads at least, part by part, so that there are far fewer tasks than parts."""
 
-RUN_ROWS = 8
-"""Times d: how many rows of a store one task reads at least; what it reads must outweigh the d × d that it sends."""
+MIN_TASK_ROWS_PER_UNIT = 8
+"""How many rows of a store one task reads at least, for each unit: they must outweigh the d × d matrices it sends."""
 
-MOST_RUNS = 4096
-"""Into how many tasks a store is cut at most: of more data each reads more, and no more matrices are sent."""
+MAX_STORE_TASKS = 4096
+"""Into how many tasks a store is cut at most: of more data each task reads more, and no more matrices are sent."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Piece:
-    """What a chunk holds: whole sequences, or pieces of them."""
-
-    states: States
-    """The pieces, as if they were sequences."""
-    numbers: Int[Array, " k"]
-    """Which sequence each is a piece of."""
-    starts: Int[Array, " k"]
-    """At which row of all states that sequence starts."""
-    steps: Int[Array, " k"]
-    """At which step of the sequence each begins."""
+@runtime_checkable
+class RaggedRows(Protocol):
+    """Rows of sequences of different lengths, one after the other: `kann.States`, or what looks like it."""
 
     @property
-    def rows(self) -> Int[Array, " n"]:
-        """The row of each state among all states."""
-        shift = self.starts + self.steps - self.states.starts
-        return np.arange(self.states.values.shape[0]) + np.repeat(shift, self.states.lengths)
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Cut:
-    """Pairs of states that lie on two sides of a chunk's end."""
-
-    before: AnyArray
-    """(k, d) x"""
-    after: AnyArray
-    """(k, d) y"""
-    inputs: AnyArray | None
-    """(k, p) what led from x to y, or None."""
-    numbers: Int[Array, " k"]
-    """Of which sequence they are."""
-    starts: Int[Array, " k"]
-    """At which row of all states that sequence starts."""
-    steps: Int[Array, " k"]
-    """Which step of the sequence y is."""
+    def values(self) -> AnyArray:
+        """(N, d) the rows."""
 
     @property
-    def rows(self) -> Int[Array, " k"]:
-        """The row of y among all states."""
-        return self.starts + self.steps
+    def inputs(self) -> AnyArray | None:
+        """(N, p) what led to each of them, or None."""
+
+    @property
+    def lengths(self) -> Any:
+        """(S,) how many rows each sequence has."""
+
+    @property
+    def starts(self) -> Any:
+        """(S,) the row at which each sequence starts."""
+
+
+@runtime_checkable
+class Accumulator(Protocol):
+    """Something that is summed over all states, or over all pairs of consecutive states."""
+
+    def add(self, block: Block) -> None:
+        """Take the rows of a block, and the pairs inside it. The block's arrays may be overwritten."""
+
+    def add_cut(self, cut: Cut) -> None:
+        """Take the pairs that lie on two sides of the end of a block."""
+
+    def result(self) -> Any:
+        """The sum. Results of several accumulators must add up with ``+``."""
+
+
+class Total:
+    """Accumulates a function of a block and, where pairs matter, a function of a cut."""
+
+    def __init__(self, of_block: Callable[[Block], Any], of_cut: Callable[[Cut], Any] | None = None):
+        self._of_block, self._of_cut, self._total = of_block, of_cut, None
+
+    def add(self, block: Block) -> None:
+        """Add the function of a block."""
+        self._add(self._of_block(block))
+
+    def add_cut(self, cut: Cut) -> None:
+        """Add the function of a cut."""
+        if self._of_cut is not None:
+            self._add(self._of_cut(cut))
+
+    def _add(self, value: Any) -> None:
+        if self._total is None:
+            self._total = value
+        else:
+            self._total = self._total + value
+
+    def result(self) -> Any:
+        """The sum over all blocks and cuts."""
+        return self._total
+
+
+def accumulate(
+    states: RaggedRows,
+    make: Callable[[], Accumulator],
+    *,
+    inputs: bool = False,
+    pairs: bool = True,
+    projection: Projection | None = None,
+    what: str = "states",
+) -> Any:
+    """Hand all states to accumulators that ``make`` makes, and return the sum of their results.
+
+    ``inputs`` says whether the inputs are needed, ``pairs`` whether pairs of states are. With a ``projection`` the
+    accumulators are handed coordinates instead of states. ``what`` is the title of the progress bar.
+    """
+    inputs = inputs and states.inputs is not None
+    if runs_on_dask(states):
+        return _accumulate_on_dask(states, make, inputs=inputs, pairs=pairs, projection=projection)
+    return _reduce_block(make(), _whole(states), inputs=inputs, projection=projection, what=what)
+
+
+def require_finite(states: RaggedRows, *, inputs: bool) -> None:
+    """Refuse states or inputs that are NaN or infinite, and say where the first one is. Reads everything."""
+    found = accumulate(states, _finder, inputs=inputs, pairs=False, what="search for NaN")
+    if found:
+        raise min(found).error()
+
+
+def _finder() -> Total:
+    return Total(_not_finite)
+
+
+def _not_finite(block: Block) -> list[NotFinite]:
+    found = find_not_finite(block)
+    if found is None:
+        return []
+    return [found]
+
+
+def map_rows(values: AnyArray, function: Callable[[AnyArray], AnyArray], *, width: int, dtype: Any) -> AnyArray:
+    """Apply a function of single states to all of them; it makes rows of ``width`` numbers.
+
+    Of a dask array the result is a dask array. Rows on disk are read in blocks, into a numpy array.
+    """
+    if is_dask(values):
+        return map_chunks(values, function, width=width, dtype=dtype)
+    if not isinstance(values, LazyRows):
+        return function(values)
+    result = np.empty((len(values), width), dtype=dtype)
+    step = block_rows(values[0:1], values.shape[1])
+    for start in range(0, len(values), step):
+        result[start : start + step] = as_numpy(function(values[start : start + step]))
+    return result
+
+
+def rows_of_padded(values: AnyArray, lengths: Int[Array, " s"]) -> AnyArray:
+    """The real steps of padded (S, T, d) values one after the other, without copying them."""
+    if is_contiguous(values) and (lengths == values.shape[1]).all():
+        return values.reshape(-1, values.shape[2])
+    return PaddedRows(values, lengths)
+
+
+def read_unless_dask(rows: AnyArray, inputs: AnyArray | None) -> tuple[AnyArray, AnyArray | None]:
+    """Rows and inputs in memory; where the rows are those of a dask array, both stay as they are."""
+    if is_dask(getattr(rows, "padded", rows)):
+        return rows, inputs
+    if inputs is not None:
+        inputs = inputs[:]
+    return rows[:], inputs
+
+
+def runs_on_dask(states: RaggedRows) -> bool:
+    """Whether Dask reads these states: a dask array, a store at an address, or any store if there is a client."""
+    values = states.values
+    if isinstance(values, PaddedRows):
+        values = values.padded
+    if is_dask(values):
+        return True
+    if isinstance(values, StoredRows):
+        return store.is_url(values.path) or current_client() is not None
+    return store.is_zarr(values) and (store.is_remote(values) or current_client() is not None)
+
+
+# In this process
+
+
+def _whole(states: RaggedRows) -> Block:
+    """All states as one block without cuts."""
+    number = np.arange(len(states.lengths))
+    return Block(
+        values=states.values,
+        inputs=states.inputs,
+        lengths=states.lengths,
+        numbers=number,
+        starts=states.starts,
+        steps=np.zeros_like(number),
+    )
+
+
+def _reduce_block(
+    accumulator: Accumulator, block: Block, *, inputs: bool, projection: Projection | None, what: str = "states"
+) -> Any:
+    """Read a block piece by piece, and hand over each piece and each pair that two pieces separate."""
+    read = float64_blocks(block, inputs=inputs, projection=projection)
+    sequence, last_row = -1, None
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found in the result
+        for piece in progress(read, what=what, unit="block"):
+            if piece.numbers[0] == sequence:  # the piece before ended inside this sequence
+                accumulator.add_cut(_cut_before(piece, last_row))
+            sequence, last_row = piece.numbers[-1], piece.values[-1:] + 0
+            accumulator.add(piece)
+        return accumulator.result()
+
+
+def _cut_before(piece: Block, last_row: AnyArray) -> Cut:
+    """The pair of the row before a piece and its first row, copied since the piece may be overwritten."""
+    inputs = piece.inputs
+    if inputs is not None:
+        inputs = inputs[:1] + 0
+    return Cut(before=last_row, after=piece.values[:1] + 0, inputs=inputs, rows=piece.starts[:1] + piece.steps[:1])
+
+
+# On Dask
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Chunk:
-    """What is known of a chunk before it is read."""
+    """A chunk that a worker will read, and what is known of it before."""
 
     name: str
-    make: Callable[..., Piece]
-    """Makes the piece on a worker, of these arguments, some of which are delayed."""
+    read: Callable[..., Block]
+    """Makes the block on a worker, from these arguments, some of which are delayed."""
     arguments: tuple
-    source: Any
-    """What the user's own tasks give, to find out which of them fails; None where our task reads it."""
-    cut: tuple | None
-    """Fields of the `Cut` between this chunk and the next one, some of which are delayed; None where there is none."""
+    cut: tuple | None = None
+    """Arguments of `_add_cut` for the end of this chunk, some of which are delayed; None if it cuts no sequence."""
 
 
-def is_spread(states: States) -> bool:
-    """Whether sums over these states are Dask's: they are a dask array, at an address, or a store beside a client."""
-    values = _innermost(states.values)
-    if is_dask(values) or (isinstance(values, PaddedRows) and is_dask(values.padded)):
-        return True
-    if isinstance(values, StoredRows):
-        return store.is_url(values.path) or _client() is not None
-    array = values.padded if isinstance(values, PaddedRows) else values
-    return store.is_zarr(array) and (store.is_remote(array) or _client() is not None)
-
-
-def total(
-    states: States, on_piece: Callable[..., Any], on_cut: Callable[..., Any] | None = None, *, shared: tuple = ()
+def _accumulate_on_dask(
+    states: RaggedRows,
+    make: Callable[[], Accumulator],
+    *,
+    inputs: bool,
+    pairs: bool,
+    projection: Projection | None,
 ) -> Any:
-    """The sum of ``on_piece(piece, *shared)`` over all chunks and of ``on_cut(cut, *shared)`` over all cuts."""
-    delayed = _dask().delayed
-    values = states.values
-    mapping = delayed((values.matrix, values.mean) if isinstance(values, MappedRows) else None, traverse=False)
-    held = [delayed(value, traverse=False) for value in shared]
-    chunks = list(_chunks(states))
-    leaves = []
-    for chunk in chunks:
-        leaves.append(delayed(_on_piece)(on_piece, held, mapping, chunk.name, chunk.make, *chunk.arguments))
-        if on_cut is not None and chunk.cut is not None:
-            leaves.append(delayed(_on_cut)(on_cut, held, mapping, chunk.name, *chunk.cut))
-    while len(leaves) > 1:
-        leaves = [delayed(_add)(leaves[i : i + FAN_IN]) for i in range(0, len(leaves), FAN_IN)]
-    return _computed(leaves[0], chunks)
+    make, held = delayed(make), delayed(projection)  # in the graph once, not once for each chunk
+    tasks = []
+    for chunk in _chunks(states, inputs=inputs):
+        tasks.append(delayed(_add_chunk)(make, held, inputs, chunk.name, chunk.read, *chunk.arguments))
+        if pairs and chunk.cut is not None:
+            tasks.append(delayed(_add_cut)(make, held, *chunk.cut))
+    return compute_sum(tasks)
 
 
-def map_rows(array: Any, function: Callable[..., AnyArray], *, width: int, dtype: Any, shared: tuple) -> Any:
-    """A dask array of ``function(block, *shared)``, where the last axis becomes ``width`` wide."""
-    whole = array.rechunk({array.ndim - 1: -1})
-    held = [_dask().delayed(value, traverse=False) for value in shared]  # once in the graph, not once a block
-    return whole.map_blocks(
-        function, *held, dtype=dtype, chunks=(*whole.chunks[:-1], (width,)), meta=np.empty((0,) * array.ndim, dtype)
-    )
-
-
-def _dask() -> Any:
-    try:
-        import dask
-        import dask.array
-    except ImportError as error:
-        raise ImportError("states in chunks and at addresses need dask: pip install 'kann[dask]'") from error
-    return dask
-
-
-def _client() -> Any:
-    """The current Dask client, if this process has one: the one that Dask is set to, or else the default."""
-    distributed, dask = sys.modules.get("distributed"), sys.modules.get("dask")
-    if distributed is None or dask is None:
-        return None
-    chosen = dask.config.get("scheduler", None)
-    try:
-        return chosen if isinstance(chosen, distributed.Client) else distributed.default_client()
-    except ValueError:
-        return None
-
-
-def _add(sums: list) -> Any:
-    with np.errstate(over="ignore", invalid="ignore"):  # looked for once, in the sum of all
-        return reduce(add, sums)
-
-
-def _on_piece(
-    use: Callable[..., Any], shared: list, mapping: tuple | None, name: str, make: Callable[..., Piece], *arguments: Any
-) -> Any:
-    """Run on a worker: the sum over one chunk; whatever is wrong with the chunk is said with its name."""
-    try:
-        piece = make(*arguments)
-        states = piece.states
-        if mapping is not None:
-            rows = MappedRows(states.values, *mapping)
-            states = States(values=rows, lengths=states.lengths, inputs=states.inputs)
-        return use(replace(piece, states=states), *shared)
-    except KannError as error:
-        wrong = _not_finite(make, arguments) or str(error)
-    # Out of the block above: what caused it need not be something that can be sent.
-    raise KannError(f"{name}: {wrong}")
-
-
-def _not_finite(make: Callable[..., Piece], arguments: tuple) -> str:
-    """Where the first NaN or Inf of a chunk is, counted over all chunks; nothing if there is none."""
-    try:
-        _require_finite(make(*arguments))
-    except KannError as error:
-        return str(error)
-    return ""
-
-
-def _require_finite(piece: Piece) -> None:
-    """Say where the first NaN or Inf is, counted over all chunks."""
-    states = piece.states
-    for k, (number, step) in enumerate(zip(piece.numbers.tolist(), piece.steps.tolist(), strict=True)):
-        start = np.array([-step])
-        require_finite(float64_copy(states.values[states.span(k)]), start, what="states", sequence=number)
-        if states.inputs is not None:
-            inputs = float64_copy(states.inputs[states.span(k)])
-            if step == 0:
-                inputs[:1] = 0  # what led to the first state belongs to no pair
-            require_finite(inputs, start, what="inputs", sequence=number)
-
-
-def _on_cut(
-    use: Callable[..., Any],
-    shared: list,
-    mapping: tuple | None,
+def _add_chunk(
+    make: Callable[[], Accumulator],
+    projection: Projection | None,
+    inputs: bool,
     name: str,
+    read: Callable[..., Block],
+    *arguments: Any,
+) -> Any:
+    """Run on a worker: the result for one chunk. An error says which chunk it was."""
+    try:
+        return _reduce_block(make(), read(name, *arguments), inputs=inputs, projection=projection)
+    except KannError as error:
+        message = str(error)
+    # Raised outside of the block above: the cause of an error need not be something that can be sent.
+    raise KannError(f"{name}: {message}")
+
+
+def _add_cut(
+    make: Callable[[], Accumulator],
+    projection: Projection | None,
     before: AnyArray,
     after: AnyArray,
     inputs: AnyArray | None,
-    *places: Int[Array, " k"],
+    rows: Int[Array, " k"],
 ) -> Any:
-    """Run on a worker: the sum over the pairs between the chunk of this name and the next one."""
-    if mapping is not None:
-        before, after = (MappedRows(side, *mapping)[:] for side in (before, after))
-    numbers, starts, steps = places
-    cut = Cut(before=before, after=after, inputs=inputs, numbers=numbers, starts=starts, steps=steps)
-    try:
-        return use(cut, *shared)
-    except KannError as error:
-        wrong = str(error)
-    raise KannError(f"behind {name}: {wrong}")
+    """Run on a worker: the result for the pairs that the end of a chunk separates."""
+    before, after = float64_copy(before), float64_copy(after)
+    if projection is not None:
+        before, after = projection.of(before), projection.of(after)
+    if inputs is not None:
+        inputs = float64_copy(inputs)
+    accumulator = make()
+    with np.errstate(over="ignore", invalid="ignore"):
+        accumulator.add_cut(Cut(before=before, after=after, inputs=inputs, rows=rows))
+        return accumulator.result()
 
 
-def _computed(task: Any, chunks: list[_Chunk]) -> Any:
-    """The result of a task, or an error that names the chunk to blame."""
-    try:
-        with warnings.catch_warnings(), dask_progress(what="chunks"):
-            # It advises to scatter what all tasks share, which dies with its worker; in the graph it is sent again.
-            warnings.filterwarnings("ignore", message="Sending large graph")
-            return task.compute()
-    except (KannError, ImportError):
-        raise
-    except Exception as error:
-        if not type(error).__module__.startswith("distributed"):  # those are about workers, not about chunks
-            _name_unreadable(chunks, error)
-        raise
-
-
-def _name_unreadable(chunks: list[_Chunk], error: Exception) -> None:
-    """Read the chunks again, half of those in question at a time, until the one that fails is found."""
-    dask = _dask()
-    touch = dask.delayed(_touch)
-    while len(chunks) > 1:
-        half = chunks[: len(chunks) // 2]
-        try:
-            dask.compute(*(touch(chunk.source) for chunk in half))
-            chunks = chunks[len(half) :]
-        except Exception:
-            chunks = half
-    try:
-        touch(chunks[0].source).compute()
-    except Exception as found:
-        raise KannError(
-            f"{chunks[0].name} cannot be read ({type(found).__name__}: {found}); see that the workers can reach it, or "
-            "leave it out"
-        ) from error
-
-
-def _touch(_: Any) -> None:
-    """Need a chunk, and do nothing with it."""
-
-
-def _innermost(values: Any) -> Any:
-    return values.source if isinstance(values, MappedRows) else values
-
-
-def _chunks(states: States) -> Iterator[_Chunk]:
-    values, inputs = _innermost(states.values), states.inputs
+def _chunks(states: RaggedRows, *, inputs: bool) -> Iterator[_Chunk]:
+    values, drive = states.values, None
+    if inputs:
+        drive = states.inputs
     if isinstance(values, StoredRows):
-        return _stored(states, values)
+        return _chunks_of_store(states, values)
     if isinstance(values, PaddedRows):
-        return _padded(states, values, inputs.padded if isinstance(inputs, PaddedRows) else inputs)
-    return _ragged(states, _as_dask(values), inputs)
+        return _chunks_of_padded(states, values, drive)
+    return _chunks_of_rows(states, drive)
 
 
 def _as_dask(array: Any, *, chunks: Any = None) -> Any:
-    """A dask array in these chunks, or in its own, whose last axis is whole."""
-    whole = {array.ndim - 1: -1}
-    if not is_dask(array):
-        source = store.ReachableArray(array) if store.is_zarr(array) else array
-        auto = dict.fromkeys(range(array.ndim - 1), "auto")
-        array = _dask().array.from_array(source, chunks=auto | whole)
-    return array.rechunk(whole if chunks is None else dict(enumerate(chunks)) | whole)
+    if store.is_zarr(array):
+        array = store.ReachableArray(array)
+    return as_dask_array(array, chunks=chunks)
 
 
 def _bounds(sizes: tuple[int, ...]) -> list[tuple[int, int, int]]:
-    """(number, start, stop) of each chunk along an axis that is not empty."""
+    """(number, start, stop) of each chunk along an axis, without the empty ones."""
     stops = np.cumsum(sizes).tolist()
     return [(i, stop - size, stop) for i, (size, stop) in enumerate(zip(sizes, stops, strict=True)) if size]
 
 
-def _ragged(states: States, rows: Any, inputs: Any) -> Iterator[_Chunk]:
-    """Chunks of rows of all sequences one after the other, which may end anywhere."""
-    blocks = rows.to_delayed()[:, 0]
-    drives = None if inputs is None else _as_dask(inputs, chunks=rows.chunks[:1]).to_delayed()[:, 0]
-    bounds = _bounds(rows.chunks[0])
-    for (i, start, stop), (following, _, _) in zip(bounds, [*bounds[1:], (-1, 0, 0)], strict=True):
-        first = int(np.searchsorted(states.starts, start, side="right")) - 1
-        last = int(np.searchsorted(states.starts, stop))
-        starts = states.starts[first:last]
-        steps = np.maximum(start - starts, 0)
-        lengths = np.diff(np.append(starts + steps, stop))
-        is_cut = following >= 0 and (last == len(states) or int(states.starts[last]) != stop)
-        ends = slice(-1, None), slice(0, 1)
-        places = np.array([last - 1]), starts[-1:], stop - starts[-1:]
-        drive = None if drives is None else drives[i]
+def _chunks_of_rows(states: RaggedRows, drive: AnyArray | None) -> Iterator[_Chunk]:
+    """Chunks of the rows of all sequences one after the other, which may end anywhere."""
+    array = _as_dask(states.values)
+    blocks, drives = array.to_delayed()[:, 0], None
+    if drive is not None:
+        drives = _as_dask(drive, chunks=array.chunks[:1]).to_delayed()[:, 0]
+    bounds = _bounds(array.chunks[0])
+    for place, (i, start, stop) in enumerate(bounds):
+        at, steps, lengths = pieces(states.starts, start, stop)
+        cut = None
+        ends_inside = at.stop == len(states.lengths) or int(states.starts[at.stop]) != stop
+        if ends_inside and place + 1 < len(bounds):
+            cut = _cut_between(
+                blocks, drives, i, bounds[place + 1][0], (slice(-1, None), slice(0, 1)), np.array([stop])
+            )
         yield _Chunk(
             name=f"chunk {i} of the dask array (rows {start} to {stop - 1})",
-            make=_piece,
-            arguments=(blocks[i], drive, lengths, np.arange(first, last), starts, steps),
-            source=(blocks[i], drive),
-            cut=(*_parted(blocks, drives, i, following, ends), *places) if is_cut else None,
+            read=_read_rows,
+            arguments=(blocks[i], _entry(drives, i), lengths, np.arange(at.start, at.stop), states.starts[at], steps),
+            cut=cut,
         )
 
 
-def _padded(states: States, rows: PaddedRows, inputs: Any) -> Iterator[_Chunk]:
+def _chunks_of_padded(states: RaggedRows, rows: PaddedRows, drive: AnyArray | None) -> Iterator[_Chunk]:
     """Chunks of padded states, which may end at any step. Those that hold padding alone are never read."""
     array = _as_dask(rows.padded)
-    blocks = array.to_delayed()[..., 0]
-    drives = None if inputs is None else _as_dask(inputs, chunks=array.chunks[:2]).to_delayed()[..., 0]
+    blocks, drives = array.to_delayed()[..., 0], None
+    if drive is not None:
+        drives = _as_dask(_padded(drive, like=array), chunks=array.chunks[:2]).to_delayed()[..., 0]
     times = _bounds(array.chunks[1])
     for i, low, high in _bounds(array.chunks[0]):
         lengths, starts = rows.lengths[low:high], states.starts[low:high]
-        for (j, early, late), (following, _, _) in zip(times, [*times[1:], (-1, 0, 0)], strict=True):
+        for place, (j, early, late) in enumerate(times):
             here = np.clip(lengths - early, 0, late - early)
             real, longer = np.flatnonzero(here), np.flatnonzero(lengths > late)
             if not len(real):
                 break
-            ends = (longer, -1), (longer, 0)
-            places = low + longer, starts[longer], np.full(len(longer), late)
-            drive = None if drives is None else drives[i, j]
+            cut = None
+            if len(longer):
+                ends = (longer, -1), (longer, 0)
+                cut = _cut_between(blocks, drives, (i, j), (i, times[place + 1][0]), ends, starts[longer] + late)
             yield _Chunk(
                 name=f"chunk ({i}, {j}) of the dask array (sequences {low} to {high - 1}, steps {early} to {late - 1})",
-                make=_padded_piece,
-                arguments=(blocks[i, j], drive, here, low + real, starts[real], np.full(len(real), early)),
-                source=(blocks[i, j], drive),
-                cut=(*_parted(blocks, drives, (i, j), (i, following), ends), *places) if len(longer) else None,
+                read=_read_padded,
+                arguments=(
+                    blocks[i, j],
+                    _entry(drives, (i, j)),
+                    here,
+                    low + real,
+                    starts[real],
+                    np.full(len(real), early),
+                ),
+                cut=cut,
             )
 
 
-def _parted(blocks: Any, drives: Any, here: Any, there: Any, ends: tuple) -> tuple:
-    """States on both sides of the cut between two blocks, and inputs; ``ends`` are their places in the blocks."""
-    at = _dask().delayed(_at)
-    return at(blocks[here], ends[0]), at(blocks[there], ends[1]), None if drives is None else at(drives[there], ends[1])
+def _padded(drive: AnyArray, *, like: Any) -> AnyArray:
+    """Inputs with the axes (sequence, time, input) of the states ``like``."""
+    if isinstance(drive, PaddedRows):
+        return drive.padded
+    return drive.reshape(*like.shape[:2], drive.shape[1])  # without padding, they are kept as rows
 
 
-def _at(block: AnyArray, places: Any) -> AnyArray:
+def _entry(drives: Any, place: Any) -> Any:
+    if drives is None:
+        return None
+    return drives[place]
+
+
+def _cut_between(blocks: Any, drives: Any, here: Any, there: Any, ends: tuple, rows: Int[Array, " k"]) -> tuple:
+    """Arguments of `_add_cut` for two blocks, of which ``ends`` are the last and the first rows."""
+    take, inputs = delayed(_take), None
+    if drives is not None:
+        inputs = take(drives[there], ends[1])
+    return take(blocks[here], ends[0]), take(blocks[there], ends[1]), inputs, rows
+
+
+def _take(block: AnyArray, places: Any) -> AnyArray:
+    """Run on a worker: some rows of a block."""
     return as_array(block)[places]
 
 
-def _piece(block: AnyArray, drive: AnyArray | None, lengths: Array, *places: Array) -> Piece:
-    inputs = None if drive is None else as_array(drive)
-    return _placed(States(values=as_array(block), lengths=lengths, inputs=inputs), *places)
+def _read_rows(name: str, values: AnyArray, inputs: AnyArray | None, lengths: Array, *places: Array) -> Block:
+    """Run on a worker: a chunk of rows."""
+    if inputs is not None:
+        inputs = as_array(inputs)
+    return _placed(name, as_array(values), inputs, lengths, *places)
 
 
-def _padded_piece(block: AnyArray, drive: AnyArray | None, lengths: Array, *places: Array) -> Piece:
-    """The real steps of a block, where ``lengths`` may be 0 and ``places`` tell of the sequences that have some."""
-    inputs = None if drive is None else PaddedRows(as_array(drive), lengths)
-    values = PaddedRows(as_array(block), lengths)
-    return _placed(States(values=values, lengths=lengths[lengths > 0], inputs=inputs), *places)
+def _read_padded(name: str, values: AnyArray, inputs: AnyArray | None, lengths: Array, *places: Array) -> Block:
+    """Run on a worker: a chunk of padded states. ``lengths`` may be 0; ``places`` tell of the other sequences."""
+    if inputs is not None:
+        inputs = PaddedRows(as_array(inputs), lengths)
+    return _placed(name, PaddedRows(as_array(values), lengths), inputs, lengths[lengths > 0], *places)
 
 
-def _placed(states: States, numbers: Array, starts: Array, steps: Array) -> Piece:
-    return Piece(states=states, numbers=numbers, starts=starts, steps=steps)
+def _placed(
+    name: str, values: AnyArray, inputs: AnyArray | None, lengths: Array, numbers: Array, starts: Array, steps: Array
+) -> Block:
+    return Block(name=name, values=values, inputs=inputs, lengths=lengths, numbers=numbers, starts=starts, steps=steps)
 
 
-def _stored(states: States, rows: StoredRows) -> Iterator[_Chunk]:
-    """Runs of parts of a store, which the workers open themselves. Parts hold whole sequences, so there are no cuts."""
+def _chunks_of_store(states: RaggedRows, rows: StoredRows) -> Iterator[_Chunk]:
+    """Runs of parts of a store, which workers open themselves. Parts hold whole sequences, so none is cut."""
     stops = rows.part_stops
-    path = rows.path if store.is_url(rows.path) else os.path.abspath(rows.path)  # a worker may stand elsewhere
-    bytes_per_row = rows.shape[1] * rows.dtype.itemsize  # of mapped rows, what is read is wider than the states
-    at_least = max(RUN_BYTES // bytes_per_row, RUN_ROWS * states.dim, len(rows) // MOST_RUNS)
-    first = 0
+    path = rows.path
+    if not store.is_url(path):
+        path = os.path.abspath(path)  # a worker's current folder may be another one
+    bytes_per_row = rows.shape[1] * rows.dtype.itemsize
+    min_rows = max(
+        MIN_TASK_BYTES // bytes_per_row, MIN_TASK_ROWS_PER_UNIT * rows.shape[1], len(rows) // MAX_STORE_TASKS
+    )
+    first = start = 0
     while first < len(stops):
-        start = int(stops[first - 1]) if first else 0
-        last = min(int(np.searchsorted(stops, start + at_least)) + 1, len(stops))
-        sequences = slice(*np.searchsorted(states.starts, [start, stops[last - 1]]))
-        numbers, starts = np.arange(len(states))[sequences], states.starts[sequences]
+        last = min(int(np.searchsorted(stops, start + min_rows)) + 1, len(stops))
+        stop = int(stops[last - 1])
+        at = slice(*np.searchsorted(states.starts, [start, stop]))
+        numbers, starts = np.arange(at.start, at.stop), states.starts[at]
         yield _Chunk(
             name=f"parts {first} to {last - 1} of {rows.path}",
-            make=_stored_piece,
-            arguments=(path, slice(first, last), states.lengths[sequences], numbers, starts, np.zeros_like(starts)),
-            source=None,
-            cut=None,
+            read=_read_parts,
+            arguments=(path, slice(first, last), states.lengths[at], numbers, starts, np.zeros_like(starts)),
         )
-        first = last
+        first, start = last, stop
 
 
-def _stored_piece(path: str, parts: slice, expected: Int[Array, " k"], *places: Array) -> Piece:
+def _read_parts(name: str, path: str, parts: slice, expected: Int[Array, " k"], *places: Array) -> Block:
     """Run on a worker: open some parts of a store."""
     try:
         if not store.is_url(path) and not os.path.exists(path):
@@ -396,4 +443,4 @@ def _stored_piece(path: str, parts: slice, expected: Int[Array, " k"], *places: 
         raise KannError("a worker finds no states there; pass an address that every worker can reach") from error
     if lengths is None or not np.array_equal(lengths, expected):
         raise KannError("a worker finds other states there; pass an address that means the same to every worker")
-    return _placed(States(values=values, lengths=lengths, inputs=inputs), *places)
+    return _placed(name, values, inputs, lengths, *places)

@@ -1,12 +1,14 @@
-"""Rows that are read or computed when they are sliced, in place of an array that would not fit."""
+"""Rows that are read when they are sliced, and ways to cut rows into ranges."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kann.backends.arrays import as_array, as_numpy, float64_copy, is_contiguous, namespace, runs
-from kann.typing import AnyArray, Array, Int
+from kann.backends.arrays import as_array, as_numpy, is_contiguous, namespace, run_indices, to_device_of
+from kann.typing import AnyArray, Array, Float, Int
 
 
 class LazyRows(ABC):
@@ -33,7 +35,9 @@ class LazyRows(ABC):
         if not len(places):
             return self.read(0, 0)
         rows = namespace(self.read(0, 0)).concat([self.read(int(place), int(place) + 1) for place in places])
-        return rows[0] if np.ndim(key) == 0 else rows
+        if np.ndim(key) == 0:
+            return rows[0]
+        return rows
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.asarray(as_numpy(self[:]), dtype=dtype)
@@ -48,43 +52,62 @@ class PaddedRows(LazyRows):
         self._starts = self._stops - lengths
         self.shape = (int(self._stops[-1]), int(values.shape[2]))
         self.dtype = values.dtype
-        self._flat = values.reshape(-1, values.shape[2]) if is_contiguous(values) else None
+        self._flat = None
+        if is_contiguous(values):
+            self._flat = values.reshape(-1, values.shape[2])
 
     def read(self, start: int, stop: int) -> AnyArray:
         """Rows of the sequences that ``start:stop`` touches."""
         if start == stop:
-            # Nothing is read for it: a tensor says by itself where it is, anything else is numpy's once it is read.
-            is_tensor = namespace(self.padded) is not namespace(np.empty(0))
-            return self.padded[:1, 0][:0] if is_tensor else np.empty((0, self.shape[1]), dtype=self.dtype)
+            return self._no_rows()
         first, last = np.searchsorted(self._stops, [start, stop - 1], side="right").tolist()
         sequences = np.arange(first, last + 1)
         begin = np.maximum(start - self._starts[sequences], 0)
         lengths = np.minimum(stop - self._starts[sequences], self.lengths[sequences]) - begin
         if self._flat is not None:
-            return self._flat[runs(sequences * self.padded.shape[1] + begin, lengths, self._flat)]
-        # Cut the box around the wanted rows first: of values on disk, that is what gets read.
+            return self._flat[run_indices(sequences * self.padded.shape[1] + begin, lengths, self._flat)]
+        # Cut the box around the wanted rows first: of values on disk, only that box is read.
         early, late = int(begin[lengths > 0].min()), int((begin + lengths).max())
         box = as_array(self.padded[first : last + 1, early:late])
         flat = box.reshape(-1, box.shape[2])
-        return flat[runs((sequences - first) * (late - early) + begin - early, lengths, flat)]
+        return flat[run_indices((sequences - first) * (late - early) + begin - early, lengths, flat)]
+
+    def _no_rows(self) -> AnyArray:
+        """No rows at all, of the right kind and on the right device; nothing is read for it."""
+        if namespace(self.padded) is namespace(np.empty(0)):
+            return np.empty((0, self.shape[1]), dtype=self.dtype)
+        return self.padded[:1, 0][:0]
 
 
-class MappedRows(LazyRows):
-    """(rows − mean) @ matrix in float64."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Projection:
+    """Coordinates (h − mean) @ matrix, to be computed as the states h are read."""
 
-    def __init__(self, values: AnyArray, matrix: Array, mean: Array):
-        self.source, self.matrix, self.mean = values, matrix, mean
-        self.shape = (int(values.shape[0]), matrix.shape[1])
-        self.dtype = matrix.dtype
+    matrix: Float[Array, "d r"]
+    mean: Float[Array, " d"]
 
-    def read(self, start: int, stop: int) -> AnyArray:
-        """The mapped rows, on the device where the values are."""
-        rows = float64_copy(self.source[start:stop])
-        matrix, mean = (namespace(rows).asarray(part, device=rows.device) for part in (self.matrix, self.mean))
-        rows -= mean
-        return rows @ matrix
+    def of(self, rows: AnyArray) -> AnyArray:
+        """The coordinates of float64 rows, which are overwritten."""
+        rows -= to_device_of(rows, self.mean)
+        return rows @ to_device_of(rows, self.matrix)
 
 
-def read_width(values: AnyArray) -> int:
-    """How many numbers are read for each row: of mapped rows, those of their source."""
-    return int(values.source.shape[1] if isinstance(values, MappedRows) else values.shape[1])
+def sequence_ranges(lengths: Int[Array, " s"], max_rows: int) -> Iterator[tuple[int, int]]:
+    """Ranges ``(first, last)`` of sequences with at most ``max_rows`` rows together, or of one longer sequence."""
+    stops = np.cumsum(lengths)
+    first = 0
+    while first < len(lengths):
+        start = int(stops[first] - lengths[first])
+        last = int(np.searchsorted(stops, start + max_rows, side="right"))
+        last = max(last, first + 1)
+        yield first, last
+        first = last
+
+
+def row_ranges(lengths: Int[Array, " s"], max_rows: int) -> Iterator[tuple[int, int]]:
+    """Ranges ``(start, stop)`` of at most ``max_rows`` rows; only a sequence longer than that is cut."""
+    stops = np.cumsum(lengths)
+    for first, last in sequence_ranges(lengths, max_rows):
+        start, end = int(stops[first] - lengths[first]), int(stops[last - 1])
+        for low in range(start, end, max_rows):
+            yield low, min(low + max_rows, end)

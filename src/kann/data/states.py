@@ -10,10 +10,11 @@ from typing import Any, overload
 import numpy as np
 
 from kann import notebook
-from kann.backends.arrays import as_array, as_numpy, block_rows, is_dask, namespace, require_float
+from kann.backends.arrays import as_array, as_array_or_dask, as_numpy, block_rows, namespace, require_float
 from kann.data import store
 from kann.data.files import read_npz, replacing
-from kann.data.rows import PaddedRows, read_width
+from kann.data.reduction import read_unless_dask, rows_of_padded
+from kann.data.rows import row_ranges, sequence_ranges
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Int, Shaped
 
@@ -65,11 +66,9 @@ class States:
 
         Without ``lengths`` every step counts. ``inputs`` are (S, T, p). Dask arrays stay as lazy as they are.
         """
-        values = lazy_or_array(values)
+        values = as_array_or_dask(values)
         rows, counts = padded_rows(values, lengths)
-        drive = None if inputs is None else input_rows(inputs, values, lengths)
-        if not is_dask(values):
-            rows, drive = rows[:], None if drive is None else drive[:]
+        rows, drive = read_unless_dask(rows, input_rows(inputs, values, lengths))
         return States(values=rows, lengths=counts, inputs=drive)
 
     @staticmethod
@@ -98,11 +97,12 @@ class States:
         """
         if not store.is_url(path) and not Path(path).exists():
             raise FileNotFoundError(f"no states at {path}")
-        is_numpy = not store.is_url(path) and Path(path).suffix in NUMPY_FILES
-        values, lengths, inputs = _read_numpy(Path(path)) if is_numpy else store.read(path)
+        if not store.is_url(path) and Path(path).suffix in NUMPY_FILES:
+            values, lengths, inputs = _read_numpy(Path(path))
+        else:
+            values, lengths, inputs = store.read(path)
         rows, counts = any_rows(values, lengths)
-        drive = None if inputs is None else input_rows(inputs, values, lengths)
-        return States(values=rows, lengths=counts, inputs=drive)
+        return States(values=rows, lengths=counts, inputs=input_rows(inputs, values, lengths))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a zarr store in chunks that end where sequences end; replaces a store that stands there."""
@@ -114,10 +114,9 @@ class States:
             raise KannError(f"{path} would be read as a numpy file; pass a name such as {Path(path).stem}.zarr")
         store.require_replaceable(path)
         with replacing(path) as temporary, store.Writer(temporary) as writer:
-            for first, last in self.groups():
-                rows = slice(int(self.starts[first]), int(self.starts[last - 1] + self.lengths[last - 1]))
-                inputs = None if self.inputs is None else self.inputs[rows]
-                writer.append(self.values[rows], self.lengths[first:last], inputs)
+            for first, last in sequence_ranges(self.lengths, self._rows_at_a_time()):
+                rows = slice(self.span(first).start, self.span(last - 1).stop)
+                writer.append(self.values[rows], self.lengths[first:last], self.inputs_at(rows))
 
     @property
     def dim(self) -> int:
@@ -128,9 +127,10 @@ class States:
         return len(self.lengths)
 
     def __repr__(self) -> str:
-        low, high = self.lengths.min(), self.lengths.max()
-        steps = f"{low}" if low == high else f"{low} to {high}"
-        driven = "" if self.inputs is None else f", {self.inputs.shape[1]} inputs"
+        steps = " to ".join(map(str, np.unique([self.lengths.min(), self.lengths.max()])))
+        driven = ""
+        if self.inputs is not None:
+            driven = f", {self.inputs.shape[1]} inputs"
         kind = str(self.values.dtype).removeprefix("torch.")
         return f"States({len(self)} sequences of {steps} steps, {self.dim} units{driven}, {kind})"
 
@@ -145,14 +145,22 @@ class States:
     def __getitem__(self, key: Any) -> Any:
         """One sequence as a (T_i, d) array, or a slice of the sequences as `States`."""
         if isinstance(key, slice):
-            chosen = range(len(self))[key]
-            inputs = None if self.inputs is None else [self.inputs[self.span(i)] for i in chosen]
-            return States.from_sequences([self.values[self.span(i)] for i in chosen], inputs=inputs)
+            spans = [self.span(i) for i in range(len(self))[key]]
+            inputs = None
+            if self.inputs is not None:
+                inputs = [self.inputs[span] for span in spans]
+            return States.from_sequences([self.values[span] for span in spans], inputs=inputs)
         return as_numpy(self.values[self.span(range(len(self))[key])])
 
     def span(self, i: Any) -> slice:
         """The rows of sequence ``i`` in ``values`` and ``inputs``."""
         return slice(int(self.starts[i]), int(self.starts[i] + self.lengths[i]))
+
+    def inputs_at(self, rows: Any) -> AnyArray | None:
+        """What the network read to reach the states in these rows; None if inputs were not recorded."""
+        if self.inputs is None:
+            return None
+        return self.inputs[rows]
 
     def __iter__(self) -> Iterator[Array]:
         return (self[i] for i in range(len(self)))
@@ -173,28 +181,13 @@ class States:
         has_next = ~np.append(is_first[1:], True)
         return values[has_next], values[~is_first]
 
-    def _max_rows(self) -> int:
-        """How many rows to hold at a time."""
-        return block_rows(self.values[0:1], read_width(self.values))
-
-    def groups(self, max_rows: int | None = None) -> Iterator[tuple[int, int]]:
-        """Ranges ``(first, last)`` of sequences of at most ``max_rows`` states together, or of one longer sequence."""
-        max_rows = max_rows or self._max_rows()
-        stops = self.starts + self.lengths
-        first = 0
-        while first < len(self):
-            last = int(np.searchsorted(stops, self.starts[first] + max_rows, side="right"))
-            last = max(last, first + 1)
-            yield first, last
-            first = last
+    def _rows_at_a_time(self) -> int:
+        """How many rows to hold in memory at a time."""
+        return block_rows(self.values[0:1], self.dim)
 
     def ranges(self, max_rows: int | None = None) -> Iterator[tuple[int, int]]:
         """Ranges ``(start, stop)`` of at most ``max_rows`` rows; only a sequence longer than that is cut."""
-        max_rows = max_rows or self._max_rows()
-        for first, last in self.groups(max_rows):
-            low, high = int(self.starts[first]), int(self.starts[last - 1] + self.lengths[last - 1])
-            for start in range(low, high, max_rows):
-                yield start, min(start + max_rows, high)
+        return row_ranges(self.lengths, max_rows or self._rows_at_a_time())
 
 
 def as_states(data: Any, lengths: Any = None) -> States:
@@ -212,7 +205,7 @@ def as_states(data: Any, lengths: Any = None) -> States:
         if isinstance(data, list | tuple):
             return States.from_sequences(data)
         return data if isinstance(data, States) else States.open(data)
-    array = lazy_or_array(data)
+    array = as_array_or_dask(data)
     if not array.ndim:
         raise KannError(
             f"{type(data).__name__} holds no states; pass States, an array (sequences, steps, units), a list of "
@@ -227,32 +220,26 @@ def as_states(data: Any, lengths: Any = None) -> States:
     return States(values=rows, lengths=counts)
 
 
-def lazy_or_array(values: AnyArray) -> AnyArray:
-    """A dask array whose shape is known, as it is; anything else as a numpy array or torch tensor."""
-    if not is_dask(values):
-        return as_array(values)
-    if any(size != size for size in values.shape):
-        raise KannError("the dask array does not know its shape; call its compute_chunk_sizes() first")
-    return values
-
-
 def any_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Array, " s"]]:
     """Rows and lengths of padded (S, T, d) values, of (N, d) rows with lengths, or of a single (T, d) sequence."""
-    if values.ndim == 2:
-        return values, np.array([values.shape[0]]) if lengths is None else _checked_lengths(lengths)
-    return padded_rows(values, lengths)
+    if values.ndim != 2:
+        return padded_rows(values, lengths)
+    if lengths is None:
+        lengths = np.array([values.shape[0]])
+    return values, _checked_lengths(lengths)
 
 
 def input_rows(inputs: AnyArray, values: AnyArray, lengths: Any) -> AnyArray:
-    """Rows of inputs that have the layout of ``values``."""
-    inputs = inputs if hasattr(inputs, "ndim") else as_array(inputs)
+    """Rows of inputs that have the layout of ``values``; None if there are none."""
+    if inputs is None:
+        return None
+    if not hasattr(inputs, "ndim"):
+        inputs = as_array(inputs)
     if tuple(inputs.shape[:-1]) != tuple(values.shape[:-1]):
         raise KannError(
             f"inputs of shape {tuple(inputs.shape)} do not line up with states of shape {tuple(values.shape)}; "
             "pass one row of inputs for each state"
         )
-    if is_dask(values) and values.ndim == 3 and lengths is None:  # padded they stay, as the states do
-        lengths = np.full(*values.shape[:2])
     return any_rows(inputs, lengths)[0]
 
 
@@ -266,33 +253,13 @@ def padded_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Ar
         raise KannError(f"states of shape {tuple(values.shape)} are empty; pass at least one sequence, step and unit")
     if lengths is None:
         lengths = np.full(sequences, steps)
-        in_memory = hasattr(values, "reshape") and not is_dask(values)
-        return values.reshape(-1, values.shape[2]) if in_memory else PaddedRows(values, lengths), lengths
     lengths = _checked_lengths(lengths)
     if lengths.shape != (sequences,) or lengths.max() > steps:
         raise KannError(
             f"{len(lengths)} lengths up to {lengths.max()} do not fit states of shape {tuple(values.shape)}; "
             f"pass {sequences} lengths of at most {steps}"
         )
-    return PaddedRows(values, lengths), lengths
-
-
-def require_finite(values: AnyArray, starts: Int[Array, " s"], *, what: str, row: int = 0, sequence: int = 0) -> None:
-    """Refuse NaN and Inf, and say where the first one is.
-
-    ``values`` are the rows from ``row`` on of sequences that start at ``starts``, of which the first is number
-    ``sequence``.
-    """
-    xp = namespace(values)
-    if bool(xp.isfinite(xp.sum(values))) or bool(xp.all(xp.isfinite(values))):
-        return
-    bad, unit = (int(place) for place in np.argwhere(~np.isfinite(as_numpy(values)))[0])
-    inside = int(np.searchsorted(starts, row + bad, side="right")) - 1
-    step = row + bad - int(starts[inside])
-    raise KannError(
-        f"{what} hold {float(values[bad, unit])} at sequence {sequence + inside}, step {step}, unit {unit}; leave "
-        "that sequence out, or find out why the network diverged there"
-    )
+    return rows_of_padded(values, lengths), lengths
 
 
 def _checked_lengths(lengths: Any) -> Int[Array, " s"]:

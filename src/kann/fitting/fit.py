@@ -6,32 +6,62 @@ from typing import Any
 import numpy as np
 
 from kann.backends.arrays import as_numpy, namespace
-from kann.data.moments import Moments, centre_in_place, in_basis, require_pairs, state_moments
-from kann.data.rows import MappedRows
+from kann.data.moments import Moments, StateGram, centre_in_place, moments_of, state_gram
+from kann.data.rows import Projection
 from kann.data.states import States, as_states
 from kann.errors import KannError
-from kann.fitting.basis import DATA_BASES, GRAM_NOISE, Basis, Scatter, choose, require_known, scatter
+from kann.fitting.basis import (
+    GRAM_NOISE,
+    Basis,
+    BasisKind,
+    StateSVD,
+    choose_basis,
+    parse_basis,
+    svd_from_coordinates,
+    svd_from_gram,
+)
 from kann.fitting.koopman import Koopman
+from kann.fitting.rank import Rank, parse_rank
 from kann.fitting.regression import regress
 from kann.fitting.spectrum import decompose, residuals
 from kann.typing import AnyArray, Array, Float
 
-EXACT = 1e-10
-"""Relative error of C that is tolerated from the rounding of the Gram, ε·(σ₁/σᵣ)², before the states are read again."""
+GRAM_TOLERANCE = 1e-10
+"""Relative error of C that the rounding of the Gram matrix, ε·(σ₁/σᵣ)², may cause before the states are read again."""
 
-WIDE = 1024
+TWO_READINGS_FROM = 1024
 """From so many units on, a rank of at most a quarter of them is fitted in two readings: HᵀH alone, then pairs in the
 basis. That is half the work of multiplying pairs of whole states, with two d × d matrices at a time instead of five."""
 
+EPS = float(np.finfo(np.float64).eps)
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Coordinates:
-    """How the rows a of which there are moments relate to states: h − mean = (a − shift) @ back."""
+class _Request:
+    """What is to be fitted."""
 
-    shift: Float[Array, " k"]
-    """Zero unless a mean is to be taken off."""
-    back: Float[Array, "k d"] | None = None
-    """None where the rows are the states themselves."""
+    rank: Rank
+    kind: BasisKind
+    driven: bool
+    exact: bool
+    """Whether states are read again where the Gram matrix is too coarse; a ridge covers what it gets wrong."""
+
+    @property
+    def largest(self) -> int | None:
+        """How many of the largest singular vectors suffice; None for all of them."""
+        if self.kind.is_from_data:
+            return self.rank.count
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _PairsInBasis:
+    """A basis, and moments of the pairs in coordinates along it."""
+
+    basis: Basis
+    moments: Moments
+    shift: Float[Array, " r"]
+    """What is still to be taken off the coordinates; zero unless the moments are not yet about the mean."""
 
 
 def fit(
@@ -58,8 +88,8 @@ def fit(
         there but the small eigenproblem. Dask arrays and stores at an address (``s3://…``) are read in chunks by Dask,
         on the current client or in this process.
     rank
-        How many basis directions to keep: a whole number, a share of explained variance such as ``0.99``, or None for
-        every direction that the data resolve.
+        How many basis directions to keep: a whole number, a fraction of explained variance such as ``0.99``, or None
+        for every direction that the data resolve.
     basis
         ``"svd"`` (the paper's), ``"pca"`` (the same about the mean), ``"fourier"`` (which looks at no data), or an
         orthonormal (d, r) array.
@@ -71,26 +101,25 @@ def fit(
     ridge
         Adds ridge·(|C|² + |D|²) to the sum of squares over all pairs.
     """
-    require_known(basis)
+    request = _Request(rank=parse_rank(rank), kind=parse_basis(basis), driven=driven, exact=not ridge)
     if not ridge >= 0:
         raise KannError(f"ridge={ridge} would reward large operators; pass ridge>=0")
     source = _source(data, lengths, driven=driven)
-    if isinstance(source, States) and _is_wide(source, rank, basis):
-        chosen, pairs, shift = _in_two_readings(source, rank=rank, basis=basis, driven=driven, exact=not ridge)
+    if isinstance(source, States) and _is_wide(source, request):
+        pairs = _in_two_readings(source, request)
     else:
-        chosen, pairs, shift = _from_pairs(source, rank=rank, basis=basis, driven=driven, exact=not ridge)
-    step = regress(pairs, shift, driven=driven, ridge=ridge)
-    near = source.sum_h if isinstance(source, Moments) else source.values[:0]
-    spectrum = decompose(step.matrix, near=near)
+        pairs = _in_one_reading(source, request)
+    step = regress(pairs.moments, pairs.shift, driven=driven, ridge=ridge)
+    spectrum = decompose(step.matrix, device_of=_sample(source))
     return Koopman(
         matrix=step.matrix,
-        basis=chosen.vectors,
-        mean=chosen.mean,
-        explained=chosen.explained,
+        basis=pairs.basis.vectors,
+        mean=pairs.basis.mean,
+        explained=pairs.basis.explained,
         eigenvalues=spectrum.eigenvalues,
         right=spectrum.right,
         left=spectrum.left,
-        residuals=residuals(spectrum.right, step.error, step.energy),
+        residuals=residuals(spectrum.right, step.residual_gram, step.state_gram),
         condition=spectrum.condition,
         drive=step.drive,
         offset=step.offset,
@@ -99,123 +128,117 @@ def fit(
 
 def _source(data: States | Moments | AnyArray, lengths: Any, *, driven: bool) -> States | Moments:
     """What the user passed, as states that can be read more than once, or as moments."""
-    if isinstance(data, States | Moments) and lengths is not None:
-        raise KannError("lengths are for arrays; States and Moments know theirs")
-    source = data if isinstance(data, Moments) else as_states(data, lengths)
-    has_inputs = source.inputs is not None if isinstance(source, States) else source.input_dim
+    if isinstance(data, Moments):
+        if lengths is not None:
+            raise KannError("lengths are for arrays; States and Moments know theirs")
+        source, has_inputs = data, data.input_dim > 0
+    else:
+        source = as_states(data, lengths)
+        has_inputs = source.inputs is not None
     if driven and not has_inputs:
         raise KannError("driven=True needs the inputs that drove the states; pass States with inputs")
     return source
 
 
-def _whole(rank: Any) -> int | None:
-    """A rank that is a number of directions, or None."""
-    return int(rank) if isinstance(rank, int | np.integer) and not isinstance(rank, bool) and rank > 0 else None
+def _sample(source: States | Moments) -> AnyArray:
+    """An array on the device where the data are."""
+    if isinstance(source, Moments):
+        return source.sum_h
+    return source.values[:0]
 
 
-def _is_wide(states: States, rank: Any, basis: str | AnyArray) -> bool:
-    whole = _whole(rank)
-    chosen_by_data = isinstance(basis, str) and basis in DATA_BASES
-    return chosen_by_data and whole is not None and states.dim >= max(WIDE, 4 * whole)
+def _is_wide(states: States, request: _Request) -> bool:
+    """Whether two readings are cheaper than one: many units, of which few directions are wanted."""
+    return request.largest is not None and states.dim >= max(TWO_READINGS_FROM, 4 * request.largest)
 
 
-def _in_two_readings(
-    states: States, *, rank: Any, basis: str | AnyArray, driven: bool, exact: bool
-) -> tuple[Basis, Moments, Float[Array, " r"]]:
+def _in_two_readings(states: States, request: _Request) -> _PairsInBasis:
     """The basis from HᵀH alone, then moments of the pairs in it: products of d × r, where others are of d × d."""
-    found, mean, size, rounding = _scatter_of(states, rank, basis)
-    if exact and _blurred(found, rank, size=size, rounding=rounding):
-        return _from_pairs(states, rank=rank, basis=basis, driven=driven, exact=True)
-    chosen = choose(basis, rank, found, mean)
-    pairs = _mapped_moments(states, chosen.vectors, mean, driven=driven)
-    pairs.rounding = rounding
-    return chosen, pairs, np.zeros(len(chosen.explained))
+    svd, mean, norm, rounding = _svd_in_place(states, request)
+    if request.exact and _gram_is_too_coarse(svd, request.rank, norm=norm, rounding=rounding):
+        return _in_one_reading(states, request)
+    basis = choose_basis(request.kind, request.rank, svd, mean)
+    moments = moments_of(states, inputs=request.driven, projection=Projection(matrix=basis.vectors, mean=mean)).numpy()
+    return _PairsInBasis(basis=basis, moments=moments, shift=np.zeros(len(basis.explained)))
 
 
-def _scatter_of(states: States, rank: Any, basis: str | AnyArray) -> tuple[Scatter, Float[Array, " d"], float, float]:
-    """Where the states lie, about which mean, how large and how coarse they are. What is d × d is gone afterwards."""
-    energy = state_moments(states)
-    require_pairs(energy)
-    mean, size = _mean(energy, basis), _size(energy)
-    gram = centre_in_place(energy.hh, energy.sum_h, energy.states) if mean.any() else energy.hh
-    found = scatter(gram, size=size, rounding=energy.rounding, largest=_whole(rank))
-    return found, mean, size, energy.rounding
+def _svd_in_place(states: States, request: _Request) -> tuple[StateSVD, Float[Array, " d"], float, float]:
+    """SVD, mean, norm and rounding of the states. The d × d matrices it needs are freed when it returns."""
+    if states.values.shape[0] == len(states):
+        Moments(sequences=len(states), states=len(states)).require_pairs()
+    found = state_gram(states)
+    mean, norm = _mean(found, request.kind), _norm(found)
+    gram = found.hh
+    if mean.any():
+        gram = centre_in_place(gram, found.sum_h, found.states)
+    svd = svd_from_gram(gram, norm=norm, rounding=found.rounding, largest=request.largest)
+    return svd, mean, norm, found.rounding
 
 
-def _from_pairs(
-    source: States | Moments, *, rank: Any, basis: str | AnyArray, driven: bool, exact: bool
-) -> tuple[Basis, Moments, Float[Array, " r"]]:
-    """Basis and pairs from one set of moments. Where these are blurred and ``exact`` is True, states are read again.
-
-    Returns the basis, moments of the pairs in coordinates along it, and what is to be taken off those.
-    """
-    moments = source if isinstance(source, Moments) else Moments.of(source, inputs=driven)
-    require_pairs(moments)
-    mean, size = _mean(moments, basis), _size(moments)
-    gram = _gram(moments, mean)
-    by_data = isinstance(basis, str) and basis in DATA_BASES
-    found = scatter(gram, size=size, rounding=moments.rounding, largest=_whole(rank) if by_data else None)
-    at = Coordinates(shift=mean)
-    if isinstance(source, States) and exact and _blurred(found, rank, size=size, rounding=moments.rounding):
-        if len(found.values) < len(mean):
-            found = scatter(gram, size=size, rounding=moments.rounding)
-        moments, at, found = _sharpen(source, found, mean, size=size, driven=driven)
-    chosen = choose(basis, rank, found, mean)
-    to_basis = chosen.vectors if at.back is None else at.back @ chosen.vectors
-    return chosen, in_basis(moments, to_basis), at.shift @ to_basis
+def _in_one_reading(source: States | Moments, request: _Request) -> _PairsInBasis:
+    """Basis and pairs from one set of moments. Where these are too coarse, states are read again."""
+    moments = source
+    if isinstance(moments, States):
+        moments = moments_of(moments, inputs=request.driven)
+    moments.require_pairs()
+    mean, norm = _mean(moments, request.kind), _norm(moments)
+    gram = moments.hh
+    if mean.any():
+        gram = centre_in_place(gram + 0, moments.sum_h, moments.states)
+    svd = svd_from_gram(gram, norm=norm, rounding=moments.rounding, largest=request.largest)
+    is_too_coarse = request.exact and _gram_is_too_coarse(svd, request.rank, norm=norm, rounding=moments.rounding)
+    if is_too_coarse and isinstance(source, States):
+        return _in_orthonormal_coordinates(source, request, gram, mean, norm=norm)
+    basis = choose_basis(request.kind, request.rank, svd, mean)
+    return _PairsInBasis(basis=basis, moments=moments.in_basis(basis.vectors), shift=mean @ basis.vectors)
 
 
-def _mean(moments: Moments, basis: str | AnyArray) -> Float[Array, " d"]:
+def _mean(moments: Moments | StateGram, kind: BasisKind) -> Float[Array, " d"]:
     """What is taken off a state before it is projected."""
-    is_pca = isinstance(basis, str) and basis == "pca"
-    return as_numpy(moments.sum_h) / moments.states if is_pca else np.zeros(moments.dim)
+    total = as_numpy(moments.sum_h)
+    if kind.is_centred:
+        return total / moments.states
+    return np.zeros_like(total)
 
 
-def _size(moments: Moments) -> float:
+def _norm(moments: Moments | StateGram) -> float:
     """|H|, the root of the sum of all squares."""
     return float(namespace(moments.hh).trace(moments.hh)) ** 0.5
 
 
-def _gram(moments: Moments, mean: Float[Array, " d"]) -> AnyArray:
-    """Products of all states, about their mean where one is taken off, where the moments are."""
-    return centre_in_place(moments.hh + 0, moments.sum_h, moments.states) if mean.any() else moments.hh
-
-
-def _mapped_moments(states: States, matrix: Float[Array, "d r"], mean: Float[Array, " d"], *, driven: bool) -> Moments:
-    """Moments of the rows (h − mean) @ matrix, which are computed as the states are read."""
-    rows = MappedRows(states.values, matrix, mean)
-    return Moments.of(States(values=rows, lengths=states.lengths, inputs=states.inputs), inputs=driven).numpy()
-
-
-def _blurred(found: Scatter, rank: Any, *, size: float, rounding: float) -> bool:
-    """Whether float64 states have directions that their Gram cannot give to `EXACT`.
+def _gram_is_too_coarse(svd: StateSVD, rank: Rank, *, norm: float, rounding: float) -> bool:
+    """Whether float64 states have directions that their Gram matrix cannot give to `GRAM_TOLERANCE`.
 
     States of lower precision never do: their own rounding changes C by ε₃₂·σ₁/σᵣ, which is above ε₆₄·(σ₁/σᵣ)² as far
     down as they resolve anything.
     """
-    eps = np.finfo(np.float64).eps
-    if rounding > eps:
+    if rounding > EPS:
         return False
-    needed = int(rank) if isinstance(rank, int | np.integer) else len(found.values)
-    smallest = found.values[min(needed, len(found.values)) - 1]
-    return bool(eps * size**2 > EXACT * smallest**2)
+    needed = min(rank.count or len(svd.values), len(svd.values))
+    smallest = svd.values[needed - 1]
+    return bool(EPS * norm**2 > GRAM_TOLERANCE * smallest**2)
 
 
-def _sharpen(
-    states: States, found: Scatter, mean: Float[Array, " d"], *, size: float, driven: bool
-) -> tuple[Moments, Coordinates, Scatter]:
-    """Moments in coordinates in which the states are nearly orthonormal, where a Gram is as exact as a QR factor.
+def _in_orthonormal_coordinates(
+    states: States, request: _Request, gram: AnyArray, mean: Float[Array, " d"], *, norm: float
+) -> _PairsInBasis:
+    """Basis and pairs from coordinates in which the states are nearly orthonormal.
 
-    This is QR by Cholesky: one reading of the states gives coordinates good to σ/σ₁ ≈ 1e-7, the next one to 1e-14. A
-    Householder QR of all pairs would do it in one reading, at some twenty times the cost of these products.
+    A Gram matrix there is as exact as a QR factor. This is QR by Cholesky: one reading of the states gives coordinates
+    good to σ/σ₁ ≈ 1e-7, the next one to 1e-14. A Householder QR of all pairs would do it in one reading, at some
+    twenty times the cost of these products.
     """
-    eps = np.finfo(np.float64).eps
+    svd = svd_from_gram(gram, norm=norm, rounding=EPS)
     for reading in (1, 2):
-        floor = np.sqrt(GRAM_NOISE) ** reading * found.values[0]
-        width = np.maximum(found.values, floor)
-        moments = _mapped_moments(states, found.vectors / width, mean, driven=driven)
-        at = Coordinates(back=width[:, None] * found.vectors.T, shift=np.zeros(len(width)))
-        found = scatter(moments.hh, size=size, rounding=eps, map_back=at.back)
-        if not found.resolved or eps * floor**2 < EXACT * found.values[found.resolved - 1] ** 2:
+        floor = np.sqrt(GRAM_NOISE) ** reading * svd.values[0]
+        width = np.maximum(svd.values, floor)
+        back = width[:, None] * svd.vectors.T  # from coordinates to states
+        projection = Projection(matrix=svd.vectors / width, mean=mean)
+        moments = moments_of(states, inputs=request.driven, projection=projection).numpy()
+        svd = svd_from_coordinates(moments.hh, back=back, norm=norm, rounding=EPS)
+        if not svd.resolved or EPS * floor**2 < GRAM_TOLERANCE * svd.values[svd.resolved - 1] ** 2:
             break
-    return moments, at, found
+    basis = choose_basis(request.kind, request.rank, svd, mean)
+    return _PairsInBasis(
+        basis=basis, moments=moments.in_basis(back @ basis.vectors), shift=np.zeros(len(basis.explained))
+    )

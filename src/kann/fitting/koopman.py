@@ -31,7 +31,7 @@ class Koopman:
     mean: Float[Array, " d"]
     """What is taken off a state first; zero unless the basis is PCA."""
     explained: Float[Array, " r"]
-    """Share of the states' energy Σ|h − mean|² in each basis direction."""
+    """Fraction of the states' energy Σ|h − mean|² in each basis direction."""
     eigenvalues: Complex[Array, " r"]
     """λ, by decreasing modulus, conjugate pairs side by side."""
     right: Complex[Array, "r r"]
@@ -82,11 +82,22 @@ class Koopman:
 
         A driven operator also takes what the network reads on the way, (..., steps, p), or (..., p) for one step.
         """
-        return self._rolled(h, steps, inputs)[..., -1, :]
+        return self.rollout(h, steps, inputs=inputs)[..., -1, :]
 
     def rollout(self, h: AnyArray, steps: int, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... s d"]:
         """The next ``steps`` states one after the other, each predicted from the one before."""
-        return self._rolled(h, steps, inputs)
+        if steps < 1:
+            raise KannError(f"steps={steps} predicts nothing; pass steps>=1")
+        z = self.encode(h)
+        pushes = self._pushes(inputs, steps, z)
+        matrix = to_device_of(z, self.matrix)
+        path = []
+        for step in range(steps):
+            z = z @ matrix
+            if pushes is not None:
+                z = z + pushes[..., step, :]
+            path.append(z)
+        return self.decode(namespace(z).stack(path, axis=-2))
 
     def simulate(self, inputs: AnyArray, initial: AnyArray | None = None) -> Float[AnyArray, "... t d"]:
         """Run the driven linear system over whole input sequences (..., T, p), in place of the network.
@@ -95,8 +106,9 @@ class Koopman:
         by reading it.
         """
         inputs = self._inputs(inputs, None)
-        h = to_device_of(inputs, np.zeros((*inputs.shape[:-2], self.dim))) if initial is None else initial
-        return self._rolled(h, inputs.shape[-2], inputs)
+        if initial is None:
+            initial = to_device_of(inputs, np.zeros((*inputs.shape[:-2], self.dim)))
+        return self.rollout(initial, inputs.shape[-2], inputs=inputs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` file that `load` reads."""
@@ -111,28 +123,27 @@ class Koopman:
         return Koopman(**arrays)
 
     def __repr__(self) -> str:
-        kind = "autonomous" if self.drive is None else f"driven by {len(self.drive)} inputs"
-        leading = ", ".join(f"{abs(value):.4f}" for value in self.eigenvalues[:4])
-        more = ", …" if self.rank > 4 else ""
-        return f"Koopman({kind}, {self.dim} units, rank {self.rank}, |λ| = {leading}{more})"
+        kind = "autonomous"
+        if self.drive is not None:
+            kind = f"driven by {len(self.drive)} inputs"
+        leading = [f"{abs(value):.4f}" for value in self.eigenvalues[:4]]
+        if self.rank > 4:
+            leading.append("…")
+        return f"Koopman({kind}, {self.dim} units, rank {self.rank}, |λ| = {', '.join(leading)})"
 
     def _repr_html_(self) -> str:
-        rows = [
-            [
-                i,
-                *(
-                    f"{value:.4g}"
-                    for value in (mode.eigenvalue, mode.modulus, mode.period, mode.horizon(), mode.residual)
-                ),
-            ]
-            for i, mode in enumerate(self.modes[:8])
-        ]
+        rows = []
+        for i, mode in enumerate(self.modes[:8]):
+            numbers = (mode.eigenvalue, mode.modulus, mode.period, mode.horizon(), mode.residual)
+            rows.append([i, *(f"{number:.4g}" for number in numbers)])
         head = ("mode", "λ", "|λ|", "period", "horizon", "residual")
         drawing = notebook.spectrum(self.eigenvalues, self.residuals, trusted=TRUSTED, doubtful=DOUBTFUL)
         return drawing + notebook.table(repr(self), head, rows)
 
     def _states(self, h: AnyArray) -> Float[AnyArray, "... d"]:
-        require_float(h if hasattr(h, "dtype") else as_numpy(h), what="states")
+        if not hasattr(h, "dtype"):
+            h = as_numpy(h)
+        require_float(h, what="states")
         h = as_operand(h)
         require_width(h, self.dim, what="states", of="the operator")
         return h
@@ -148,21 +159,6 @@ class Koopman:
             shape = tuple(given.shape)
             raise KannError(f"inputs of shape {shape} do not cover {steps or 'the'} steps; pass (..., steps, p)")
         return given
-
-    def _rolled(self, h: AnyArray, steps: int, inputs: AnyArray | None) -> Float[AnyArray, "... s d"]:
-        """All states from 1 to ``steps`` ahead."""
-        if steps < 1:
-            raise KannError(f"steps={steps} predicts nothing; pass steps>=1")
-        z = self.encode(h)
-        pushes = self._pushes(inputs, steps, z)
-        matrix = to_device_of(z, self.matrix)
-        path = []
-        for step in range(steps):
-            z = z @ matrix
-            if pushes is not None:
-                z = z + pushes[..., step, :]
-            path.append(z)
-        return self.decode(namespace(z).stack(path, axis=-2))
 
     def _pushes(self, inputs: AnyArray | None, steps: int, z: AnyArray) -> AnyArray | None:
         """What the inputs add to the coordinates at each step, (..., steps, r); None if autonomous."""

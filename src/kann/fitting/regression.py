@@ -11,7 +11,7 @@ from kann.typing import Array, Float
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Step:
+class LinearStep:
     """One step of the linear system, z[t+1] ≈ z[t] C + u[t+1] D + c, and how well it fits."""
 
     matrix: Float[Array, "r r"]
@@ -20,52 +20,65 @@ class Step:
     """D, or None for an autonomous system."""
     offset: Float[Array, " r"] | None
     """c, or None for an autonomous system."""
-    error: Float[Array, "r r"]
-    """EᵀE, where E holds what the step misses, pair by pair."""
-    energy: Float[Array, "r r"]
+    residual_gram: Float[Array, "r r"]
+    """EᵀE, where the rows of E are z[t+1] − z[t] C − u[t+1] D − c."""
+    state_gram: Float[Array, "r r"]
     """XᵀX in the basis; of a driven system about the mean of the pairs, which its offset explains."""
 
 
-def regress(moments: Moments, shift: Float[Array, " r"], *, driven: bool, ridge: int | float) -> Step:
+def regress(moments: Moments, shift: Float[Array, " r"], *, driven: bool, ridge: int | float) -> LinearStep:
     """Minimise Σ |z C + u D + c − z₊|² + ridge·(|C|² + |D|²): without u and c, the paper's equation for C.
 
     ``moments`` are those of coordinates in the basis, from which ``shift`` is still to be taken off.
     """
+    if driven:
+        return _driven(moments, shift, ridge=ridge)
     n, x, y = moments.pairs, moments.sum_x, moments.sum_y
-    xx, xy, yy = moments.xx, moments.xy, moments.yy
-    if not driven:
-        design, target, total = (_about(*part, shift, n) for part in ((xx, x, x), (xy, x, y), (yy, y, y)))
-        matrix = solve(design, target, size=np.diag(xx), ridge=ridge, rounding=moments.rounding)
-        error = _missed(design, target, total, matrix)
-        return Step(matrix=matrix, drive=None, offset=None, error=error, energy=design)
-    # The offset makes it a regression about the means.
-    r, u = len(x), moments.sum_u
-    xu, uy = centred(moments.xu, x, u, n), centred(moments.uy, u, y, n)
-    energy = centred(xx, x, x, n)
-    design = np.block([[energy, xu], [xu.T, centred(moments.uu, u, u, n)]])
-    target = np.vstack([centred(xy, x, y, n), uy])
-    size = np.concatenate([np.diag(xx), np.diag(moments.uu)])
+    xx = _shifted(moments.xx, x, x, shift, n)
+    xy = _shifted(moments.xy, x, y, shift, n)
+    yy = _shifted(moments.yy, y, y, shift, n)
+    matrix = solve(xx, xy, squares=np.diag(moments.xx), ridge=ridge, rounding=moments.rounding)
+    residual = residual_gram(xx, xy, yy, matrix)
+    return LinearStep(matrix=matrix, drive=None, offset=None, residual_gram=residual, state_gram=xx)
+
+
+def _driven(moments: Moments, shift: Float[Array, " r"], *, ridge: int | float) -> LinearStep:
+    """The fit with inputs and an offset, which makes it a regression about the means."""
+    n, x, y, u = moments.pairs, moments.sum_x, moments.sum_y, moments.sum_u
+    xx, xu = centred(moments.xx, x, x, n), centred(moments.xu, x, u, n)
+    yy, uu = centred(moments.yy, y, y, n), centred(moments.uu, u, u, n)
+    design = np.block([[xx, xu], [xu.T, uu]])
+    target = np.vstack([centred(moments.xy, x, y, n), centred(moments.uy, u, y, n)])
+    squares = np.concatenate([np.diag(moments.xx), np.diag(moments.uu)])
     coarsest = max(moments.rounding, moments.input_rounding)
-    weights = solve(design, target, size=size, ridge=ridge, rounding=coarsest)
-    matrix, drive = weights[:r], weights[r:]
-    offset = (y / n - shift) - (x / n - shift) @ matrix - (u / n) @ drive
-    error = _missed(design, target, centred(yy, y, y, n), weights)
-    return Step(matrix=matrix, drive=drive, offset=offset, error=error, energy=energy)
+    weights = solve(design, target, squares=squares, ridge=ridge, rounding=coarsest)
+    matrix, drive = weights[: len(x)], weights[len(x) :]
+    return LinearStep(
+        matrix=matrix,
+        drive=drive,
+        offset=(y / n - shift) - (x / n - shift) @ matrix - (u / n) @ drive,
+        residual_gram=residual_gram(design, target, yy, weights),
+        state_gram=xx,
+    )
 
 
-def _about(
-    gram: Float[Array, "r r"], left: Float[Array, " r"], right: Float[Array, " r"], shift: Float[Array, " r"], n: int
+def _shifted(
+    products: Float[Array, "r r"],
+    left: Float[Array, " r"],
+    right: Float[Array, " r"],
+    shift: Float[Array, " r"],
+    n: int,
 ) -> Float[Array, "r r"]:
     """Σ(a − shift)(b − shift)ᵀ from Σabᵀ, Σa and Σb."""
     if not shift.any():
-        return gram
-    return gram - np.outer(shift, right) - np.outer(left, shift) + n * np.outer(shift, shift)
+        return products
+    return products - np.outer(shift, right) - np.outer(left, shift) + n * np.outer(shift, shift)
 
 
-def _missed(
+def residual_gram(
     design: Float[Array, "q q"], target: Float[Array, "q r"], total: Float[Array, "r r"], weights: Float[Array, "q r"]
 ) -> Float[Array, "r r"]:
-    """Gram of the residuals Y − A W from the Grams AᵀA, AᵀY and YᵀY."""
+    """The Gram matrix of the residuals Y − A W from AᵀA, AᵀY and YᵀY."""
     cross = weights.T @ target
     return total - cross - cross.T + weights.T @ design @ weights
 
@@ -74,40 +87,44 @@ def solve(
     gram: Float[Array, "q q"],
     target: Float[Array, "q r"],
     *,
-    size: Float[Array, " q"],
+    squares: Float[Array, " q"],
     ridge: int | float,
     rounding: float,
 ) -> Float[Array, "q r"]:
     """Least-squares weights W of AᵀA W = AᵀY, those of smallest norm where the data leave them open.
 
-    ``size`` is the sum of squares of each column before a mean was taken off. Scaling by it keeps directions of little
-    energy as accurate as the others, and shows what of a column is rounding of its mean. A Cholesky factorisation with
-    pivots then tells which columns depend on others, at a fraction of the cost of eigenvalues.
+    ``squares`` are the sums of squares of the columns of A before a mean was taken off. Scaling by them keeps
+    directions of little energy as accurate as the others, and shows what of a column is rounding of its mean.
     """
-    energy = size + ridge
-    alive = np.flatnonzero(energy > 0)
-    scale = np.sqrt(energy[alive])
-    unit = (gram[np.ix_(alive, alive)] + ridge * np.eye(len(alive))) / np.outer(scale, scale)
-    # Below this there is rounding noise only: of the factorisation, of the products, or of the states.
-    floor = max(len(unit) * np.finfo(np.float64).eps, 8 * GRAM_NOISE, rounding**2)
+    energy = squares + ridge
+    used = np.flatnonzero(energy > 0)
+    scale = np.sqrt(energy[used])[:, None]
+    unit = (gram[np.ix_(used, used)] + ridge * np.eye(len(used))) / (scale * scale.T)
     weights = np.zeros_like(target)
-    if not len(unit) or unit.diagonal().max() <= floor:  # LAPACK takes the first pivot whatever it is
-        return weights
-    (pstrf,) = scipy.linalg.get_lapack_funcs(("pstrf",), (unit,))
-    factor, pivots, rank, _ = pstrf(unit, lower=1, tol=floor)
-    order = alive[pivots - 1]
-    scale = scale[pivots - 1, None]
-    weights[order[:rank]] = scipy.linalg.cho_solve((factor[:rank, :rank], True), (target[order] / scale)[:rank])
-    weights[order] /= scale
-    if rank < len(unit):
-        weights[order] -= _along_null(factor, rank, scale, weights[order])
+    if len(used):
+        # Below this there is rounding noise only: of the factorisation, of the products, or of the states.
+        floor = max(len(unit) * np.finfo(np.float64).eps, 8 * GRAM_NOISE, rounding**2)
+        weights[used] = _solve_scaled(unit, target[used] / scale, scale, floor=floor)
     return weights
 
 
-def _along_null(
-    factor: Float[Array, "q q"], rank: int, scale: Float[Array, "q 1"], weights: Float[Array, "q r"]
+def _solve_scaled(
+    unit: Float[Array, "q q"], target: Float[Array, "q r"], scale: Float[Array, "q 1"], *, floor: float
 ) -> Float[Array, "q r"]:
-    """The part of the weights that changes no prediction, since its columns of A cancel."""
-    dependence = scipy.linalg.solve_triangular(factor[:rank, :rank], factor[rank:, :rank].T, trans=1, lower=True)
-    null = np.vstack([-dependence, np.eye(len(factor) - rank)]) / scale
-    return null @ np.linalg.lstsq(null, weights, rcond=None)[0]
+    """Weights of the scaled problem, scaled back: by Cholesky if all columns are independent, else by eigenvectors."""
+    factor = _cholesky(unit)
+    if factor is not None and factor.diagonal().min() ** 2 > floor:
+        return scipy.linalg.cho_solve((factor, True), target, check_finite=False) / scale
+    values, vectors = np.linalg.eigh(unit)
+    kept, null = vectors[:, values > floor], vectors[:, values <= floor] / scale
+    weights = kept @ ((kept.T @ target) / values[values > floor, None]) / scale
+    # What remains open changes no prediction, since its columns of A cancel: take off the part along it.
+    return weights - null @ np.linalg.lstsq(null, weights, rcond=None)[0]
+
+
+def _cholesky(matrix: Float[Array, "q q"]) -> Float[Array, "q q"] | None:
+    """The Cholesky factor, or None if the matrix is not positive definite."""
+    try:
+        return np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return None

@@ -13,7 +13,7 @@ from kann.typing import AnyArray, Array, Complex, Float
 ILL_CONDITIONED = 1e8
 """Condition of V above which half of float64's digits are lost in U = V⁻¹."""
 
-DEVICE_SIZE = 512
+DEVICE_FROM_RANK = 512
 """From this rank on a GPU is faster at eigenvectors than its host: on an H200 beside 16 cores it takes 1.1 times the
 host's time at 256, 0.4 at 512, and 0.2 at 1,024 and above."""
 
@@ -40,22 +40,26 @@ class Mode:
 
     @property
     def modulus(self) -> float:
-        """|λ|: the share of the mode that one step leaves."""
+        """|λ|: the fraction of the mode that one step leaves."""
         return abs(self.eigenvalue)
 
     @property
     def period(self) -> float:
         """Steps until the mode has turned once: 2π/|arg λ|, infinite for λ > 0, two for λ < 0."""
         angle = abs(math.atan2(self.eigenvalue.imag, self.eigenvalue.real))
-        return math.inf if angle == 0 else 2 * math.pi / angle
+        if angle == 0:
+            return math.inf
+        return 2 * math.pi / angle
 
     def horizon(self, eps: int | float = 0.1) -> float:
         """Memory horizon: the τ with |λ|^τ = eps; infinite where the mode does not decay."""
         if not 0 < eps < 1:
-            raise KannError(f"eps={eps} is no share that can be left of a mode; pass 0 < eps < 1")
+            raise KannError(f"eps={eps} is no fraction that can be left of a mode; pass 0 < eps < 1")
         if self.modulus >= 1:
             return math.inf
-        return 0.0 if self.modulus == 0 else math.log(eps) / math.log(self.modulus)
+        if self.modulus == 0:
+            return 0.0
+        return math.log(eps) / math.log(self.modulus)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -71,27 +75,25 @@ class Spectrum:
     """Ratio of the largest to the smallest singular value of V."""
 
 
-def decompose(matrix: Float[Array, "r r"], *, near: AnyArray | None = None) -> Spectrum:
+def decompose(matrix: Float[Array, "r r"], *, device_of: AnyArray | None = None) -> Spectrum:
     """Eigenvalues and eigenvectors of a real matrix. Warns if the eigenvectors are nearly dependent.
 
-    A large matrix is sent to the GPU where ``near`` is.
+    A large matrix is sent to the GPU of ``device_of``, if that is on one.
     """
-    where = near if on_accelerator(near) and len(matrix) >= DEVICE_SIZE else matrix
-    values, vectors = _eigenpairs(matrix, where)
+    like = matrix
+    if device_of is not None and on_accelerator(device_of) and len(matrix) >= DEVICE_FROM_RANK:
+        like = device_of
+    values, vectors = _eigenpairs(matrix, like)
     # LAPACK gives conjugate pairs exactly: keep the upper half of each and sort those.
     upper = np.flatnonzero(np.imag(values) >= 0)
     upper = upper[_order(values[upper])]
     values, vectors = values[upper], _phased(vectors[:, upper])
-    paired = np.imag(values) > 0
-    # V = S Q with S real and Q unitary: S has √2 Re v and √2 Im v for a pair. Inverse and condition come from S.
-    place = np.cumsum(1 + paired) - (1 + paired)
-    ahead, behind = place, place[paired] + 1
-    real = np.empty((len(matrix), len(matrix)))
-    real[:, ahead] = np.real(vectors) * np.where(paired, math.sqrt(2), 1.0)
-    real[:, behind] = np.imag(vectors[:, paired]) * math.sqrt(2)
-    linalg = namespace(where).linalg
-    singular = as_numpy(linalg.svdvals(to_device_of(where, real)))
-    condition = float(singular[0] / singular[-1]) if singular[-1] > 0 else math.inf
+    pairs = _Pairs.of(values)
+    real = pairs.real_form(vectors)
+    singular = as_numpy(namespace(like).linalg.svdvals(to_device_of(like, real)))
+    condition = math.inf
+    if singular[-1] > 0:
+        condition = float(singular[0] / singular[-1])
     if condition > ILL_CONDITIONED:
         warnings.warn(
             f"the eigenvectors are nearly dependent (condition {condition:.1e}); single eigenvalues and the "
@@ -99,26 +101,68 @@ def decompose(matrix: Float[Array, "r r"], *, near: AnyArray | None = None) -> S
             ConditionWarning,
             stacklevel=3,
         )
-    invert = linalg.inv if condition < 1 / np.finfo(float).eps else linalg.pinv
-    inverse = as_numpy(invert(to_device_of(where, real)))
-    half = 1 / math.sqrt(2)
-    left_upper = inverse[ahead].astype(complex)
-    left_upper[paired] = half * (inverse[ahead][paired] - 1j * inverse[behind])
     return Spectrum(
-        eigenvalues=_interleave(values, place, behind, paired),
-        right=_interleave(vectors.T, place, behind, paired).T,
-        left=_interleave(left_upper, place, behind, paired),
+        eigenvalues=pairs.with_conjugates(values),
+        right=pairs.with_conjugates(vectors.T).T,
+        left=pairs.with_conjugates(pairs.left_vectors(_inverse(real, condition, like))),
         condition=condition,
     )
 
 
-def _eigenpairs(matrix: Float[Array, "r r"], where: AnyArray) -> tuple[Complex[Array, " r"], Complex[Array, "r r"]]:
-    """As LAPACK gives them, computed where ``where`` is."""
-    values, vectors = (as_numpy(part) for part in namespace(where).linalg.eig(to_device_of(where, matrix)))
-    paired = np.array_equal(np.sort_complex(values), np.sort_complex(values.conj()))
-    if not paired:  # another library need not give conjugate pairs exactly
+def _eigenpairs(matrix: Float[Array, "r r"], like: AnyArray) -> tuple[Complex[Array, " r"], Complex[Array, "r r"]]:
+    """Eigenvalues and eigenvectors as LAPACK gives them, computed on the device of ``like``."""
+    values, vectors = (as_numpy(part) for part in namespace(like).linalg.eig(to_device_of(like, matrix)))
+    in_pairs = np.array_equal(np.sort_complex(values), np.sort_complex(values.conj()))
+    if not in_pairs:  # another library need not give conjugate pairs exactly
         values, vectors = np.linalg.eig(matrix)
     return values.astype(complex), vectors.astype(complex)
+
+
+def _inverse(real: Float[Array, "r r"], condition: float, like: AnyArray) -> Float[Array, "r r"]:
+    """The inverse, or the pseudo-inverse of a matrix that is singular to rounding."""
+    linalg, matrix = namespace(like).linalg, to_device_of(like, real)
+    if condition < 1 / np.finfo(float).eps:
+        return as_numpy(linalg.inv(matrix))
+    return as_numpy(linalg.pinv(matrix))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Pairs:
+    """Where eigenvalues stand once each conjugate is put behind the one with positive imaginary part."""
+
+    paired: Array
+    """(k,) which eigenvalues have a conjugate."""
+    places: Array
+    """(k,) where each of them stands."""
+    conjugates: Array
+    """Where the conjugates stand."""
+
+    @staticmethod
+    def of(upper: Complex[Array, " k"]) -> "_Pairs":
+        """For eigenvalues with imaginary parts of at least 0, in their final order."""
+        paired = np.imag(upper) > 0
+        places = np.cumsum(1 + paired) - (1 + paired)
+        return _Pairs(paired=paired, places=places, conjugates=places[paired] + 1)
+
+    def with_conjugates(self, upper: Array) -> Complex[Array, "..."]:
+        """Put the conjugate of each paired row behind it."""
+        rows = np.empty((len(upper) + len(self.conjugates), *upper.shape[1:]), dtype=complex)
+        rows[self.places] = upper
+        rows[self.conjugates] = upper[self.paired].conj()
+        return rows
+
+    def real_form(self, vectors: Complex[Array, "r k"]) -> Float[Array, "r r"]:
+        """A real S with V = S Q and Q unitary: √2 Re v and √2 Im v for a pair. V has its inverse and condition."""
+        real = np.empty((len(vectors), len(vectors)))
+        real[:, self.places] = np.real(vectors) * np.where(self.paired, math.sqrt(2), 1.0)
+        real[:, self.conjugates] = np.imag(vectors[:, self.paired]) * math.sqrt(2)
+        return real
+
+    def left_vectors(self, inverse: Float[Array, "r r"]) -> Complex[Array, "k r"]:
+        """The rows of U = V⁻¹ for the upper eigenvalues, from the inverse of the real form."""
+        left = inverse[self.places].astype(complex)
+        left[self.paired] = (inverse[self.places][self.paired] - 1j * inverse[self.conjugates]) / math.sqrt(2)
+        return left
 
 
 def _order(values: Complex[Array, " k"]) -> Array:
@@ -135,23 +179,15 @@ def _phased(vectors: Complex[Array, "r k"]) -> Complex[Array, "r k"]:
     return turned / np.linalg.norm(turned, axis=0)
 
 
-def _interleave(upper: Array, ahead: Array, behind: Array, paired: Array) -> Complex[Array, "..."]:
-    """Put the conjugate of each paired row behind it."""
-    rows = np.empty((len(upper) + len(behind), *upper.shape[1:]), dtype=complex)
-    rows[ahead] = upper
-    rows[behind] = upper[paired].conj()
-    return rows
-
-
 def residuals(
-    right: Complex[Array, "r r"], error: Float[Array, "r r"], energy: Float[Array, "r r"]
+    right: Complex[Array, "r r"], residual_gram: Float[Array, "r r"], state_gram: Float[Array, "r r"]
 ) -> Float[Array, " r"]:
-    """|Y v − λ X v| / |X v| for each eigenvector, from the Grams of what the step misses and of the states.
+    """|Y v − λ X v| / |X v| for each eigenvector, from the Gram matrices of the step's residuals and of the states.
 
     C v = λ v makes Y v − λ X v equal to (Y − X C) v. Directions without energy get an infinite residual.
     """
-    missed = np.einsum("ij,ij->j", right.conj(), error @ right).real
-    present = np.einsum("ij,ij->j", right.conj(), energy @ right).real
+    missed = np.einsum("ij,ij->j", right.conj(), residual_gram @ right).real
+    present = np.einsum("ij,ij->j", right.conj(), state_gram @ right).real
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.sqrt(np.maximum(missed, 0.0) / np.maximum(present, 0.0))
     return np.where(np.isnan(ratio), np.inf, ratio)
@@ -159,18 +195,19 @@ def residuals(
 
 def format_eigenvalue(eigenvalue: complex) -> str:
     """An eigenvalue for people to read; of a conjugate pair, both in one."""
-    pair = f" ± {abs(eigenvalue.imag):.4f}i" if eigenvalue.imag else ""
-    return f"{eigenvalue.real:.4f}{pair}"
+    if not eigenvalue.imag:
+        return f"{eigenvalue.real:.4f}"
+    return f"{eigenvalue.real:.4f} ± {abs(eigenvalue.imag):.4f}i"
 
 
 def modes(eigenvalues: Complex[Array, " r"], residual: Float[Array, " r"]) -> tuple[Mode, ...]:
     """Join conjugate pairs, which stand side by side with the positive imaginary part first."""
-    firsts = [i for i, value in enumerate(eigenvalues) if value.imag >= 0]
-    return tuple(
-        Mode(
-            indices=(i, i + 1) if eigenvalues[i].imag > 0 else (i,),
-            eigenvalue=complex(eigenvalues[i]),
-            residual=float(residual[i]),
-        )
-        for i in firsts
-    )
+    found = []
+    for i, value in enumerate(eigenvalues.tolist()):
+        if value.imag < 0:  # the second of a pair
+            continue
+        indices = (i,)
+        if value.imag > 0:
+            indices = (i, i + 1)
+        found.append(Mode(indices=indices, eigenvalue=value, residual=float(residual[i])))
+    return tuple(found)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kann.backends.arrays import indices, runs
+from kann.backends.arrays import indices_for, run_indices
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Float, Int
 
@@ -42,7 +42,7 @@ class Ragged:
         return None if self.drive is None else self._real(self.drive)
 
     def _real(self, steps: Float[Tensor, "m _"]) -> Float[Tensor, "n _"]:
-        return steps if self.firsts is None else steps[runs(self.firsts, self.lengths, steps)]
+        return steps if self.firsts is None else steps[run_indices(self.firsts, self.lengths, steps)]
 
 
 def joined(parts: Sequence[Ragged]) -> Ragged:
@@ -145,7 +145,7 @@ class Packed:
             inputs = None if inputs is None else torch.nn.functional.pad(inputs, (0, 0, int(self.sizes[0]), 0))
             places = np.insert(places + self.sizes[0], np.cumsum(lengths) - lengths, order)
             lengths = lengths + 1
-        (places,) = indices([places], values)
+        (places,) = indices_for(values, places)
         return Ragged(
             steps=values[places],
             lengths=lengths,

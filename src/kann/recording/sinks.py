@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from kann.backends.arrays import as_numpy, block_rows
+from kann.data.blocks import Block, find_not_finite
 from kann.data.moments import Moments, measure, require_finite_squares
-from kann.data.states import States, require_finite
+from kann.data.states import States
 from kann.data.store import Writer, is_url
 from kann.errors import KannError
 from kann.recording.ragged import Ragged, joined
@@ -36,10 +37,18 @@ class Sink(ABC):
 
     def _require_finite(self, rows: Ragged) -> None:
         """Refuse NaN and Inf, and say where the first one is, counted over all batches."""
-        starts = np.cumsum(rows.lengths) - rows.lengths
-        for values, what in ((rows.values, "states"), (rows.inputs, "inputs")):
-            if values is not None:
-                require_finite(values, starts, what=f"{what} of layer {self._name!r}", sequence=self._sequences)
+        numbers = self._sequences + np.arange(len(rows.lengths))
+        block = Block(
+            values=rows.values,
+            inputs=rows.inputs,
+            lengths=rows.lengths,
+            numbers=numbers,
+            starts=np.cumsum(rows.lengths) - rows.lengths,
+            steps=np.zeros_like(numbers),
+        )
+        found = find_not_finite(block, first_inputs=True)
+        if found is not None:
+            raise found.error(of=f" of layer {self._name!r}")
 
 
 class MemorySink(Sink):
@@ -116,7 +125,7 @@ class MomentsSink(Sink):
         parts, self._waiting, self._waiting_steps = self._waiting, [], 0
         rows = joined(parts)
         states = States(values=rows.values, lengths=rows.lengths, inputs=rows.inputs)
-        measured = measure(states, states.inputs)
+        measured = measure(states, inputs=True)
         self._moments.require_alike(measured)
         self._measured = measured, states, parts
 
@@ -126,7 +135,7 @@ class MomentsSink(Sink):
             return
         (measured, states, parts), self._measured = self._measured, None
         try:
-            require_finite_squares(measured, states, states.inputs)
+            require_finite_squares(states, measured.hh, measured.uu)
         except KannError:
             for part in map(Ragged.without_padding, parts):  # keep those before the one that is to blame
                 self._require_finite(part)

@@ -1,0 +1,51 @@
+"""How many basis directions to keep, as users say it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kann.errors import KannError
+from kann.typing import Array, Float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """A number of directions, a fraction of explained variance, or (if neither is set) all directions."""
+
+    count: int | None = None
+    fraction: float | None = None
+
+    def columns(self, explained: Float[Array, " r"], *, of_units: bool) -> int:
+        """How many of the columns that explain these fractions of the variance are kept.
+
+        ``of_units`` says that there is a column for every hidden unit, for the words of an error.
+        """
+        available = len(explained)
+        if self.fraction is not None:
+            # A fraction that rounding keeps just out of reach means everything.
+            reached = np.searchsorted(np.cumsum(explained), self.fraction * (1 - 1e-12))
+            return min(int(reached) + 1, available)
+        if self.count is None:
+            return available
+        if self.count > available:
+            what = "columns of the basis"
+            if of_units:
+                what = "hidden units recorded"
+            raise KannError(f"rank={self.count} exceeds the {available} {what}; pass rank<={available} or rank=None")
+        return self.count
+
+
+def parse_rank(rank: Any) -> Rank:
+    """Read a whole number, a fraction of explained variance such as 0.99, or None for all directions."""
+    if rank is None:
+        return Rank()
+    if isinstance(rank, bool) or not isinstance(rank, int | float | np.number):
+        raise KannError(f"rank={rank!r} is no number; pass a whole number, a fraction such as 0.99, or None")
+    if isinstance(rank, float | np.floating):
+        if not 0 < rank <= 1:
+            raise KannError(f"rank={rank} is no fraction of explained variance; pass 0 < rank <= 1, or a whole number")
+        return Rank(fraction=float(rank))
+    if rank < 1:
+        raise KannError(f"rank={rank} keeps nothing; pass rank>=1 or rank=None")
+    return Rank(count=int(rank))
