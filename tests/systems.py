@@ -1,6 +1,7 @@
 """Dynamical systems and states with known properties, for the tests."""
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 
 def stable_matrix(rng, d):
@@ -50,3 +51,10 @@ def full_operator(koopman):
 def relative(ours, theirs):
     """|ours − theirs| / |theirs|."""
     return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
+
+
+def eigenvalue_distance(ours, theirs):
+    """How far apart two spectra are: the largest distance when each eigenvalue is matched with one of the other."""
+    assert len(ours) == len(theirs)
+    distances = np.abs(np.subtract.outer(ours, theirs))
+    return distances[linear_sum_assignment(distances)].max()

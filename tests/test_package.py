@@ -1,9 +1,11 @@
 """What importing kann costs, and that its documentation runs."""
 
 import doctest
-import importlib
+import importlib.util
+import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,9 +40,18 @@ def test_an_unknown_name_is_an_attribute_error():
         kann.fti  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["data.states", "data.moments", "fitting.fit"])
+MODULES = sorted(
+    module.name for module in pkgutil.walk_packages(kann.__path__, "kann.") if "__main__" not in module.name
+)
+WITH_EXAMPLES = [name for name in MODULES if ">>> " in Path(importlib.util.find_spec(name).origin).read_text()]
+
+
+def test_examples_are_found():
+    assert {"kann.data.states", "kann.data.moments", "kann.fitting.fit"} <= set(WITH_EXAMPLES)
+
+
+@pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_the_examples_in_the_documentation_run(name):
-    module = importlib.import_module(f"kann.{name}")
-    result = doctest.testmod(module)
+    result = doctest.testmod(importlib.import_module(name))
     assert result.attempted
     assert not result.failed

@@ -48,12 +48,14 @@ def test_keeping_modes_is_a_projection_and_modes_add_up(koopman, states):
     assert one.dtype == np.float64
 
 
-def test_the_papers_modulus_is_on_offer(koopman, states):
-    h = states.values[:5]
-    indices = list(koopman.modes[0].indices)
-    keep = np.abs(koopman.right[:, indices] @ koopman.left[indices])
-    expected = (h - koopman.mean) @ koopman.basis @ keep @ koopman.basis.T + koopman.mean
-    np.testing.assert_allclose(kann.reconstruct(koopman, h, 0, part="modulus"), expected)
+def test_the_papers_modulus_loses_signs(rng):
+    # C = [[.9, .2], [0, .5]] has the eigenvectors (1, 0) and (.2, −.4). By hand, V⁻¹ = [[1, .5], [0, −2.5]], so the
+    # projection onto the second mode is V₁ U₁ = [[0, −.5], [0, 1]], and its modulus [[0, .5], [0, 1]].
+    values = run(np.array([[0.9, 0.2], [0.0, 0.5]]), rng.normal(size=(9, 2)), 12)
+    koopman = kann.fit(values, basis=np.eye(2))
+    h = np.array([[1.0, 1.0], [2.0, -1.0]])
+    np.testing.assert_allclose(kann.reconstruct(koopman, h, 1), [[0, 0.5], [0, -2]], atol=1e-9)
+    np.testing.assert_allclose(kann.reconstruct(koopman, h, 1, part="modulus"), [[0, 1.5], [0, 0]], atol=1e-9)
 
 
 @pytest.mark.parametrize("with_bias", [False, True])

@@ -12,8 +12,8 @@ import numpy as np
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Int
 
-FEW = 8
-"""So many ranks are listed in an error; of more, these first ones and how many there are."""
+MAX_RANKS_LISTED = 8
+"""How many ranks an error lists; of more, it names these first ones and says how many there are."""
 
 
 def add_up(
@@ -31,8 +31,12 @@ def add_up(
     link = _Link(group, own)
     shapes = _agree(link, arrays, sizes)
     total = link.numbers(values, counts, "SUM") | link.numbers(values, largest, "MAX")
-    # One by one, and what was sent is the result: beside the old arrays and the new there is one more at most.
-    return total | {name: None if shape is None else link.array(arrays[name], shape) for name, shape in shapes.items()}
+    # One by one, and what was sent becomes the result: at most one array more than the old and the new ones is held.
+    for name, shape in shapes.items():
+        total[name] = None
+        if shape is not None:
+            total[name] = link.array(arrays[name], shape)
+    return total
 
 
 def _agree(
@@ -40,7 +44,7 @@ def _agree(
 ) -> dict[str, tuple[int, ...] | None]:
     """The shape that each array has on the ranks that have data; None if on none of them."""
     # (a, b), (a, -1) for a single axis, or (-1, -1) for no array.
-    padded = [(*(() if array is None else array.shape), -1, -1)[:2] for array in arrays.values()]
+    padded = [(*getattr(array, "shape", ()), -1, -1)[:2] for array in arrays.values()]
     every = link.gather([link.place, *sizes.values(), *(n for shape in padded for n in shape)])
     link.meet(every[:, 0])
     kinds: dict[tuple[int, ...], list[int]] = {}
@@ -60,9 +64,13 @@ def _agree(
 
 def _sentence(ranks: Sequence[int], sizes: Mapping[str, int]) -> str:
     """Such as ``ranks 0, 2 hold 4 units and 0 inputs``."""
-    listed = ", ".join(map(str, ranks[:FEW])) + (f", … ({len(ranks)} of them)" if len(ranks) > FEW else "")
     what = " and ".join(f"{n} {name}" for name, n in sizes.items())
-    return f"rank {listed} holds {what}" if len(ranks) == 1 else f"ranks {listed} hold {what}"
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} holds {what}"
+    listed = list(map(str, ranks[:MAX_RANKS_LISTED]))
+    if len(ranks) > MAX_RANKS_LISTED:
+        listed.append(f"… ({len(ranks)} of them)")
+    return f"ranks {', '.join(listed)} hold {what}"
 
 
 class _Link:
@@ -77,10 +85,14 @@ class _Link:
         host = backends.pop("cpu", None)
         # One that serves both, as gloo does, is used on the host, where it copies to anyway.
         self._direct = [kind for kind, backend in backends.items() if backend != host]
-        self._own = torch.device("cpu" if own is None else own.device)
-        self.place = 1 + self._direct.index(self._own.type) if self._own.type in self._direct else 0
+        self._own = torch.device(getattr(own, "device", "cpu"))
+        self.place = 0
         """Which kind of accelerator this rank's arrays are on, counted from 1; 0 for the host."""
-        self._device = torch.device("cpu") if host is not None else self._accelerator()
+        if self._own.type in self._direct:
+            self.place = 1 + self._direct.index(self._own.type)
+        self._device = torch.device("cpu")
+        if host is None:
+            self._device = self._accelerator()
 
     def _accelerator(self) -> Any:
         """Where the arrays of this rank are, else the current one."""
@@ -103,11 +115,8 @@ class _Link:
 
     def numbers(self, values: Mapping[str, Any], names: Collection[str], how: str) -> dict[str, Any]:
         """The sum or the largest of each of the numbers ``names``."""
-        ours = self._torch.tensor(
-            [values[name] for name in names],
-            dtype=self._torch.int64 if how == "SUM" else self._torch.float64,
-            device=self._device,
-        )
+        dtype = {"SUM": self._torch.int64, "MAX": self._torch.float64}[how]
+        ours = self._torch.tensor([values[name] for name in names], dtype=dtype, device=self._device)
         return dict(zip(names, self._reduced(ours, how).tolist(), strict=True))
 
     def array(self, ours: AnyArray | None, shape: tuple[int, ...]) -> AnyArray:
@@ -149,4 +158,4 @@ def _initialised(distributed: Any, group: Any) -> Any:
         raise KannError(
             f"rank {distributed.get_rank()} is not in the group to sum over; call it on the ranks of the group alone"
         )
-    return distributed.group.WORLD if group is None else group
+    return group or distributed.group.WORLD

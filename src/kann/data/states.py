@@ -204,7 +204,9 @@ def as_states(data: Any, lengths: Any = None) -> States:
             )
         if isinstance(data, list | tuple):
             return States.from_sequences(data)
-        return data if isinstance(data, States) else States.open(data)
+        if isinstance(data, States):
+            return data
+        return States.open(data)
     array = as_array_or_dask(data)
     if not array.ndim:
         raise KannError(

@@ -26,8 +26,9 @@ from kann.typing import AnyArray, Array, Int, Shaped
 KIND = "kann.States"
 VERSION = 1
 PART_BYTES = 8 * 2**20
-REQUESTS = 32
-"""How many parts of a store in the network are opened at a time: each waits for its answer, not for us."""
+"""How many bytes of states a part holds, unless a single sequence is longer."""
+PARALLEL_REQUESTS = 32
+"""How many parts of a store are opened at a time: in a network each waits for an answer."""
 
 
 def _zarr() -> Any:
@@ -44,7 +45,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def is_zarr(array: Any) -> bool:
-    """Whether this is somebody's zarr array."""
+    """Whether this is a zarr array."""
     zarr = sys.modules.get("zarr")
     return zarr is not None and isinstance(array, zarr.Array)
 
@@ -55,11 +56,14 @@ def is_remote(array: Any) -> bool:
 
 
 class ReachableArray:
-    """Somebody's zarr array, for workers to read. Where it is not there it says so: zarr alone would read zeros."""
+    """A zarr array that kann did not write, for workers to read.
+
+    Where a worker does not find it, reading is an error; zarr alone would give zeros.
+    """
 
     def __init__(self, array: Any):
         if isinstance(array.store, _zarr().storage.LocalStore):
-            # A worker may stand elsewhere.
+            # A worker's current folder may be another one.
             array = _zarr().open_array(os.path.abspath(array.store.root), path=array.path, mode="r")
         self._array = array
         self.shape, self.dtype, self.ndim, self.chunks = array.shape, array.dtype, array.ndim, array.chunks
@@ -94,32 +98,36 @@ class Writer:
         self._root = zarr.open_group(str(path), mode="w", zarr_format=3)
         self._root.attrs.update({"kind": KIND, "version": VERSION, "parts": 0})
         self._parts = 0
-        self._waiting: list[tuple[Array, Array | None]] = []
+        self._waiting: dict[str, list[Array]] = {}
         self._waiting_rows = 0
 
     def append(self, rows: AnyArray, lengths: Int[Array, " s"], inputs: AnyArray | None = None) -> None:
         """Add sequences, given as their rows one after the other."""
-        # A copy: the caller may reuse its buffer before the part is full.
-        rows, inputs = as_numpy(rows).copy(), None if inputs is None else as_numpy(inputs).copy()
+        # Copies: the caller may reuse its buffers before the part is full.
+        arrays = {"values": as_numpy(rows).copy()}
+        if inputs is not None:
+            arrays["inputs"] = as_numpy(inputs).copy()
+        full = part_rows(rows.shape[1], arrays["values"].itemsize)
         stops = np.cumsum(lengths)
         for start, stop in zip(stops - lengths, stops, strict=True):
-            self._waiting.append((rows[start:stop], None if inputs is None else inputs[start:stop]))
+            for what, array in arrays.items():
+                self._waiting.setdefault(what, []).append(array[start:stop])
             self._waiting_rows += int(stop - start)
-            if self._waiting_rows >= part_rows(rows.shape[1], rows.itemsize):
+            if self._waiting_rows >= full:
                 self._write_part()
 
     def _write_part(self) -> None:
-        values, inputs = zip(*self._waiting, strict=True)
-        self._write("values", values)
-        if inputs[0] is not None:
-            self._write("inputs", inputs)
+        for what, sequences in self._waiting.items():
+            self._write(what, sequences)
         self._parts += 1
         self._root.attrs["parts"] = self._parts
-        self._waiting, self._waiting_rows = [], 0
+        self._waiting, self._waiting_rows = {}, 0
 
     def _write(self, what: str, sequences: Sequence[Array]) -> None:
         rows = np.concatenate(sequences)
-        chunk = max(part_rows(rows.shape[1], rows.itemsize), max(map(len, sequences)) if len(sequences) > 1 else 0)
+        chunk = part_rows(rows.shape[1], rows.itemsize)
+        if len(sequences) > 1:  # a single long sequence has several chunks, so that it is never read whole
+            chunk = max(chunk, *map(len, sequences))
         array = self._root.create_array(
             f"{what}/{self._parts:06d}",
             shape=rows.shape,
@@ -166,7 +174,9 @@ class StoredRows(LazyRows):
             return np.empty((0, self.shape[1]), dtype=self.dtype)
         first, last = np.searchsorted(self._stops, [start, stop - 1], side="right")
         pieces = list(self._pieces(range(first, last + 1), start, stop))
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        if len(pieces) == 1:
+            return pieces[0]  # without a copy
+        return np.concatenate(pieces)
 
     def _pieces(self, numbers: range, start: int, stop: int) -> Iterator[Array]:
         for number in numbers:
@@ -221,12 +231,12 @@ def read(path: str | os.PathLike[str], parts: slice = slice(None)) -> tuple[Any,
 
 
 def _parts(root: Any, what: str, numbers: range) -> list[Any]:
-    with ThreadPoolExecutor(REQUESTS) as pool:
+    with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
         return list(pool.map(lambda number: root[f"{what}/{number:06d}"], numbers))
 
 
 def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
-    """Read somebody else's zarr: an array, or a group with ``values`` and perhaps ``lengths`` and ``inputs``."""
+    """Read zarr that kann did not write: an array, or a group of ``values`` and perhaps ``lengths`` and ``inputs``."""
     if not hasattr(node, "members"):
         return node, None, None
     try:
@@ -235,9 +245,11 @@ def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
                 f"{path} has no array 'values'; it has {sorted(node)}; pass a store that States.save() wrote"
             )
         lengths = node.get("lengths", None)
-        if lengths is not None and lengths.dtype.kind not in "iu":
-            raise KannError(f"lengths in {path} are {lengths.dtype}; store one whole number per sequence")
-        return node["values"], None if lengths is None else lengths[:], node.get("inputs", None)
+        if lengths is not None:
+            if lengths.dtype.kind not in "iu":
+                raise KannError(f"lengths in {path} are {lengths.dtype}; store one whole number per sequence")
+            lengths = lengths[:]
+        return node["values"], lengths, node.get("inputs", None)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, KannError):
             raise
