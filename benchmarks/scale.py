@@ -535,8 +535,7 @@ def after_the_pass(device, quick, full):
     from record import best_of_each
 
     import kann
-    from kann.data.moments import in_basis
-    from kann.fitting.basis import scatter
+    from kann.fitting.basis import svd_from_gram
     from kann.fitting.spectrum import decompose
 
     d, rank = (256, 32) if quick else (4096, 512)
@@ -546,12 +545,12 @@ def after_the_pass(device, quick, full):
     print(f"{'rank':>6} {'in all':>9} {'basis':>9} {'pairs in it':>12} {'eigenproblem':>13}")
     for chosen in (rank, None) if full else (rank,):
         largest = d if chosen is None else chosen
-        size = float(moments.hh.trace()) ** 0.5
+        norm = float(moments.hh.trace()) ** 0.5
         koopman = kann.fit(moments, rank=chosen)
         pieces = [
             lambda: kann.fit(moments, rank=chosen),  # noqa: B023
-            lambda: scatter(moments.hh, size=size, rounding=moments.rounding, largest=largest),  # noqa: B023
-            lambda: in_basis(moments, koopman.basis),  # noqa: B023
+            lambda: svd_from_gram(moments.hh, norm=norm, rounding=moments.rounding, largest=largest),  # noqa: B023
+            lambda: moments.in_basis(koopman.basis),  # noqa: B023
             lambda: decompose(koopman.matrix),  # noqa: B023
         ]
         whole, *parts = best_of_each(pieces, device, 1 if chosen is None else 3)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +22,8 @@ VERSION = 1
 COUNTS = ("sequences", "states", "pairs")
 SPACINGS = ("rounding", "input_rounding")
 """Of several moments the coarsest counts; all other fields add up."""
+
+ARRAYS = ("sum_h", "sum_x", "sum_y", "hh", "xx", "xy", "yy", "sum_u", "uu", "xu", "uy")
 
 ROWS_TO_MULTIPLY = 1024
 """So many rows at the ends of sequences are collected before they are multiplied: few rows cost as much as many."""
@@ -191,12 +193,11 @@ class Moments:
         return f"Moments({self.states} states of {self.sequences} sequences, {self.dim} units{driven})"
 
     def _items(self) -> list[tuple[str, Any]]:
-        return [(field.name, getattr(self, field.name)) for field in fields(self)]
+        return [(name, getattr(self, name)) for name in (*COUNTS, *SPACINGS, *ARRAYS)]
 
     def _arrays(self) -> list[tuple[str, AnyArray]]:
         """The names and values of all arrays that there are."""
-        names = [field.name for field in fields(self) if field.name not in (*COUNTS, *SPACINGS)]
-        return [(name, getattr(self, name)) for name in names if getattr(self, name) is not None]
+        return [(name, getattr(self, name)) for name in ARRAYS if getattr(self, name) is not None]
 
     def _absorb(self, other: "Moments") -> None:
         """Add ``other`` in place, on the device where this one is."""

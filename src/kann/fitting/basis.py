@@ -167,7 +167,7 @@ def _lanczos(gram: Float[Array, "d d"], count: int) -> tuple[Float[Array, " k"],
 
 def _signed(vectors: Float[Array, "d r"]) -> Float[Array, "d r"]:
     """Fix the sign of each column: its component of largest modulus is positive."""
-    largest = np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[None], axis=0)
+    largest = vectors[np.abs(vectors).argmax(axis=0), np.arange(vectors.shape[1])]
     return vectors * np.where(largest < 0, -1.0, 1.0)
 
 

@@ -111,10 +111,12 @@ def decompose(matrix: Float[Array, "r r"], *, device_of: AnyArray | None = None)
 
 def _eigenpairs(matrix: Float[Array, "r r"], like: AnyArray) -> tuple[Complex[Array, " r"], Complex[Array, "r r"]]:
     """Eigenvalues and eigenvectors as LAPACK gives them, computed on the device of ``like``."""
-    values, vectors = (as_numpy(part) for part in namespace(like).linalg.eig(to_device_of(like, matrix)))
-    in_pairs = np.array_equal(np.sort_complex(values), np.sort_complex(values.conj()))
-    if not in_pairs:  # another library need not give conjugate pairs exactly
-        values, vectors = np.linalg.eig(matrix)
+    if like is not matrix:
+        values, vectors = (as_numpy(part) for part in namespace(like).linalg.eig(to_device_of(like, matrix)))
+        # A GPU's library need not give conjugate pairs exactly, as LAPACK does.
+        if np.array_equal(np.sort_complex(values), np.sort_complex(values.conj())):
+            return values, vectors
+    values, vectors = np.linalg.eig(matrix)
     return values.astype(complex), vectors.astype(complex)
 
 
@@ -174,7 +176,7 @@ def _order(values: Complex[Array, " k"]) -> Array:
 
 def _phased(vectors: Complex[Array, "r k"]) -> Complex[Array, "r k"]:
     """Columns of unit norm whose component of largest modulus is real and positive."""
-    largest = np.take_along_axis(vectors, np.abs(vectors).argmax(axis=0)[None], axis=0)
+    largest = vectors[np.abs(vectors).argmax(axis=0), np.arange(vectors.shape[1])]
     turned = vectors * (np.abs(largest) / largest)
     return turned / np.linalg.norm(turned, axis=0)
 
@@ -186,11 +188,16 @@ def residuals(
 
     C v = λ v makes Y v − λ X v equal to (Y − X C) v. Directions without energy get an infinite residual.
     """
-    missed = np.einsum("ij,ij->j", right.conj(), residual_gram @ right).real
-    present = np.einsum("ij,ij->j", right.conj(), state_gram @ right).real
+    missed, present = _quadratic_forms(residual_gram, right), _quadratic_forms(state_gram, right)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.sqrt(np.maximum(missed, 0.0) / np.maximum(present, 0.0))
     return np.where(np.isnan(ratio), np.inf, ratio)
+
+
+def _quadratic_forms(gram: Float[Array, "r r"], vectors: Complex[Array, "r k"]) -> Float[Array, " k"]:
+    """v* G v for each column v. G is symmetric, so that real and imaginary parts do not mix."""
+    real, imaginary = np.real(vectors), np.imag(vectors)
+    return np.sum(real * (gram @ real) + imaginary * (gram @ imaginary), axis=0)
 
 
 def format_eigenvalue(eigenvalue: complex) -> str:
