@@ -122,7 +122,7 @@ def test_search_and_picker(visit):
 def test_views_differ(visit):
     page = visit("text")
     seen = []
-    for view in ("magnitude", "share", "change"):
+    for view in ("magnitude", "contribution", "change"):
         page.check(f"input[value={view}]")
         seen.append(tuple(shading(page)))
     assert len(set(seen)) == 3
