@@ -1,5 +1,6 @@
 """The commands that work on a user's own files: record, fit, report."""
 
+import doctest
 import json
 import sys
 
@@ -9,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 import kann
-from kann.cli.loading import number
+from kann.cli import loading
 from kann.data.files import save_npz
 from tests.reporting.html_pages import turning_states
 
@@ -173,5 +174,11 @@ def test_json_has_no_infinity(run):
 
 @pytest.mark.parametrize(("text", "expected"), [("16", 16), (" 16 ", 16), ("-3", -3), ("0.99", 0.99), ("1.0", 1.0)])
 def test_a_rank_is_whole_if_it_is_written_so(text, expected):
-    assert number(text) == expected
-    assert type(number(text)) is type(expected)
+    assert loading.number(text) == expected
+    assert type(loading.number(text)) is type(expected)
+
+
+def test_the_examples_run():
+    result = doctest.testmod(loading)
+    assert result.attempted
+    assert not result.failed

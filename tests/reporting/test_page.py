@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import kann
-import kann.reporting.page
+import kann.notebook
 from kann.errors import KannError
 from kann.fitting.spectrum import DOUBTFUL, TRUSTED
+from kann.reporting import operators, packing, page
 from kann.reporting.page import report
 from tests.reporting.html_pages import NASTY, content_of, text_report, turning_states, unpacked
 
@@ -80,7 +81,8 @@ def test_the_page_knows_the_limits_of_trust(tmp_path):
     assert page["limits"] == {"trusted": TRUSTED, "doubtful": DOUBTFUL, "slow": 0.99}
 
 
-def test_the_example_runs():
-    result = doctest.testmod(kann.reporting.page)
+@pytest.mark.parametrize("module", [kann.notebook, operators, packing, page])
+def test_the_examples_run(module):
+    result = doctest.testmod(module)
     assert result.attempted
     assert not result.failed
