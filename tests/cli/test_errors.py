@@ -5,9 +5,16 @@ import sys
 
 import numpy as np
 import pytest
+import typer
 
 import kann
-from kann.cli.errors import one_line_errors
+from kann.cli.errors import SHOW_TRACEBACKS, one_line_errors
+
+
+@pytest.fixture(autouse=True)
+def without_debug():
+    """No test sees the --debug of another one."""
+    SHOW_TRACEBACKS.set(False)
 
 
 def test_debug_shows_the_traceback(run):
@@ -37,3 +44,17 @@ def test_what_is_not_installed_is_named(missing):
 def test_a_bug_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError), one_line_errors():
         raise ZeroDivisionError
+
+
+def test_what_the_user_can_mend_is_told_in_one_line(capsys):
+    lost = type("CommClosedError", (Exception,), {"__module__": "distributed.comm.core"})
+    for error, line in (
+        (ImportError("No module named 'pooch'"), "error: No module named 'pooch'; pip install 'kann[paper]'"),
+        (ImportError("figures need x: pip install 'x'"), "error: figures need x: pip install 'x'"),
+        (OSError("no space\n  left"), "error: no space left"),
+        (lost("in <worker>:\nclosed"), "error: the Dask cluster gave up (in <worker>: closed)"),
+    ):
+        with pytest.raises(typer.Exit) as ended, one_line_errors():
+            raise error
+        assert ended.value.exit_code == 1
+        assert capsys.readouterr().err == f"{line}\n"

@@ -42,7 +42,7 @@ def test_the_policy_allows_these_scripts_and_no_address(tmp_path):
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "http" not in policy
     (own,) = re.findall(r"<script>(.*?)</script>", text, re.S)
-    for script in (own.encode(), unpacked(text, "drawing")):
+    for script in (own.encode(), unpacked(text, "plotly")):
         assert f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'" in policy
 
 

@@ -43,3 +43,12 @@ def test_a_single_unit_has_one_component(tmp_path, rng):
     states = kann.States.from_padded(rng.normal(size=(2, 9, 1)))
     _, page, _ = content_of(report(tmp_path / "r.html", kann.fit(states), states))
     assert all(second == 0 for _, second in page["embedding"]["at"])
+
+
+def test_a_readout_that_is_not_linear_gives_classes_but_no_contributions(tmp_path):
+    states = turning_states()
+    path = report(tmp_path / "r.html", kann.fit(states), states, readout=lambda h: np.abs(h[:, :1]))
+    _, page, tables = content_of(path)
+    assert "contribution" not in tables
+    assert {row["prediction"] for row in page["sequences"]} == {"1"}
+    assert {row["label"] for row in page["sequences"]} == {None}

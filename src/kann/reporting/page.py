@@ -149,7 +149,7 @@ def _html(page: dict[str, Any], tables: Mapping[str, Packed]) -> str:
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
         folder.joinpath("report.html.j2").read_text(encoding="utf-8")
     )
-    packed = {"drawing": compress(plotly_script.encode()), "content": compress_json(page)}
+    packed = {"plotly": compress(plotly_script.encode()), "content": compress_json(page)}
     packed |= {f"table-{name}": table.data for name, table in tables.items()}
     policy = POLICY.format(scripts=f"{_checksum(plotly_script)} {_checksum(script)}")
     return template.render(page=page, policy=policy, style=style, script=script, packed=packed)

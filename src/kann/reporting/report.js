@@ -10,9 +10,9 @@
     const bytes = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
   }
-  const [page, drawingScript] = await Promise.all([unpackElement("content").json(), unpackElement("drawing").text()]);
+  const [page, plotlyScript] = await Promise.all([unpackElement("content").json(), unpackElement("plotly").text()]);
   // The page's security policy names the checksum of this script; no other script would run.
-  document.head.append(Object.assign(document.createElement("script"), { textContent: drawingScript }));
+  document.head.append(Object.assign(document.createElement("script"), { textContent: plotlyScript }));
 
   const state = { mode: page.shown[0] ?? 0, kept: new Set(), sequence: 0, view: null, sort: "number", descending: false };
   const tables = {};
@@ -123,10 +123,10 @@
       const place = page.shown.indexOf(number);
       if (table && place >= 0) add(`mode ${number}`, table.column(place, start, length), { line: { color: colours[i % colours.length] } });
     });
-    byId("course-caption").textContent = tables.decoded_modes ? "The signal, the signal decoded from the states, and the signal decoded from each selected mode alone"
+    byId("over-time-caption").textContent = tables.decoded_modes ? "The signal, the signal decoded from the states, and the signal decoded from each selected mode alone"
       : tables.signal ? "The signal, and the selected modes over the sequence"
       : `${state.view === "magnitude" ? "Magnitude" : "Contribution to the output"} of the selected modes over the sequence`;
-    drawSoon("course", traces, { showlegend: true, legend: { orientation: "h", y: 1.15 }, xaxis: axis("step"),
+    drawSoon("over-time", traces, { showlegend: true, legend: { orientation: "h", y: 1.15 }, xaxis: axis("step"),
       yaxis: axis(tables.decoded_modes ? "signal" : tableOfView()) });
   }
 
