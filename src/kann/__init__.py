@@ -17,7 +17,8 @@ from kann.fitting.spectrum import Mode
 if TYPE_CHECKING:
     from kann.fixed_points import FixedPoints, find_fixed_points
     from kann.recording import readout_of, record, step_of
-    from kann.reporting import plots, report
+    from kann.reporting import plots
+    from kann.reporting.page import report
 
 # These need torch or plotly, which are imported when one of these names is first asked for.
 _FIXED_POINTS = ("FixedPoints", "find_fixed_points")
@@ -34,7 +35,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(recording, name)
     if name == "report":
-        from kann.reporting import report
+        from kann.reporting.page import report
 
         return report
     if name == "plots":

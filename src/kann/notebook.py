@@ -1,37 +1,50 @@
-"""How results look in a notebook: small tables and a drawing, as HTML without scripts."""
+"""How results look in a notebook: small tables and a drawing of eigenvalues, as HTML without scripts."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
 from kann.typing import Array, Complex, Float
 
-SIZE = 180
-"""Width and height of the drawing."""
+DRAWING_PIXELS = 180
+"""Width and height of the drawing of eigenvalues."""
 
-COLOURS = ("#0072B2", "#E69F00", "#BBBBBB")
-"""For eigenvalues that are trusted, those in between, and doubtful ones."""
+TRUSTED_COLOUR, MIDDLE_COLOUR, DOUBTFUL_COLOUR = "#0072B2", "#E69F00", "#BBBBBB"
+"""Of eigenvalues that can be trusted, of those in between, and of doubtful ones."""
+
+MARGIN = 1.08
+"""How much wider the drawing is than the circle and the eigenvalues in it, so that no dot is cut."""
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table with a title; every cell is escaped."""
+    """A table with a title; every cell is escaped.
 
-    def line(cells: Sequence[object], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
+    >>> table("Modes", ["λ"], [["<1"]])
+    '<table><caption>Modes</caption><thead><tr><th>λ</th></tr></thead><tbody><tr><td>&lt;1</td></tr></tbody></table>'
+    """
+    body = "".join(_row(cells, "td") for cells in rows)
+    return f"<table><caption>{escape(title)}</caption><thead>{_row(head, 'th')}</thead><tbody>{body}</tbody></table>"
 
-    body = "".join(line(row, "td") for row in rows)
-    return f"<table><caption>{escape(title)}</caption><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table>"
+
+def _row(cells: Sequence[object], tag: str) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
 
 
 def spectrum(
     eigenvalues: Complex[Array, " r"], residuals: Float[Array, " r"], *, trusted: float, doubtful: float
 ) -> str:
-    """Eigenvalues and the unit circle; blue ones are to be trusted, grey ones are not."""
-    reach = max(1.0, max(map(abs, eigenvalues.tolist()), default=1.0)) * 1.08
-    unit, middle = SIZE / 2 / reach, SIZE / 2
-    dots = "".join(
-        f'<circle cx="{middle + unit * value.real:.1f}" cy="{middle - unit * value.imag:.1f}" r="3" '
-        f'fill="{COLOURS[(residual > trusted) + (residual >= doubtful)]}"/>'
-        for value, residual in zip(eigenvalues.tolist(), residuals.tolist(), strict=True)
-    )
+    """A drawing of eigenvalues and the unit circle: blue dots can be trusted, grey ones cannot."""
+    radius = MARGIN * max([1.0, *map(abs, eigenvalues.tolist())])
+    middle = DRAWING_PIXELS / 2
+    unit = middle / radius
     circle = f'<circle cx="{middle}" cy="{middle}" r="{unit:.1f}" fill="none" stroke="#888"/>'
-    return f'<svg role="img" aria-label="Eigenvalues" width="{SIZE}" height="{SIZE}">{circle}{dots}</svg>'
+    dots = []
+    for value, residual in zip(eigenvalues.tolist(), residuals.tolist(), strict=True):
+        x, y = middle + unit * value.real, middle - unit * value.imag  # in a drawing, y points down
+        colour = MIDDLE_COLOUR
+        if residual <= trusted:
+            colour = TRUSTED_COLOUR
+        elif residual >= doubtful:
+            colour = DOUBTFUL_COLOUR
+        dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
+    size = f'width="{DRAWING_PIXELS}" height="{DRAWING_PIXELS}"'
+    return f'<svg role="img" aria-label="Eigenvalues" {size}>{circle}{"".join(dots)}</svg>'

@@ -122,7 +122,7 @@ def test_search_and_picker(visit):
 def test_views_differ(visit):
     page = visit("text")
     seen = []
-    for view in ("magnitude", "share", "change"):
+    for view in ("magnitude", "contribution", "change"):
         page.check(f"input[value={view}]")
         seen.append(tuple(shading(page)))
     assert len(set(seen)) == 3
@@ -174,12 +174,12 @@ def test_figures_are_saved(visit, kind, begins):
 
 def test_signals_are_drawn_with_the_selected_modes(visit):
     page = visit("signal")
-    names = "document.getElementById('course').data.map(trace => trace.name)"
+    names = "document.getElementById('over-time').data.map(trace => trace.name)"
     assert page.evaluate(names)[:2] == ["signal", "decoded from the states"]
     assert page.is_hidden("#text")
     page.check("#table tbody tr[data-mode='2'] input")
     page.click("#table tbody tr[data-mode='1']")
-    page.wait_for_selector("#course .legend :text('mode 1')")  # charts are drawn soon, not at once
+    page.wait_for_selector("#over-time .legend :text('mode 1')")  # charts are drawn soon, not at once
     assert page.evaluate(names)[2:] == ["mode 1", "mode 2"]
 
 

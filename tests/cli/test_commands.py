@@ -1,219 +1,44 @@
-"""The commands that work on a user's own files: record, fit, report, data."""
+"""Help, version and usage of all commands."""
 
-import json
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
-from typer.testing import CliRunner
 
 import kann
-from kann.cli import app
-from kann.data.files import save_npz
-from tests.reporting.html_pages import turning_states
-
-MODEL = """
-import torch
-
-def build():
-    return torch.nn.GRU(3, 4, batch_first=True)
-
-def nothing():
-    return 7
-"""
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Run a command in a folder of its own, in which there are states, an operator, data and a model."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path.copy())
-    monkeypatch.delitem(sys.modules, "model_for_tests", raising=False)
-    states = turning_states()
-    states.save("states.zarr")
-    kann.fit(states).save("operator.npz")
-    kann.Moments.of(states).save("moments.npz")
-    (tmp_path / "model_for_tests.py").write_text(MODEL)
-    rng = np.random.default_rng(0)
-    np.save("data.npy", rng.normal(size=(5, 7, 3)).astype(np.float32))
-    np.savez("data.npz", data=rng.normal(size=(3, 7, 3)).astype(np.float32), lengths=np.array([7, 2, 4]))
-    return lambda *arguments: CliRunner().invoke(app, list(map(str, arguments)))
-
-
-@pytest.mark.parametrize("source", ["states.zarr", "moments.npz"])
-def test_fit_writes_the_operator(run, source):
-    result = run("fit", source, "-o", "new.npz")
-    assert result.exit_code == 0, result.output
-    assert "rank 5" in result.stdout
-    np.testing.assert_allclose(kann.Koopman.load("new.npz").matrix, kann.fit(turning_states()).matrix, atol=1e-9)
-
-
-def test_fit_takes_its_settings_and_prints_json(run):
-    result = run("fit", "states.zarr", "-o", "new.npz", "--rank", "2", "--basis", "pca", "--json")
-    assert result.exit_code == 0, result.output
-    numbers = json.loads(result.stdout)
-    assert numbers["rank"] == 2
-    assert len(numbers["modes"]) in (1, 2)
-    assert np.abs(kann.Koopman.load("new.npz").mean).max() > 0
-    assert json.loads(run("fit", "states.zarr", "-o", "n.npz", "--rank", "0.5", "--json").stdout)["rank"] < 5
-
-
-def test_record_then_fit_then_report(run, tmp_path):
-    torch.manual_seed(1)
-    network = torch.nn.GRU(3, 4, batch_first=True)
-    save_file(network.state_dict(), "weights.safetensors")
-    torch.save(network.state_dict(), "weights.pt")
-    expected = kann.record(network, torch.from_numpy(np.load("data.npy")), progress=False)
-    for name in ("weights.safetensors", "weights.pt"):
-        arguments = ("--weights", name, "--data", "data.npy", "-o", "s.zarr", "--inputs", "--force", "--json")
-        result = run("record", "model_for_tests:build", *arguments)
-        assert result.exit_code == 0, result.output
-        assert json.loads(result.stdout)["states"] == 35
-        np.testing.assert_allclose(kann.States.open("s.zarr").values[:], expected.values, atol=1e-6)
-    assert run("fit", "s.zarr", "-o", "auto.npz").exit_code == 0
-    assert run("fit", "s.zarr", "-o", "driven.npz", "--driven").exit_code == 0
-    words = [["a"] * 7] * 5
-    (tmp_path / "tokens.json").write_text(json.dumps(words))
-    (tmp_path / "labels.json").write_text(json.dumps([1, 2, 3, 4, 5]))
-    files = ("--tokens", "tokens.json", "--labels", "labels.json", "--driven", "driven.npz")
-    result = run("report", "auto.npz", "s.zarr", *files, "--title", "Ours")
-    assert result.exit_code == 0, result.output
-    assert "<title>Ours</title>" in (tmp_path / "report.html").read_text(encoding="utf-8")
-
-
-def test_record_reads_lengths(run):
-    result = run("record", "model_for_tests:build", "--data", "data.npz", "-o", "s.zarr")
-    assert result.exit_code == 0, result.output
-    assert kann.States.open("s.zarr").lengths.tolist() == [7, 2, 4]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fit", "nowhere.zarr", "-o", "n.npz"], "no states at nowhere.zarr"),
-        (["fit", "operator.npz", "-o", "n.npz"], "holds kann.Koopman, not kann.Moments"),
-        (["fit", "labels.txt.npz", "-o", "n.npz"], "labels.txt.npz"),
-        (["fit", "named.npz", "-o", "n.npz"], "named.npz"),
-        (["fit", "steering.npz", "-o", "n.npz"], "steering.npz holds ␛]0;owned␇"),
-        (["fit", "states.zarr"], "operator.npz exists; pass --force"),
-        (["fit", "states.zarr", "-o", "n.npz", "--rank", "nine"], "--rank nine is no number"),
-        (["fit", "states.zarr", "-o", "n.npz", "--rank", "80"], "rank=80 exceeds"),
-        (["fit", "states.zarr", "-o", "n.npz", "--driven"], "driven=True needs the inputs"),
-        (["report", "moments.npz", "states.zarr"], "holds kann.Moments, not kann.Koopman"),
-        (["report", "operator.npz", "data.npy"], "the operator has 5"),
-        (["report", "operator.npz", "states.zarr", "-o", "folder", "--force"], "folder is a folder"),
-        (["report", "operator.npz", "states.zarr", "--tokens", "numbers.json"], "tokens of sequence 0 are int"),
-        (["report", "operator.npz", "states.zarr", "--tokens", "strings.json"], "tokens of sequence 0 are str"),
-        (["highlight", "Good.", "--html", "folder", "--force"], "folder is a folder"),
-        (["report", "operator.npz", "states.zarr", "--tokens", "operator.npz"], "operator.npz is no JSON"),
-        (["report", "operator.npz", "states.zarr", "--tokens", "object.json"], "object.json holds no list but dict"),
-        (
-            ["record", "model_for_tests:build", "--data", "labels.txt.npz", "-o", "n.zarr"],
-            "labels.txt.npz holds no data",
-        ),
-        (["record", "model_for_tests:build", "--data", "named.npz", "-o", "n.zarr"], "named.npz holds no data"),
-        (["record", "model_for_tests:build", "--data", "named.npy", "-o", "n.zarr"], "named.npy holds no data"),
-        (["record", "model_for_tests:build", "--data", "words.npy", "-o", "n.zarr"], "words.npy holds no data"),
-        (["record", ":build", "--data", "data.npy", "-o", "n.zarr"], "names no function"),
-        (["record", "model_for_tests", "--data", "data.npy", "-o", "n.zarr"], "names no function"),
-        (["record", "model_for_tests:absent", "--data", "data.npy", "-o", "n.zarr"], "cannot be imported"),
-        (["record", "no_such_module:f", "--data", "data.npy", "-o", "n.zarr"], "cannot be imported"),
-        (["record", "model_for_tests:nothing", "--data", "data.npy", "-o", "n.zarr"], "returned int"),
-        (["record", "model_for_tests:build", "--data", "nowhere.npy", "-o", "n.zarr"], "no data at nowhere.npy"),
-        (["record", "model_for_tests:build", "--data", "object.json", "-o", "n.zarr"], "object.json holds no data"),
-        (["record", "model_for_tests:build", "--data", "data.npy", "-o", "states.zarr"], "states.zarr exists"),
-        (
-            ["record", "model_for_tests:build", "--data", "data.npy", "-o", "n.zarr", "--weights", "data.npy"],
-            "data.npy holds no weights",
-        ),
-        (
-            ["record", "model_for_tests:build", "--data", "data.npy", "-o", "n.zarr", "--weights", "nowhere.pt"],
-            "no weights at nowhere.pt",
-        ),
-        (
-            ["record", "model_for_tests:build", "--data", "data.npy", "-o", "n.zarr", "--weights", "other.pt"],
-            "other.pt does not fit the model",
-        ),
-        (
-            ["record", "model_for_tests:build", "--data", "data.npy", "-o", "n.zarr", "--layer", "*"],
-            "may name several layers",
-        ),
+        (["reproduce", "copy", "--arch", "transformer"], "'transformer' is not one of"),
+        (["reproduce", "chess"], "No such command 'chess'"),
+        (["reproduce", "copy", "--seeds", "0"], "--seeds"),
+        (["reproduce", "copy", "--seed", "-1"], "--seed"),
+        (["reproduce", "copy", "--colour", "red"], "No such option"),
     ],
 )
-def test_bad_input_is_told_in_one_line(run, tmp_path, arguments, message):
-    (tmp_path / "object.json").write_text("{}")
-    (tmp_path / "labels.txt.npz").write_bytes(b"no archive")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "thesis.txt").touch()
-    (tmp_path / "numbers.json").write_text("[1, 1, 1, 1, 1, 1]")
-    (tmp_path / "strings.json").write_text(json.dumps(["a" * length for length in range(30, 36)]))
-    (tmp_path / "named.npz").write_bytes((tmp_path / "data.npy").read_bytes())
-    (tmp_path / "named.npy").write_bytes((tmp_path / "data.npz").read_bytes())
-    np.save("words.npy", np.array([["a", "b"]]))
-    save_npz("steering.npz", kind="\x1b]0;owned\x07", version=1, arrays={})
-    torch.save({"weight": torch.zeros(1)}, "other.pt")
+def test_bad_usage(run, arguments, message):
     result = run(*arguments)
-    assert result.exit_code == 1
-    assert message in result.stderr
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
-    assert not (tmp_path / "report.html").exists()
-    assert not (tmp_path / "n.npz").exists()
-    assert (tmp_path / "folder" / "thesis.txt").exists()
-    assert "\x1b" not in result.output
+    assert result.exit_code == 2
+    assert message in result.output
 
 
-def test_json_has_no_infinity(run):
-    np.save("eye.npy", np.eye(3)[None])
-    with pytest.warns(kann.ConditionWarning):
-        result = run("fit", "eye.npy", "-o", "n.npz", "--json")
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["condition"] is None
+def test_help_and_version(run):
+    assert run("--version").stdout == f"kann {kann.__version__}\n"
+    help_text = run("reproduce", "copy", "--help").stdout
+    assert "Example: kann reproduce copy --arch gru" in help_text
+    for option in ("--arch", "--device", "--out", "--seed", "--seeds", "--as-printed"):
+        assert option in help_text
 
 
-def test_debug_shows_the_traceback(run):
-    result = run("--debug", "fit", "nowhere.zarr")
-    assert isinstance(result.exception, kann.KannError | OSError)
-
-
-def test_output_that_nobody_reads_is_no_error(run):
-    command = [sys.executable, "-m", "kann", "fit", "states.zarr", "-o", "n.npz", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdout.close()
-        assert process.stderr.read() == b""
-
-
-def test_data_are_listed_and_found(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("KANN_DATA_DIR", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    listed = run("data", "list")
-    assert listed.exit_code == 0
-    assert "kann data fetch imdb" in listed.stdout
-    missing = run("data", "path", "imdb")
-    assert missing.exit_code == 1
-    assert "aclImdb_v1.tar.gz" in missing.stderr
-    (tmp_path / "aclImdb_v1.tar.gz").touch()
-    assert run("data", "path", "imdb").stdout.strip() == str(tmp_path / "aclImdb_v1.tar.gz")
-
-
-def test_highlight_prints_or_writes_a_page(run, tmp_path):
-    result = run("highlight", "An amazing plot, but awful acting.", "--mode", "0")
-    assert result.exit_code == 0, result.output
-    assert "amazing" in result.stdout
-    assert "mode 0" in result.stdout
-    assert run("highlight", "Good.", "--html", "page.html").stdout.strip() == "page.html"
-    assert "Good" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "page.html exists" in run("highlight", "Good.", "--html", "page.html").stderr
-    assert "mode 999 does not exist" in run("highlight", "Good.", "--mode", "999").stderr
-
-
-def test_highlight_reads_standard_input(run):
-    result = CliRunner().invoke(app, ["highlight"], input="Simply wonderful")
-    assert result.exit_code == 0, result.output
-    assert "wonderful" in result.stdout
+def test_help_needs_neither_torch_nor_matplotlib():
+    code = "import sys, runpy; sys.argv = ['kann', '--help']\n"
+    code += "try: runpy.run_module('kann', run_name='__main__')\n"
+    code += "except SystemExit as end: assert not end.code\n"
+    code += "assert not {'torch', 'matplotlib'} & sys.modules.keys()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "reproduce" in done.stdout
 
 
 COMMANDS = ["record", "fit", "report", "highlight", "demo", "data list", "data fetch", "data path"]

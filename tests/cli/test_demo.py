@@ -3,7 +3,7 @@ from typer.testing import CliRunner
 from kann.cli import app
 from kann.paper.copy import task
 from tests.paper.tiny import tiny
-from tests.reporting.test_page import content_of
+from tests.reporting.html_pages import content_of
 
 
 def test_the_demo_writes_two_reports_and_says_what_is_in_them(tmp_path, monkeypatch):
@@ -15,5 +15,5 @@ def test_the_demo_writes_two_reports_and_says_what_is_in_them(tmp_path, monkeypa
         _, page, tables = content_of(tmp_path / "demo" / name)
         assert len(page["verdict"]) >= 3
         assert all(len(each["tokens"]) == each["length"] for each in page["sequences"])
-        assert tables["share"].shape == (page["steps"], len(page["shown"]))
+        assert tables["contribution"].shape == (page["steps"], len(page["shown"]))
     assert "Words that push it up most:" in result.stdout

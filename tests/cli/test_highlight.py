@@ -1,3 +1,4 @@
+import doctest
 import io
 import re
 import unicodedata
@@ -10,10 +11,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import kann
+import kann.cli.highlight
 from kann import zoo
-from kann.cli.highlight import page, read_text, shade, show, views, write_page
-from kann.cli.visible import DIRECTION_MARKS, visible
+from kann.cli.highlight import read_text, shade
 from kann.errors import KannError
+from kann.reporting.shaded_text import layers, print_shading, shading_page, write_shading_page
+from kann.reporting.visible import DIRECTION_MARKS
 
 SENTENCE = "The plot is not bad at all, and the acting is amazing. The ending was awful."
 
@@ -25,7 +28,7 @@ def model():
 
 def printed(shading, *, colour=None):
     stream = io.StringIO()
-    show(shading, Console(file=stream, force_terminal=colour is not None, color_system=colour, width=100))
+    print_shading(shading, Console(file=stream, force_terminal=colour is not None, color_system=colour, width=100))
     return stream.getvalue()
 
 
@@ -85,17 +88,17 @@ def test_a_text_without_words(model, text):
     shading = shade(text, model=model)
     assert not shading.spans
     assert "there are no words to read" in printed(shading)
-    assert "there are no words to read" in page(shading)
+    assert "there are no words to read" in shading_page(shading)
 
 
 def test_unknown_words_are_counted_and_marked(model):
     shading = shade("qwxyzzy great שלום 😀", model=model)
     assert shading.unknown == (True, False, True, True)
     assert "4 words, 3 of them unknown" in shading.verdict
-    assert page(shading).count('class="unknown"') == 3 * len(views(shading))
+    assert shading_page(shading).count('class="unknown"') == 3 * len(layers(shading))
     for word in ("שלום", "😀"):
         assert word in printed(shading)
-        assert word in page(shading)
+        assert word in shading_page(shading)
 
 
 def test_ten_thousand_words(model):
@@ -124,14 +127,6 @@ def zoo_model(kept=[]):  # noqa: B006 - hypothesis cannot take the fixture, and 
     if not kept:
         kept.append(zoo.load("sentiment"))
     return kept[0]
-
-
-@given(st.text(max_size=50))
-def test_what_can_be_seen_stays(text):
-    once = visible(text)
-    assert visible(once) == once
-    seen = "".join(sign for sign in text if unicodedata.category(sign)[0] not in "CZ")
-    assert visible(seen) == seen
 
 
 def test_colours_tell_the_direction(model):
@@ -171,18 +166,18 @@ def test_a_page_is_escaped_and_needs_nothing_else(model):
     hostile = "good <script>alert('x')</script> & \"bad\" <img src=x onerror=alert(1)>"
     shading = shade(hostile, model=model)
     parser = Page()
-    parser.feed(page(shading))
+    parser.feed(shading_page(shading))
     assert not parser.tags & {"script", "img", "link", "iframe"}
-    assert "".join(parser.text).count(hostile) == len(views(shading))
-    assert "http" not in page(shading)
+    assert "".join(parser.text).count(hostile) == len(layers(shading))
+    assert "http" not in shading_page(shading)
 
 
 def test_a_page_is_written_whole_or_not_at_all(model, tmp_path):
     shading = shade("great", model=model)
-    write_page(shading, tmp_path / "page.html")
-    assert (tmp_path / "page.html").read_text(encoding="utf-8") == page(shading)
+    write_shading_page(shading, tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == shading_page(shading)
     with pytest.raises(OSError, match="could not save"):
-        write_page(shading, tmp_path / "none" / "page.html")
+        write_shading_page(shading, tmp_path / "none" / "page.html")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
@@ -191,3 +186,26 @@ def test_text_comes_from_the_argument_or_from_standard_input():
     assert read_text("fine", None) == "fine"
     assert read_text(None, stream) == "größe \ufffd"
     assert read_text("-", io.BytesIO(b"ok")) == "ok"
+
+
+def test_highlight_prints_or_writes_a_page(run, tmp_path):
+    result = run("highlight", "An amazing plot, but awful acting.", "--mode", "0")
+    assert result.exit_code == 0, result.output
+    assert "amazing" in result.stdout
+    assert "mode 0" in result.stdout
+    assert run("highlight", "Good.", "--html", "page.html").stdout.strip() == "page.html"
+    assert "Good" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "page.html exists" in run("highlight", "Good.", "--html", "page.html").stderr
+    assert "mode 999 does not exist" in run("highlight", "Good.", "--mode", "999").stderr
+
+
+def test_highlight_reads_standard_input(run):
+    result = run("highlight", input="Simply wonderful")
+    assert result.exit_code == 0, result.output
+    assert "wonderful" in result.stdout
+
+
+def test_the_examples_run():
+    result = doctest.testmod(kann.cli.highlight)
+    assert result.attempted
+    assert not result.failed

@@ -1,5 +1,10 @@
 """Reports for tests: small ones of every kind, made of systems that are known."""
 
+import base64
+import gzip
+import json
+import re
+
 import numpy as np
 
 import kann
@@ -65,3 +70,20 @@ def signal_report(path):
     states = turning_states()
     signals = [np.sin(np.arange(length) / 3) for length in states.lengths]
     return report(path, kann.fit(states), states, signals=signals, decode=lambda h: h[:, 0])
+
+
+def unpacked(text, name):
+    """The bytes that are packed in an element of a page."""
+    data = re.search(rf'<script type="text/plain" id="{name}">(.*?)</script>', text, re.S)[1]
+    return gzip.decompress(base64.b64decode(data))
+
+
+def content_of(path):
+    """The page, its JSON, and its packed tables as numbers (n, m)."""
+    text = path.read_text(encoding="utf-8")
+    page = json.loads(unpacked(text, "content"))
+    tables = {}
+    for name, entry in page["tables"].items():
+        numbers = np.frombuffer(unpacked(text, f"table-{name}"), dtype={8: np.int8, 16: np.int16}[entry["bits"]])
+        tables[name] = numbers.reshape(len(entry["scale"]), -1).T * np.array(entry["scale"])
+    return text, page, tables

@@ -6,6 +6,7 @@ import kann
 from kann.errors import KannError
 from kann.reporting.plots import (
     COLOURS,
+    SIGNED,
     draw_curves,
     draw_decay,
     draw_decision_map,
@@ -157,6 +158,12 @@ def test_words_are_shaded_by_their_number_and_wrapped(ax):
     lightness = [sum(patch.get_facecolor()[:3]) for patch in ax.patches]
     assert lightness == sorted(lightness, reverse=True)
     assert len({text.get_position()[1] for text in ax.texts}) == 3
+
+
+def test_signed_words_are_orange_above_the_middle_and_purple_below(ax):
+    draw_words(["down", "flat", "up"], np.array([0.0, 0.5, 1.0]), ax=ax, colours=SIGNED)
+    warmth = [patch.get_facecolor()[0] - patch.get_facecolor()[2] for patch in ax.patches]
+    assert warmth[0] < -0.1 < warmth[1] < 0.1 < warmth[2]
 
 
 def test_states_lie_where_they_are_and_groups_have_names(ax, rng):

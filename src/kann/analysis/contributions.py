@@ -48,3 +48,14 @@ def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArra
         constant = constant + as_numpy(bias).astype(np.float64)
     outside = h - koopman.decode(z)
     return Contributions(modes=np.stack(per_mode, axis=-2), rest=outside @ weight.T, bias=constant)
+
+
+def contribution_changes(contribution: Float[Array, "t ..."]) -> Float[Array, "t ..."]:
+    """How much each step of one sequence adds to a contribution.
+
+    Before the first step a contribution is 0, so the changes sum to its value at the end.
+
+    >>> contribution_changes(np.array([0.5, 2.0, 1.0]))
+    array([ 0.5,  1.5, -1. ])
+    """
+    return np.diff(contribution, axis=0, prepend=0.0)

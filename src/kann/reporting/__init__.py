@@ -1,5 +1,3 @@
-"""What people look at: the report as one HTML page, and plots for papers (`kann.reporting.plots`)."""
+"""What people look at: the report as one HTML page, figures for papers (`kann.reporting.plots`), and shaded text."""
 
-from kann.reporting.page import report
-
-__all__ = ["report"]
+# Nothing is imported here: pages need plotly and jinja2, figures need matplotlib, and shaded text needs neither.

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,39 +11,52 @@ import numpy as np
 
 from kann.typing import Array, Float
 
+INTEGERS = {8: np.int8, 16: np.int16}
+"""The integers that a page can read, by their bits."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Packed:
-    """A table whose columns are whole numbers times a scale of their own."""
+    """A table of small integers; each column has a scale that turns its integers back into numbers."""
 
     data: str
-    """Base64 of the gzipped numbers, column after column."""
+    """Base64 of the gzipped integers, column after column."""
     scale: list[float]
-    """What the numbers of each column are multiplied by."""
+    """What the integers of each column are multiplied by."""
     bits: int
     """8 or 16."""
 
     def as_json(self) -> dict[str, Any]:
-        """What the page reads; ``data`` stands elsewhere in it."""
+        """What the page needs to read ``data``, which is stored in another element of the page."""
         return {"scale": self.scale, "bits": self.bits}
 
 
-def pack(values: Float[Array, "n m"], *, wide: bool = False) -> Packed:
-    """Round each column to 8 bits, or 16 if ``wide``: within 1/254 or 1/65,534 of its largest value."""
-    kind = np.int16 if wide else np.int8
+def pack(values: Float[Array, "n m"], *, bits: int = 8) -> Packed:
+    """Round each column to integers of 8 or 16 bits: within 1/254 or 1/65,534 of its largest value."""
+    kind = INTEGERS[bits]
     largest = np.abs(values).max(axis=0, initial=0).astype(np.float64)
     scale = np.where(largest > 0, largest, 1) / np.iinfo(kind).max
-    numbers = np.rint(values / scale).astype(kind)
-    return Packed(data=zipped(numbers.T.tobytes()), scale=scale.tolist(), bits=8 * kind().itemsize)
+    integers = np.rint(values / scale).astype(kind)
+    return Packed(data=compress(integers.T.tobytes()), scale=scale.tolist(), bits=bits)
 
 
-def zipped_json(content: Any) -> str:
-    """JSON, packed: whatever is in it, nothing can end the element that it stands in."""
-    return zipped(
-        json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
-    )
+def compress_json(value: Any) -> str:
+    """A value as compressed JSON: whatever text is in it, none of it can close the HTML element that holds it."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return compress(text.encode("utf-8", "replace"))
 
 
-def zipped(data: bytes) -> str:
-    """Base64 of the gzipped bytes; without a time, so that the same report is the same file."""
+def compress(data: bytes) -> str:
+    """Base64 of the gzipped bytes. No time is stored, so that the same report is always the same file."""
     return base64.b64encode(gzip.compress(data, mtime=0)).decode()
+
+
+def finite_or_none(value: float) -> float | None:
+    """The number, or None where it is NaN or infinite, which JSON cannot say.
+
+    >>> finite_or_none(2.5), finite_or_none(float("inf"))
+    (2.5, None)
+    """
+    if math.isfinite(value):
+        return value
+    return None

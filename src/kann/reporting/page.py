@@ -1,6 +1,6 @@
 """One HTML file that shows what an operator says about a network, to be opened, explored and passed on.
 
-It works offline: everything is in it, and it forbids itself any access to the network.
+It works offline: everything that it shows is in the file, and its security policy forbids any access to a network.
 """
 
 import base64
@@ -11,20 +11,25 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kann._version import __version__
 from kann.analysis.decisions import Readout
-from kann.backends.arrays import as_numpy
 from kann.data.files import replacing
-from kann.data.states import States, as_states
+from kann.data.states import as_states
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
-from kann.reporting import content
-from kann.reporting.content import Material
-from kann.reporting.packing import zipped, zipped_json
+from kann.fitting.spectrum import DOUBTFUL, TRUSTED
+from kann.reporting.inputs import ReportInputs, checked_labels, checked_signals, checked_tokens
+from kann.reporting.operators import (
+    SLOW_FROM,
+    mode_importance,
+    mode_rows,
+    operator_quality,
+    slowest_and_most_important,
+)
+from kann.reporting.packing import Packed, compress, compress_json
+from kann.reporting.sequences import embedding, sequence_rows, sequence_tables
 from kann.reporting.verdict import verdict
-from kann.typing import AnyArray
+from kann.typing import AnyArray, Array, Float
 
 try:
     import jinja2
@@ -33,7 +38,7 @@ except ImportError as error:
     raise ImportError("reports need plotly and jinja2: pip install 'kann[report]'") from error
 
 POLICY = "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
-"""What a page may do: run the scripts whose checksums are given, and nothing else; no address is reachable."""
+"""What a page may do: run the scripts with these checksums, and nothing else. It can reach no address."""
 
 
 def report(
@@ -56,141 +61,100 @@ def report(
 ) -> Path:
     """Write a report: overview and verdict, spectrum, modes, sequences, comparison. Returns its path.
 
+    >>> import tempfile, kann, numpy as np
+    >>> states = kann.States.from_padded(np.random.default_rng(0).normal(size=(4, 20, 3)))
+    >>> path = report(Path(tempfile.mkdtemp()) / "report.html", kann.fit(states), states)
+    >>> path.name
+    'report.html'
+
     Parameters
     ----------
     path
-        The file, which is replaced if it stands there.
+        The file to write. A file that exists is replaced.
     koopman, states
-        An operator, and the states to show, as many as a person would look at; some hundred sequences are quick.
+        An operator, and the states to show: as many as a person would look at. Some hundred sequences are quick.
     tokens
-        For text: what was read at each step, a list of words for each sequence.
+        For text: what the network read at each step, a list of words for each sequence.
     signals
-        For signals: what was read at each step, (T,) or (T, channels) for each sequence.
+        For signals: what the network read at each step, (T,) or (T, channels) for each sequence.
     readout
-        From states to outputs. A linear one, such as ``torch.nn.Linear``, gives the signed share of each mode too.
+        From states to outputs. A linear one, such as ``torch.nn.Linear``, also gives the contribution of each mode.
     decode
         From the states (T, d) of a sequence to a signal (T,) or (T, channels), to show what each mode decodes to.
     labels, classes
-        The true class of each sequence; the names of the classes that the readout tells apart.
+        The true class of each sequence, and the names of the classes that the readout tells apart.
     driven, others, fixed_points
-        To compare with: the operator that reads the inputs, other operators by name, and `FixedPoints`.
+        For comparison: the operator that also reads the inputs, other operators by name, and `FixedPoints`.
     title, about
-        The heading, and a paragraph about network and data.
+        The heading, and a paragraph about the network and the data.
     modes
-        For how many modes sequences are shown: half of them the slowest, the others the most important of the rest.
+        How many modes are shown for each sequence: half of them the slowest, the others the most important of the rest.
     """
     path = Path(path)
     if path.is_dir():
         raise KannError(f"{path} is a folder; pass the name of a file")
     states = as_states(states)
-    importance = content.mode_importance(koopman, states)
-    material = Material(
+    importances = mode_importance(koopman, states)
+    inputs = ReportInputs(
         koopman=koopman,
         states=states,
-        tokens=_tokens(tokens, states),
-        signals=_signals(signals, states),
+        tokens=checked_tokens(tokens, states),
+        signals=checked_signals(signals, states),
         readout=readout,
         decode=decode,
-        labels=_per_sequence(labels, states, "labels"),
+        labels=checked_labels(labels, states),
         classes=classes,
+        driven=driven,
         others=dict(others or {}),
         fixed_points=fixed_points,
-        shown=content.worth_showing(importance, modes),
+        modes_shown=slowest_and_most_important(importances, modes),
     )
-    page, tables = _page(material, importance, driven, title=title, about=about)
+    tables = sequence_tables(inputs)
+    page = {"title": title, "about": about, "version": __version__, **_findings(inputs, importances)}
+    page["tables"] = {name: table.as_json() for name, table in tables.items()}
     with replacing(path) as temporary:
         temporary.write_text(_html(page, tables), encoding="utf-8", errors="replace")
     return path
 
 
-def _page(
-    material: Material, importance: Any, driven: Koopman | None, *, title: str, about: str
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Everything that the page shows, and the packed tables by name."""
-    koopman, states = material.koopman, material.states
-    numbers = content.fit_numbers(material, koopman)
-    beside = None if driven is None else content.fit_numbers(material, driven)
-    packed = {"magnitude": content.magnitudes(material), "share": content.shares(material)}
-    packed |= content.decoded(material) or {}
-    tables = {name: table for name, table in packed.items() if table is not None}
-    page = {
-        "title": title,
-        "about": about,
-        "version": __version__,
+def _findings(inputs: ReportInputs, importances: Float[Array, " m"]) -> dict[str, Any]:
+    """Everything that the page shows except the tables with a row for each state, which are packed."""
+    koopman, states = inputs.koopman, inputs.states
+    quality = operator_quality(inputs, koopman)
+    driven_quality = None
+    if inputs.driven is not None:
+        driven_quality = operator_quality(inputs, inputs.driven)
+    return {
         "units": koopman.dim,
-        "sequences": content.sequence_rows(material),
+        "sequences": sequence_rows(inputs),
         "steps": int(states.lengths.sum()),
-        "fit": numbers,
-        "driven": beside,
-        "others": {name: content.fit_numbers(material, other) for name, other in material.others.items()},
-        "verdict": verdict(koopman, numbers, beside),
-        "modes": content.mode_rows(koopman, importance),
-        "shown": list(material.shown),
-        "embedding": content.embedding(material),
-        "tables": {name: table.as_json() for name, table in tables.items()},
+        "fit": quality,
+        "driven": driven_quality,
+        "others": {name: operator_quality(inputs, other) for name, other in inputs.others.items()},
+        "verdict": verdict(koopman, quality, driven_quality),
+        "modes": mode_rows(koopman, importances),
+        "shown": list(inputs.modes_shown),
+        "embedding": embedding(inputs),
+        "limits": {"trusted": TRUSTED, "doubtful": DOUBTFUL, "slow": SLOW_FROM},
     }
-    return page, {name: table.data for name, table in tables.items()}
 
 
-def _html(page: dict[str, Any], tables: dict[str, str]) -> str:
-    """The page as text. Jinja escapes every value but our own style and script."""
+def _html(page: dict[str, Any], tables: Mapping[str, Packed]) -> str:
+    """The page as text. Jinja escapes every value except our own style sheet and script."""
     folder = resources.files("kann.reporting")
     style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
-    drawing = Path(plotly.__file__).with_name("package_data").joinpath("plotly.min.js").read_text(encoding="utf-8")
+    plotly_script = (
+        Path(plotly.__file__).with_name("package_data").joinpath("plotly.min.js").read_text(encoding="utf-8")
+    )
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
         folder.joinpath("report.html.j2").read_text(encoding="utf-8")
     )
-    return template.render(
-        page=page,
-        policy=POLICY.format(scripts=f"{_checksum(drawing)} {_checksum(script)}"),
-        style=style,
-        script=script,
-        packed={"drawing": zipped(drawing.encode()), "content": zipped_json(page)}
-        | {f"table-{name}": data for name, data in tables.items()},
-    )
+    packed = {"plotly": compress(plotly_script.encode()), "content": compress_json(page)}
+    packed |= {f"table-{name}": table.data for name, table in tables.items()}
+    policy = POLICY.format(scripts=f"{_checksum(plotly_script)} {_checksum(script)}")
+    return template.render(page=page, policy=policy, style=style, script=script, packed=packed)
 
 
 def _checksum(script: str) -> str:
+    """The checksum of a script, as a content security policy writes it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
-
-
-def _per_sequence(values: Sequence[Any] | None, states: States, what: str) -> list[str] | None:
-    if values is None:
-        return None
-    if len(values) != len(states):
-        raise KannError(f"there are {len(values)} {what} for {len(states)} sequences; pass one for each")
-    return [str(value) for value in values]
-
-
-def _require_aligned(values: Sequence[Any], states: States, what: str) -> None:
-    """Refuse what does not have one entry for each state."""
-    odd = next((i for i, own in enumerate(values) if isinstance(own, str) or not hasattr(own, "__len__")), None)
-    if odd is not None:
-        raise KannError(
-            f"{what} of sequence {odd} are {type(values[odd]).__name__}; pass a list with one for each state"
-        )
-    if len(values) != len(states):
-        raise KannError(
-            f"there are {what} for {len(values)} sequences and states for {len(states)}; pass one list each"
-        )
-    for i, (own, length) in enumerate(zip(values, states.lengths.tolist(), strict=True)):
-        if len(own) != length:
-            raise KannError(f"sequence {i} has {length} states and {len(own)} {what}; pass one for each state")
-
-
-def _tokens(values: Sequence[Any] | None, states: States) -> list[list[str]] | None:
-    if values is None:
-        return None
-    _require_aligned(values, states, "tokens")
-    return [[str(token) for token in own] for own in values]
-
-
-def _signals(values: Sequence[AnyArray] | None, states: States) -> list[Any] | None:
-    if values is None:
-        return None
-    arrays = [as_numpy(value) for value in values]
-    _require_aligned(arrays, states, "samples")
-    for i, array in enumerate(arrays):
-        if not np.isfinite(array).all():
-            raise KannError(f"the signal of sequence {i} holds NaN or Inf; pass finite samples")
-    return [np.asarray(array, dtype=np.float64).reshape(len(array), -1) for array in arrays]

@@ -1,4 +1,4 @@
-"""Figures: each function takes a result and an ``ax``, draws, and returns the ``ax``. None computes anything."""
+"""Figures for papers: each function draws a result on an ``ax`` and returns the ``ax``. None computes anything."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -38,17 +38,17 @@ INK = "#222222"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#F0E442", "#332288")
 """Colours that people with any common colour blindness can tell apart: Okabe and Ito's, and two of Tol's."""
 
-RESIDUALS = (1e-2, 1.0)
-"""Range of residuals that colours tell apart: below it an eigenpair is as good as exact, above it worth nothing."""
+RESIDUAL_RANGE = (1e-2, 1.0)
+"""Residuals that colours tell apart: below this range an eigenpair is as good as exact, above it worthless."""
 
-NAMED = 0.03
-"""A region narrower than this share of the map gets no name."""
+NARROWEST_NAMED = 0.03
+"""A region narrower than this fraction of the map gets no name."""
 
 LETTERS = 110
 """Letters in a line of `draw_words`."""
 
 LONGEST_WORD = 14
-"""Letters of the longest word that it writes out."""
+"""Letters of the longest word that `draw_words` writes out; longer ones are cut."""
 
 SIGNED = "PuOr_r"
 """Colours for signed numbers, white in the middle: orange is up, purple is down."""
@@ -58,16 +58,16 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 
 
 def draw_spectrum(koopman: Koopman, *, ax: Axes, others: Mapping[str, Complex[Array, " n"]] | None = None) -> Axes:
-    """Eigenvalues on the complex plane with the unit circle, coloured by residual: dark ones are to be trusted.
+    """Eigenvalues in the complex plane with the unit circle, coloured by residual: the dark ones can be trusted.
 
-    ``others`` are eigenvalues of something else, by name, drawn as crosses.
+    ``others`` are eigenvalues of other operators, by name, drawn as crosses.
     """
     circle = np.exp(1j * np.linspace(0, 2 * np.pi, 361))
     ax.plot(*_plane(circle), color="#999999", linewidth=0.8, zorder=1)
     dots = ax.scatter(
         *_plane(koopman.eigenvalues),
-        c=np.clip(koopman.residuals, *RESIDUALS),
-        norm=LogNorm(*RESIDUALS),
+        c=np.clip(koopman.residuals, *RESIDUAL_RANGE),
+        norm=LogNorm(*RESIDUAL_RANGE),
         cmap="viridis",
         s=18,
         edgecolors=INK,
@@ -86,6 +86,7 @@ def draw_spectrum(koopman: Koopman, *, ax: Axes, others: Mapping[str, Complex[Ar
 
 
 def _plane(values: Complex[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Real and imaginary parts, the coordinates in the plane."""
     return np.real(values), np.imag(values)
 
 
@@ -97,43 +98,54 @@ def draw_decision_map(
     names: Sequence[str] | None = None,
     path: Complex[Array, " t"] | None = None,
 ) -> Axes:
-    """What `kann.decision_map` gave, (n, m), over a rectangular grid (n, m): regions with the names of their outputs.
+    """Which output wins where in the plane of a mode: regions with the names of their outputs.
 
-    ``path`` are the coefficients of one input over time, drawn from light to dark.
+    ``outputs`` is what `kann.decision_map` returned for the rectangular ``grid``, both (n, m). ``path`` are the
+    coefficients of one input over time, drawn from light to dark.
     """
     outputs, grid = np.asarray(outputs), np.asarray(grid)
     if outputs.shape != grid.shape or outputs.ndim != 2:
         raise KannError(f"outputs {outputs.shape} and grid {grid.shape} do not fit; pass two arrays of the same (n, m)")
     across, up = _plane(grid)
     extent = (float(across.min()), float(across.max()), float(up.min()), float(up.max()))
-    upright = outputs if up[0, 0] <= up[-1, 0] else outputs[::-1]
+    upright = outputs
+    if up[0, 0] > up[-1, 0]:  # the image is drawn from the lowest row up
+        upright = outputs[::-1]
     colours = _output_colours(int(outputs.max()) + 1)
     ax.imshow(upright, origin="lower", extent=extent, cmap=colours, vmin=-0.5, vmax=colours.N - 0.5, aspect="equal")
     if path is not None:
         shades: Any = np.linspace(0.15, 1.0, len(path))
         ax.plot(*_plane(path), color=INK, linewidth=0.4, alpha=0.5)
         ax.scatter(*_plane(path), c=INK, alpha=shades, s=7, linewidths=0, zorder=3)
-    for output in np.unique(upright):
-        row, column, width = _inside(upright == output)
-        if width < NAMED * min(upright.shape):
-            continue
-        text = str(output) if names is None else str(names[output])
-        label = ax.text(*_position(row, column, upright.shape, extent), text, ha="center", va="center", color=INK)
-        label.set_path_effects([patheffects.withStroke(linewidth=2, foreground="white")])
+    if names is None:
+        names = [str(output) for output in range(colours.N)]
+    _name_regions(upright, extent, names, ax=ax)
     ax.set(xlabel="Re z", ylabel="Im z", xlim=extent[:2], ylim=extent[2:])
     return ax
 
 
+def _name_regions(outputs: Array, extent: tuple[float, float, float, float], names: Sequence[Any], *, ax: Axes) -> None:
+    """Write the name of each output into its region, where the region is widest."""
+    for output in np.unique(outputs):
+        row, column, width = _widest_place(outputs == output)
+        if width < NARROWEST_NAMED * min(outputs.shape):
+            continue
+        x, y = _position(row, column, outputs.shape, extent)
+        label = ax.text(x, y, str(names[output]), ha="center", va="center", color=INK)
+        label.set_path_effects([patheffects.withStroke(linewidth=2, foreground="white")])
+
+
 def _output_colours(count: int) -> ListedColormap:
-    """Pale colours, the first of them nearly white: names and paths are to be read on top of them."""
+    """Pale colours, the first of them nearly white, so that names and paths can be read on top of them."""
     pale = [tuple(0.55 + 0.45 * int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)) for colour in COLOURS]
     return ListedColormap([(0.95, 0.95, 0.95), *(pale[i % len(pale)] for i in range(max(count - 1, 1)))])
 
 
-def _inside(region: Array) -> tuple[int, int, float]:
-    """The place in a region farthest from its edge, where a name fits best, and how wide the region is there."""
+def _widest_place(region: Array) -> tuple[int, int, float]:
+    """Row and column of the point in a region that is farthest from its edge, and the width of the region there."""
     depth = np.asarray(ndimage.distance_transform_edt(np.pad(region, 1)))[1:-1, 1:-1]
-    places = np.argwhere(depth > depth.max() - 1)  # of equally good ones, along a stripe, the nearest to the middle
+    # Along a stripe many points are equally far from the edge; we take the one nearest to the middle of the map.
+    places = np.argwhere(depth > depth.max() - 1)
     row, column = places[np.linalg.norm(places - np.array(region.shape) / 2, axis=1).argmin()]
     return int(row), int(column), 2 * float(depth.max()) - 1
 
@@ -141,15 +153,17 @@ def _inside(region: Array) -> tuple[int, int, float]:
 def _position(
     row: int, column: int, shape: tuple[int, ...], extent: tuple[float, float, float, float]
 ) -> tuple[float, float]:
+    """The coordinates of the middle of a cell of the grid."""
     left, right, bottom, top = extent
     return left + (column + 0.5) / shape[1] * (right - left), bottom + (row + 0.5) / shape[0] * (top - bottom)
 
 
 def draw_matrix(matrix: Float[Array, "n m"], *, ax: Axes, limit: float | None = None) -> Axes:
-    """A matrix as an image, white for zero, orange above and blue below; ``limit`` is the largest shade's value."""
+    """A matrix as an image: zero is white, positive orange, negative purple; ``limit`` gets the full colour."""
     limit = limit or float(np.abs(matrix).max()) or 1.0
-    image = ax.imshow(matrix, cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="equal", interpolation="nearest")
-    unit = matrix.shape[0] / matrix.shape[1]  # a bar of the same width beside wide and narrow matrices
+    image = ax.imshow(matrix, cmap=SIGNED, vmin=-limit, vmax=limit, aspect="equal", interpolation="nearest")
+    # The colour bar is placed in units of the width of the matrix: this makes it equally wide next to all of them.
+    unit = matrix.shape[0] / matrix.shape[1]
     ax.figure.colorbar(image, cax=ax.inset_axes((1 + 0.04 * unit, 0.0, 0.05 * unit, 1.0)))
     rows, columns = (sorted({0, size - 1}) for size in matrix.shape)  # few ticks, for narrow matrices
     ax.set(xlabel="column", ylabel="row", xticks=columns, yticks=rows)
@@ -180,7 +194,7 @@ def draw_curves(
 
 
 def draw_decay(modes: Sequence[Mode], *, ax: Axes, steps: int) -> Axes:
-    """What is left of each mode after some steps, |λ|ⁿ."""
+    """How much of each mode is left after n steps: |λ|ⁿ."""
     after = np.arange(steps + 1)
     for i, mode in enumerate(modes):
         colour, dash = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
@@ -193,17 +207,20 @@ def draw_decay(modes: Sequence[Mode], *, ax: Axes, steps: int) -> Axes:
 
 
 def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes, colours: str) -> Axes:
-    """Words in lines, each on a ground whose shade is its number in [0, 1]; `SIGNED` colours have 0 at 0.5."""
+    """Words in lines, each on a background for its number in [0, 1]; with `SIGNED` colours, 0.5 is white."""
     palette, x, y = colormaps[colours], 0, 0
+    # The darkest part of a colour map is left out, so that black letters can be read on it.
+    low, high = 0.0, 0.65
+    if colours == SIGNED:
+        low, high = 0.12, 0.88
     for word, shade in zip(words, shades, strict=True):
-        word = word if len(word) <= LONGEST_WORD else word[: LONGEST_WORD - 1] + "…"
+        if len(word) > LONGEST_WORD:
+            word = word[: LONGEST_WORD - 1] + "…"
         if x + len(word) > LETTERS:
             x, y = 0, y + 1
-        # The darkest part of a map is left out: black letters are to be read on it.
-        low, high = (0.12, 0.88) if colours == SIGNED else (0.0, 0.65)
-        ground = palette(low + (high - low) * float(shade))
-        ax.add_patch(Rectangle((x - 0.3, y + 0.04), len(word) + 0.6, 0.92, facecolor=ground, linewidth=0))
-        # A dollar sign would begin a formula.
+        background = palette(low + (high - low) * float(shade))
+        ax.add_patch(Rectangle((x - 0.3, y + 0.04), len(word) + 0.6, 0.92, facecolor=background, linewidth=0))
+        # To matplotlib, a dollar sign begins a formula.
         ax.text(x, y + 0.54, word.replace("$", r"\$"), family="monospace", fontsize=6.2, va="center", color=INK)
         x += len(word) + 1
     ax.set(xlim=(-0.5, LETTERS + 0.5), ylim=(y + 1.05, 0))
@@ -219,7 +236,9 @@ def draw_embedding(
     path: Float[Array, "t 2"] | None = None,
 ) -> Axes:
     """States in the plane, such as two principal components, coloured by group, with the path of one sequence."""
-    names = np.array(["states"] * len(places) if groups is None else list(groups))
+    names = np.full(len(places), "states")
+    if groups is not None:
+        names = np.array(groups)
     for i, name in enumerate(np.unique(names).tolist()):
         own = places[names == name]
         ax.scatter(own[:, 0], own[:, 1], s=4, alpha=0.5, color=COLOURS[i % len(COLOURS)], linewidths=0, label=name)

@@ -3,44 +3,44 @@
 (async () => {
   const byId = (id) => document.getElementById(id);
 
-  /** What stands packed in an element of the page, as a response to read. */
-  function packed(id) {
+  /** The unpacked content of an element of the page, as a response to read. */
+  function unpackElement(id) {
     const text = byId(id).textContent;
-    // The fast way is new in browsers.
-    const bytes = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), (sign) => sign.charCodeAt(0));
+    // fromBase64 is fast, but older browsers do not have it.
+    const bytes = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
   }
-  const [page, drawingScript] = await Promise.all([packed("content").json(), packed("drawing").text()]);
-  // The page's policy names the checksum of this script; another one would not run.
-  document.head.append(Object.assign(document.createElement("script"), { textContent: drawingScript }));
+  const [page, plotlyScript] = await Promise.all([unpackElement("content").json(), unpackElement("plotly").text()]);
+  // The page's security policy names the checksum of this script; no other script would run.
+  document.head.append(Object.assign(document.createElement("script"), { textContent: plotlyScript }));
 
-  const state = { mode: page.shown[0] ?? 0, kept: new Set(), sequence: 0, view: null, sort: "number", falling: false };
+  const state = { mode: page.shown[0] ?? 0, kept: new Set(), sequence: 0, view: null, sort: "number", descending: false };
   const tables = {};
 
-  /** Numbers of one packed table: column after column, each a whole number times the column's scale. */
-  async function unpack(name) {
+  /** Reads one packed table: column after column, whole numbers that the column's scale turns into values. */
+  async function unpackTable(name) {
     const { scale, bits } = page.tables[name];
-    const buffer = await packed(`table-${name}`).arrayBuffer();
+    const buffer = await unpackElement(`table-${name}`).arrayBuffer();
     const numbers = bits === 8 ? new Int8Array(buffer) : new Int16Array(buffer);
     const length = numbers.length / scale.length;
     return { scale, column: (place, start, count) =>
       Array.from(numbers.subarray(place * length + start, place * length + start + count), (n) => n * scale[place]) };
   }
-  await Promise.all(Object.keys(page.tables).map(async (name) => { tables[name] = await unpack(name); }));
+  await Promise.all(Object.keys(page.tables).map(async (name) => { tables[name] = await unpackTable(name); }));
 
-  const digits = (value, count = 4) => value === null ? "∞" : Number(value.toPrecision(count)).toString();
+  const significant = (value, count = 4) => value === null ? "∞" : Number(value.toPrecision(count)).toString();
   const mode = () => page.modes[state.mode];
-  // Plotly reads names as markup; these are text.
-  const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
-  const exact = (value) => value.toFixed(4);
-  const eigenvalue = (m) => m.pair ? `${exact(m.re)} ± ${exact(m.im)}i` : exact(m.re);
+  // Plotly reads names as HTML; ours are text.
+  const escapeMarkup = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+  const fourDecimals = (value) => value.toFixed(4);
+  const eigenvalue = (m) => m.pair ? `${fourDecimals(m.re)} ± ${fourDecimals(m.im)}i` : fourDecimals(m.re);
   const colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#F0E442", "#332288"];
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const selection = () => [...new Set([state.mode, ...state.kept])];
+  const selectedModes = () => [...new Set([state.mode, ...state.kept])];
 
   // --- charts
 
-  const frame = (extra) => ({
+  const chartLayout = (extra) => ({
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: style("--ink"), size: 13 },
     margin: { l: 60, r: 15, t: 15, b: 45 }, showlegend: false, hovermode: "closest",
     modebar: { bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--ink") },
@@ -48,12 +48,12 @@
   });
   const axis = (title, extra) => ({ title: { text: title }, gridcolor: style("--line"), zerolinecolor: style("--line"),
     linecolor: style("--line"), ...extra });
-  const saver = (id, format) => ({ name: `Save as ${format.toUpperCase()}`, icon: Plotly.Icons.camera,
+  const saveButton = (id, format) => ({ name: `Save as ${format.toUpperCase()}`, icon: Plotly.Icons.camera,
     click: (chart) => Plotly.downloadImage(chart, { format, filename: `kann-${id}`, width: 900, height: 600, scale: format === "png" ? 2 : 1 }) });
   const waiting = new Map();
   let drawing = null;
   /** Draw soon, each chart once and one after the other: two drawings of the same chart at a time can block each other. */
-  function draw(id, traces, layout) {
+  function drawSoon(id, traces, layout) {
     waiting.set(id, [traces, layout]);
     drawing ??= drawWaiting().finally(() => { drawing = null; });
   }
@@ -63,36 +63,36 @@
       const [id, [traces, layout]] = waiting.entries().next().value;
       waiting.delete(id);
       // The buttons are listed one by one: Plotly's own list has one that would upload the chart.
-      const buttons = [["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"], [saver(id, "svg"), saver(id, "png")]];
-      await Plotly.react(id, traces, frame(layout), { responsive: true, displaylogo: false, modeBarButtons: buttons });
+      const buttons = [["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"], [saveButton(id, "svg"), saveButton(id, "png")]];
+      await Plotly.react(id, traces, chartLayout(layout), { responsive: true, displaylogo: false, modeBarButtons: buttons });
     }
   }
 
   function drawErrors() {
     const traces = [["this operator", page.fit], ["reading the inputs", page.driven], ...Object.entries(page.others)]
-      .filter(([, fit]) => fit).map(([name, fit], i) => ({ name: plain(name), x: fit.times.step, y: fit.times.error, mode: "lines",
+      .filter(([, fit]) => fit).map(([name, fit], i) => ({ name: escapeMarkup(name), x: fit.times.step, y: fit.times.error, mode: "lines",
         line: { color: colours[i % colours.length], dash: ["solid", "dash", "dot", "dashdot"][i % 4] } }));
     const sizes = traces.flatMap(trace => trace.y).filter(value => value > 0);
     const decades = Math.log10(Math.max(...sizes) / Math.min(...sizes));
-    draw("errors", traces, { showlegend: traces.length > 1, legend: { orientation: "h", y: 1.15 },
+    drawSoon("errors", traces, { showlegend: traces.length > 1, legend: { orientation: "h", y: 1.15 },
       xaxis: axis("step"), yaxis: axis("relative error", { type: "log", tickformat: ".1~g",
         dtick: decades > 3 ? Math.ceil(decades / 6) : "D2" }) });
   }
 
   function drawPlane() {
     const angles = Array.from({ length: 181 }, (_, i) => i * Math.PI / 90);
-    const most = Math.max(...page.modes.map((m) => m.importance), 1e-300);
+    const mostImportant = Math.max(...page.modes.map((m) => m.importance), 1e-300);
     const dots = page.modes.flatMap((m) => m.pair ? [[m, 1], [m, -1]] : [[m, 1]]);
-    const size = ([m]) => 7 + 17 * Math.sqrt(m.importance / most);
-    const others = Object.entries(page.others).map(([name, fit], i) => ({ name: plain(name), x: fit.eigenvalues.map((v) => v[0]),
+    const size = ([m]) => 7 + 17 * Math.sqrt(m.importance / mostImportant);
+    const others = Object.entries(page.others).map(([name, fit], i) => ({ name: escapeMarkup(name), x: fit.eigenvalues.map((v) => v[0]),
       y: fit.eigenvalues.map((v) => v[1]), mode: "markers", marker: { symbol: "x", size: 6, color: colours[(i + 1) % colours.length] } }));
-    draw("plane", [
+    drawSoon("plane", [
       { x: angles.map(Math.cos), y: angles.map(Math.sin), mode: "lines", hoverinfo: "skip", line: { color: style("--soft"), width: 1 } },
       ...others,
       { name: "eigenvalues", x: dots.map(([m]) => m.re), y: dots.map(([m, side]) => side * m.im), mode: "markers",
         customdata: dots.map(([m]) => m.number), hovertemplate: "%{text}<extra></extra>",
-        text: dots.map(([m, side]) => `mode ${m.number}<br>λ = ${exact(m.re)} ${m.pair ? `${side > 0 ? "+" : "−"} ${exact(m.im)}i` : ""}` +
-          `<br>|λ| ${exact(m.modulus)}<br>period ${digits(m.period, 3)}<br>horizon ${digits(m.horizon, 3)}<br>residual ${digits(m.residual, 2)}`),
+        text: dots.map(([m, side]) => `mode ${m.number}<br>λ = ${fourDecimals(m.re)} ${m.pair ? `${side > 0 ? "+" : "−"} ${fourDecimals(m.im)}i` : ""}` +
+          `<br>|λ| ${fourDecimals(m.modulus)}<br>period ${significant(m.period, 3)}<br>horizon ${significant(m.horizon, 3)}<br>residual ${significant(m.residual, 2)}`),
         marker: { size: dots.map(size), color: dots.map(([m]) => Math.log10(Math.min(1, Math.max(0.01, m.residual)))), cmin: -2, cmax: 0,
           colorscale: "Viridis", showscale: true, opacity: 0.9,
           colorbar: { title: { text: "residual" }, tickvals: [-2, -1, 0], ticktext: ["0.01", "0.1", "1"], thickness: 12 },
@@ -102,32 +102,32 @@
   }
 
   function drawDecay() {
-    const chosen = selection().map((number) => page.modes[number]);
+    const chosen = selectedModes().map((number) => page.modes[number]);
     const longest = Math.max(...page.sequences.map((sequence) => sequence.length));
     const last = Math.min(500, Math.max(10, ...chosen.map((m) => Math.ceil(m.horizon === null ? longest : 1.3 * m.horizon))));
     const steps = Array.from({ length: 101 }, (_, i) => i * last / 100);
-    draw("decay", chosen.map((m, i) => ({ name: `mode ${m.number}`, x: steps, y: steps.map((t) => m.modulus ** t), mode: "lines",
+    drawSoon("decay", chosen.map((m, i) => ({ name: `mode ${m.number}`, x: steps, y: steps.map((t) => m.modulus ** t), mode: "lines",
       line: { color: colours[i % colours.length] } })), { showlegend: true, legend: { orientation: "h", y: 1.1 },
       xaxis: axis("steps"), yaxis: axis("|λ|ⁿ", { rangemode: "tozero" }) });
   }
 
-  function drawCourse() {
+  function drawOverTime() {
     const { start, length } = page.sequences[state.sequence];
     const steps = Array.from({ length }, (_, i) => i);
     const traces = [];
     const add = (name, y, extra) => traces.push({ name, x: steps, y, mode: "lines", ...extra });
     if (tables.signal) add("signal", tables.signal.column(0, start, length), { line: { color: style("--soft") } });
-    if (tables.whole) add("decoded from the states", tables.whole.column(0, start, length), { line: { color: style("--ink"), dash: "dot" } });
-    const table = tables.alone ?? tables[state.view === "magnitude" ? "magnitude" : "share"];
-    selection().forEach((number, i) => {
+    if (tables.decoded) add("decoded from the states", tables.decoded.column(0, start, length), { line: { color: style("--ink"), dash: "dot" } });
+    const table = tables.decoded_modes ?? tables[tableOfView()];
+    selectedModes().forEach((number, i) => {
       const place = page.shown.indexOf(number);
       if (table && place >= 0) add(`mode ${number}`, table.column(place, start, length), { line: { color: colours[i % colours.length] } });
     });
-    byId("course-caption").textContent = tables.alone ? "The signal, what is decoded from the states, and from each selected mode alone"
+    byId("over-time-caption").textContent = tables.decoded_modes ? "The signal, the signal decoded from the states, and the signal decoded from each selected mode alone"
       : tables.signal ? "The signal, and the selected modes over the sequence"
-      : `${state.view === "magnitude" ? "Magnitude" : "Share of the output"} of the selected modes over the sequence`;
-    draw("course", traces, { showlegend: true, legend: { orientation: "h", y: 1.15 }, xaxis: axis("step"),
-      yaxis: axis(tables.alone ? "signal" : state.view === "magnitude" ? "magnitude" : "share") });
+      : `${state.view === "magnitude" ? "Magnitude" : "Contribution to the output"} of the selected modes over the sequence`;
+    drawSoon("over-time", traces, { showlegend: true, legend: { orientation: "h", y: 1.15 }, xaxis: axis("step"),
+      yaxis: axis(tables.decoded_modes ? "signal" : tableOfView()) });
   }
 
   function drawEmbedding() {
@@ -138,7 +138,7 @@
     const groups = [...new Set(at.map((_, i) => group(i)))].sort();
     const traces = groups.map((name, g) => {
       const own = at.map((_, i) => i).filter((i) => group(i) === name);
-      return { name: plain(name), x: own.map((i) => at[i][0]), y: own.map((i) => at[i][1]), mode: "markers",
+      return { name: escapeMarkup(name), x: own.map((i) => at[i][0]), y: own.map((i) => at[i][1]), mode: "markers",
         text: own.map((i) => `sequence ${sequence[i]}, step ${step[i]}`), hovertemplate: "%{text}<extra></extra>",
         marker: { size: 4, opacity: 0.55, color: colours[g % colours.length] } };
     });
@@ -150,18 +150,18 @@
       traces.push({ name: `${kind} points`, x: own.map((i) => points.at[i][0]), y: own.map((i) => points.at[i][1]), mode: "markers",
         marker: { symbol: kind === "fixed" ? "star" : "diamond-open", size: 10, color: "#E69F00" } });
     }
-    draw("embedding", traces, { showlegend: true, legend: { itemsizing: "constant" }, xaxis: axis("first component"), yaxis: axis("second component") });
+    drawSoon("embedding", traces, { showlegend: true, legend: { itemsizing: "constant" }, xaxis: axis("first component"), yaxis: axis("second component") });
   }
 
   // --- tables
 
-  const hints = { period: "Steps until the mode has turned once", horizon: "Steps until a tenth of it is left",
-    residual: "Up to 0.1 it is the network's own, from 0.5 an artefact of the fit",
-    importance: "How strongly it is present in the states: its magnitude, summed over a sequence" };
+  const hints = { period: "Steps until the mode has turned once", horizon: "Steps until a tenth of the mode is left",
+    residual: `Up to ${page.limits.trusted} the mode is the network's own, from ${page.limits.doubtful} an artefact of the fit`,
+    importance: "How strongly the mode is present in the states: its magnitude, summed over a sequence" };
   const columns = [
-    ["kept", "Keep", null], ["number", "Mode", (m) => m.number], ["re", "λ", eigenvalue], ["modulus", "|λ|", (m) => exact(m.modulus)],
-    ["period", "Period", (m) => digits(m.period, 3)], ["horizon", "Horizon", (m) => digits(m.horizon, 3)],
-    ["residual", "Residual", (m) => digits(m.residual, 2)], ["importance", "Importance", (m) => digits(m.importance, 3)],
+    ["kept", "Keep", null], ["number", "Mode", (m) => m.number], ["re", "λ", eigenvalue], ["modulus", "|λ|", (m) => fourDecimals(m.modulus)],
+    ["period", "Period", (m) => significant(m.period, 3)], ["horizon", "Horizon", (m) => significant(m.horizon, 3)],
+    ["residual", "Residual", (m) => significant(m.residual, 2)], ["importance", "Importance", (m) => significant(m.importance, 3)],
   ];
 
   function drawTable() {
@@ -173,36 +173,36 @@
       const button = document.createElement("button");
       button.type = "button";
       button.title = hints[key] ?? "";
-      button.textContent = name + (state.sort === key ? (state.falling ? " ↓" : " ↑") : "");
-      cell.setAttribute("aria-sort", state.sort === key ? (state.falling ? "descending" : "ascending") : "none");
-      button.onclick = () => { state.falling = state.sort === key ? !state.falling : key === "importance"; state.sort = key; drawTable(); };
+      button.textContent = name + (state.sort === key ? (state.descending ? " ↓" : " ↑") : "");
+      cell.setAttribute("aria-sort", state.sort === key ? (state.descending ? "descending" : "ascending") : "none");
+      button.onclick = () => { state.descending = state.sort === key ? !state.descending : key === "importance"; state.sort = key; drawTable(); };
       cell.append(button);
       return cell;
     }));
     const value = (m) => m[state.sort] ?? Infinity;
-    const sorted = [...page.modes].sort((a, b) => (value(a) - value(b) || a.number - b.number) * (state.falling ? -1 : 1));
+    const sorted = [...page.modes].sort((a, b) => (value(a) - value(b) || a.number - b.number) * (state.descending ? -1 : 1));
     body.replaceChildren(...sorted.map((m) => {
       const row = document.createElement("tr");
       row.dataset.mode = m.number;
       row.tabIndex = m.number === state.mode ? 0 : -1;
       row.setAttribute("aria-selected", m.number === state.mode);
-      row.classList.toggle("doubtful", m.residual >= 0.5);
+      row.classList.toggle("doubtful", m.residual >= page.limits.doubtful);
       row.append(...columns.map(([, , text]) => {
         const cell = document.createElement("td");
         if (text) { cell.textContent = text(m); return cell; }
         const box = document.createElement("input");
         box.type = "checkbox";
         box.checked = state.kept.has(m.number);
-        box.setAttribute("aria-label", `Keep mode ${m.number} in the pictures`);
-        box.onclick = (event) => { event.stopPropagation(); box.checked ? state.kept.add(m.number) : state.kept.delete(m.number); drawDecay(); drawCourse(); };
+        box.setAttribute("aria-label", `Keep mode ${m.number} in the charts`);
+        box.onclick = (event) => { event.stopPropagation(); box.checked ? state.kept.add(m.number) : state.kept.delete(m.number); drawDecay(); drawOverTime(); };
         cell.append(box);
         return cell;
       }));
-      row.onclick = () => select(m.number);
+      row.onclick = () => selectMode(m.number);
       row.onkeydown = (event) => {
         const next = { ArrowDown: row.nextElementSibling, ArrowUp: row.previousElementSibling }[event.key];
-        if (event.key === "Enter") select(m.number);
-        if (next) { event.preventDefault(); select(Number(next.dataset.mode)); document.querySelector("tr[aria-selected=true]").focus(); }
+        if (event.key === "Enter") selectMode(m.number);
+        if (next) { event.preventDefault(); selectMode(Number(next.dataset.mode)); document.querySelector("tr[aria-selected=true]").focus(); }
       };
       return row;
     }));
@@ -210,23 +210,25 @@
 
   function fitRows() {
     const fits = [["this operator", page.fit], ...(page.driven ? [["reading the inputs", page.driven]] : []), ...Object.entries(page.others)];
-    return [["", "Rank", "Error of one step", "Decisions kept", "|λ| > 0.99", "Trusted"], ...fits.map(([name, fit]) => [name, fit.rank,
-      `${digits(100 * fit.error, 3)} %`, fit.agreement === null ? "–" : `${digits(100 * fit.agreement, 4)} %`, fit.slow, `${fit.trusted} of ${fit.modes}`])];
+    return [["", "Rank", "Error of one step", "Decisions kept", `|λ| > ${page.limits.slow}`, "Trusted"], ...fits.map(([name, fit]) => [name, fit.rank,
+      `${significant(100 * fit.error, 3)} %`, fit.agreement === null ? "–" : `${significant(100 * fit.agreement, 4)} %`, fit.slow, `${fit.trusted} of ${fit.modes}`])];
   }
 
   function drawFits() {
-    const made = fitRows().map((cells, i) => {
+    const rows = fitRows().map((cells, i) => {
       const row = document.createElement("tr");
       row.append(...cells.map((text) => Object.assign(document.createElement(i ? "td" : "th"), { textContent: text })));
       return row;
     });
-    byId("fits").tHead.replaceChildren(made[0]);
-    byId("fits").tBodies[0].replaceChildren(...made.slice(1));
+    byId("fits").tHead.replaceChildren(rows[0]);
+    byId("fits").tBodies[0].replaceChildren(...rows.slice(1));
   }
 
   // --- sequences
 
-  const views = [["magnitude", "magnitude"], ...(tables.share ? [["share", "share of the output"], ["change", "change by this step"]] : [])];
+  const views = [["magnitude", "magnitude"], ...(tables.contribution ? [["contribution", "contribution to the output"], ["change", "change by this step"]] : [])];
+  /** The table that a view reads; the change of a contribution is computed from the contributions. */
+  const tableOfView = () => state.view === "magnitude" ? "magnitude" : "contribution";
 
   function shade(value, largest) {
     const strength = Math.round(100 * Math.min(1, Math.abs(value) / (largest || 1)) ** 0.7);
@@ -238,23 +240,23 @@
   function values(sequence) {
     const place = page.shown.indexOf(state.mode), { start, length } = sequence;
     if (place < 0) return null;
-    const level = tables[state.view === "magnitude" ? "magnitude" : "share"].column(place, start, length);
+    const level = tables[tableOfView()].column(place, start, length);
     return state.view === "change" ? level.map((v, i) => i ? v - level[i - 1] : v) : level;
   }
 
   function drawText() {
     const sequence = page.sequences[state.sequence], shown = values(sequence);
-    const says = [sequence.label === null ? "" : `label: ${sequence.label}`, sequence.prediction === null ? "" : `prediction: ${sequence.prediction}`, `${sequence.length} steps`];
-    const note = shown ? "" : ` Mode ${state.mode} is not among the ${page.shown.length} slowest and most important ones, for which sequences are shown.`;
-    const key = state.view === "magnitude" ? " Green: a large magnitude." : " Orange: the output goes up; blue: down.";
-    byId("sequence-note").textContent = says.filter(Boolean).join(" · ") + "." + (shown && sequence.tokens ? key : note);
+    const facts = [sequence.label === null ? "" : `label: ${sequence.label}`, sequence.prediction === null ? "" : `prediction: ${sequence.prediction}`, `${sequence.length} steps`];
+    const note = shown ? "" : ` Mode ${state.mode} is not shown here: it is not among the ${page.shown.length} slowest and most important modes.`;
+    const key = state.view === "magnitude" ? " Green words have a large magnitude." : " Orange words raise the output, blue words lower it.";
+    byId("sequence-note").textContent = facts.filter(Boolean).join(" · ") + "." + (shown && sequence.tokens ? key : note);
     byId("text").hidden = !sequence.tokens;
     if (!sequence.tokens) return;
     const largest = shown ? Math.max(...shown.map(Math.abs), 1e-300) : 1;
     byId("text").replaceChildren(...sequence.tokens.flatMap((token, i) => {
       const word = document.createElement("span");
       word.textContent = token;
-      if (shown) { word.style.background = shade(shown[i], largest); word.title = `${token}: ${digits(shown[i], 3)}`; }
+      if (shown) { word.style.background = shade(shown[i], largest); word.title = `${token}: ${significant(shown[i], 3)}`; }
       return [word, " "];
     }));
   }
@@ -269,26 +271,26 @@
       return new Option(parts.filter((part) => part !== null).join(" · "), i, false, i === state.sequence);
     }));
     if (!found.length) { byId("sequence-note").textContent = "No sequence matches the search."; byId("text").replaceChildren(); return; }
-    if (!found.some(([, i]) => i === state.sequence)) show(found[0][1]); else drawText();
+    if (!found.some(([, i]) => i === state.sequence)) selectSequence(found[0][1]); else drawText();
   }
 
-  // --- what happens
+  // --- selecting, saving, and the controls of the page
 
-  function select(number) {
+  function selectMode(number) {
     state.mode = number;
-    byId("chosen").textContent = `Mode ${number}: |λ| ${exact(mode().modulus)}`;
-    drawTable(); drawPlane(); drawDecay(); drawText(); drawCourse();
+    byId("chosen").textContent = `Mode ${number}: |λ| ${fourDecimals(mode().modulus)}`;
+    drawTable(); drawPlane(); drawDecay(); drawText(); drawOverTime();
   }
-  function show(sequence) {
+  function selectSequence(sequence) {
     state.sequence = sequence;
     byId("picker").value = sequence;
-    drawText(); drawCourse(); drawEmbedding();
+    drawText(); drawOverTime(); drawEmbedding();
   }
-  function drawAll() { drawErrors(); drawFits(); select(state.mode); show(state.sequence); }
+  function drawAll() { drawErrors(); drawFits(); selectMode(state.mode); selectSequence(state.sequence); }
 
   function save(name, rows) {
     const cell = (value) => {
-      // A leading sign would make a spreadsheet take text for a formula.
+      // A spreadsheet would take text that begins with one of these for a formula.
       const text = typeof value === "string" && /^[=+\-@]/.test(value) ? `'${value}` : String(value);
       return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
     };
@@ -299,11 +301,11 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
-  const step = (by) => select((state.mode + by + page.modes.length) % page.modes.length);
-  byId("previous").onclick = () => step(-1);
-  byId("next").onclick = () => step(1);
+  const moveSelection = (by) => selectMode((state.mode + by + page.modes.length) % page.modes.length);
+  byId("previous").onclick = () => moveSelection(-1);
+  byId("next").onclick = () => moveSelection(1);
   byId("search").oninput = fillPicker;
-  byId("picker").onchange = (event) => show(Number(event.target.value));
+  byId("picker").onchange = (event) => selectSequence(Number(event.target.value));
   byId("modes-csv").onclick = () => save("kann-modes.csv", [["mode", "re", "im", "modulus", "period", "horizon", "residual", "importance"],
     ...page.modes.map((m) => [m.number, m.re, m.im, m.modulus, m.period ?? "inf", m.horizon ?? "inf", m.residual, m.importance])]);
   byId("fits-csv").onclick = () => save("kann-operators.csv", fitRows());
@@ -320,16 +322,16 @@
     drawAll();
   };
   state.view = views.at(-1)[0];
-  byId("views").hidden = Boolean(tables.alone);
+  byId("views").hidden = Boolean(tables.decoded_modes);
   byId("views").append(...views.map(([key, name]) => {
     const label = document.createElement("label"), button = document.createElement("input");
-    Object.assign(button, { type: "radio", name: "view", value: key, checked: key === state.view, onchange: () => { state.view = key; drawText(); drawCourse(); } });
+    Object.assign(button, { type: "radio", name: "view", value: key, checked: key === state.view, onchange: () => { state.view = key; drawText(); drawOverTime(); } });
     label.append(button, ` ${name}`);
     return label;
   }));
   if (matchMedia("(prefers-color-scheme: dark)").matches) byId("theme").click(); else drawAll();
   fillPicker();
   await drawing;
-  byId("plane").on("plotly_click", (event) => { const number = event.points[0].customdata; if (number !== undefined) select(number); });
+  byId("plane").on("plotly_click", (event) => { const number = event.points[0].customdata; if (number !== undefined) selectMode(number); });
   document.documentElement.dataset.ready = "true";
 })();

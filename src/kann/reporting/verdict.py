@@ -5,39 +5,51 @@ from typing import Any
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import DOUBTFUL, TRUSTED
 
-GOOD, FAIR = 0.05, 0.3
-"""Relative errors of one step up to which predictions are called close, and usable."""
+CLOSE, ROUGH = 0.05, 0.3
+"""Relative errors of one step up to which an operator is said to follow the network closely, and roughly."""
+
+KEPT = 0.95
+"""Fraction of decisions, and of the states' energy, from which on we say that the operator keeps what matters."""
+
+HARDLY_BETTER = 2
+"""An operator whose error is less than this many times smaller is called hardly better."""
+
+NEARLY_DEPENDENT = 1e6
+"""Condition of the eigenvectors above which contributions of modes can be much larger than their sum."""
 
 
-def verdict(koopman: Koopman, numbers: dict[str, Any], driven: dict[str, Any] | None) -> list[str]:
-    """What to believe and what not, the most important first."""
+def verdict(koopman: Koopman, quality: dict[str, Any], driven: dict[str, Any] | None) -> list[str]:
+    """What to believe and what not, the most important sentence first.
+
+    ``quality`` and ``driven`` are the numbers of `kann.reporting.operators.operator_quality`.
+    """
     return [
-        _about_prediction(numbers),
-        *_about_classes(numbers),
+        _about_prediction(quality),
+        *_about_decisions(quality),
         _about_modes(koopman),
-        *_about_inputs(numbers, driven),
-        *_about_basis(numbers),
+        *_about_inputs(quality, driven),
+        *_about_basis(quality),
     ]
 
 
-def _about_prediction(numbers: dict[str, Any]) -> str:
-    error = numbers["error"]
-    says = f"One step ahead, the operator misses {error:.1%} of a state's energy on average"
-    if error <= GOOD:
-        return f"{says}: it follows the network closely."
-    if error <= FAIR:
-        return (
-            f"{says}: it follows the network roughly, so what it says holds for the main directions, not for details."
-        )
-    return f"{says}: a linear map does not stand for this network, and its modes should not be relied on."
+def _about_prediction(quality: dict[str, Any]) -> str:
+    error = quality["error"]
+    sentence = f"One step ahead, the operator misses {error:.1%} of a state's energy on average"
+    if error <= CLOSE:
+        return f"{sentence}: it follows the network closely."
+    if error <= ROUGH:
+        return f"{sentence}: it follows the network roughly. Trust what it says about the main directions, not details."
+    return f"{sentence}: a linear map cannot stand for this network, and its modes should not be relied on."
 
 
-def _about_classes(numbers: dict[str, Any]) -> list[str]:
-    share = numbers["agreement"]
-    if share is None:
+def _about_decisions(quality: dict[str, Any]) -> list[str]:
+    agreement = quality["agreement"]
+    if agreement is None:
         return []
-    good = "so the operator keeps what decides" if share >= 0.95 else "so part of what decides lies outside of it"
-    return [f"Read out from the predicted last state, {share:.1%} of the decisions are the network's, {good}."]
+    reason = "so part of what decides lies outside the operator"
+    if agreement >= KEPT:
+        reason = "so the operator keeps what decides"
+    return [f"Read out from the predicted last state, {agreement:.1%} of the decisions are the network's, {reason}."]
 
 
 def _about_modes(koopman: Koopman) -> str:
@@ -50,26 +62,31 @@ def _about_modes(koopman: Koopman) -> str:
     )
 
 
-def _about_inputs(numbers: dict[str, Any], driven: dict[str, Any] | None) -> list[str]:
-    if numbers["driven"] or driven is None:
+def _about_inputs(quality: dict[str, Any], driven: dict[str, Any] | None) -> list[str]:
+    if quality["driven"] or driven is None:
         return []
-    gain = numbers["error"] / max(driven["error"], 1e-16)
-    if gain < 2 and numbers["error"] > FAIR:
-        return ["One that also reads the inputs is hardly better: what is missed is not linear in states and inputs."]
-    if gain < 2:
-        return ["An operator that also reads the inputs is hardly better, so the states evolve mostly by themselves."]
-    return [
-        f"An operator that also reads the inputs misses {driven['error']:.2%}, {gain:.3g} times less: most of what "
-        "this one misses is what the inputs did, not what the network does by itself."
-    ]
+    gain = quality["error"] / max(driven["error"], 1e-16)  # an exact operator has an error of 0
+    if gain >= HARDLY_BETTER:
+        return [
+            f"An operator that also reads the inputs misses {driven['error']:.2%}, {gain:.3g} times less: most of what "
+            "this one misses is what the inputs did, not what the network does by itself."
+        ]
+    if quality["error"] > ROUGH:
+        return [
+            "An operator that also reads the inputs is hardly better: "
+            "what is missed is not linear in states and inputs."
+        ]
+    return ["An operator that also reads the inputs is hardly better, so the states evolve mostly by themselves."]
 
 
-def _about_basis(numbers: dict[str, Any]) -> list[str]:
-    notes = []
-    if numbers["explained"] < 0.95:
-        notes.append(
-            f"The basis holds {numbers['explained']:.1%} of the states' energy; a higher rank would hold more."
+def _about_basis(quality: dict[str, Any]) -> list[str]:
+    sentences = []
+    if quality["explained"] < KEPT:
+        sentences.append(
+            f"The basis holds {quality['explained']:.1%} of the states' energy; a higher rank would hold more."
         )
-    if numbers["condition"] is None or numbers["condition"] > 1e6:
-        notes.append("The eigenvectors are nearly dependent, so the shares of single modes may cancel each other.")
-    return notes
+    if quality["condition"] is None or quality["condition"] > NEARLY_DEPENDENT:
+        sentences.append(
+            "The eigenvectors are nearly dependent, so the contributions of single modes may cancel each other."
+        )
+    return sentences

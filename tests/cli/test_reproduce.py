@@ -1,25 +1,20 @@
 import importlib
 import json
-import subprocess
-import sys
 
 import pytest
-from typer.testing import CliRunner
 
-import kann
-from kann.cli import app
 from kann.paper import copy as copy_module
 from kann.paper.copy import task as task_module
 from kann.paper.results import Reproduction
 from tests.paper.tiny import tiny
 
 
-@pytest.fixture
-def run(monkeypatch):
+@pytest.fixture(autouse=True)
+def small_networks(monkeypatch):
+    """Networks that are trained in a second, and no figures."""
     monkeypatch.setattr(copy_module, "draw_figures", lambda studies, *, folder: ())
     for arch in ("dtriv", "rnn", "gru", "lstm"):
         monkeypatch.setitem(task_module.CONFIGS, arch, tiny(arch, iterations=30))
-    return lambda *arguments: CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def test_the_table_and_the_results(run, tmp_path):
@@ -42,22 +37,6 @@ def test_one_architecture_or_all(run, tmp_path):
     assert result.exit_code == 0
     assert {path.name for path in (tmp_path / "all").iterdir()} == {"dtriv", "rnn", "gru", "lstm"}
     assert result.stdout.count("copy task,") == 4
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["reproduce", "copy", "--arch", "transformer"], "'transformer' is not one of"),
-        (["reproduce", "chess"], "No such command 'chess'"),
-        (["reproduce", "copy", "--seeds", "0"], "--seeds"),
-        (["reproduce", "copy", "--seed", "-1"], "--seed"),
-        (["reproduce", "copy", "--colour", "red"], "No such option"),
-    ],
-)
-def test_bad_usage(run, arguments, message):
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert message in result.output
 
 
 def test_a_failure_is_one_line_without_a_traceback(run, tmp_path):
@@ -92,34 +71,6 @@ def test_an_interrupt_says_how_to_go_on(run, tmp_path, monkeypatch):
     assert "run the same command again to go on" in result.stderr
 
 
-def test_help_and_version(run):
-    assert run("--version").stdout == f"kann {kann.__version__}\n"
-    help_text = run("reproduce", "copy", "--help").stdout
-    assert "Example: kann reproduce copy --arch gru" in help_text
-    for option in ("--arch", "--device", "--out", "--seed", "--seeds", "--as-printed"):
-        assert option in help_text
-
-
-def test_help_needs_neither_torch_nor_matplotlib():
-    code = "import sys, runpy; sys.argv = ['kann', '--help']\n"
-    code += "try: runpy.run_module('kann', run_name='__main__')\n"
-    code += "except SystemExit as end: assert not end.code\n"
-    code += "assert not {'torch', 'matplotlib'} & sys.modules.keys()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "reproduce" in done.stdout
-
-
-@pytest.mark.parametrize("missing", ["torch", "safetensors", "matplotlib"])
-def test_what_is_not_installed_is_named(missing):
-    code = f"import sys; sys.modules['{missing}'] = None; sys.argv = ['kann', 'reproduce', 'copy']\n"
-    code += "import runpy; runpy.run_module('kann', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert missing in done.stderr
-    assert "pip install 'kann[" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize(("task", "archs"), [("ecg", ["lstm", "gru"]), ("sentiment", ["gru", "lstm", "rnn"])])
 def test_other_experiments_are_called_for_one_architecture_or_all(run, tmp_path, monkeypatch, task, archs):
     called = []
@@ -137,9 +88,3 @@ def test_other_experiments_are_called_for_one_architecture_or_all(run, tmp_path,
     assert f"{task}, {archs[0]}, 1 seed" in result.stdout
     assert run("reproduce", task).exit_code == 0
     assert called[-1][0] == archs[0]
-
-
-def test_data_are_fetched(run, monkeypatch):
-    monkeypatch.setattr("kann.paper.data.fetch", lambda name: f"folder/{name}")
-    assert run("data", "fetch", "imdb").stdout.strip() == "folder/imdb"
-    assert run("data", "fetch", "mnist").exit_code == 2

@@ -1,0 +1,95 @@
+"""The commands that analyse a user's own network: record its states, fit the operator, write the report."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import kann
+from kann.cli import loading
+from kann.cli.errors import one_line_errors
+from kann.cli.output import AsJson, Force, print_result, require_free
+from kann.errors import KannError
+
+
+def record(
+    factory: Annotated[str, typer.Argument(metavar="PKG.MODULE:FACTORY", help="A function that returns the model.")],
+    data: Annotated[Path, typer.Option(help="What the model reads: .npy, or .npz with 'data' and maybe 'lengths'.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The store to write, such as states.zarr.")],
+    weights: Annotated[Path | None, typer.Option(help="The weights of the model: .safetensors or .pt.")] = None,
+    layer: Annotated[str | None, typer.Option(help="The layer to record; not needed if only one is recurrent.")] = None,
+    state: Annotated[str, typer.Option(help="Which state of an LSTM: h, c or hc.")] = "h",
+    inputs: Annotated[
+        bool, typer.Option("--inputs", help="Also record what the layer reads, for 'kann fit --driven'.")
+    ] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="How many sequences to run at once.")] = 32,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a model over data and write the hidden states of a layer to a store."""
+    with one_line_errors(f"interrupted; what was finished is in {out}; pass --force to start again"):
+        require_free(out, force=force)
+        if layer is not None and any(character in layer for character in "*?["):
+            raise KannError(f"--layer {layer} may name several layers; pass one, or call kann.record from Python")
+        model, (values, lengths) = loading.model(factory, weights), loading.model_data(data)
+        states = kann.record(
+            model, values, lengths=lengths, layer=layer, state=state, inputs=inputs, batch_size=batch_size, into=out
+        )
+        numbers = {"sequences": len(states), "states": int(states.lengths.sum()), "units": states.dim, "path": str(out)}
+        print_result(f"{states!r}\n{out}", numbers, as_json=as_json)
+
+
+def fit(
+    states: Annotated[
+        str, typer.Argument(help="States (zarr store or its address such as s3://…, .npy, .npz) or moments (.npz).")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The operator to write.")] = Path("operator.npz"),
+    rank: Annotated[
+        str | None, typer.Option(help="How many directions to keep, such as 16, or a fraction of the energy: 0.99.")
+    ] = None,
+    basis: Annotated[str, typer.Option(help="svd, pca or fourier.")] = "svd",
+    driven: Annotated[bool, typer.Option("--driven", help="Fit the effect of the inputs separately.")] = False,
+    ridge: Annotated[float, typer.Option(min=0, help="Penalty on the size of the operator.")] = 0.0,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers read the store: tcp://….")
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit the operator of recorded states, write it, and print its leading eigenvalues; all modes with --json."""
+    with one_line_errors():
+        require_free(out, force=force)
+        data = loading.states_or_moments(states)
+        with loading.dask_workers(scheduler, data) as workers:
+            if workers:
+                typer.echo(workers, err=True)
+            koopman = kann.fit(data, rank=loading.number(rank), basis=basis, driven=driven, ridge=ridge)
+        koopman.save(out)
+        numbers = loading.operator_numbers(koopman) | {"path": str(out)}
+        print_result(f"{koopman!r}\n{out}", numbers, as_json=as_json)
+
+
+def report(
+    operator: Annotated[Path, typer.Argument(help="The file that 'kann fit' wrote.")],
+    states: Annotated[str, typer.Argument(help="The states to show (zarr store or its address, .npy, .npz).")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    tokens: Annotated[Path | None, typer.Option(help="JSON: for each sequence a list of words.")] = None,
+    labels: Annotated[Path | None, typer.Option(help="JSON: the label of each sequence.")] = None,
+    driven: Annotated[Path | None, typer.Option(help="An operator fitted with --driven, to compare with.")] = None,
+    title: Annotated[str, typer.Option(help="The heading.")] = "What this network remembers by",
+    about: Annotated[str, typer.Option(help="A paragraph about the network and the data.")] = "",
+    modes: Annotated[int, typer.Option(min=1, help="How many modes to show for each sequence.")] = 20,
+    force: Force = False,
+) -> None:
+    """Write a report that can be opened offline and explored."""
+    with one_line_errors():
+        require_free(out, force=force)
+        koopman, shown = kann.Koopman.load(operator), kann.States.open(states)
+        settings: dict[str, Any] = {"title": title, "about": about, "modes": modes}
+        if tokens is not None:
+            settings["tokens"] = loading.json_list(tokens)
+        if labels is not None:
+            settings["labels"] = loading.json_list(labels)
+        if driven is not None:
+            settings["driven"] = kann.Koopman.load(driven)
+        typer.echo(kann.report(out, koopman, shown, **settings))

@@ -1,0 +1,59 @@
+"""How the command line shows an error: one line, and no traceback unless the user asks for it."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+import typer
+
+from kann.errors import KannError
+from kann.reporting.visible import visible
+
+SHOW_TRACEBACKS = ContextVar("show_tracebacks", default=False)
+"""Whether errors are shown with their traceback, as ``kann --debug`` asks for."""
+
+INTERRUPTED = 130
+"""The exit status that shells expect of a program that was stopped with Ctrl-C: 128 + SIGINT."""
+
+
+@contextlib.contextmanager
+def one_line_errors(interrupted: str = "interrupted") -> Iterator[None]:
+    """Turn an error inside this block into one line on standard error and exit status 1.
+
+    ``interrupted`` is what is printed after Ctrl-C.
+    """
+    if SHOW_TRACEBACKS.get():
+        yield
+        return
+    try:
+        yield
+    except BrokenPipeError:
+        # Whoever reads our output (such as `head`) has closed it. Python would flush the rest at exit and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo(interrupted, err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        message = _message(error)
+        if not message:
+            raise
+        typer.echo(f"error: {visible(message)}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _message(error: Exception) -> str:
+    """What to tell the user about an error that they can do something about; empty for a bug in kann."""
+    text = " ".join(str(error).split())
+    if isinstance(error, ImportError):
+        if "install" in text.lower():
+            return text
+        return f"{text}; pip install 'kann[paper]'"
+    if isinstance(error, KannError | OSError):
+        return text
+    # Dask's exceptions have no base class in common, and importing them would need Dask.
+    if type(error).__module__.startswith("distributed"):
+        return f"the Dask cluster gave up ({text})"
+    return ""

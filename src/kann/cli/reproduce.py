@@ -1,0 +1,153 @@
+"""``kann reproduce``: the paper's experiments, and their tables 'paper / ours'."""
+
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kann.cli.errors import one_line_errors
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from kann.paper.results import Reproduction
+
+commands = typer.Typer(
+    help="Repeat an experiment of the paper: train, analyse, print the table 'paper / ours', draw the figures.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+PIPED_WIDTH = 140
+"""Columns of a table that is not printed to a terminal."""
+
+HOW_TO_GO_ON = "interrupted; run the same command again to go on"
+
+CopyArch = StrEnum("CopyArch", ["dtriv", "rnn", "gru", "lstm", "all"])
+EcgArch = StrEnum("EcgArch", ["lstm", "gru", "all"])
+SentimentArch = StrEnum("SentimentArch", ["gru", "lstm", "rnn", "all"])
+
+Device = Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, mps.")]
+Out = Annotated[Path, typer.Option(help="Folder for networks, figures and results.json.")]
+Seed = Annotated[int, typer.Option(min=0, help="The first seed.")]
+Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, one network each.")]
+AsPrinted = Annotated[
+    bool, typer.Option("--as-printed", help="Train exactly as the paper's table says, even where that is too little.")
+]
+
+
+@commands.command(
+    epilog="Example: kann reproduce copy --arch gru --seeds 3 --out runs/copy",
+    short_help="The copy task: remember three digits over thirty blanks.",
+)
+def copy(
+    arch: Annotated[CopyArch, typer.Option(help="The recurrent layer, or all four.")] = CopyArch.dtriv,
+    device: Device = "cpu",
+    out: Out = Path("runs/copy"),
+    seed: Seed = 0,
+    seeds: Seeds = 5,
+    as_printed: AsPrinted = False,
+) -> None:
+    """Repeat the paper's copy task: remember three digits over thirty blanks.
+
+    Networks that are already in the folder are used again. A run that was interrupted goes on where it stopped.
+    """
+    with one_line_errors(HOW_TO_GO_ON):
+        from kann.paper.copy import reproduce
+
+        _run(reproduce, arch, device=device, out=out, seeds=range(seed, seed + seeds), printed=as_printed)
+
+
+@commands.command(
+    epilog="Example: kann reproduce ecg --arch gru --seeds 1 --out runs/ecg",
+    short_help="Heartbeats: what an autoencoder of them learnt.",
+)
+def ecg(
+    arch: Annotated[EcgArch, typer.Option(help="The recurrent layers, or both.")] = EcgArch.lstm,
+    device: Device = "cpu",
+    out: Out = Path("runs/ecg"),
+    seed: Seed = 0,
+    seeds: Seeds = 1,
+    as_printed: AsPrinted = False,
+) -> None:
+    """Repeat the paper's ECG classification: what an autoencoder of heartbeats learnt.
+
+    The data set is looked for where 'kann data path ecg5000' says, and downloaded if it is not there. Networks that are
+    already in the folder are used again. A run that was interrupted goes on where it stopped.
+    """
+    with one_line_errors(HOW_TO_GO_ON):
+        from kann.paper.ecg import reproduce
+
+        _run(reproduce, arch, device=device, out=out, seeds=range(seed, seed + seeds), printed=as_printed)
+
+
+@commands.command(
+    epilog="Example: kann reproduce sentiment --arch gru --device cuda --out runs/sentiment",
+    short_help="Film reviews: which modes read which words.",
+)
+def sentiment(
+    arch: Annotated[SentimentArch, typer.Option(help="The recurrent layer, or all three.")] = SentimentArch.gru,
+    device: Device = "cpu",
+    out: Out = Path("runs/sentiment"),
+    seed: Seed = 0,
+    seeds: Seeds = 1,
+    as_printed: AsPrinted = False,
+) -> None:
+    """Repeat the paper's sentiment analysis of film reviews: which modes read which words.
+
+    The data set is looked for where 'kann data path imdb' says, and downloaded if it is not there. Networks that are
+    already in the folder are used again. A run that was interrupted goes on where it stopped.
+    """
+    with one_line_errors(HOW_TO_GO_ON):
+        from kann.paper.sentiment import reproduce
+
+        _run(reproduce, arch, device=device, out=out, seeds=range(seed, seed + seeds), printed=as_printed)
+
+
+def _run(reproduce: Callable[..., "Reproduction"], arch: StrEnum, **settings: Any) -> None:
+    """Run an experiment for one architecture or for all of them, and print the table of each."""
+    archs = [arch]
+    if arch == "all":
+        archs = [each for each in type(arch) if each != "all"]
+    for each in archs:
+        _print(reproduce(each.value, **settings))
+
+
+def _print(result: "Reproduction") -> None:
+    """Print the table, how the training differs from the paper's, and where the files are."""
+    console = _console()
+    console.print(_table(result))
+    if result.notes:
+        console.print(f"Trained otherwise than the paper's table says: {', '.join(result.notes)}.")
+    console.print(f"Results and figures: {result.files[0].parent}")
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        return Console(highlight=False)
+    return Console(width=PIPED_WIDTH, highlight=False)
+
+
+def _table(result: "Reproduction") -> "Table":
+    """The paper's numbers and ours; rows that miss the paper's are bold."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    count = len(result.seeds)
+    table = Table(title=f"{result.title}, {count} seed{'s' * (count > 1)}", box=SIMPLE_HEAD)
+    table.add_column("", justify="left")
+    for name in ("paper", "ours, mean", "from – to"):
+        table.add_column(name, justify="right")
+    table.add_column("", justify="left")
+    for row in result.rows:
+        style = None
+        if row.holds is False:  # None: the paper printed no number to compare with
+            style = "bold"
+        table.add_row(*row.cells(), style=style)
+    return table

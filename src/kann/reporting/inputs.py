@@ -1,0 +1,87 @@
+"""What a user passes to `report`, checked before anything is computed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kann.analysis.decisions import Readout
+from kann.backends.arrays import as_numpy
+from kann.data.states import States
+from kann.errors import KannError
+from kann.fitting.koopman import Koopman
+from kann.typing import AnyArray, Array, Float
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ReportInputs:
+    """What the user passed to `report`, checked. `report` describes each argument."""
+
+    koopman: Koopman
+    states: States
+    tokens: list[list[str]] | None
+    signals: list[Float[Array, "_ _"]] | None
+    readout: Readout | None
+    decode: Callable[[Any], Any] | None
+    labels: list[str] | None
+    classes: Sequence[str] | None
+    driven: Koopman | None
+    others: Mapping[str, Koopman]
+    fixed_points: Any
+    modes_shown: tuple[int, ...]
+    """Numbers of the modes that are shown for each sequence."""
+
+    @property
+    def readout_weight(self) -> AnyArray | None:
+        """The weight of the readout, (outputs, units), if the readout is linear."""
+        weight = getattr(self.readout, "weight", None)
+        if weight is None or weight.ndim != 2:
+            return None
+        return weight
+
+
+def checked_labels(labels: Sequence[Any] | None, states: States) -> list[str] | None:
+    """The label of each sequence, as text."""
+    if labels is None:
+        return None
+    if len(labels) != len(states):
+        raise KannError(f"there are {len(labels)} labels for {len(states)} sequences; pass one for each")
+    return [str(label) for label in labels]
+
+
+def checked_tokens(tokens: Sequence[Any] | None, states: States) -> list[list[str]] | None:
+    """The words of each sequence, one for each state."""
+    if tokens is None:
+        return None
+    _require_one_per_state(tokens, states, "tokens")
+    return [[str(token) for token in own] for own in tokens]
+
+
+def checked_signals(signals: Sequence[AnyArray] | None, states: States) -> list[Float[Array, "_ _"]] | None:
+    """The signal of each sequence, (T, channels), one row for each state."""
+    if signals is None:
+        return None
+    arrays = [as_numpy(signal) for signal in signals]
+    _require_one_per_state(arrays, states, "samples")
+    for i, array in enumerate(arrays):
+        if not np.isfinite(array).all():
+            raise KannError(f"the signal of sequence {i} holds NaN or Inf; pass finite samples")
+    return [np.asarray(array, dtype=np.float64).reshape(len(array), -1) for array in arrays]
+
+
+def _require_one_per_state(values: Sequence[Any], states: States, what: str) -> None:
+    """Refuse what does not have one entry for each state of each sequence."""
+    for i, own in enumerate(values):
+        # A string has a length too, but its entries are letters.
+        if isinstance(own, str) or not hasattr(own, "__len__"):
+            raise KannError(
+                f"the {what} of sequence {i} are {type(own).__name__}; pass a list with one entry for each state"
+            )
+    if len(values) != len(states):
+        raise KannError(
+            f"there are {what} for {len(values)} sequences and states for {len(states)}; pass one list for each"
+        )
+    for i, (own, length) in enumerate(zip(values, states.lengths.tolist(), strict=True)):
+        if len(own) != length:
+            raise KannError(f"sequence {i} has {length} states and {len(own)} {what}; pass one for each state")

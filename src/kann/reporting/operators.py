@@ -1,0 +1,97 @@
+"""What a report says about operators: their modes in numbers, and how well each operator predicts the network."""
+
+from typing import Any
+
+import numpy as np
+
+from kann.analysis.fidelity import agreement, relative_error
+from kann.analysis.modes import importance
+from kann.data.states import States
+from kann.fitting.koopman import Koopman
+from kann.fitting.spectrum import TRUSTED
+from kann.reporting.inputs import ReportInputs
+from kann.reporting.packing import finite_or_none
+from kann.typing import Array, Float, Int
+
+MAX_CURVE_POINTS = 400
+"""Points of a curve over time: more cannot be told apart on a screen."""
+
+SLOW_FROM = 0.99
+"""Modulus above which a mode is called slow."""
+
+
+def mode_importance(koopman: Koopman, states: States) -> Float[Array, " m"]:
+    """The importance ξ of each mode: the sum over its eigenvectors."""
+    by_eigenvector = importance(koopman, states)
+    return np.array([by_eigenvector[list(mode.indices)].sum() for mode in koopman.modes])
+
+
+def slowest_and_most_important(importances: Float[Array, " m"], count: int) -> tuple[int, ...]:
+    """Numbers of ``count`` modes: half of them the slowest, the others the most important of the rest.
+
+    >>> slowest_and_most_important(np.array([1.0, 1.0, 1.0, 9.0, 5.0, 8.0]), 4)
+    (0, 1, 3, 5)
+    """
+    slowest = list(range(min(len(importances), (count + 1) // 2)))  # modes are sorted by decreasing modulus
+    rest = [number for number in np.argsort(-importances, kind="stable").tolist() if number not in slowest]
+    return tuple(sorted([*slowest, *rest[: count - len(slowest)]]))
+
+
+def mode_rows(koopman: Koopman, importances: Float[Array, " m"]) -> list[dict[str, Any]]:
+    """The rows of the table of modes, by decreasing modulus."""
+    return [
+        {
+            "number": number,
+            "re": mode.eigenvalue.real,
+            "im": mode.eigenvalue.imag,
+            "pair": len(mode.indices) > 1,
+            "modulus": mode.modulus,
+            "period": finite_or_none(mode.period),
+            "horizon": finite_or_none(mode.horizon()),
+            "residual": mode.residual,
+            "importance": float(own),
+        }
+        for number, (mode, own) in enumerate(zip(koopman.modes, importances, strict=True))
+    ]
+
+
+def operator_quality(inputs: ReportInputs, koopman: Koopman) -> dict[str, Any]:
+    """How well an operator predicts the network, in numbers."""
+    states = inputs.states
+    numbers: dict[str, Any] = {
+        "driven": koopman.drive is not None,
+        "rank": koopman.rank,
+        "explained": float(koopman.explained.sum()),
+        "error": float(relative_error(koopman, states)),
+        "times": errors_over_time(koopman, states),
+        "agreement": None,
+        "condition": finite_or_none(koopman.condition),
+        "slow": sum(mode.modulus > SLOW_FROM for mode in koopman.modes),
+        "trusted": sum(mode.residual <= TRUSTED for mode in koopman.modes),
+        "modes": len(koopman.modes),
+        "eigenvalues": [[value.real, value.imag] for value in koopman.eigenvalues.tolist()],
+    }
+    # Of sequences with a single state there is nothing to predict.
+    if inputs.readout is not None and (states.lengths > 1).any():
+        numbers["agreement"] = agreement(koopman, states, inputs.readout)
+    return numbers
+
+
+def errors_over_time(koopman: Koopman, states: States) -> dict[str, list[Any]]:
+    """The relative error at each step, averaged over the sequences that are that long."""
+    errors = np.asarray(relative_error(koopman, states, reduce="none"))
+    steps = np.arange(len(errors)) - np.repeat(states.starts, states.lengths)
+    defined = ~np.isnan(errors)  # the first state of a sequence is not predicted
+    count = np.bincount(steps[defined], minlength=steps.max() + 1)
+    total = np.bincount(steps[defined], weights=errors[defined], minlength=steps.max() + 1)
+    with np.errstate(invalid="ignore"):
+        mean = total / count
+    drawn = _steps_drawn(len(mean))
+    return {"step": drawn.tolist(), "error": [finite_or_none(value) for value in mean[drawn].tolist()]}
+
+
+def _steps_drawn(count: int) -> Int[Array, " k"]:
+    """The steps at which a curve over ``count`` steps is drawn, without the first, which is not predicted."""
+    if count <= MAX_CURVE_POINTS:
+        return np.arange(1, count)
+    return np.unique(np.linspace(1, count - 1, MAX_CURVE_POINTS).astype(int))

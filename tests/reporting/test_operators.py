@@ -1,0 +1,32 @@
+"""What a report says about operators."""
+
+import numpy as np
+import pytest
+
+import kann
+from kann.reporting.operators import MAX_CURVE_POINTS, errors_over_time, slowest_and_most_important
+from tests.reporting.html_pages import turning_states
+
+
+def test_errors_over_time_are_means_over_the_sequences_that_are_that_long():
+    states = turning_states()  # of 30 to 35 states
+    koopman = kann.fit(states)
+    curve = errors_over_time(koopman, states)
+    assert curve["step"] == list(range(1, 35))
+    errors = [kann.relative_error(koopman, states[i : i + 1], reduce="none") for i in range(len(states))]
+    assert curve["error"][4] == pytest.approx(np.mean([own[5] for own in errors]))
+    assert curve["error"][-1] == pytest.approx(errors[-1][34])
+
+
+def test_a_long_curve_is_thinned_to_what_a_screen_shows(rng):
+    states = kann.States.from_padded(rng.normal(size=(2, 3 * MAX_CURVE_POINTS, 2)))
+    steps = errors_over_time(kann.fit(states), states)["step"]
+    assert len(steps) == MAX_CURVE_POINTS
+    assert (steps[0], steps[-1]) == (1, 3 * MAX_CURVE_POINTS - 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1, (0,)), (2, (0, 4)), (3, (0, 1, 4)), (4, (0, 1, 3, 4)), (9, (0, 1, 2, 3, 4))]
+)
+def test_half_of_the_modes_are_the_slowest_the_others_the_most_important(count, expected):
+    assert slowest_and_most_important(np.array([1.0, 1.0, 2.0, 3.0, 5.0]), count) == expected

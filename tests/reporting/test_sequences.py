@@ -1,0 +1,54 @@
+"""The tables of a report that have a row for each state."""
+
+import numpy as np
+
+import kann
+from kann.reporting.page import report
+from tests.reporting.html_pages import content_of, signal_report, text_report, turning_states
+
+
+def test_the_table_holds_the_contributions(tmp_path):
+    states = turning_states()
+    _, page, tables = content_of(text_report(tmp_path / "r.html", states=states))
+    koopman, rng = kann.fit(states), np.random.default_rng(1)
+    weight, bias = rng.normal(size=(1, 5)), rng.normal(size=1)
+    expected = kann.contributions(koopman, states.values, weight, bias).modes[:, page["shown"], 0]
+    np.testing.assert_allclose(tables["contribution"], expected, atol=np.abs(expected).max() / 65_000)
+
+
+def test_contributions_to_several_outputs_are_those_to_the_winner_less_the_mean(tmp_path):
+    states = turning_states()
+    _, page, tables = content_of(text_report(tmp_path / "r.html", states=states, outputs=3))
+    koopman, rng = kann.fit(states), np.random.default_rng(1)
+    weight, bias = rng.normal(size=(3, 5)), rng.normal(size=3)
+    parts = kann.contributions(koopman, states.values, weight, bias)
+    ends = states.starts + states.lengths - 1
+    winners = np.repeat(parts.total[ends].argmax(axis=1), states.lengths)
+    expected = parts.modes[np.arange(len(winners)), :, winners] - parts.modes.mean(axis=2)
+    np.testing.assert_allclose(tables["contribution"], expected[:, page["shown"]], atol=np.abs(expected).max() / 65_000)
+    assert page["sequences"][0]["prediction"] == f"class {winners[0]}"
+
+
+def test_signals_come_with_what_each_mode_decodes_to(tmp_path):
+    _, page, tables = content_of(signal_report(tmp_path / "r.html"))
+    states = turning_states()
+    koopman = kann.fit(states)
+    np.testing.assert_allclose(tables["decoded"][:, 0], states.values[:, 0], atol=1e-3)
+    alone = kann.reconstruct(koopman, states.values, page["shown"][1])[:, 0]
+    np.testing.assert_allclose(tables["decoded_modes"][:, 1], alone, atol=1e-3)
+    assert "contribution" not in tables
+
+
+def test_a_single_unit_has_one_component(tmp_path, rng):
+    states = kann.States.from_padded(rng.normal(size=(2, 9, 1)))
+    _, page, _ = content_of(report(tmp_path / "r.html", kann.fit(states), states))
+    assert all(second == 0 for _, second in page["embedding"]["at"])
+
+
+def test_a_readout_that_is_not_linear_gives_classes_but_no_contributions(tmp_path):
+    states = turning_states()
+    path = report(tmp_path / "r.html", kann.fit(states), states, readout=lambda h: np.abs(h[:, :1]))
+    _, page, tables = content_of(path)
+    assert "contribution" not in tables
+    assert {row["prediction"] for row in page["sequences"]} == {"1"}
+    assert {row["label"] for row in page["sequences"]} == {None}

@@ -1,0 +1,116 @@
+"""Shaded words of a made-up text, and how they are drawn."""
+
+import doctest
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import kann
+from kann.analysis import contributions as contributions_module
+from kann.analysis.contributions import contribution_changes
+from kann.fitting.spectrum import TRUSTED
+from kann.reporting.shaded_text import (
+    FULL_COLOUR_AT,
+    LOWERS,
+    RAISES,
+    STRONG,
+    Layer,
+    layers,
+    print_shading,
+    shading_page,
+)
+from kann.reporting.shading import ModeShading, Shading, shade_modes
+from tests.reporting.html_pages import turning_states
+
+
+def shading_of(changes, *, residual=0.0):
+    """The text "good, bad" whose only mode changes by these numbers."""
+    changes = np.array(changes)
+    mode = ModeShading(mode=3, eigenvalue=0.9 + 0j, residual=residual, magnitudes=np.array([0.0, 1.0]), changes=changes)
+    return Shading(
+        text="good, bad!",
+        spans=((0, 4), (6, 9)),
+        unknown=(False, True),
+        logits=np.cumsum(changes),
+        changes=changes,
+        modes=(mode,),
+        verdict="negative",
+    )
+
+
+def rgb(colour):
+    return "rgb({},{},{})".format(*colour)
+
+
+def test_changes_sum_to_the_contribution(rng):
+    values = rng.normal(size=(7, 3))
+    np.testing.assert_allclose(np.cumsum(contribution_changes(values), axis=0), values)
+    assert contribution_changes(values[:0]).shape == (0, 3)
+
+
+def test_modes_are_shaded_by_their_contributions_and_magnitudes(rng):
+    states = turning_states()
+    koopman, weight = kann.fit(states), rng.normal(size=(1, 5))
+    first, second = shade_modes(koopman, states[0], weight, [2, 1])
+    parts = kann.contributions(koopman, states[0], weight).modes
+    assert (first.mode, second.mode) == (2, 1)
+    np.testing.assert_allclose(np.cumsum(first.changes), parts[:, 2, 0])
+    strength = kann.magnitude(koopman, states[0])[:, koopman.modes[1].indices[0]]
+    np.testing.assert_allclose(second.magnitudes, (strength - strength.min()) / np.ptp(strength))
+
+
+def test_a_text_without_words_has_no_layers():
+    states = turning_states()
+    (mode,) = shade_modes(kann.fit(states), np.zeros((0, 5)), np.ones((1, 5)), [0])
+    assert mode.magnitudes.shape == mode.changes.shape == (0,)
+    nothing = Shading(
+        text="", spans=(), unknown=(), logits=np.zeros(0), changes=np.zeros(0), modes=(mode,), verdict="no words"
+    )
+    assert layers(nothing) == []
+    assert "no words" in shading_page(nothing)
+
+
+def test_colours_say_the_direction_and_the_size():
+    layer = Layer(title="", values=np.array([2.0, -2.0, 0.0, 9.0]), full_colour_at=2.0, signed=True)
+    assert [layer.background(word) for word in range(4)] == [rgb(RAISES), rgb(LOWERS), "rgb(255,255,255)", rgb(RAISES)]
+    assert [layer.number(word) for word in range(2)] == ["+2.0", "-2.0"]
+    layer = Layer(title="", values=np.array([1.0]), full_colour_at=1.0, signed=False)
+    assert layer.background(0) == rgb(STRONG)
+    assert layer.number(0) == "1.0"
+
+
+@pytest.mark.parametrize(("changes", "full"), [([0.1, -0.2], FULL_COLOUR_AT), ([0.1, -3.0], 3.0)])
+def test_all_layers_of_changes_have_one_scale(changes, full):
+    together, adds, strength = layers(shading_of(changes))
+    assert together.full_colour_at == adds.full_colour_at == full
+    assert strength.full_colour_at == 1
+
+
+@pytest.mark.parametrize("residual", [TRUSTED, TRUSTED + 1e-9])
+def test_a_mode_beyond_the_limit_of_trust_is_called_doubtful(residual):
+    title = layers(shading_of([0.1, -0.2], residual=residual))[1].title
+    assert title.startswith("mode 3, λ = 0.9000")
+    assert ("doubtful" in title) == (residual > TRUSTED)
+
+
+def test_what_stands_between_words_stays_and_faint_words_are_left_alone():
+    stream = io.StringIO()
+    print_shading(shading_of([0.01, -0.5]), Console(file=stream, color_system=None, width=100))
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "negative"
+    assert lines[3] == "good, bad[-0.5]!"
+    assert lines[-1] == "good, bad[1.0]!"
+
+
+def test_the_page_marks_unknown_words_and_has_the_number_as_a_hint():
+    page = shading_page(shading_of([0.5, -0.75]))
+    assert f'<span class="unknown" style="background:{rgb(LOWERS)}" title="-0.75, logit -0.25">bad</span>!' in page
+    assert page.count('class="unknown"') == 3
+
+
+def test_the_examples_run():
+    result = doctest.testmod(contributions_module)
+    assert result.attempted
+    assert not result.failed
