@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import kann
 from kann.errors import KannError
 from kann.recording import sinks
-from kann.recording.running import moved, untouched
+from kann.recording.running import evaluation_mode, to_device
 
 EXACT = 1e-6
 """Rounding of float32 in a few layers of states of size 1."""
@@ -687,7 +687,7 @@ def test_model_hooks_modes_grads_and_random_numbers_are_as_before(error, layer, 
 
 def test_pythons_random_numbers_are_as_before(model):
     before = random.getstate()
-    with pytest.raises(Failure), untouched(model):
+    with pytest.raises(Failure), evaluation_mode(model):
         random.random()  # noqa: S311
         raise Failure
     assert random.getstate() == before
@@ -809,10 +809,10 @@ def test_batches_are_moved_whole_and_lengths_stay_on_the_host():
 
     point = namedtuple("point", "x y")
     lengths, meta = torch.tensor([1, 2]), torch.device("meta")
-    whole = moved(Encoding(x=torch.zeros(2)), meta)
+    whole = to_device(Encoding(x=torch.zeros(2)), meta)
     assert isinstance(whole, Encoding)
     assert whole["x"].device == meta
-    nested = moved({"a": [torch.zeros(1), point(torch.zeros(1), "text")], "n": lengths}, meta, but=lengths)
+    nested = to_device({"a": [torch.zeros(1), point(torch.zeros(1), "text")], "n": lengths}, meta, except_for=lengths)
     assert nested["a"][0].device == nested["a"][1].x.device == meta
     assert nested["a"][1].y == "text"
     assert nested["n"] is lengths
