@@ -2,14 +2,15 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import nn
 
 from kann.data.moments import Moments
+from kann.data.states import States
 from kann.errors import KannError
 from kann.progress import progress as progress_bar
 from kann.recording.batching import Batch, BatchOptions, batches
@@ -20,6 +21,90 @@ from kann.recording.tracers import make_tracers
 from kann.recording.tracing import HiddenStatesTracer, NamedRows, StateOptions, Tracer
 
 
+class _OtherOptions(TypedDict, total=False):
+    """The options of `record` that do not decide what comes back, for its overloads."""
+
+    state: str
+    lengths: Any
+    inputs: bool
+    initial: bool
+    embedding: str | bool | None
+    forward: Callable[[nn.Module, Any], Any] | None
+    collate: Callable[[list[Any]], Any] | None
+    batch_size: int
+    max_sequences: int | None
+    device: torch.device | str | None
+    progress: bool
+
+
+_OneLayer = str | Callable[[Any], Any] | None
+_Path = str | os.PathLike[str]
+
+# What comes back depends on three options. A list of layers gives a dict, but not along depth, where its blocks are one
+# result. The overloads for literals overlap those for any string on purpose: "moments" is the one string for `into`
+# that gives no States, and "depth" the one for `axis` under which a list gives a single result.
+
+
+@overload
+def record(  # pyright: ignore[reportOverlappingOverload]
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: _OneLayer = None,
+    axis: str = "time",
+    into: Literal["moments"] | Moments,
+    **others: Unpack[_OtherOptions],
+) -> Moments: ...
+@overload
+def record(
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: _OneLayer = None,
+    axis: str = "time",
+    into: _Path = "states",
+    **others: Unpack[_OtherOptions],
+) -> States: ...
+@overload
+def record(  # pyright: ignore[reportOverlappingOverload]
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: Iterable[str],
+    axis: Literal["depth"],
+    into: Literal["moments"] | Moments,
+    **others: Unpack[_OtherOptions],
+) -> Moments: ...
+@overload
+def record(  # pyright: ignore[reportOverlappingOverload]
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: Iterable[str],
+    axis: Literal["depth"],
+    into: _Path = "states",
+    **others: Unpack[_OtherOptions],
+) -> States: ...
+@overload
+def record(  # pyright: ignore[reportOverlappingOverload]
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: Iterable[str],
+    axis: str = "time",
+    into: Literal["moments"],
+    **others: Unpack[_OtherOptions],
+) -> dict[str, Moments]: ...
+@overload
+def record(
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: Iterable[str],
+    axis: str = "time",
+    into: _Path = "states",
+    **others: Unpack[_OtherOptions],
+) -> dict[str, States]: ...
 def record(
     model: nn.Module,
     data: Any,
@@ -38,7 +123,7 @@ def record(
     max_sequences: int | None = None,
     device: torch.device | str | None = None,
     progress: bool = True,
-) -> Any:
+) -> States | Moments | dict[str, States] | dict[str, Moments]:
     """Run a model over data and record the hidden states of a layer, as `States` or streamed into `Moments`.
 
     >>> model = nn.Sequential(nn.Embedding(10, 3), nn.GRU(3, 4, batch_first=True))
@@ -60,7 +145,8 @@ def record(
         tuple as many entries as ``forward`` cannot do without.
     layer
         Which layer: None for the only recurrent module, a name as in ``model.named_modules()``, a pattern such as
-        ``"blocks.*"`` or a list of names, which give a dict, or a function from the model's output to (B, T, d). The
+        ``"blocks.*"`` or a list of names, which give a dict, or a function from the model's output to (B, T, d). (A
+        type checker takes every string for a single layer; a pattern in a list it knows to give a dict.) The
         layers inside ``rnn``, a fused recurrent module, are ``"rnn.l0"``, ``"rnn.l1"``, …, and ``"rnn.l0_reverse"``,
         … read from the end; ``"rnn"`` is the last one, ``"rnn.*"`` is all of them. ``"hidden_states.3"`` is what a
         HuggingFace model returns under that name.
