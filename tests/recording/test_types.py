@@ -49,6 +49,7 @@ def test_every_call_gives_what_its_line_says(tmp_path, monkeypatch):
     assert len(seen) == LINES
 
 
+@pytest.mark.slow
 def test_pyright_infers_what_every_line_says_and_refuses_anything_else(tmp_path):
     pytest.importorskip("pyright")
     swapped = {"States": "Moments", "Moments": "States"}
