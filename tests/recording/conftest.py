@@ -1,4 +1,3 @@
-# models in tests say what they are by their names
 """Fixtures of the tests of recording."""
 
 import pytest

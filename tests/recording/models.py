@@ -29,10 +29,16 @@ class Tagger(nn.Module):
         return self.head(self.dropout(self.rnn(self.embed(words))[0]))
 
 
-def by_hand(model, words):
-    """States of each sequence by itself, so that there is no padding."""
+def outputs_of(module, sequences):
+    """What a recurrent module itself gives for each sequence alone, (T, p), so that there is no padding."""
     with torch.no_grad():
-        return kann.States.from_sequences([model.rnn(model.embed(w[None]))[0][0].numpy() for w in words])
+        return kann.States.from_sequences([module(sequence)[0].numpy() for sequence in sequences])
+
+
+def by_hand(model, words):
+    """The states of a Tagger for each sequence alone."""
+    with torch.no_grad():
+        return outputs_of(model.rnn, [model.embed(w) for w in words])
 
 
 def same(recorded, expected, atol=EXACT):
@@ -54,7 +60,7 @@ def collated(samples):
 
 @dataclass
 class Output:
-    """What such a model returns."""
+    """What a HuggingFace model returns."""
 
     last_hidden_state: torch.Tensor
     hidden_states: tuple | None = None

@@ -47,7 +47,7 @@ def reference(module, sequence, hx=None):
             name = f"l{level}" + "_reverse" * direction
             order = read.flip(0) if direction else read
             at = level * directions + direction
-            h, c = torch.zeros(out), torch.zeros(width)
+            h, c = sequence.new_zeros(out), sequence.new_zeros(width)
             if hx is not None:
                 h, c = (hx[0][at], hx[1][at]) if isinstance(hx, tuple) else (hx[at], c)
             path = []

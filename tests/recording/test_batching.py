@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import kann
 from kann.errors import KannError
-from tests.recording.models import Words, by_hand, collated, same
+from tests.recording.models import Words, by_hand, collated, outputs_of, same
 
 
 def forms(words):
@@ -66,7 +66,7 @@ def test_max_sequences_of_packed_data(rng):
     module = nn.GRU(2, 3)
     data = [torch.randn(n, 2) for n in (3, 5, 2)]
     packed = nn.utils.rnn.pack_sequence(data, enforce_sorted=False)
-    same(kann.record(module, packed, max_sequences=2), kann.record(module, data[:2]))
+    same(kann.record(module, packed, max_sequences=2), outputs_of(module, data[:2]))
 
 
 def test_a_time_first_module_by_itself_takes_time_first_tensors_and_lists():
@@ -80,15 +80,22 @@ def test_a_time_first_module_by_itself_takes_time_first_tensors_and_lists():
 def test_numbers_from_numpy_are_read_in_the_models_precision(rng):
     module = nn.GRU(2, 3, batch_first=True)
     data = rng.normal(size=(4, 5, 2))
-    same(kann.record(module, data), kann.record(module, torch.tensor(data, dtype=torch.float32)))
+    recorded = kann.record(module, data)
+    assert recorded.values.dtype == np.float32
+    same(recorded, outputs_of(module, torch.tensor(data, dtype=torch.float32)))
 
 
 def test_lists_of_numbers_are_sequences_and_lists_of_three_axes_are_batches():
     model = nn.Sequential(nn.Embedding(10, 3), nn.GRU(3, 4, batch_first=True))
-    assert kann.record(model, [[1, 2, 3], [4, 5]]).lengths.tolist() == [3, 2]
+    embed, rnn = model
+    numbers = [[1, 2, 3], [4, 5]]
+    with torch.no_grad():
+        same(kann.record(model, numbers), outputs_of(rnn, [embed(torch.tensor(words)) for words in numbers]))
     batches = [torch.randn(2, 5, 3), torch.randn(3, 4, 3)]
-    assert kann.record(nn.GRU(3, 4, batch_first=True), batches).lengths.tolist() == [5, 5, 4, 4, 4]
-    assert kann.record(nn.GRU(3, 4, batch_first=True), iter([b.numpy() for b in batches])).lengths.sum() == 22
+    expected = outputs_of(rnn, [sequence for batch in batches for sequence in batch])
+    assert expected.lengths.tolist() == [5, 5, 4, 4, 4]
+    same(kann.record(rnn, batches), expected)
+    same(kann.record(rnn, iter([b.numpy() for b in batches])), expected)
 
 
 class TimeFirst(nn.Module):
@@ -103,9 +110,12 @@ class TimeFirst(nn.Module):
 
 
 def test_layers_that_work_time_first_are_recorded_sequence_by_sequence_from_a_loader():
-    words = torch.randint(20, (6, 9))
-    from_loader = kann.record(TimeFirst(), DataLoader(words, batch_size=6), layer=["rnn", "norm"])
+    words, model = torch.randint(20, (6, 9)), TimeFirst()
+    from_loader = kann.record(model, DataLoader(words, batch_size=6), layer=["rnn", "norm"])
     assert [states.lengths.tolist() for states in from_loader.values()] == [[9] * 6] * 2
+    same(from_loader["rnn"], by_hand(model, words))
+    with torch.no_grad():
+        same(from_loader["norm"], kann.States.from_padded(model(words).transpose(0, 1)))
 
 
 def test_nothing_to_record(model):
@@ -151,6 +161,7 @@ def test_axes_that_are_confused_are_noticed():
     with pytest.raises(KannError, match="batch holds 9 sequences and layer 'rnn' saw 4"):
         kann.record(TimeFirst(), data)
     model = TimeFirst()
-    right = kann.record(model, data, collate=lambda samples: torch.stack(samples, dim=1), batch_size=5)
-    assert right.lengths.tolist() == [4] * 9
-    same(kann.record(model, iter([data.transpose(0, 1)])), right)
+    expected = outputs_of(model.rnn, data)
+    assert expected.lengths.tolist() == [4] * 9
+    same(kann.record(model, data, collate=lambda samples: torch.stack(samples, dim=1), batch_size=5), expected)
+    same(kann.record(model, iter([data.transpose(0, 1)])), expected)

@@ -1,4 +1,3 @@
-# models in tests say what they are by their names
 """The layers of a network as steps of time."""
 
 import numpy as np
@@ -25,6 +24,9 @@ def test_a_residual_network_along_depth():
     )
     fewer = kann.record(model, x, axis="depth", layer="stage1.*", max_sequences=2)
     assert (len(fewer), set(fewer.lengths.tolist())) == (2 * 36, {3})
+    np.testing.assert_allclose(
+        fewer.padded().reshape(2, 6, 6, 3, 4), expected[:2, 1:].permute(0, 3, 4, 1, 2).numpy(), atol=EXACT
+    )
 
 
 def test_blocks_of_different_width_are_listed_with_the_longest_run_of_equal_ones():

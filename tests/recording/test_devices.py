@@ -1,4 +1,3 @@
-# models in tests say what they are by their names
 """Batches go to the model's device; lengths stay on the host."""
 
 from collections import namedtuple

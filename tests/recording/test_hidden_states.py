@@ -32,21 +32,37 @@ class Pretrained(nn.Module):
         return Output(path[-1], states)
 
 
+def block_by_block(model, words):
+    """(4, T, d) for each sequence alone, so that there is no padding: the embedding and what each block makes of it."""
+    paths = []
+    with torch.no_grad():
+        for w in words:
+            path = [model.embed(w[None])]
+            for block in model.eval().blocks:
+                path.append(block(path[-1]))
+            paths.append(torch.cat(path).numpy())
+    return paths
+
+
 @pytest.mark.parametrize("as_dict", [False, True])
 def test_hidden_states_that_a_model_returns(as_dict, words):
     model = Pretrained(as_dict)
     padded = pad_sequence(words, batch_first=True)
     mask = torch.arange(7) < torch.tensor([len(w) for w in words])[:, None]
     data = {"input_ids": padded, "attention_mask": mask.long(), "labels": torch.zeros(5)}
+    paths = block_by_block(model, words)
+    layers = [kann.States.from_sequences([path[k] for path in paths]) for k in range(4)]
     every = kann.record(model, data, layer="hidden_states.*", batch_size=2)
     assert list(every) == [f"hidden_states.{k}" for k in range(4)]
-    for k in (0, 1, 2):
-        same(every[f"hidden_states.{k + 1}"], kann.record(model, data, layer=f"blocks.{k}"))
-    same(kann.record(model, data, layer="hidden_states.-1"), every["hidden_states.3"])
-    depth = kann.record(model, data, axis="depth")
-    along = kann.record(model, data, axis="depth", layer="blocks.*", embedding="embed")
-    same(depth, along)
-    assert (len(depth), depth.lengths[0]) == (sum(map(len, words)), 4)
+    for k in range(4):
+        same(every[f"hidden_states.{k}"], layers[k])
+    for k in range(3):
+        same(kann.record(model, data, layer=f"blocks.{k}"), layers[k + 1])
+    same(kann.record(model, data, layer="hidden_states.-1"), layers[3])
+    along_depth = kann.States.from_sequences([h for path in paths for h in path.transpose(1, 0, 2)])
+    assert (len(along_depth), along_depth.lengths[0]) == (sum(map(len, words)), 4)
+    same(kann.record(model, data, axis="depth"), along_depth)
+    same(kann.record(model, data, axis="depth", layer="blocks.*", embedding="embed"), along_depth)
     with pytest.raises(KannError, match=r"hidden_states.9 does not exist; the model returns 4 hidden states"):
         kann.record(model, data, layer="hidden_states.9")
     with pytest.raises(KannError, match="holds no hidden_states"):

@@ -1,4 +1,3 @@
-# models in tests say what they are by their names
 """One step of a recurrent layer as a function, and the readout behind it."""
 
 import re

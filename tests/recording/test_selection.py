@@ -1,4 +1,3 @@
-# models in tests say what they are by their names
 """Which layers a name, a pattern, a list or a function means."""
 
 import re
@@ -11,16 +10,21 @@ from torch.nn.utils.rnn import pad_sequence
 import kann
 from kann.errors import KannError
 from tests.recording.models import Tagger, by_hand, same
+from tests.recording.single_steps import reference
 
 
 def test_several_layers_at_once_give_a_dict(words):
     model = Tagger(layers=2)
     recorded = kann.record(model, words, layer=["embed", "rnn.l0", "rnn", "dropout"])
     assert list(recorded) == ["embed", "rnn.l0", "rnn", "dropout"]
+    with torch.no_grad():
+        embedded = [model.embed(w) for w in words]
+        lower = kann.States.from_sequences([reference(model.rnn, x)["l0"]["h"].numpy() for x in embedded])
+    same(recorded["embed"], kann.States.from_sequences([x.numpy() for x in embedded]))
     same(recorded["rnn"], by_hand(model, words))
-    same(recorded["dropout"], recorded["rnn"])  # evaluation mode
-    alone = kann.record(model, words, layer="rnn.l0")
-    same(alone, recorded["rnn.l0"])
+    same(recorded["dropout"], by_hand(model, words))  # evaluation mode
+    same(recorded["rnn.l0"], lower)
+    same(kann.record(model, words, layer="rnn.l0"), lower)
 
 
 def test_patterns_match_part_by_part(words):
