@@ -98,6 +98,7 @@ def _is_sequence(item: Any) -> bool:
 
 
 def _as_they_come(data: Iterable[Any], dtype: torch.dtype) -> Iterator[Batch]:
+    """The items of a loader, a generator or a list, each of which is a batch already."""
     for content in data:
         if isinstance(content, np.ndarray):
             yield Batch(content=_to_tensor(content, dtype))
@@ -106,6 +107,7 @@ def _as_they_come(data: Iterable[Any], dtype: torch.dtype) -> Iterator[Batch]:
 
 
 def _collated(data: Any, collate: Callable[[list[Any]], Any], batch_size: int) -> Batches:
+    """Batches that the user's function makes of ``batch_size`` samples each."""
     if isinstance(data, DataLoader):
         raise KannError("a DataLoader has its own collate_fn; pass collate= with the samples themselves")
     size = _size(data)
@@ -122,6 +124,7 @@ def _collated(data: Any, collate: Callable[[list[Any]], Any], batch_size: int) -
 
 
 def _samples(data: Any, size: int | None) -> Iterator[Any]:
+    """The samples of a dataset, a list or a stream, one after the other."""
     if size is None or not hasattr(data, "__getitem__"):
         return iter(data)
     # By index, as a DataLoader reads a dataset: its __getitem__ need not raise IndexError behind the last sample.
@@ -129,6 +132,7 @@ def _samples(data: Any, size: int | None) -> Iterator[Any]:
 
 
 def _size(data: Any) -> int | None:
+    """How many items there are, if that is known before they are read."""
     try:
         return len(data)
     except TypeError:  # a generator, or a loader of a dataset without a length
@@ -142,7 +146,8 @@ def _slices(count: int, options: BatchOptions) -> list[slice]:
 
 
 def _cut_tensor(data: Tensor, options: BatchOptions) -> Batches:
-    if options.model_is_recurrent and data.ndim == 2:
+    """Cut a tensor along its axis of sequences, the first unless the model is a recurrent module that is time-first."""
+    if options.model_is_recurrent and data.ndim == 2:  # (T, p), which torch takes as one sequence without a batch
         return iter([Batch(content=data, count=1)]), 1
     axis = int(options.time_first)
     if data.ndim < 1 + axis:
@@ -159,12 +164,14 @@ def _cut_mapping(data: Mapping[str, Any], options: BatchOptions) -> Batches:
     if len(counts) != 1:
         raise KannError(f"the entries {list(data)} do not hold equally many sequences; pass tensors of equal length")
     cuts = _slices(counts.pop(), options)
+    # What is not a tensor, such as a flag, goes with every batch.
     rest = {key: value for key, value in data.items() if key not in tensors}
     parts = (({key: tensor[cut] for key, tensor in tensors.items()} | rest, cut) for cut in cuts)
     return (Batch(content=part, count=cut.stop - cut.start) for part, cut in parts), len(cuts)
 
 
 def _pad_sequences(sequences: list[Tensor], options: BatchOptions) -> Batches:
+    """Pad sequences of different lengths batch by batch, so that a long one costs no more than its own batch."""
     for i, sequence in enumerate(sequences):
         if sequence.ndim == 0 or sequence.shape[1:] != sequences[0].shape[1:]:
             raise KannError(
@@ -277,6 +284,7 @@ def _first_packed(content: Any) -> PackedSequence | None:
 
 
 def _packed_real_steps(packed: PackedSequence) -> RealSteps:
+    """The lengths of packed sequences in the order of the batch, which packing may have sorted."""
     lengths = packed_lengths(packed.batch_sizes.numpy())
     if packed.unsorted_indices is not None:
         lengths = lengths[packed.unsorted_indices.cpu().numpy()]

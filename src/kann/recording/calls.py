@@ -48,6 +48,7 @@ class CallTracer(Tracer):
         self._calls: list[_Call] = []
 
     def _on_call(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Keep copies of what went into a call and came out; a forward hook of torch's."""
         outputs = [part for part in tensors_of(output) if part.is_floating_point()]
         if not outputs:
             raise KannError(f"layer {self._path!r} returns {type(output).__name__} without real numbers")
@@ -83,6 +84,7 @@ class CallTracer(Tracer):
     # Modules that give whole sequences
 
     def _whole_sequences(self) -> NamedRows:
+        """Each call as sequences of its own, unless each is a single step: then all of them are one stretch of time."""
         if self._options.initial or self._options.state != "h":
             raise KannError(
                 f"layer {self._path!r} gives (B, T, d) and has neither an initial state nor a cell state; "
@@ -95,6 +97,7 @@ class CallTracer(Tracer):
             yield self._name, self.rows(call, self._path)
 
     def _padded(self, call: _Call) -> Padded:
+        """What one call gave, and what it read if that is wanted, both as (B, T, ...)."""
         values = batch_major(call.outputs[0], self._module, self.batch, self._path)
         if not self._options.inputs:
             return Padded(values=values)
@@ -128,7 +131,7 @@ class CallTracer(Tracer):
         if size > len(_as_batch(before.outputs[0])):  # sequences end during a loop, and none begins
             return False
         place = self._state_argument(loop)
-        if place is None:
+        if place is None:  # nothing that goes in came out before, so that no call can be seen to start anew
             return True
         start, end = _as_batch(call.args[place]), _as_batch(before.outputs[0])[:size]
         if torch.equal(start, _as_batch(first.args[place])[:size]) and not torch.equal(start, end):
@@ -222,4 +225,5 @@ def _as_batch(values: Tensor) -> Float[Tensor, "b d"]:
 
 
 def _stack_steps(steps: list[Tensor]) -> Float[Tensor, "b t d"]:
+    """Steps of the same sequences along a new axis of time."""
     return torch.stack(steps, dim=1)

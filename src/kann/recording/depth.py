@@ -45,6 +45,7 @@ class DepthTracer(Tracer):
         self._first: list[tuple[str, Tensor]] = []  # h_0 and its name, once it was seen
 
     def _on_embedding(self, module: nn.Module, args: Any, output: Any) -> None:
+        # Only its first call: an encoder and a decoder may share it, and then it is called again.
         if self._embedding is not None and not self._first:
             self._first.append((self._embedding.name, _copy_of_states(output, self._embedding.name)))
 

@@ -39,6 +39,7 @@ def _has_channels_first(module: nn.Module, values: Tensor) -> bool:
     convolutions = [part for part in owners if isinstance(part, CONVOLUTIONS)]
     if not convolutions or not all(isinstance(part, CHANNELS_FIRST) for part in owners):
         return False
+    # Without this, a module that transposes inside, from (B, T, C) and back, would be turned around.
     return values.shape[1] in (convolutions[0].in_channels, convolutions[-1].out_channels)
 
 
@@ -58,6 +59,7 @@ def _has_time_first(values: Tensor, module: nn.Module | None, batch: Batch) -> b
 
 
 def _first_attention(module: nn.Module | None) -> nn.MultiheadAttention | None:
+    """The first attention inside a module: torch's know whether they are batch_first."""
     if module is None:
         return None
     return next((part for part in module.modules() if isinstance(part, nn.MultiheadAttention)), None)

@@ -270,6 +270,7 @@ def real_steps(value: AnyArray, *, marks_padding: bool = False) -> RealSteps:
 
 
 def _real_steps_of_mask(real: Array) -> RealSteps:
+    """Lengths and starts of the real steps, which must follow each other without a hole."""
     lengths = real.sum(axis=1)
     _require_steps(lengths)
     starts = real.argmax(axis=1)
@@ -286,6 +287,7 @@ def _real_steps_of_mask(real: Array) -> RealSteps:
 
 
 def _require_steps(lengths: Int[Array, " s"]) -> None:
+    """Refuse sequences without a step."""
     if len(lengths) and lengths.min() < 1:
         raise KannError(
             f"sequence {int(lengths.argmin())} has length {lengths.min()}; every sequence needs at least one step; "

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -38,7 +38,8 @@ class _OtherOptions(TypedDict, total=False):
 
 
 _OneLayer = str | Callable[[Any], Any] | None
-_Path = str | os.PathLike[str]
+_IntoStates = str | os.PathLike[str]
+_IntoMoments = Literal["moments"] | Moments
 
 # What comes back depends on three options. A list of layers gives a dict, but not along depth, where its blocks are one
 # result. The overloads for literals overlap those for any string on purpose: "moments" is the one string for `into`
@@ -52,7 +53,7 @@ def record(  # pyright: ignore[reportOverlappingOverload]
     *,
     layer: _OneLayer = None,
     axis: str = "time",
-    into: Literal["moments"] | Moments,
+    into: _IntoMoments,
     **others: Unpack[_OtherOptions],
 ) -> Moments: ...
 @overload
@@ -62,7 +63,7 @@ def record(
     *,
     layer: _OneLayer = None,
     axis: str = "time",
-    into: _Path = "states",
+    into: _IntoStates = "states",
     **others: Unpack[_OtherOptions],
 ) -> States: ...
 @overload
@@ -72,7 +73,7 @@ def record(  # pyright: ignore[reportOverlappingOverload]
     *,
     layer: Iterable[str],
     axis: Literal["depth"],
-    into: Literal["moments"] | Moments,
+    into: _IntoMoments,
     **others: Unpack[_OtherOptions],
 ) -> Moments: ...
 @overload
@@ -82,7 +83,7 @@ def record(  # pyright: ignore[reportOverlappingOverload]
     *,
     layer: Iterable[str],
     axis: Literal["depth"],
-    into: _Path = "states",
+    into: _IntoStates = "states",
     **others: Unpack[_OtherOptions],
 ) -> States: ...
 @overload
@@ -102,7 +103,7 @@ def record(
     *,
     layer: Iterable[str],
     axis: str = "time",
-    into: _Path = "states",
+    into: _IntoStates = "states",
     **others: Unpack[_OtherOptions],
 ) -> dict[str, States]: ...
 def record(
@@ -236,6 +237,7 @@ def _result_without_data(
 
 
 def _has_other_ranks() -> bool:
+    """Whether this process is one of several that torch.distributed runs."""
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
@@ -271,7 +273,8 @@ def _rows_of_batches(
             return
 
 
-def _traced(tracers: Sequence[Tracer], output: Any) -> Iterator[tuple[str, SequenceRows]]:
+def _traced(tracers: Sequence[Tracer], output: Any) -> NamedRows:
+    """What all tracers saw of one batch."""
     for tracer in tracers:
         yield from tracer.take(output)
 
@@ -281,7 +284,8 @@ def _require_count(rows: SequenceRows, batch: Batch, layer: str) -> None:
     count, seen = batch.count, rows.batch_sequences
     if count is None or seen == count:
         return
-    # A multiple of the count is right: several runs over the same sequences, such as the beams of a search.
+    # A multiple is right where the layer runs several times over the batch; not if its sequences are as long as the
+    # batch is large, which means that the model took the axis of sequences for time.
     if seen % count or (rows.lengths == count).all():
         raise KannError(
             f"the batch holds {count} sequences and layer {layer!r} saw {seen}; a tensor is cut along its first "

@@ -42,11 +42,13 @@ def _buffer_copies(module: nn.Module) -> dict[str, tuple[int, Tensor]]:
 
 
 def _restore_buffers(saved: list[tuple[nn.Module, dict[str, Tensor | None], dict[str, tuple[int, Tensor]]]]) -> None:
+    """Put back every buffer that was replaced, and the content of every one that was changed in place."""
     with torch.no_grad():
         for module, buffers, copies in saved:
             module._buffers.update(buffers)  # a module may have put another tensor in its place
             for name, (version, content) in copies.items():
                 buffer = buffers[name]
+                # torch counts the changes in place; without one there is nothing to copy.
                 if buffer is not None and buffer._version != version:
                     buffer.copy_(content)
 
@@ -105,7 +107,7 @@ def batch_runner(
         try:
             return call(content)
         except RuntimeError as error:
-            if not re.search("same device|expected device", str(error)):
+            if not re.search("same device|expected device", str(error)):  # torch has no class for this error
                 raise
             raise KannError(
                 f"the model, on {device}, and something that it reads are on different devices ({error}); move all of "

@@ -121,6 +121,7 @@ def _has_wildcard(name: str) -> bool:
 
 
 def _is_pattern(model: nn.Module, name: str) -> bool:
+    """Whether a name is a pattern, and not that of a module with such a sign in it."""
     return _has_wildcard(name) and name not in dict(model.named_modules(remove_duplicate=False))
 
 

@@ -41,12 +41,14 @@ def _time_tracers(targets: Sequence[Target], options: StateOptions) -> list[Trac
 
 
 def _output_tracer(target: Target) -> Tracer:
+    """What reads the model's output: by the user's function, or by the name of its hidden states."""
     if target.view is None:
         return HiddenStatesTracer(target)
     return OutputTracer(target)
 
 
 def _depth_tracer(model: nn.Module, layer: Any, options: StateOptions, embedding: str | bool | None) -> Tracer:
+    """What records the blocks that ``layer`` names, or the hidden states that the model returns, along depth."""
     _require_defaults(options, "states along depth")
     if layer is None or (isinstance(layer, str) and layer.endswith("hidden_states")):
         if embedding is not None:
@@ -62,5 +64,6 @@ def _depth_tracer(model: nn.Module, layer: Any, options: StateOptions, embedding
 
 
 def _require_defaults(options: StateOptions, what: str) -> None:
+    """Refuse options that only recurrent layers have."""
     if options != StateOptions():
         raise KannError(f"{what} have no inputs, initial or cell states; pass state='h' and leave the others out")

@@ -142,6 +142,7 @@ class HiddenStatesTracer(_ModelOutputTracer):
             yield name, self.rows(Padded(values=values), name)
 
     def _places(self, count: int) -> Sequence[int]:
+        """Which of the model's ``count`` hidden states to record."""
         if self._target.place == "*":
             return range(count)
         place = int(self._target.place)

@@ -109,6 +109,7 @@ class FusedTracer(Tracer):
         return real
 
     def _without_padding(self, kernel: Kernel, real: RealSteps) -> Kernel:
+        """The same call on the sequences alone; a warning says, once, that the model does otherwise."""
         if not self._warned:
             warnings.warn(
                 f"{self._targets[0].path!r} is bidirectional and reads the padding before the sequence; its states "
@@ -157,6 +158,7 @@ class FusedTracer(Tracer):
                 yield target.name, self._joined_rows([call.layers[target.name] for call in calls], target)
 
     def _joined_rows(self, calls: Sequence[Padded | SequenceRows], target: Target) -> SequenceRows:
+        """The rows of calls that continue each other."""
         if isinstance(calls[0], SequenceRows):  # then it is the only one
             return calls[0]
         return self.rows(join_calls(calls), target.path)  # type: ignore[arg-type]
