@@ -39,6 +39,7 @@ def forms(words):
         "key_padding_mask": ({"words": padded, "key_padding_mask": ~mask}, {"lengths": "key_padding_mask"}),
         "function of the batch": ((collated([w]) for w in words), {"lengths": lambda batch: batch["n"]}),
         "samples": (words, {"collate": collated, "lengths": "n"}),
+        "stream of samples": (iter(words), {"collate": collated, "lengths": "n"}),
         "dataset": (TensorDataset(padded), {"collate": lambda s: torch.stack([x for (x,) in s]), "lengths": lengths}),
         "own call": (
             [(labels, {"text": padded})],

@@ -180,3 +180,43 @@ def test_two_runs_from_a_learned_initial_state_are_two_sequences(cell):
     assert states.lengths.tolist() == [6] * 8
     start = model.start[0].detach()
     same(states, kann.States.from_sequences([run_cell(cell, sequence, start)[1:] for sequence in [*x, *(x + 1)]]))
+
+
+def test_a_cell_that_runs_over_one_sequence_without_a_batch_axis():
+    class Single(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell = nn.GRUCell(3, 4)
+
+        def forward(self, x):
+            h = torch.ones(4)
+            for now in x:
+                h = self.cell(now, h)
+
+    model, x = Single(), torch.randn(6, 3)
+    states = kann.record(model, iter([x]), inputs=True, initial=True)
+    same(states, kann.States.from_sequences([run_cell(model.cell, x, torch.ones(4))]))
+    np.testing.assert_array_equal(states.inputs, np.vstack([np.zeros(3), x]))
+
+
+def test_a_call_of_more_sequences_begins_a_loop():
+    class Growing(nn.Module):
+        """Runs over the first sequence by itself, and over both from where that one ended."""
+
+        def __init__(self):
+            super().__init__()
+            self.cell = nn.GRUCell(3, 4)
+
+        def forward(self, x):
+            h = torch.zeros(1, 4)
+            for t in range(x.shape[1]):
+                h = self.cell(x[:1, t], h)
+            h = h.repeat(2, 1)
+            for t in range(x.shape[1]):
+                h = self.cell(x[:, t], h)
+
+    model, x = Growing(), torch.randn(2, 5, 3)
+    states = kann.record(model, iter([x]))
+    first = run_cell(model.cell, x[0], torch.zeros(4))
+    both = [run_cell(model.cell, sequence, torch.tensor(first[-1])) for sequence in x]
+    same(states, kann.States.from_sequences([path[1:] for path in (first, *both)]))

@@ -78,3 +78,11 @@ def test_a_block_that_gives_no_real_numbers(words):
             layer=["embed", "rest"],
             forward=lambda m, batch: m["rest"](m["embed"](batch)),
         )
+
+
+def test_blocks_without_positions_are_listed_by_their_width_alone():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2))
+    with pytest.raises(KannError) as caught:
+        kann.record(model, torch.randn(5, 3), axis="depth", layer=["0", "1", "2"])
+    assert "(units at positions: 0: 4, 1: 4, 2: 2)" in str(caught.value)
+    assert "layer=['0', '1']" in str(caught.value)

@@ -211,3 +211,27 @@ def test_what_cannot_be_recorded_beside_the_states(model, words):
 
     with pytest.raises(KannError, match="layer 'step' reads nothing but its own state"):
         kann.record(Alone(), torch.randn(3, 4), layer="step", inputs=True)
+
+
+def test_a_users_block_around_attention_that_works_time_first():
+    class Around(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(4, 2)
+
+        def forward(self, x):
+            return x + self.attention(x, x, x)[0]
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = Around()
+
+        def forward(self, x):
+            return self.block(x.transpose(0, 1)).transpose(0, 1)
+
+    model, x = Net(), torch.randn(3, 5, 4)
+    with torch.no_grad():
+        expected = kann.States.from_padded(model(x))
+    same(kann.record(model, iter([x]), layer="block"), expected)
+    same(kann.record(model, x, layer="block"), expected)

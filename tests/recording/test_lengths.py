@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 
 import kann
 from kann.errors import KannError, PaddingWarning
-from tests.recording.models import Tagger, by_hand, collated, outputs_of, same
+from tests.recording.models import EXACT, Tagger, by_hand, collated, outputs_of, same
 from tests.recording.single_steps import Loop, Padding, check, make, padded, sequences
 
 
@@ -106,3 +106,21 @@ def test_left_padding_is_refused_where_the_network_reads_it_first(rng):
         kann.record(model, torch.zeros(2, 3, 2), lengths=mask)
     with pytest.raises(KannError, match="padding of the batch is on the left, where 'cell' reads it before"):
         kann.record(Loop(nn.GRUCell(2, 4)), torch.zeros(2, 3, 2), lengths=mask)
+
+
+def test_a_bidirectional_module_without_padding_is_run_once_and_without_a_warning(rng):
+    module = make("gru", bidirectional=True, batch_first=True)
+    x = torch.tensor(rng.normal(size=(3, 5, 2)), dtype=torch.float32)
+    check(kann.record(module, x, lengths=[5, 5, 5]), module, list(x), "h", prefix="")
+    with pytest.raises(KannError, match=r"lengths reach 6 \(sequence 1 of the batch\); layer '' gave 5 steps"):
+        kann.record(module, x, lengths=[5, 6, 5])
+
+
+def test_batches_with_and_without_a_mask_in_one_recording(model, words):
+    padded = pad_sequence(words[:3], batch_first=True)
+    mask = torch.arange(padded.shape[1]) < torch.tensor([len(w) for w in words[:3]])[:, None]
+    batches = [{"words": padded, "attention_mask": mask.long()}, {"words": words[3][None]}]
+    expected = by_hand(model, words[:4])
+    same(kann.record(model, batches), expected)
+    moments = kann.record(model, batches, into="moments")
+    np.testing.assert_allclose(moments.xy, kann.Moments.of(expected).xy, rtol=1e-5, atol=EXACT)

@@ -107,6 +107,17 @@ def test_an_encoder_called_twice_gives_the_sequences_of_both_calls(rng):
     check({"l0": states}, model.rnn, [*x, *-x], "h", prefix="")
 
 
+def test_a_bidirectional_encoder_called_twice_gives_the_sequences_of_both_calls(rng):
+    class Siamese(Padding):
+        def forward(self, x):
+            _, h = self.rnn(x)
+            return self.rnn(-x, h * 0)[0]
+
+    model = Siamese(make("gru", bidirectional=True, batch_first=True))
+    x = torch.tensor(rng.normal(size=(3, 5, 2)), dtype=torch.float32)
+    check(kann.record(model, x), model.rnn, [*x, *-x], "h")
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_module_called_step_by_step_or_in_stretches_is_one_sequence(size, rng):
     class Decoder(Padding):
