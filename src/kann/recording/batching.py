@@ -1,4 +1,4 @@
-"""From whatever holds a model's inputs to batches, each with what is known about its lengths."""
+"""Cut whatever holds a model's inputs into batches, each with what is known about the lengths of its sequences."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from kann.errors import KannError
-from kann.recording.ragged import Span, as_span, packed_lengths
+from kann.recording.ragged import RealSteps, packed_lengths, real_steps
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -21,16 +21,16 @@ class Batch:
 
     content: Any
     """The batch as the data gave it."""
-    span: Span | None = None
+    real: RealSteps | None = None
     """Which of its steps are real; None if all are, or if the model itself knows."""
     count: int | None = None
-    """How many sequences it certainly holds; None if only the model knows."""
-    keep: int | None = None
+    """How many sequences it holds, where that is certain; None if only the model knows."""
+    limit: int | None = None
     """How many of them to record; None for all."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Plan:
+class BatchOptions:
     """How to cut data into batches."""
 
     lengths: Any
@@ -40,51 +40,54 @@ class Plan:
     batch_size: int
     """How many sequences a batch holds, where the data are not batches already."""
     max_sequences: int | None
-    """Where to stop."""
-    bare: bool
-    """Whether the model is one of torch's recurrent modules itself, so that two axes are one sequence."""
+    """After how many sequences to stop; None for the end of the data."""
+    model_is_recurrent: bool
+    """Whether the model itself is one of torch's fused recurrent modules: it takes (T, p) for one sequence."""
     time_first: bool
     """Whether tensors have the axes (time, sequence, …), as such a module takes them unless it is batch_first."""
     dtype: torch.dtype
     """The model's floating-point type, for numbers that come from numpy."""
 
 
-def batches(data: Any, plan: Plan) -> tuple[Iterator[Batch], int | None]:
-    """The batches of ``data`` and how many there are, if that is known."""
-    if plan.batch_size < 1 or (plan.max_sequences is not None and plan.max_sequences < 1):
-        raise KannError(f"batch_size={plan.batch_size} and max_sequences={plan.max_sequences} must be at least 1")
-    if isinstance(data, Dataset) and not isinstance(data, IterableDataset) and plan.collate is None:
+Batches = tuple[Iterator[Batch], int | None]
+"""Batches, and how many there are if that is known before they are made."""
+
+
+def batches(data: Any, options: BatchOptions) -> Batches:
+    """The batches of ``data`` with the lengths of their sequences, and how many batches there are, if that is known."""
+    lengths = options.lengths
+    if options.batch_size < 1 or (options.max_sequences is not None and options.max_sequences < 1):
+        raise KannError(f"batch_size={options.batch_size} and max_sequences={options.max_sequences} must be at least 1")
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset) and options.collate is None:
         raise KannError(f"{type(data).__name__} is a dataset of samples; pass DataLoader(dataset, batch_size=...)")
-    chunks, total = _chunks(data, plan)
-    if plan.lengths is None:
-        return (_spanned(chunk, chunk.span or _own_span(chunk.content)) for chunk in chunks), total
-    if isinstance(plan.lengths, str | int) or callable(plan.lengths):
-        return (_spanned(chunk, _asked_span(chunk.content, plan.lengths)) for chunk in chunks), total
-    return _with_lengths(chunks, as_span(plan.lengths), plan), total
+    cut, total = _cut(data, options)
+    if lengths is None:
+        return (_with_real_steps(batch, batch.real or _own_real_steps(batch.content)) for batch in cut), total
+    if isinstance(lengths, str | int) or callable(lengths):
+        return (_with_real_steps(batch, _asked_real_steps(batch.content, lengths)) for batch in cut), total
+    return _with_lengths_of_all(cut, real_steps(lengths), options), total
 
 
-def _spanned(batch: Batch, span: Span | None) -> Batch:
-    """The batch with this span: what `dataclasses.replace` does, in a third of its time."""
-    return Batch(content=batch.content, span=span, count=batch.count, keep=batch.keep)
+def _with_real_steps(batch: Batch, real: RealSteps | None) -> Batch:
+    """The batch with these real steps: what `dataclasses.replace` does, in a third of its time."""
+    return Batch(content=batch.content, real=real, count=batch.count, limit=batch.limit)
 
 
-def _chunks(data: Any, plan: Plan) -> tuple[Iterator[Batch], int | None]:
-    """Batches without the lengths that the user gave."""
-    if plan.collate is not None:
-        return _collated(data, plan.collate, plan)
+def _cut(data: Any, options: BatchOptions) -> Batches:
+    """Batches that know no lengths but those of the data themselves."""
+    if options.collate is not None:
+        return _collated(data, options.collate, options.batch_size)
     if isinstance(data, PackedSequence):
-        return iter([Batch(content=data, span=None, count=int(data.batch_sizes[0]))]), 1
+        return iter([Batch(content=data, count=int(data.batch_sizes[0]))]), 1
     if isinstance(data, Tensor | np.ndarray):
-        return _cut_tensor(_tensor(data, plan.dtype), plan)
+        return _cut_tensor(_to_tensor(data, options.dtype), options)
     if isinstance(data, Mapping):
-        return _cut_mapping(data, plan)
+        return _cut_mapping(data, options)
     if isinstance(data, list | tuple) and data and all(_is_sequence(item) for item in data):
-        return _padded(
-            [_tensor(np.asarray(item) if isinstance(item, list) else item, plan.dtype) for item in data], plan
-        )
+        return _pad_sequences([_to_tensor(item, options.dtype) for item in data], options)
     if not isinstance(data, Iterable):
         raise KannError(f"data is {type(data).__name__}; pass a tensor, a list of tensors, or an iterable of batches")
-    return (Batch(content=_tensor(i, plan.dtype) if isinstance(i, np.ndarray) else i) for i in data), _size(data)
+    return _as_they_come(data, options.dtype), _size(data)
 
 
 def _is_sequence(item: Any) -> bool:
@@ -94,110 +97,140 @@ def _is_sequence(item: Any) -> bool:
     return isinstance(item, Tensor | np.ndarray) and item.ndim < 3
 
 
-def _collated(data: Any, collate: Callable[[list[Any]], Any], plan: Plan) -> tuple[Iterator[Batch], int | None]:
+def _as_they_come(data: Iterable[Any], dtype: torch.dtype) -> Iterator[Batch]:
+    """The items of a loader, a generator or a list, each of which is a batch already."""
+    for content in data:
+        if isinstance(content, np.ndarray):
+            yield Batch(content=_to_tensor(content, dtype))
+        else:
+            yield Batch(content=content)
+
+
+def _collated(data: Any, collate: Callable[[list[Any]], Any], batch_size: int) -> Batches:
+    """Batches that the user's function makes of ``batch_size`` samples each."""
     if isinstance(data, DataLoader):
         raise KannError("a DataLoader has its own collate_fn; pass collate= with the samples themselves")
-    indexed = hasattr(data, "__getitem__") and _size(data) is not None  # an IterableDataset has the one alone
-    samples = (data[i] for i in range(len(data))) if indexed else iter(data)
+    size = _size(data)
+    total = None
+    if size is not None:
+        total = -(-size // batch_size)
+    samples = _samples(data, size)
 
-    def groups() -> Iterator[Batch]:
-        while group := list(islice(samples, plan.batch_size)):
+    def collated_batches() -> Iterator[Batch]:
+        while group := list(islice(samples, batch_size)):
             yield Batch(content=collate(group), count=len(group))
 
-    size = _size(data)
-    return groups(), None if size is None else -(-size // plan.batch_size)
+    return collated_batches(), total
+
+
+def _samples(data: Any, size: int | None) -> Iterator[Any]:
+    """The samples of a dataset, a list or a stream, one after the other."""
+    if size is None or not hasattr(data, "__getitem__"):
+        return iter(data)
+    # By index, as a DataLoader reads a dataset: its __getitem__ need not raise IndexError behind the last sample.
+    return (data[i] for i in range(size))
 
 
 def _size(data: Any) -> int | None:
+    """How many items there are, if that is known before they are read."""
     try:
         return len(data)
     except TypeError:  # a generator, or a loader of a dataset without a length
         return None
 
 
-def _ranges(count: int, plan: Plan) -> tuple[list[slice], int]:
-    count = min(count, plan.max_sequences or count)
-    cuts = [slice(low, min(low + plan.batch_size, count)) for low in range(0, count, plan.batch_size)]
-    return cuts, len(cuts)
+def _slices(count: int, options: BatchOptions) -> list[slice]:
+    """Where to cut ``count`` sequences into batches; none begins after ``max_sequences``."""
+    count = min(count, options.max_sequences or count)
+    return [slice(low, min(low + options.batch_size, count)) for low in range(0, count, options.batch_size)]
 
 
-def _cut_tensor(data: Tensor, plan: Plan) -> tuple[Iterator[Batch], int]:
-    if plan.bare and data.ndim == 2:
+def _cut_tensor(data: Tensor, options: BatchOptions) -> Batches:
+    """Cut a tensor along its axis of sequences, the first unless the model is a recurrent module that is time-first."""
+    if options.model_is_recurrent and data.ndim == 2:  # (T, p), which torch takes as one sequence without a batch
         return iter([Batch(content=data, count=1)]), 1
-    axis = 1 if plan.time_first else 0
+    axis = int(options.time_first)
     if data.ndim < 1 + axis:
         raise KannError(f"data of shape {tuple(data.shape)} has no axis of sequences; pass (sequences, steps, ...)")
-    cuts, total = _ranges(data.shape[axis], plan)
-    pieces = ((data[:, cut] if axis else data[cut], cut) for cut in cuts)
-    return (Batch(content=piece, count=cut.stop - cut.start) for piece, cut in pieces), total
+    cuts = _slices(data.shape[axis], options)
+    sizes = ((cut.start, cut.stop - cut.start) for cut in cuts)
+    return (Batch(content=data.narrow(axis, start, count), count=count) for start, count in sizes), len(cuts)
 
 
-def _cut_mapping(data: Mapping[str, Any], plan: Plan) -> tuple[Iterator[Batch], int]:
-    """A mapping of tensors is one large batch, such as a tokenizer returns."""
-    tensors = {key: _tensor(v, plan.dtype) for key, v in data.items() if isinstance(v, Tensor | np.ndarray)}
+def _cut_mapping(data: Mapping[str, Any], options: BatchOptions) -> Batches:
+    """Cut a mapping of tensors, such as a tokenizer returns, as one large batch."""
+    tensors = {key: _to_tensor(v, options.dtype) for key, v in data.items() if isinstance(v, Tensor | np.ndarray)}
     counts = {len(tensor) for tensor in tensors.values()}
     if len(counts) != 1:
         raise KannError(f"the entries {list(data)} do not hold equally many sequences; pass tensors of equal length")
-    cuts, total = _ranges(counts.pop(), plan)
+    cuts = _slices(counts.pop(), options)
+    # What is not a tensor, such as a flag, goes with every batch.
     rest = {key: value for key, value in data.items() if key not in tensors}
     parts = (({key: tensor[cut] for key, tensor in tensors.items()} | rest, cut) for cut in cuts)
-    return (Batch(content=part, count=cut.stop - cut.start) for part, cut in parts), total
+    return (Batch(content=part, count=cut.stop - cut.start) for part, cut in parts), len(cuts)
 
 
-def _padded(sequences: list[Tensor], plan: Plan) -> tuple[Iterator[Batch], int]:
+def _pad_sequences(sequences: list[Tensor], options: BatchOptions) -> Batches:
+    """Pad sequences of different lengths batch by batch, so that a long one costs no more than its own batch."""
     for i, sequence in enumerate(sequences):
         if sequence.ndim == 0 or sequence.shape[1:] != sequences[0].shape[1:]:
             raise KannError(
                 f"data[{i}] has shape {tuple(sequence.shape)}, data[0] has {tuple(sequences[0].shape)}; "
                 "pass (steps, ...) for each sequence, alike but for the steps"
             )
-    cuts, total = _ranges(len(sequences), plan)
+    cuts = _slices(len(sequences), options)
     groups = (sequences[cut] for cut in cuts)
     return (
         Batch(
-            content=pad_sequence(group, batch_first=not plan.time_first),
-            span=as_span(np.array([len(sequence) for sequence in group])),
+            content=pad_sequence(group, batch_first=not options.time_first),
+            real=real_steps(np.array([len(sequence) for sequence in group])),
             count=len(group),
         )
         for group in groups
-    ), total
+    ), len(cuts)
 
 
-def _tensor(values: Any, dtype: torch.dtype) -> Tensor:
+def _to_tensor(values: Any, dtype: torch.dtype) -> Tensor:
     """A tensor as it is; numbers from numpy, which are double unless told otherwise, in the model's precision."""
     if isinstance(values, Tensor):
         return values
     tensor = torch.as_tensor(np.asarray(values))
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+    if tensor.is_floating_point():
+        return tensor.to(dtype)
+    return tensor
 
 
-def _with_lengths(chunks: Iterator[Batch], span: Span, plan: Plan) -> Iterator[Batch]:
+def _with_lengths_of_all(cut: Iterator[Batch], real: RealSteps, options: BatchOptions) -> Iterator[Batch]:
     """Give each batch its part of the lengths of all sequences."""
     used = 0
-    for chunk in chunks:
-        count = chunk.count if chunk.count is not None else count_of(chunk.content, plan.time_first)
-        if used + count > len(span):
-            raise KannError(f"there are {len(span)} lengths and more sequences; pass one length per sequence")
-        yield _spanned(chunk, span[used : used + count])
+    for batch in cut:
+        count = batch.count
+        if count is None:
+            count = count_of(batch.content, options.time_first)
+        if used + count > len(real):
+            raise KannError(f"there are {len(real)} lengths and more sequences; pass one length per sequence")
+        yield _with_real_steps(batch, real[used : used + count])
         used += count
-    if used != len(span) and plan.max_sequences is None:
-        raise KannError(f"there are {len(span)} lengths for {used} sequences; pass one length per sequence")
+    if used != len(real) and options.max_sequences is None:
+        raise KannError(f"there are {len(real)} lengths for {used} sequences; pass one length per sequence")
 
 
 def count_of(content: Any, time_first: bool = False) -> int:
-    """How many sequences a batch holds, by its first tensor."""
-    for packed in (item for item in _items(content) if isinstance(item, PackedSequence)):
+    """How many sequences a batch holds, by its first packed sequence or else its first tensor."""
+    packed = _first_packed(content)
+    if packed is not None:
         return int(packed.batch_sizes[0])
+    axis = int(time_first)
     for tensor in tensors_of(content):
-        if tensor.ndim > (1 if time_first else 0):
-            return int(tensor.shape[1 if time_first else 0])
+        if tensor.ndim > axis:
+            return int(tensor.shape[axis])
     raise KannError(
         f"a batch of type {type(content).__name__} holds no tensor; pass lengths= as a function of the batch"
     )
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested tuples, lists, mappings and objects with named fields, in order."""
+    """All tensors in nested tuples, lists, mappings and dataclasses, in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -211,37 +244,48 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
             yield from tensors_of(getattr(value, name))
 
 
-def _own_span(content: Any) -> Span | None:
+def _own_real_steps(content: Any) -> RealSteps | None:
     """The lengths that a batch itself knows: from an attention mask, or from a PackedSequence."""
     if isinstance(content, Mapping) and "attention_mask" in content:
-        return as_span(content["attention_mask"])
-    packed = next((item for item in _items(content) if isinstance(item, PackedSequence)), None)
-    return None if packed is None else _packed_span(packed)
+        return real_steps(content["attention_mask"])
+    packed = _first_packed(content)
+    if packed is None:
+        return None
+    return _packed_real_steps(packed)
 
 
-def _asked_span(content: Any, key: Any) -> Span:
+def _asked_real_steps(content: Any, key: Any) -> RealSteps:
     """The lengths under a key of the batch, or as a function of it."""
     if callable(key):
-        return as_span(key(content))
+        return real_steps(key(content))
     try:
         value = content[key]
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        have = sorted(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
+        have = type(content).__name__
+        if isinstance(content, Mapping):
+            have = sorted(map(str, content))
         raise KannError(f"lengths={key!r} is no key of the batch, which has {have}; pass one of its keys") from error
     if isinstance(value, PackedSequence):
-        return _packed_span(value)
-    return as_span(value, padding="padding_mask" in str(key))
+        return _packed_real_steps(value)
+    # torch's attention calls such an argument key_padding_mask or src_key_padding_mask; true means padding.
+    return real_steps(value, marks_padding="padding_mask" in str(key))
 
 
-def _items(content: Any) -> Iterable[Any]:
-    if isinstance(content, PackedSequence):
-        return [content]
+def _first_packed(content: Any) -> PackedSequence | None:
+    """The first PackedSequence among the entries of a batch, or the batch itself if it is one."""
+    items: Iterable[Any] = ()
+    if isinstance(content, PackedSequence):  # before tuple: it is one too
+        return content
     if isinstance(content, Mapping):
-        return content.values()
-    return content if isinstance(content, list | tuple) else []
+        items = content.values()
+    elif isinstance(content, list | tuple):
+        items = content
+    return next((item for item in items if isinstance(item, PackedSequence)), None)
 
 
-def _packed_span(packed: PackedSequence) -> Span:
+def _packed_real_steps(packed: PackedSequence) -> RealSteps:
+    """The lengths of packed sequences in the order of the batch, which packing may have sorted."""
     lengths = packed_lengths(packed.batch_sizes.numpy())
-    order = packed.unsorted_indices
-    return Span(lengths=lengths if order is None else lengths[order.cpu().numpy()])
+    if packed.unsorted_indices is not None:
+        lengths = lengths[packed.unsorted_indices.cpu().numpy()]
+    return RealSteps(lengths=lengths)

@@ -1,7 +1,7 @@
-"""Watch modules by their calls: steps of time if it is a cell, whole sequences if it gives (B, T, d)."""
+"""Record a module by its calls: each is a step of time if it is a cell, or whole sequences if it gives (B, T, d)."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from kann.errors import KannError
 from kann.recording.batching import Batch, tensors_of
 from kann.recording.layouts import batch_major
-from kann.recording.ragged import Packed, Padded, Ragged, Span
+from kann.recording.ragged import Packed, Padded, SequenceRows, require_right_padding
 from kann.recording.selection import Target
-from kann.recording.tracing import Results, Tracer, Wanted, handed_on, join, require_called
+from kann.recording.tracing import NamedRows, StateOptions, Tracer, continues, join_calls, require_called
 from kann.typing import Float
 
 
@@ -29,9 +29,10 @@ class _Call:
 class CallTracer(Tracer):
     """Records a module by its calls: steps of time if it is a cell, whole sequences if it gives (B, T, d)."""
 
-    def __init__(self, target: Target, wanted: Wanted):
-        self._name, self._path, self._wanted = target.name, target.path, wanted
+    def __init__(self, target: Target, options: StateOptions):
+        self._name, self._path, self._options = target.name, target.path, options
         self._module: Any = target.module
+        self._is_torch_cell = isinstance(target.module, nn.RNNCellBase)
 
     def names(self) -> Sequence[str]:
         """The name of the module."""
@@ -39,40 +40,41 @@ class CallTracer(Tracer):
 
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Hook the module."""
-        stack.callback(self._module.register_forward_hook(self._see, with_kwargs=True).remove)
+        stack.callback(self._module.register_forward_hook(self._on_call, with_kwargs=True).remove)
 
     def begin(self, batch: Batch) -> None:
         """Forget the calls of the last batch."""
         super().begin(batch)
         self._calls: list[_Call] = []
 
-    def _see(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _on_call(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Keep copies of what went into a call and came out; a forward hook of torch's."""
         outputs = [part for part in tensors_of(output) if part.is_floating_point()]
         if not outputs:
             raise KannError(f"layer {self._path!r} returns {type(output).__name__} without real numbers")
-        # Copies: what follows may change its input in place, and a loop may reuse its buffers.
-        kept = outputs[:1] if self._wanted.state == "h" else outputs
-        self._calls.append(
-            _Call(args=self._arguments(args, kwargs, kept[0]), outputs=[part.detach().clone() for part in kept])
-        )
+        if self._options.state == "h":
+            outputs = outputs[:1]
+        arguments = self._arguments(args, kwargs, outputs[0])
+        self._calls.append(_Call(args=_copies(arguments), outputs=_copies(outputs)))
 
     def _arguments(self, args: Any, kwargs: Any, output: Tensor) -> list[Tensor]:
         """What went in, where that is needed; of torch's cells always [x, h] or [x, h, c]."""
-        if not isinstance(self._module, nn.RNNCellBase):
-            wanted = self._wanted.inputs or self._wanted.initial or output.ndim < 3
-            return [part.detach().clone() for part in tensors_of((args, kwargs))] if wanted else []
-        x, hidden = (*args, *(kwargs[key] for key in ("input", "hx") if key in kwargs), None)[:2]
-        states = list(tensors_of(hidden)) or [torch.zeros_like(output)] * 2
-        return [part.detach().clone() for part in (*tensors_of(x), *states)]
+        if self._is_torch_cell:
+            x, hidden = (*args, *(kwargs[key] for key in ("input", "hx") if key in kwargs), None)[:2]
+            states = list(tensors_of(hidden)) or [torch.zeros_like(output)] * 2
+            return [*tensors_of(x), *states]
+        # An output without a time axis may be a cell's, whose calls are told apart by what went in.
+        if self._options.inputs or self._options.initial or output.ndim < 3:
+            return list(tensors_of((args, kwargs)))
+        return []
 
-    def take(self, output: Any) -> Results:
+    def take(self, output: Any) -> NamedRows:
         """The calls as steps of time, or each of them as sequences."""
         require_called(self._calls, self._path)
         first = self._calls[0].outputs[0]
-        is_cell = isinstance(self._module, nn.RNNCellBase)
-        if first.ndim == 3 and not is_cell:
-            return self._sequences()
-        if first.ndim <= 2 and (is_cell or len(self._calls) > 1):
+        if first.ndim == 3 and not self._is_torch_cell:
+            return self._whole_sequences()
+        if first.ndim <= 2 and (self._is_torch_cell or len(self._calls) > 1):
             return self._loops()
         raise KannError(
             f"layer {self._path!r} gave {tuple(first.shape)} in a single call, without a time axis; pass a layer that "
@@ -81,21 +83,23 @@ class CallTracer(Tracer):
 
     # Modules that give whole sequences
 
-    def _sequences(self) -> Results:
-        if self._wanted.initial or self._wanted.state != "h":
+    def _whole_sequences(self) -> NamedRows:
+        """Each call as sequences of its own, unless each is a single step: then all of them are one stretch of time."""
+        if self._options.initial or self._options.state != "h":
             raise KannError(
                 f"layer {self._path!r} gives (B, T, d) and has neither an initial state nor a cell state; "
                 "pass initial=False and state='h'"
             )
-        steps = [self._padded(call) for call in self._calls]
-        if all(part.values.shape[1] == 1 for part in steps):  # one step a call
-            steps = [join(steps)]
-        for part in steps:
-            yield self._name, self.rows(part, self._path)
+        calls = [self._padded(call) for call in self._calls]
+        if all(call.values.shape[1] == 1 for call in calls):  # one step a call
+            calls = [join_calls(calls)]
+        for call in calls:
+            yield self._name, self.rows(call, self._path)
 
     def _padded(self, call: _Call) -> Padded:
+        """What one call gave, and what it read if that is wanted, both as (B, T, ...)."""
         values = batch_major(call.outputs[0], self._module, self.batch, self._path)
-        if not self._wanted.inputs:
+        if not self._options.inputs:
             return Padded(values=values)
         if not call.args or not call.args[0].is_floating_point() or call.args[0].ndim != 3:
             raise KannError(f"layer {self._path!r} reads no (B, T, p) of real numbers; pass inputs=False")
@@ -107,102 +111,119 @@ class CallTracer(Tracer):
             )
         return Padded(values=values, inputs=inputs)
 
-    # Cells
+    # Cells, which the model calls in a loop over time
 
-    def _loops(self) -> Results:
+    def _loops(self) -> NamedRows:
+        """The calls, cut into loops: a cell may be run over several sequences one after the other."""
         loops: list[list[_Call]] = []
         for call in self._calls:
-            if loops and self._goes_on(loops[-1], call):
+            if loops and self._is_next_step(loops[-1], call):
                 loops[-1].append(call)
             else:
                 loops.append([call])
         for loop in loops:
             yield self._name, self._loop_rows(loop)
 
-    def _goes_on(self, loop: Sequence[_Call], call: _Call) -> bool:
+    def _is_next_step(self, loop: Sequence[_Call], call: _Call) -> bool:
         """Whether a call is the next step of a loop, and not the first one of another."""
         first, before = loop[0], loop[-1]
-        size = len(_two(call.outputs[0]))
-        if size > len(_two(before.outputs[0])):
+        size = len(_as_batch(call.outputs[0]))
+        if size > len(_as_batch(before.outputs[0])):  # sequences end during a loop, and none begins
             return False
-        place = self._handed_place(loop)
-        if place is None:
+        place = self._state_argument(loop)
+        if place is None:  # nothing that goes in came out before, so that no call can be seen to start anew
             return True
-        start, end = _two(call.args[place]), _two(before.outputs[0])[:size]
-        if torch.equal(start, _two(first.args[place])[:size]) and not torch.equal(start, end):
-            return False  # from where the loop began, as a learned initial state
-        return not isinstance(self._module, nn.RNNCellBase) or handed_on(end, start, exactly=False)
+        start, end = _as_batch(call.args[place]), _as_batch(before.outputs[0])[:size]
+        if torch.equal(start, _as_batch(first.args[place])[:size]) and not torch.equal(start, end):
+            return False  # from where the loop began, such as a learned initial state
+        return not self._is_torch_cell or continues(end, start, exactly=False)
 
-    def _handed_place(self, loop: Sequence[_Call]) -> int | None:
-        """Which argument is the state: of an own cell, the one that was the output of the call before."""
-        if isinstance(self._module, nn.RNNCellBase):
+    def _state_argument(self, loop: Sequence[_Call]) -> int | None:
+        """Which argument is the state; of a user's cell, the one that was the output of the call before."""
+        if self._is_torch_cell:
             return 1
         if len(loop) < 2:
             return None
         output = loop[0].outputs[0]
         return next((i for i, arg in enumerate(loop[1].args) if torch.equal(arg, output)), None)
 
-    def _loop_rows(self, loop: Sequence[_Call]) -> Ragged:
+    def _loop_rows(self, loop: Sequence[_Call]) -> SequenceRows:
+        """The rows of one loop: padded if each step holds all sequences, packed if it holds those still running."""
         values = [self._state(call.outputs) for call in loop]
-        inputs = initial = None
-        if self._wanted.inputs or self._wanted.initial:
-            places = self._state_places(loop)
-            if self._wanted.initial:
-                at = [places["hc".index(part)] for part in self._wanted.state]
-                initial = torch.cat([_two(loop[0].args[place]) for place in at], dim=1)
-            if self._wanted.inputs:
-                inputs = [self._read(call, set(places), len(v)) for call, v in zip(loop, values, strict=True)]
         sizes = np.array([len(part) for part in values])
-        if (sizes == sizes[0]).all():
-            drive = None if inputs is None else torch.stack(inputs, dim=1)
-            padded = Padded(values=torch.stack(values, dim=1), inputs=drive, initial=initial)
-            return padded.rows(_unshifted(self.batch.span, self._path), keep=self.batch.keep, layer=self._path)
-        drive = None if inputs is None else torch.cat(inputs)
-        return Packed(values=torch.cat(values), sizes=sizes, inputs=drive, initial=initial).rows(keep=self.batch.keep)
+        is_padded = bool((sizes == sizes[0]).all())
+        join_steps: Callable[[list[Tensor]], Tensor] = torch.cat
+        if is_padded:
+            join_steps = _stack_steps
+        places, inputs, initial = [], None, None
+        if self._options.inputs or self._options.initial:
+            places = self._state_arguments(loop)
+        if self._options.initial:
+            initial = self._initial_state(loop[0], places)
+        if self._options.inputs:
+            inputs = join_steps([self._read(call, places) for call in loop])
+        if not is_padded:
+            packed = Packed(values=join_steps(values), sizes=sizes, inputs=inputs, initial=initial)
+            return packed.rows(limit=self.batch.limit)
+        if self.batch.real is not None:
+            require_right_padding(self.batch.real, layer=self._path)
+        return self.rows(Padded(values=join_steps(values), inputs=inputs, initial=initial), self._path)
 
     def _state(self, outputs: Sequence[Tensor]) -> Float[Tensor, "b d"]:
-        if len(outputs) < len(self._wanted.state) or (self._wanted.state == "c" and len(outputs) < 2):
+        """The wanted one of the outputs h and c, or both side by side."""
+        if len(outputs) < len(self._options.state) or (self._options.state == "c" and len(outputs) < 2):
             raise KannError(
-                f"state={self._wanted.state!r} is for LSTMs; {self._path!r} ({type(self._module).__name__}) gives "
+                f"state={self._options.state!r} is for LSTMs; {self._path!r} ({type(self._module).__name__}) gives "
                 f"{len(outputs)} state; pass state='h'"
             )
-        return torch.cat([_two(outputs["hc".index(part)]) for part in self._wanted.state], dim=1)
+        return torch.cat([_as_batch(outputs["hc".index(part)]) for part in self._options.state], dim=1)
 
-    def _state_places(self, loop: Sequence[_Call]) -> list[int]:
-        """Which arguments hand the states on from one call to the next."""
-        if isinstance(self._module, nn.RNNCellBase):
+    def _initial_state(self, first: _Call, places: Sequence[int]) -> Float[Tensor, "b d"]:
+        """What the first call of a loop was given as state; ``places`` are those of h and c among its arguments."""
+        arguments = [first.args[places["hc".index(part)]] for part in self._options.state]
+        return torch.cat([_as_batch(argument) for argument in arguments], dim=1)
+
+    def _state_arguments(self, loop: Sequence[_Call]) -> list[int]:
+        """Which arguments pass the states on from one call to the next."""
+        if self._is_torch_cell:
             return [1, 2][: len(loop[0].args) - 1]
         places = []
         for j, output in enumerate(loop[0].outputs):
-            alike = [i for i, arg in enumerate(loop[0].args) if arg.shape == output.shape and i not in places]
+            candidates = [i for i, arg in enumerate(loop[0].args) if arg.shape == output.shape and i not in places]
             if len(loop) > 1:  # the argument of the second call that is what the first one gave
-                handed = [i for i in alike if torch.equal(loop[1].args[i], output)]
-                alike = handed or alike
-            if len(alike) != 1:
+                passed_on = [i for i in candidates if torch.equal(loop[1].args[i], output)]
+                candidates = passed_on or candidates
+            if len(candidates) != 1:
                 shapes = [tuple(arg.shape) for arg in loop[0].args]
                 raise KannError(
                     f"which argument of {self._path!r} is its state is not clear: it gives {tuple(output.shape)} as "
                     f"state {j} and takes {shapes}; pass inputs=False and initial=False"
                 )
-            places += alike
+            places += candidates
         return places
 
-    def _read(self, call: _Call, states: set[int], size: int) -> Float[Tensor, "b p"]:
-        rest = [_two(arg) for i, arg in enumerate(call.args) if i not in states and arg.is_floating_point()]
-        read = [arg for arg in rest if arg.ndim == 2 and len(arg) == size]
+    def _read(self, call: _Call, places: Sequence[int]) -> Float[Tensor, "b p"]:
+        """What a call read besides its own states, which are at ``places``."""
+        sequences = len(_as_batch(call.outputs[0]))
+        others = [_as_batch(arg) for i, arg in enumerate(call.args) if i not in places and arg.is_floating_point()]
+        read = [arg for arg in others if arg.ndim == 2 and len(arg) == sequences]
         if not read:
             raise KannError(f"layer {self._path!r} reads nothing but its own state; pass inputs=False")
         return torch.cat(read, dim=1)
 
 
-def _two(values: Tensor) -> Float[Tensor, "b d"]:
-    """One state of a single sequence as a batch of one."""
-    return values[None] if values.ndim == 1 else values
+def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies, since what follows may change its input in place, and a loop may reuse its buffers."""
+    return [tensor.detach().clone() for tensor in tensors]
 
 
-def _unshifted(span: Span | None, layer: str) -> Span | None:
-    if span is not None and span.starts is not None:
-        raise KannError(
-            f"the padding of the batch is on the left, where {layer!r} reads it before the sequence; pad on the right"
-        )
-    return span
+def _as_batch(values: Tensor) -> Float[Tensor, "b d"]:
+    """One state of a single sequence, (d,), as a batch of one."""
+    if values.ndim == 1:
+        return values[None]
+    return values
+
+
+def _stack_steps(steps: list[Tensor]) -> Float[Tensor, "b t d"]:
+    """Steps of the same sequences along a new axis of time."""
+    return torch.stack(steps, dim=1)

@@ -1,4 +1,4 @@
-"""Watch the layers of a network as steps of time."""
+"""Record along depth: the layers of a network are the steps of time."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -12,17 +12,18 @@ from torch import Tensor, nn
 from kann.errors import KannError
 from kann.recording.batching import Batch, tensors_of
 from kann.recording.layouts import batch_major
-from kann.recording.ragged import Padded, Ragged
+from kann.recording.ragged import Padded, SequenceRows
 from kann.recording.selection import Target
-from kann.recording.tracing import HiddenTracer, Results, Tracer, require_called, returned_states
+from kann.recording.tracing import HiddenStatesTracer, NamedRows, Tracer, require_called, returned_states
 from kann.typing import Float
 
 
 class DepthTracer(Tracer):
     """Records the outputs of blocks, in the order of their calls, as one sequence for each position."""
 
-    def __init__(self, targets: Sequence[Target], embedding: Target | None, *, own_input: bool):
-        self._targets, self._embedding, self._own_input = targets, embedding, own_input
+    def __init__(self, targets: Sequence[Target], embedding: Target | None, *, starts_with_input: bool):
+        self._targets, self._embedding = targets, embedding
+        self._starts_with_input = starts_with_input  # h_0 is what the first block reads
 
     def names(self) -> Sequence[str]:
         """One name for all blocks."""
@@ -32,59 +33,59 @@ class DepthTracer(Tracer):
         """Hook the blocks and the embedding."""
         for target in self._targets:
             module: Any = target.module
-            stack.callback(module.register_forward_hook(self._seer(target), with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(self._block_hook(target), with_kwargs=True).remove)
         if self._embedding is not None:
             module = self._embedding.module
-            stack.callback(module.register_forward_hook(self._see_embedding).remove)
+            stack.callback(module.register_forward_hook(self._on_embedding).remove)
 
     def begin(self, batch: Batch) -> None:
         """Forget the calls of the last batch."""
         super().begin(batch)
-        self._seen: list[tuple[Target, Tensor]] = []
-        self._first: list[tuple[str, Tensor]] = []
+        self._outputs: list[tuple[Target, Tensor]] = []
+        self._first: list[tuple[str, Tensor]] = []  # h_0 and its name, once it was seen
 
-    def _see_embedding(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _on_embedding(self, module: nn.Module, args: Any, output: Any) -> None:
+        # Only its first call: an encoder and a decoder may share it, and then it is called again.
         if self._embedding is not None and not self._first:
-            self._first.append((self._embedding.name, _states_of(output, self._embedding.name)))
+            self._first.append((self._embedding.name, _copy_of_states(output, self._embedding.name)))
 
-    def _seer(self, target: Target) -> Callable[..., None]:
-        def see(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if self._own_input and not self._first:
-                self._first.append(("what it reads", _states_of((args, kwargs), target.name)))
-            self._seen.append((target, _states_of(output, target.name)))
+    def _block_hook(self, target: Target) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if self._starts_with_input and not self._first:
+                self._first.append(("what it reads", _copy_of_states((args, kwargs), target.name)))
+            self._outputs.append((target, _copy_of_states(output, target.name)))
 
-        return see
+        return hook
 
-    def take(self, output: Any) -> Results:
+    def take(self, output: Any) -> NamedRows:
         """One sequence for each position, the embedding first."""
-        called = {target.name for target, _ in self._seen}
         for target in self._targets:
-            require_called([target] if target.name in called else [], target.name)
+            require_called([called for called, _ in self._outputs if called is target], target.name)
         if self._embedding is not None:
             require_called(self._first, self._embedding.name)
-        module = self._seen[0][0].module
+        module = self._outputs[0][0].module
         layers = [(name, _positions(value, module, self.batch)) for name, value in self._first]
-        layers += [(target.name, _positions(value, target.module, self.batch)) for target, value in self._seen]
-        _require_alike(layers)
+        layers += [(target.name, _positions(value, target.module, self.batch)) for target, value in self._outputs]
+        _require_equal_shapes(layers)
         yield "depth", depth_rows([values for _, values in layers], self.batch)
 
 
-def _states_of(value: Any, block: str) -> Tensor:
-    """A copy of the first tensor of real numbers: what follows may change it in place."""
+def _copy_of_states(value: Any, block: str) -> Tensor:
+    """The first tensor of real numbers, copied: what follows may change it in place."""
     for part in tensors_of(value):
         if part.is_floating_point():
             return part.detach().clone()
     raise KannError(f"block {block!r} has {type(value).__name__} without real numbers; pass blocks that give states")
 
 
-class HiddenDepthTracer(HiddenTracer):
+class HiddenDepthTracer(HiddenStatesTracer):
     """Records the hidden states that a model returns by itself along depth."""
 
-    def take(self, output: Any) -> Results:
+    def take(self, output: Any) -> NamedRows:
         """One sequence for each position."""
         states = returned_states(output, self._target.field)
         layers = [(f"{self._target.field}.{i}", _positions(h, None, self.batch)) for i, h in enumerate(states)]
-        _require_alike(layers)
+        _require_equal_shapes(layers)
         yield "depth", depth_rows([values.detach() for _, values in layers], self.batch)
 
 
@@ -97,25 +98,39 @@ def _positions(values: Tensor, module: nn.Module | None, batch: Batch) -> Float[
     return values.flatten(2).transpose(1, 2)
 
 
-def _require_alike(layers: Sequence[tuple[str, Tensor]]) -> None:
+def _require_equal_shapes(layers: Sequence[tuple[str, Tensor]]) -> None:
+    """Refuse blocks of different widths or numbers of positions, and name the longest run of equal ones."""
     if len(layers) < 2:
         raise KannError(f"depth has one state, {layers[0][0]!r}; pass at least two blocks, or the embedding too")
     runs = [list(run) for _, run in groupby(layers, key=lambda layer: layer[1].shape)]
     if len(runs) == 1:
         return
     longest = [name for name, _ in max(runs, key=len)]
-    widths = ", ".join(f"{name}: {v.shape[2]}" + (f" at {v.shape[1]}" if v.shape[1] > 1 else "") for name, v in layers)
+    widths = ", ".join(_describe_width(name, values) for name, values in layers)
     raise KannError(
         f"the blocks differ in width, and one operator needs equal ones (units at positions: {widths}); the longest "
         f"run of equal ones is layer={longest}"
     )
 
 
-def depth_rows(layers: Sequence[Float[Tensor, "b s d"]], batch: Batch) -> Ragged:
+def _describe_width(name: str, values: Float[Tensor, "b s d"]) -> str:
+    _, positions, units = values.shape
+    if positions == 1:
+        return f"{name}: {units}"
+    return f"{name}: {units} at {positions}"
+
+
+def depth_rows(layers: Sequence[Float[Tensor, "b s d"]], batch: Batch) -> SequenceRows:
     """Each position of each sequence of the batch becomes a sequence of its own: h_0, h_1, … h_L."""
-    samples, positions = layers[0].shape[:2]
-    span = batch.span if positions > 1 else None
+    batch_sequences, positions = layers[0].shape[:2]
+    real = batch.real
+    if positions == 1:  # a vector for the whole sequence, in which padding has no place
+        real = None
     # Padding is dropped from each layer as it would be along time.
-    flat = [Padded(values=values).rows(span, keep=batch.keep, layer="depth").values for values in layers]
+    flat = [Padded(values=values).rows(real, limit=batch.limit, layer="depth").values for values in layers]
     values = torch.stack(flat, dim=1)
-    return Ragged(steps=values.reshape(-1, values.shape[2]), lengths=np.full(len(values), len(layers)), samples=samples)
+    return SequenceRows(
+        padded_values=values.reshape(-1, values.shape[2]),
+        lengths=np.full(len(values), len(layers)),
+        batch_sequences=batch_sequences,
+    )

@@ -17,7 +17,7 @@ from torch.nn.functional import dropout, linear
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.overrides import TorchFunctionMode
 
-from kann.recording.ragged import Span, previous_places
+from kann.recording.ragged import RealSteps, previous_places
 from kann.typing import Array, Float, Int
 
 KERNELS = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
@@ -93,7 +93,7 @@ class Kernel:
             return self.function(self.data, hidden, *options, False)
         return self.function(self.data, self.sizes, hidden, *options)
 
-    def packed(self, span: Span) -> "Kernel":
+    def packed(self, span: RealSteps) -> "Kernel":
         """The same call without padding."""
         packed = pack_padded_sequence(self.data, torch.from_numpy(span.lengths), enforce_sorted=False)
         at = packed.sorted_indices

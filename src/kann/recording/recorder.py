@@ -2,28 +2,110 @@
 
 import contextlib
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import nn
 
 from kann.data.moments import Moments
+from kann.data.states import States
 from kann.errors import KannError
-from kann.progress import progress as bar
-from kann.recording.batching import Batch, Plan, batches
-from kann.recording.calls import CallTracer
-from kann.recording.depth import DepthTracer, HiddenDepthTracer
-from kann.recording.ragged import Ragged
-from kann.recording.running import caller, device_of, moved, untouched
-from kann.recording.selection import Target, by_module, named, select
+from kann.progress import progress as progress_bar
+from kann.recording.batching import Batch, BatchOptions, batches
+from kann.recording.ragged import SequenceRows
+from kann.recording.running import batch_runner, device_of, evaluation_mode
 from kann.recording.sinks import Sink, sink_maker
-from kann.recording.tracing import HiddenTracer, OutputTracer, Tracer, Wanted
-from kann.recording.unrolling import FusedTracer
+from kann.recording.tracers import make_tracers
+from kann.recording.tracing import HiddenStatesTracer, NamedRows, StateOptions, Tracer
 
 
+class _OtherOptions(TypedDict, total=False):
+    """The options of `record` that do not decide what comes back, for its overloads."""
+
+    state: str
+    lengths: Any
+    inputs: bool
+    initial: bool
+    embedding: str | bool | None
+    forward: Callable[[nn.Module, Any], Any] | None
+    collate: Callable[[list[Any]], Any] | None
+    batch_size: int
+    max_sequences: int | None
+    device: torch.device | str | None
+    progress: bool
+
+
+_OneLayer = str | Callable[[Any], Any] | None
+_IntoStates = str | os.PathLike[str]
+_IntoMoments = Literal["moments"] | Moments
+
+# What comes back depends on three options. A list of layers gives a dict, but not along depth, where its blocks are one
+# result. The overloads for literals overlap those for any string on purpose: "moments" is the one string for `into`
+# that gives no States, and "depth" the one for `axis` under which a list gives a single result.
+
+
+@overload
+def record(  # pyright: ignore[reportOverlappingOverload]
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: _OneLayer = None,
+    axis: str = "time",
+    into: _IntoMoments,
+    **others: Unpack[_OtherOptions],
+) -> Moments: ...
+@overload
+def record(
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: _OneLayer = None,
+    axis: str = "time",
+    into: _IntoStates = "states",
+    **others: Unpack[_OtherOptions],
+) -> States: ...
+@overload
+def record(  # pyright: ignore[reportOverlappingOverload]
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: Iterable[str],
+    axis: Literal["depth"],
+    into: _IntoMoments,
+    **others: Unpack[_OtherOptions],
+) -> Moments: ...
+@overload
+def record(  # pyright: ignore[reportOverlappingOverload]
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: Iterable[str],
+    axis: Literal["depth"],
+    into: _IntoStates = "states",
+    **others: Unpack[_OtherOptions],
+) -> States: ...
+@overload
+def record(  # pyright: ignore[reportOverlappingOverload]
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: Iterable[str],
+    axis: str = "time",
+    into: Literal["moments"],
+    **others: Unpack[_OtherOptions],
+) -> dict[str, Moments]: ...
+@overload
+def record(
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: Iterable[str],
+    axis: str = "time",
+    into: _IntoStates = "states",
+    **others: Unpack[_OtherOptions],
+) -> dict[str, States]: ...
 def record(
     model: nn.Module,
     data: Any,
@@ -42,7 +124,7 @@ def record(
     max_sequences: int | None = None,
     device: torch.device | str | None = None,
     progress: bool = True,
-) -> Any:
+) -> States | Moments | dict[str, States] | dict[str, Moments]:
     """Run a model over data and record the hidden states of a layer, as `States` or streamed into `Moments`.
 
     >>> model = nn.Sequential(nn.Embedding(10, 3), nn.GRU(3, 4, batch_first=True))
@@ -64,7 +146,8 @@ def record(
         tuple as many entries as ``forward`` cannot do without.
     layer
         Which layer: None for the only recurrent module, a name as in ``model.named_modules()``, a pattern such as
-        ``"blocks.*"`` or a list of names, which give a dict, or a function from the model's output to (B, T, d). The
+        ``"blocks.*"`` or a list of names, which give a dict, or a function from the model's output to (B, T, d). (A
+        type checker takes every string for a single layer; a pattern in a list it knows to give a dict.) The
         layers inside ``rnn``, a fused recurrent module, are ``"rnn.l0"``, ``"rnn.l1"``, …, and ``"rnn.l0_reverse"``,
         … read from the end; ``"rnn"`` is the last one, ``"rnn.*"`` is all of them. ``"hidden_states.3"`` is what a
         HuggingFace model returns under that name.
@@ -77,12 +160,12 @@ def record(
         How many steps of each sequence are real: an array, a key of the batch, or a function of it. A matrix is taken
         as a mask. A list of sequences, a PackedSequence, and a batch with an ``attention_mask`` know theirs.
     inputs
-        Whether to record beside each state what the layer read to reach it.
+        Whether to record with each state what the layer read to reach it.
     into
         ``"states"``, ``"moments"``, a `Moments` to add to, or a path such as ``"states.zarr"`` for a store. The last
-        two hold what was finished if the work is interrupted. A store of states that stands there is replaced when
-        the first batch is done. Where torch.distributed has several ranks, moments of no data at all are empty, for
-        `Moments.all_reduce` to fill; else no data are an error.
+        two hold what was finished if the work is interrupted. A store of states at the path is replaced when the
+        first batch is done. Where torch.distributed has several ranks, a rank without data gets empty moments, for
+        `Moments.all_reduce` to fill; in all other cases data without a batch are an error.
     initial
         Whether to include the state before the first step.
     embedding
@@ -100,161 +183,112 @@ def record(
     progress
         Whether to show a progress bar if it takes long.
     """
-    wanted = Wanted(state=state, inputs=inputs, initial=initial)
-    tracers, single = _tracers(model, layer, wanted, axis=axis, embedding=embedding)
-    plan = Plan(
+    tracers, single = make_tracers(
+        model,
+        layer,
+        StateOptions(state=state, inputs=inputs, initial=initial),
+        axis=axis,
+        embedding=embedding,
+    )
+    options = BatchOptions(
         lengths=lengths,
         collate=collate,
         batch_size=batch_size,
         max_sequences=max_sequences,
-        bare=isinstance(model, nn.RNNBase),
+        model_is_recurrent=isinstance(model, nn.RNNBase),
         time_first=isinstance(model, nn.RNNBase) and not model.batch_first,
-        dtype=_dtype(model),
+        dtype=_floating_type(model),
     )
-    hidden = any(isinstance(tracer, HiddenTracer) for tracer in tracers)
-    run = _runner(model, forward=forward, lengths=lengths, device=device_of(model, device), hidden_states=hidden)
+    run = batch_runner(
+        model,
+        forward=forward,
+        lengths=lengths,
+        device=device_of(model, device),
+        hidden_states=any(isinstance(tracer, HiddenStatesTracer) for tracer in tracers),
+    )
     sinks: dict[str, Sink] = {}
-    with untouched(model), contextlib.ExitStack() as stack:
+    with evaluation_mode(model), contextlib.ExitStack() as stack:
         make_sink = sink_maker(into, stack, single=single)
         for tracer in tracers:
             tracer.attach(stack)
-        for name, rows in _stream(run, tracers, data, plan, show=progress):
-            if name not in sinks:  # not before: until there is something to write, what stands at the path stays
+        for name, rows in _rows_of_batches(run, tracers, data, options, show_progress=progress):
+            if name not in sinks:  # not before: a store at the path stays until there is something to write
                 sinks[name] = make_sink(name)
             sinks[name].add(rows)
     if not sinks:
-        return _without_data(tracers, into, single=single)
-    results = {name: sink.result() for name, sink in sinks.items()}
-    return next(iter(results.values())) if single else results
+        return _result_without_data(tracers, into, single=single)
+    results: Any = {name: sink.result() for name, sink in sinks.items()}
+    if single:
+        return next(iter(results.values()))
+    return results
 
 
-def _without_data(tracers: Sequence[Tracer], into: str | os.PathLike[str] | Moments, *, single: bool) -> Any:
-    """Empty moments for one of several ranks, whose share may be empty: if it failed, the others would wait for it."""
+def _result_without_data(
+    tracers: Sequence[Tracer], into: str | os.PathLike[str] | Moments, *, single: bool
+) -> Moments | dict[str, Moments]:
+    """Empty moments for one of several ranks, which may have no data: if it failed, the others would wait for it."""
     if not (_has_other_ranks() and (isinstance(into, Moments) or into == "moments")):
         raise KannError("the data hold no batches, so nothing was recorded; pass at least one sequence")
     if isinstance(into, Moments):
         return into
-    return Moments() if single else {name: Moments() for tracer in tracers for name in tracer.names()}
+    if single:
+        return Moments()
+    return {name: Moments() for tracer in tracers for name in tracer.names()}
 
 
 def _has_other_ranks() -> bool:
+    """Whether this process is one of several that torch.distributed runs."""
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
-def _dtype(model: nn.Module) -> torch.dtype:
-    kinds = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
-    return next(kinds, torch.get_default_dtype())
+def _floating_type(model: nn.Module) -> torch.dtype:
+    """The type of the model's real parameters; torch's default for a model without any."""
+    types = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
+    return next(types, torch.get_default_dtype())
 
 
-def _tracers(
-    model: nn.Module, layer: Any, wanted: Wanted, *, axis: str, embedding: str | bool | None
-) -> tuple[list[Tracer], bool]:
-    """What watches the model, and whether it gives a single result."""
-    if wanted.state not in ("h", "c", "hc"):
-        raise KannError(f"state={wanted.state!r} is unknown; pass 'h', 'c' or 'hc'")
-    if axis == "depth":
-        return [_along_depth(model, layer, wanted, embedding)], True
-    if axis != "time":
-        raise KannError(f"axis={axis!r} is unknown; pass 'time' or 'depth'")
-    if embedding is not None:
-        raise KannError("embedding= is the first state along depth; pass axis='depth' with it")
-    targets, single = select(model, layer)
-    return [tracer for group in by_module(targets) for tracer in _along_time(group, wanted)], single
-
-
-def _along_time(group: Sequence[Target], wanted: Wanted) -> list[Tracer]:
-    """Tracers for targets of the same module."""
-    module = group[0].module
-    if isinstance(module, nn.RNNBase):
-        return [FusedTracer(module, group, wanted)]
-    if module is not None:
-        return [CallTracer(target, wanted) for target in group]
-    _require_plain(wanted, "states taken from the model's output")
-    return [OutputTracer(target) if target.view is not None else HiddenTracer(target) for target in group]
-
-
-def _along_depth(model: nn.Module, layer: Any, wanted: Wanted, embedding: str | bool | None) -> Tracer:
-    _require_plain(wanted, "states along depth")
-    if layer is None or (isinstance(layer, str) and layer.endswith("hidden_states")):
-        if embedding is not None:
-            raise KannError("the hidden states that a model returns hold its embedding already; leave embedding= out")
-        return HiddenDepthTracer(Target(name="depth", field=layer or "hidden_states"))
-    targets, _ = select(model, layer)
-    if any(target.module is None or isinstance(target.module, nn.RNNBase) for target in targets):
-        raise KannError("blocks along depth are modules of their own; pass a pattern or a list of their names")
-    if not isinstance(embedding, str):
-        return DepthTracer(targets, None, own_input=bool(embedding))
-    (first,) = named(model, embedding)[:1]
-    return DepthTracer(targets, first, own_input=False)
-
-
-def _require_plain(wanted: Wanted, what: str) -> None:
-    if wanted != Wanted():
-        raise KannError(f"{what} have no inputs, initial or cell states; pass state='h' and leave the others out")
-
-
-def _runner(
-    model: nn.Module,
-    *,
-    forward: Callable[..., Any] | None,
-    lengths: Any,
-    device: torch.device | None,
-    hidden_states: bool,
-) -> Callable[[Batch], Any]:
-    """How to run the model on a batch."""
-    call = caller(model, forward=forward, hidden_states=hidden_states)
-
-    def run(batch: Batch) -> Any:
-        content = batch.content
-        if device is not None:
-            # Lengths stay where they are: torch packs sequences by lengths on the host alone.
-            kept = content[lengths] if isinstance(lengths, str | int) else None
-            content = moved(content, device, but=kept if getattr(kept, "ndim", 0) == 1 else None)
-        try:
-            return call(content)
-        except RuntimeError as error:
-            if not re.search("same device|expected device", str(error)):
-                raise
-            raise KannError(
-                f"the model, on {device}, and something that it reads are on different devices ({error}); move all of "
-                "the model with model.to(...), and what forward= makes as well"
-            ) from error
-
-    return run
-
-
-def _stream(
-    run: Callable[[Batch], Any], tracers: Sequence[Tracer], data: Any, plan: Plan, *, show: bool
-) -> Iterator[tuple[str, Ragged]]:
-    """Run batch after batch, and give the rows of each layer as they come."""
-    items, total = batches(data, plan)
-    done = 0
-    for item in bar(items, what="recording", total=total, unit="batch") if show else items:
-        batch = item if plan.max_sequences is None else replace(item, keep=plan.max_sequences - done)
+def _rows_of_batches(
+    run: Callable[[Batch], Any], tracers: Sequence[Tracer], data: Any, options: BatchOptions, *, show_progress: bool
+) -> NamedRows:
+    """Run batch after batch until there are enough sequences, and give the rows of each layer as they come."""
+    items, total = batches(data, options)
+    if show_progress:
+        items = progress_bar(items, what="recording", total=total, unit="batch")
+    limit, done = options.max_sequences, 0
+    for batch in items:
+        if limit is not None:
+            batch = replace(batch, limit=limit - done)
         for tracer in tracers:
             tracer.begin(batch)
         output = run(batch)
-        samples = 0
-        for tracer in tracers:
-            for name, rows in tracer.take(output):
-                _require_count(rows, batch, name)
-                samples = rows.samples
-                if samples:
-                    yield name, rows
-        done += samples
-        if plan.max_sequences is not None and done >= plan.max_sequences:
+        sequences = 0
+        for name, rows in _traced(tracers, output):
+            _require_count(rows, batch, name)
+            sequences = rows.batch_sequences
+            if sequences:
+                yield name, rows
+        done += sequences
+        if limit is not None and done >= limit:
             return
 
 
-def _require_count(rows: Ragged, batch: Batch, layer: str) -> None:
+def _traced(tracers: Sequence[Tracer], output: Any) -> NamedRows:
+    """What all tracers saw of one batch."""
+    for tracer in tracers:
+        yield from tracer.take(output)
+
+
+def _require_count(rows: SequenceRows, batch: Batch, layer: str) -> None:
     """Refuse a layer that saw other sequences than the batch holds, which happens where axes are confused."""
-    count, samples = batch.count, rows.samples
-    if count is None or samples == count:
+    count, seen = batch.count, rows.batch_sequences
+    if count is None or seen == count:
         return
-    if samples % count or (rows.lengths == count).all():
+    # A multiple is right where the layer runs several times over the batch; not if its sequences are as long as the
+    # batch is large, which means that the model took the axis of sequences for time.
+    if seen % count or (rows.lengths == count).all():
         raise KannError(
-            f"the batch holds {count} sequences and layer {layer!r} saw {samples}; a tensor is cut along its first "
+            f"the batch holds {count} sequences and layer {layer!r} saw {seen}; a tensor is cut along its first "
             "axis: pass data[None] for one sequence, and for a model that takes (steps, sequences, ...) an iterator of "
             "such batches or collate=lambda samples: torch.stack(samples, dim=1)"
         )

@@ -1,4 +1,4 @@
-"""From what the user calls a layer to the modules to record.
+"""Find the modules that the user's ``layer`` names.
 
 Names are those of ``model.named_modules()``. The layers inside one of torch's fused recurrent modules have no modules
 of their own; they are named after torch's own parameters: the layer whose weights are ``rnn.weight_hh_l0`` is
@@ -16,7 +16,7 @@ from torch import nn
 
 from kann.errors import KannError
 
-HIDDEN = re.compile(r"(?P<field>\w*hidden_states)\.(?P<place>-?\d+|\*)")
+HIDDEN_STATES = re.compile(r"(?P<field>\w*hidden_states)\.(?P<place>-?\d+|\*)")
 """Hidden states that a model returns by itself, such as ``hidden_states.3``; ``*`` for all of them."""
 
 
@@ -39,14 +39,14 @@ class Target:
     field: str = ""
     """Name of the entry of the model's output that holds the states of all layers."""
     place: str = ""
-    """Which of them, ``*`` for all."""
+    """Which of these layers, ``*`` for all."""
 
 
 def select(model: nn.Module, layer: Any) -> tuple[list[Target], bool]:
-    """The layers that ``layer`` means, and whether it means a single one by its nature."""
+    """The layers that ``layer`` names, and whether it names a single one: a list or a pattern never does."""
     if layer is None:
         path, module = only_recurrent(model)
-        targets = _whole(path, module)
+        targets = _own_targets(path, module)
         return targets, len(targets) == 1
     if isinstance(layer, str):
         targets = named(model, layer)
@@ -70,19 +70,23 @@ def only_recurrent(model: nn.Module) -> tuple[str, nn.Module]:
         names = ", ".join(repr(path) for path, _ in found)
         raise KannError(f"the model has {len(found)} recurrent modules: {names}; pass layer= one or a list of them")
     names = [path for path, _ in model.named_modules() if path]
-    some = ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
-    raise KannError(f"the model has no recurrent module of torch's; pass layer=, such as one of {some or 'its output'}")
+    some = [repr(path) for path in names[:8]]
+    if len(names) > len(some):
+        some.append("…")
+    raise KannError(
+        f"the model has no recurrent module of torch's; pass layer=, such as one of {', '.join(some) or 'its output'}"
+    )
 
 
 def named(model: nn.Module, name: str) -> list[Target]:
-    """The layers of one name or pattern."""
+    """The layers that one name, or one pattern, stands for."""
     modules = dict(model.named_modules(remove_duplicate=False))
     if name in modules:
-        return _whole(name, modules[name])
-    parts = {part.name: part for path, module in modules.items() for part in _parts(path, module)}
+        return _own_targets(name, modules[name])
+    parts = {part.name: part for path, module in modules.items() for part in _fused_layers(path, module)}
     if name in parts:
         return [parts[name]]
-    if match := HIDDEN.fullmatch(name):
+    if match := HIDDEN_STATES.fullmatch(name):
         return [Target(name=name, field=match["field"], place=match["place"])]
     if _has_wildcard(name):
         return _matching(modules, name)
@@ -91,11 +95,12 @@ def named(model: nn.Module, name: str) -> list[Target]:
 
 
 def _matching(modules: dict[str, nn.Module], pattern: str) -> list[Target]:
+    """The layers whose names match; a fused module's own name counts only where none of its layers matches."""
     targets: list[Target] = []
     for path, module in modules.items():
-        inner = [part for part in _parts(path, module) if _matches(part.name, pattern)]
+        inner = [part for part in _fused_layers(path, module) if _matches(part.name, pattern)]
         if not inner and path and _matches(path, pattern):
-            inner = _whole(path, module)
+            inner = _own_targets(path, module)
         targets += inner
     if not targets:
         raise KannError(
@@ -106,7 +111,7 @@ def _matching(modules: dict[str, nn.Module], pattern: str) -> list[Target]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Like a file name, part by part: ``*`` does not reach across a dot, so that ``blocks.*`` are the blocks alone."""
+    """Match as file names do, part by part: ``*`` stops at a dot, so that ``blocks.*`` are the blocks alone."""
     names, patterns = name.split("."), pattern.split(".")
     return len(names) == len(patterns) and all(map(fnmatchcase, names, patterns))
 
@@ -116,13 +121,15 @@ def _has_wildcard(name: str) -> bool:
 
 
 def _is_pattern(model: nn.Module, name: str) -> bool:
+    """Whether a name is a pattern, and not that of a module with such a sign in it."""
     return _has_wildcard(name) and name not in dict(model.named_modules(remove_duplicate=False))
 
 
-def _parts(path: str, module: nn.Module) -> list[Target]:
-    """Every layer and direction of a fused recurrent module."""
+def _fused_layers(path: str, module: nn.Module) -> list[Target]:
+    """Every layer and direction of a fused recurrent module; of any other module nothing."""
     if not isinstance(module, nn.RNNBase):
         return []
+    suffixes = ["", "_reverse"][: 1 + module.bidirectional]
     return [
         Target(
             name=f"{path}.l{level}{suffix}".removeprefix("."),
@@ -132,16 +139,18 @@ def _parts(path: str, module: nn.Module) -> list[Target]:
             reverse=bool(suffix),
         )
         for level in range(module.num_layers)
-        for suffix in ("", "_reverse")[: 2 if module.bidirectional else 1]
+        for suffix in suffixes
     ]
 
 
-def _whole(path: str, module: nn.Module) -> list[Target]:
-    """What a module's own name means: of a fused recurrent one the last layer, in all its directions."""
+def _own_targets(path: str, module: nn.Module) -> list[Target]:
+    """The layers that a module's own name stands for: of a fused recurrent one the last, in all its directions."""
     if not isinstance(module, nn.RNNBase):
         return [Target(name=path, path=path, module=module)]
-    last = [part for part in _parts(path, module) if part.level == module.num_layers - 1]
-    return [replace(last[0], name=path)] if len(last) == 1 else last
+    last = [part for part in _fused_layers(path, module) if part.level == module.num_layers - 1]
+    if len(last) == 1:
+        return [replace(last[0], name=path)]
+    return last
 
 
 def by_module(targets: Sequence[Target]) -> list[list[Target]]:

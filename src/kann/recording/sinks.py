@@ -4,7 +4,6 @@ import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from kann.data.moments import Moments, measure, require_finite_squares
 from kann.data.states import States
 from kann.data.store import Writer, is_url
 from kann.errors import KannError
-from kann.recording.ragged import Ragged, joined
+from kann.recording.ragged import SequenceRows, joined, starts_of
 from kann.typing import AnyArray
 
 
@@ -28,14 +27,14 @@ class Sink(ABC):
         self._name, self._sequences = name, 0
 
     @abstractmethod
-    def add(self, rows: Ragged) -> None:
+    def add(self, rows: SequenceRows) -> None:
         """Take the rows of a batch."""
 
     @abstractmethod
     def result(self) -> States | Moments:
         """All that was taken."""
 
-    def _require_finite(self, rows: Ragged) -> None:
+    def _require_finite(self, rows: SequenceRows) -> None:
         """Refuse NaN and Inf, and say where the first one is, counted over all batches."""
         numbers = self._sequences + np.arange(len(rows.lengths))
         block = Block(
@@ -43,7 +42,7 @@ class Sink(ABC):
             inputs=rows.inputs,
             lengths=rows.lengths,
             numbers=numbers,
-            starts=np.cumsum(rows.lengths) - rows.lengths,
+            starts=starts_of(rows.lengths),
             steps=np.zeros_like(numbers),
         )
         found = find_not_finite(block, first_inputs=True)
@@ -56,25 +55,26 @@ class MemorySink(Sink):
 
     def __init__(self, name: str):
         super().__init__(name)
-        self._parts: list[Ragged] = []
+        self._parts: list[SequenceRows] = []
 
-    def add(self, rows: Ragged) -> None:
+    def add(self, rows: SequenceRows) -> None:
         """Take the rows of a batch."""
         rows = rows.without_padding()
         self._require_finite(rows)
-        drive = None if rows.drive is None else rows.drive.cpu()
-        self._parts.append(replace(rows, steps=rows.steps.cpu(), drive=drive))
+        self._parts.append(rows.on_host())
         self._sequences += len(rows.lengths)
 
     def result(self) -> States:
         """`States` in memory."""
         rows = joined(self._parts)
-        return States(values=_host(rows.values), lengths=rows.lengths, inputs=_host(rows.inputs))
+        return States(values=_to_numpy(rows.values), lengths=rows.lengths, inputs=_to_numpy(rows.inputs))
 
 
-def _host(values: Tensor | None) -> AnyArray | None:
-    """A numpy array, or a tensor of a type that numpy does not have."""
-    return values if values is None or values.dtype is torch.bfloat16 else as_numpy(values)
+def _to_numpy(values: Tensor | None) -> AnyArray | None:
+    """A numpy array, or the tensor itself where numpy does not have its type."""
+    if values is None or values.dtype is torch.bfloat16:
+        return values
+    return as_numpy(values)
 
 
 class StoreSink(Sink):
@@ -84,7 +84,7 @@ class StoreSink(Sink):
         super().__init__(name)
         self._path, self._writer = path, writer
 
-    def add(self, rows: Ragged) -> None:
+    def add(self, rows: SequenceRows) -> None:
         """Write the rows of a batch."""
         rows = rows.without_padding()
         self._require_finite(rows)
@@ -92,7 +92,7 @@ class StoreSink(Sink):
         self._sequences += len(rows.lengths)
 
     def result(self) -> States:
-        """The store, opened; whoever made the writer has closed it."""
+        """The store, opened; the writer is closed by the stack of `sink_maker`."""
         return States.open(self._path)
 
 
@@ -101,27 +101,29 @@ class MomentsSink(Sink):
 
     def __init__(self, name: str, moments: Moments | None = None):
         super().__init__(name)
-        self._moments = Moments() if moments is None else moments
-        self._waiting: list[Ragged] = []
+        if moments is None:
+            moments = Moments()
+        self._moments = moments
+        self._waiting: list[SequenceRows] = []
         self._waiting_steps = 0
-        self._measured: tuple[Moments, States, list[Ragged]] | None = None
-        """What was measured last, of which states, and their batches."""
+        self._measured: tuple[Moments, States, list[SequenceRows]] | None = None
+        """The moments that were measured last and not added yet, their states, and the batches these came in."""
 
-    def add(self, rows: Ragged) -> None:
-        """Take the rows of a batch, and use them once they are enough for one product: few cost as much as many."""
-        steps, width = rows.steps.shape
-        if self._waiting and self._waiting_steps + steps > block_rows(rows.steps, width):
-            self._use()
+    def add(self, rows: SequenceRows) -> None:
+        """Take the rows of a batch; they wait until there are enough for one product: few cost as much as many."""
+        steps, width = rows.padded_values.shape
+        if self._waiting and self._waiting_steps + steps > block_rows(rows.padded_values, width):
+            self._measure_waiting()
         self._waiting.append(rows)
         self._waiting_steps += steps
 
-    def _use(self) -> None:
-        """Measure the rows that wait. Whether they are finite is looked at just before the next ones are measured.
+    def _measure_waiting(self) -> None:
+        """Measure the rows that wait. They are checked for NaN and Inf just before the next ones are measured.
 
-        To look at once would wait for the GPU, and the GPU then for the model's next batch. (To measure on a CUDA
+        A check at once would wait for the GPU, and the GPU then for the model's next batch. (To measure on a CUDA
         stream of its own was tried and takes as long: large products leave no room for the model's small kernels.)
         """
-        self._settle()
+        self._add_measured()
         parts, self._waiting, self._waiting_steps = self._waiting, [], 0
         rows = joined(parts)
         states = States(values=rows.values, lengths=rows.lengths, inputs=rows.inputs)
@@ -129,15 +131,15 @@ class MomentsSink(Sink):
         self._moments.require_alike(measured)
         self._measured = measured, states, parts
 
-    def _settle(self) -> None:
-        """Add what was measured last; of rows that cannot be used, those before them."""
+    def _add_measured(self) -> None:
+        """Add the moments that were measured last. If a batch of them is not finite, add those before it and raise."""
         if self._measured is None:
             return
         (measured, states, parts), self._measured = self._measured, None
         try:
             require_finite_squares(states, measured.hh, measured.uu)
         except KannError:
-            for part in map(Ragged.without_padding, parts):  # keep those before the one that is to blame
+            for part in map(SequenceRows.without_padding, parts):
                 self._require_finite(part)
                 self._moments.update(part.values, part.lengths, inputs=part.inputs)
                 self._sequences += len(part.lengths)
@@ -145,8 +147,8 @@ class MomentsSink(Sink):
         self._moments += measured
         self._sequences += len(states)
 
-    def keep(self, *, interrupted: bool) -> None:
-        """Use the rows that wait; where something else has failed already, that is what the user hears of."""
+    def finish(self, *, interrupted: bool) -> None:
+        """Add the rows that wait. After an interruption their errors are dropped: the user sees the first error."""
         try:
             self.result()
         except KannError:
@@ -156,8 +158,8 @@ class MomentsSink(Sink):
     def result(self) -> Moments:
         """The moments of all rows."""
         if self._waiting:
-            self._use()
-        self._settle()
+            self._measure_waiting()
+        self._add_measured()
         return self._moments
 
 
@@ -169,19 +171,41 @@ def sink_maker(
     ``stack`` closes the stores, so that what was finished is kept whatever happens.
     """
     if isinstance(into, Moments):
-        if not single:
-            raise KannError("moments of several layers cannot be added to one; pass into='moments', or a single layer")
-
-        def adding(name: str) -> Sink:
-            sink = MomentsSink(name, into)
-            stack.push(lambda kind, error, trace: sink.keep(interrupted=error is not None))
-            return sink
-
-        return adding
+        return _adding_to(into, stack, single=single)
     if into == "states":
         return MemorySink
     if into == "moments":
         return MomentsSink
+    return _writing_to(_store_path(into, single=single), stack, single=single)
+
+
+def _adding_to(moments: Moments, stack: contextlib.ExitStack, *, single: bool) -> Callable[[str], Sink]:
+    """How to make a sink that adds to the user's moments, also if the recording is interrupted."""
+    if not single:
+        raise KannError("moments of several layers cannot be added to one; pass into='moments', or a single layer")
+
+    def make(name: str) -> Sink:
+        sink = MomentsSink(name, moments)
+        stack.push(lambda kind, error, trace: sink.finish(interrupted=error is not None))
+        return sink
+
+    return make
+
+
+def _writing_to(path: Path, stack: contextlib.ExitStack, *, single: bool) -> Callable[[str], Sink]:
+    """How to make a sink that writes a store at ``path``, or one in the folder ``path`` for each of several layers."""
+
+    def make(name: str) -> Sink:
+        store = path
+        if not single:
+            store = path / (name or "model")  # the model itself has no name
+        return StoreSink(name, store, stack.enter_context(Writer(store)))
+
+    return make
+
+
+def _store_path(into: str | os.PathLike[str], *, single: bool) -> Path:
+    """The folder to write to; refuse mistyped words, addresses, and folders that hold something else."""
     if isinstance(into, str) and not Path(into).suffix and os.sep not in into:
         raise KannError(f"into={into!r} is neither 'states' nor 'moments'; for a store pass a path such as {into}.zarr")
     if is_url(into):
@@ -191,9 +215,4 @@ def sink_maker(
     path = Path(into)
     if not single and (path.is_file() or (path / "zarr.json").exists()):
         raise KannError(f"{path} is taken, and several layers need a folder with one store each; pass another path")
-
-    def make(name: str) -> Sink:
-        own = path if single else path / (name or "model")
-        return StoreSink(name, own, stack.enter_context(Writer(own)))
-
-    return make
+    return path

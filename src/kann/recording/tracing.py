@@ -12,21 +12,21 @@ from torch import Tensor
 from kann.errors import KannError
 from kann.recording.batching import Batch
 from kann.recording.layouts import batch_major
-from kann.recording.ragged import Padded, Ragged
+from kann.recording.ragged import Padded, SequenceRows
 from kann.recording.selection import Target
 
-Results = Iterator[tuple[str, Ragged]]
-"""What a batch gave: the rows of its sequences, and the name of their layer."""
+NamedRows = Iterator[tuple[str, SequenceRows]]
+"""What a batch gave: the name of each layer, and the rows of the batch's sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class StateOptions:
     """What to record of a layer."""
 
     state: str = "h"
     """``h``, ``c`` or ``hc``."""
     inputs: bool = False
-    """Whether to record what it read."""
+    """Whether to record what the layer read to reach each state."""
     initial: bool = False
     """Whether to include the state before the first step."""
 
@@ -43,50 +43,56 @@ class Tracer(ABC):
 
     @abstractmethod
     def attach(self, stack: contextlib.ExitStack) -> None:
-        """Place hooks, and leave their removal with ``stack``."""
+        """Place hooks, and leave their removal to ``stack``."""
 
     def begin(self, batch: Batch) -> None:
         """Forget the last batch."""
         self.batch = batch
 
     @abstractmethod
-    def take(self, output: Any) -> Results:
+    def take(self, output: Any) -> NamedRows:
         """The rows of the batch, after the model has returned ``output``."""
 
-    def rows(self, padded: Padded, layer: str) -> Ragged:
+    def rows(self, padded: Padded, layer: str) -> SequenceRows:
         """The real steps of what the layer gave for the batch."""
-        return padded.rows(self.batch.span, keep=self.batch.keep, layer=layer)
+        return padded.rows(self.batch.real, limit=self.batch.limit, layer=layer)
 
 
 def require_called(calls: Sequence[Any], name: str) -> None:
-    """Refuse a layer that nothing was seen of."""
+    """Refuse a layer that was not called."""
     if not calls:
         raise KannError(
             f"layer {name!r} was never called while the model ran; pass the name of a module that its forward uses"
         )
 
 
-def join(steps: Sequence[Padded]) -> Padded:
-    """Calls that follow each other as one stretch of time."""
-    if len(steps) == 1:
-        return steps[0]
-    inputs = None if steps[0].inputs is None else torch.cat([part.inputs for part in steps], dim=1)  # type: ignore[arg-type]
-    return Padded(values=torch.cat([part.values for part in steps], dim=1), inputs=inputs, initial=steps[0].initial)
+def join_calls(calls: Sequence[Padded]) -> Padded:
+    """What several calls gave, each of which continued the one before, as if it had been one call."""
+    if len(calls) == 1:
+        return calls[0]
+    inputs = [call.inputs for call in calls if call.inputs is not None]
+    return Padded(
+        values=torch.cat([call.values for call in calls], dim=1),
+        inputs=torch.cat(inputs, dim=1) if inputs else None,
+        initial=calls[0].initial,
+    )
 
 
-def handed_on(end: Tensor, start: Tensor | None, *, exactly: bool) -> bool:
-    """Whether a call that starts from ``start`` continues one that ended in ``end``.
+def continues(end: Tensor, start: Tensor, *, exactly: bool) -> bool:
+    """Whether a call that starts from the state ``start`` continues one that ended in the state ``end``.
 
     Between single steps a model may change the state, by a mask for instance; there only a start from zero begins a new
-    sequence.
+    sequence, unless the state had come to zero by itself.
     """
-    if start is None or start.shape != end.shape:
+    if start.shape != end.shape:
         return False
-    return torch.equal(start, end) if exactly else bool(start.any()) or not bool(end.any())
+    if exactly:
+        return torch.equal(start, end)
+    return bool(start.any()) or not bool(end.any())
 
 
-class _OnOutput(Tracer):
-    """Watches what the model returns."""
+class _ModelOutputTracer(Tracer):
+    """Watches what the model returns, which needs no hooks."""
 
     def __init__(self, target: Target):
         self._target = target
@@ -99,25 +105,27 @@ class _OnOutput(Tracer):
         """Place no hooks."""
 
 
-class OutputTracer(_OnOutput):
-    """Records what a function makes of the model's output."""
+class OutputTracer(_ModelOutputTracer):
+    """Records what a function of the user makes of the model's output."""
 
-    def take(self, output: Any) -> Results:
+    def take(self, output: Any) -> NamedRows:
         """The states that the function gives."""
-        assert self._target.view is not None  # noqa: S101  # what makes it an OutputTracer's
+        assert self._target.view is not None  # noqa: S101  # only targets with a function get this tracer
         values = self._target.view(output)
         if not isinstance(values, Tensor) or values.ndim != 3:
-            got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            got = type(values).__name__
+            if isinstance(values, Tensor):
+                got = tuple(values.shape)
             raise KannError(f"layer(output) gave {got}, without a time axis; return (sequences, steps, units)")
         padded = Padded(values=values.detach())
         yield self._target.name, self.rows(padded, "layer(output)")
 
 
-class HiddenTracer(_OnOutput):
+class HiddenStatesTracer(_ModelOutputTracer):
     """Records hidden states that a model returns by itself, as those of HuggingFace do."""
 
     def names(self) -> Sequence[str]:
-        """The name of the one; of all of them only the model's output tells how many there are."""
+        """The name of the target, unless it stands for all of them: only the output tells how many there are."""
         if self._target.place == "*":
             raise KannError(
                 f"there are no data, so that it is not known which layers {self._target.name!r} stands for; pass a "
@@ -125,21 +133,29 @@ class HiddenTracer(_OnOutput):
             )
         return super().names()
 
-    def take(self, output: Any) -> Results:
+    def take(self, output: Any) -> NamedRows:
         """One of them, or all."""
         states = returned_states(output, self._target.field)
-        places = range(len(states)) if self._target.place == "*" else [int(self._target.place)]
-        for place in places:
-            if not -len(states) <= place < len(states):
-                raise KannError(f"{self._target.name} does not exist; the model returns {len(states)} hidden states")
+        for place in self._places(len(states)):
             name = f"{self._target.field}.{place}"
             values = batch_major(states[place], None, self.batch, name)
             yield name, self.rows(Padded(values=values), name)
 
+    def _places(self, count: int) -> Sequence[int]:
+        """Which of the model's ``count`` hidden states to record."""
+        if self._target.place == "*":
+            return range(count)
+        place = int(self._target.place)
+        if not -count <= place < count:
+            raise KannError(f"{self._target.name} does not exist; the model returns {count} hidden states")
+        return [place]
+
 
 def returned_states(output: Any, field: str) -> Sequence[Tensor]:
     """The hidden states of all layers that a model's output holds."""
-    states = output.get(field) if isinstance(output, Mapping) else getattr(output, field, None)
+    states = getattr(output, field, None)
+    if isinstance(output, Mapping):
+        states = output.get(field)
     if not isinstance(states, list | tuple) or not states:
         raise KannError(
             f"the model's output ({type(output).__name__}) holds no {field}; pass forward=lambda model, batch: "

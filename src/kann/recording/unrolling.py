@@ -1,4 +1,4 @@
-"""Watch torch's fused recurrent modules: every layer, both directions, h and c."""
+"""Record torch's fused recurrent modules: every layer, both directions, h and c."""
 
 import contextlib
 import warnings
@@ -13,10 +13,10 @@ from torch.nn.utils.rnn import PackedSequence
 from kann.errors import KannError, PaddingWarning
 from kann.recording.batching import Batch
 from kann.recording.kernels import Intercept, Kernel, Pass, run_layers
-from kann.recording.ragged import Packed, Padded, Ragged
+from kann.recording.ragged import Packed, Padded, RealSteps, SequenceRows, require_right_padding
 from kann.recording.selection import Target
-from kann.recording.tracing import Results, Tracer, Wanted, handed_on, join, require_called
-from kann.typing import Float
+from kann.recording.tracing import NamedRows, StateOptions, Tracer, continues, join_calls, require_called
+from kann.typing import Array, Float, Int
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -27,19 +27,21 @@ class _FusedCall:
     """(l, b, d) h before the first step."""
     end: Tensor
     """(l, b, d) h after the last."""
-    steps: Mapping[str, Padded | Ragged]
+    layers: Mapping[str, Padded | SequenceRows]
     """The states by the name of the layer; as rows where no later call can continue them."""
 
 
 class FusedTracer(Tracer):
     """Records layers of an ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``."""
 
-    def __init__(self, module: nn.RNNBase, targets: Sequence[Target], wanted: Wanted):
-        if "c" in wanted.state and not isinstance(module, nn.LSTM):
-            raise KannError(f"state={wanted.state!r} is for LSTMs; {targets[0].path!r} is {type(module).__name__}")
-        self._module, self._targets, self._wanted = module, targets, wanted
-        last = all(target.level % module.num_layers == module.num_layers - 1 for target in targets)
-        self._only_last = last and wanted.state == "h" and not (wanted.inputs and module.num_layers > 1)
+    def __init__(self, module: nn.RNNBase, targets: Sequence[Target], options: StateOptions):
+        if "c" in options.state and not isinstance(module, nn.LSTM):
+            raise KannError(f"state={options.state!r} is for LSTMs; {targets[0].path!r} is {type(module).__name__}")
+        self._module, self._targets, self._options = module, targets, options
+        only_last = all(target.level % module.num_layers == module.num_layers - 1 for target in targets)
+        needs_lower_layers = options.inputs and module.num_layers > 1
+        # The module's own output is then all that is needed, and its layers need not be run one by one.
+        self._output_suffices = only_last and options.state == "h" and not needs_lower_layers
         self._warned = False
 
     def names(self) -> Sequence[str]:
@@ -47,14 +49,16 @@ class FusedTracer(Tracer):
         return [target.name for target in self._targets]
 
     def attach(self, stack: contextlib.ExitStack) -> None:
-        """Stand in front of ``forward``; calls of the kernel inside it are seen."""
+        """Replace ``forward`` by one that sees the calls of the kernel inside it.
+
+        A hook would not do: it sees the module's output, which is h of the last layer alone.
+        """
         module, forward = self._module, self._module.forward
         replaced = module.__dict__.get("forward")
 
         def observed(*args: Any, **kwargs: Any) -> Any:
-            packed = next((a for a in (*args, *kwargs.values()) if isinstance(a, PackedSequence)), None)
-            order = None if packed is None or packed.unsorted_indices is None else packed.unsorted_indices.cpu().numpy()
-            with Intercept(lambda function, arguments: self._see(function, arguments, order)):
+            order = _batch_order((*args, *kwargs.values()))
+            with Intercept(lambda function, arguments: self._on_kernel_call(function, arguments, order)):
                 return forward(*args, **kwargs)
 
         def restore() -> None:
@@ -70,38 +74,42 @@ class FusedTracer(Tracer):
         super().begin(batch)
         self._calls: list[_FusedCall] = []
 
-    def _see(self, function: Callable[..., Any], args: Sequence[Any], order: Any) -> Any:
-        kernel, batch_first = Kernel.of(function, args, order), args[8] and isinstance(args[3], bool)
-        if self._reads_padding(kernel):
-            result, passes = function(*args), run_layers(self._without_padding(kernel))[1]
-        elif self._only_last:
+    def _on_kernel_call(self, function: Callable[..., Any], args: Sequence[Any], order: Any) -> Any:
+        """Run the kernel, whole or layer by layer, keep what its layers gave, and return its result."""
+        kernel = Kernel.of(function, args, order)
+        # Only the call on padded data has the flag batch_first; with packed data argument 3 is the list of weights.
+        batch_first = isinstance(args[3], bool) and args[8]
+        padding = self._padding_read_first(kernel)
+        if padding is not None:
+            result, passes = function(*args), run_layers(self._without_padding(kernel, padding))[1]
+        elif self._output_suffices:
             result = function(*args)
-            output = result[0].transpose(0, 1) if batch_first else result[0]
-            single = kernel.at(kernel.layers - 1)
-            passes = [Pass(kernel=single, output=output)] * kernel.layers
+            last = Pass(kernel=kernel.at(kernel.layers - 1), output=_swapped_if(batch_first, result[0]))
+            passes = [last] * kernel.layers
         else:
-            result, passes = run_layers(kernel)
-            result = (result[0].transpose(0, 1), *result[1:]) if batch_first else result
-        steps = {target.name: self._steps(passes[target.level], target) for target in self._targets}
-        self._calls.append(_FusedCall(start=kernel.hidden[0], end=result[1], steps=steps))
+            (output, *hidden), passes = run_layers(kernel)
+            result = (_swapped_if(batch_first, output), *hidden)
+        layers = {target.name: self._states(passes[target.level], target) for target in self._targets}
+        self._calls.append(_FusedCall(start=kernel.hidden[0], end=result[1], layers=layers))
         return result
 
-    def _reads_padding(self, kernel: Kernel) -> bool:
-        span = self.batch.span
-        if span is None or kernel.sizes is not None:
-            return False
-        if span.starts is not None:
-            raise KannError(
-                f"the padding of the batch is on the left, where {self._targets[0].path!r} reads it before the "
-                "sequence; pad on the right"
-            )
+    def _padding_read_first(self, kernel: Kernel) -> RealSteps | None:
+        """The real steps of a batch whose padding the backward direction reads before the sequences, else None."""
+        real = self.batch.real
+        if real is None or kernel.sizes is not None:
+            return None
+        require_right_padding(real, layer=self._targets[0].path)
         if kernel.directions == 1:
-            return False
-        steps, samples = kernel.data.shape[:2]
-        fits = len(span) == samples and int(span.lengths.max()) <= steps  # if not, that is found and said later
-        return fits and int(span.lengths.min()) < steps
+            return None
+        steps, sequences = kernel.data.shape[:2]
+        if len(real) != sequences or int(real.lengths.max()) > steps:  # refused with the layer's name in `take`
+            return None
+        if int(real.lengths.min()) == steps:
+            return None
+        return real
 
-    def _without_padding(self, kernel: Kernel) -> Kernel:
+    def _without_padding(self, kernel: Kernel, real: RealSteps) -> Kernel:
+        """The same call on the sequences alone; a warning says, once, that the model does otherwise."""
         if not self._warned:
             warnings.warn(
                 f"{self._targets[0].path!r} is bidirectional and reads the padding before the sequence; its states "
@@ -111,18 +119,21 @@ class FusedTracer(Tracer):
                 stacklevel=2,
             )
             self._warned = True
-        span = self.batch.span
-        return kernel if span is None else kernel.packed(span)
+        return kernel.packed(real)
 
-    def _steps(self, seen: Pass, target: Target) -> Padded | Ragged:
+    def _states(self, layer: Pass, target: Target) -> Padded | SequenceRows:
         """The states of one layer and direction, copied: the model may change its output in place later."""
-        kernel, wanted, reverse = seen.kernel, self._wanted, target.reverse
-        values = seen.states(wanted.state, reverse=reverse)
-        inputs = kernel.data if wanted.inputs else None
-        initial = seen.initial(wanted.state, reverse=reverse).to(values.dtype) if wanted.initial else None
+        kernel, options, reverse = layer.kernel, self._options, target.reverse
+        values = layer.states(options.state, reverse=reverse)
+        inputs = initial = None
+        if options.inputs:
+            inputs = kernel.data
+        if options.initial:
+            initial = layer.initial(options.state, reverse=reverse).to(values.dtype)
         if kernel.sizes is None:
-            copies = [None if part is None else _batch_first(part, reverse=reverse) for part in (values, inputs)]
-            return Padded(values=copies[0], inputs=copies[1], initial=initial)  # type: ignore[arg-type]
+            if inputs is not None:
+                inputs = _batch_first_copy(inputs, reverse=reverse)
+            return Padded(values=_batch_first_copy(values, reverse=reverse), inputs=inputs, initial=initial)
         packed = Packed(
             values=values,
             sizes=kernel.flat_sizes(),
@@ -131,34 +142,53 @@ class FusedTracer(Tracer):
             order=kernel.order,
             reverse=reverse,
         )
-        return packed.rows(keep=self.batch.keep)
+        return packed.rows(limit=self.batch.limit)
 
-    def take(self, output: Any) -> Results:
+    def take(self, output: Any) -> NamedRows:
         """The calls as sequences, those that continue each other as one."""
         require_called(self._calls, self._targets[0].path)
-        joined = [[self._calls[0]]]
+        runs = [[self._calls[0]]]
         for before, call in zip(self._calls, self._calls[1:], strict=False):
             if self._continues(before, call):
-                joined[-1].append(call)
+                runs[-1].append(call)
             else:
-                joined.append([call])
-        for calls in joined:
+                runs.append([call])
+        for calls in runs:
             for target in self._targets:
-                yield target.name, self._rows([call.steps[target.name] for call in calls], target)
+                yield target.name, self._joined_rows([call.layers[target.name] for call in calls], target)
 
-    def _rows(self, steps: Sequence[Padded | Ragged], target: Target) -> Ragged:
-        if isinstance(steps[0], Ragged):
-            return steps[0]
-        return self.rows(join(steps), target.path)  # type: ignore[arg-type]
+    def _joined_rows(self, calls: Sequence[Padded | SequenceRows], target: Target) -> SequenceRows:
+        """The rows of calls that continue each other."""
+        if isinstance(calls[0], SequenceRows):  # then it is the only one
+            return calls[0]
+        return self.rows(join_calls(calls), target.path)  # type: ignore[arg-type]
 
     def _continues(self, before: _FusedCall, call: _FusedCall) -> bool:
         """Whether a call goes on where the one before ended, as a decoder does that makes one step a call."""
-        steps = next(iter(call.steps.values()))
-        if isinstance(steps, Ragged) or self._module.bidirectional:
+        states = next(iter(call.layers.values()))
+        if isinstance(states, SequenceRows) or self._module.bidirectional:
             return False
-        return handed_on(before.end, call.start, exactly=steps.values.shape[1] > 1)
+        return continues(before.end, call.start, exactly=states.values.shape[1] > 1)
 
 
-def _batch_first(values: Float[Tensor, "t b d"], *, reverse: bool) -> Float[Tensor, "b t d"]:
+def _batch_order(arguments: Sequence[Any]) -> Int[Array, " b"] | None:
+    """Where each sequence of the batch stands among the sorted ones, if a PackedSequence sorted them."""
+    packed = next((argument for argument in arguments if isinstance(argument, PackedSequence)), None)
+    if packed is None or packed.unsorted_indices is None:
+        return None
+    return packed.unsorted_indices.cpu().numpy()
+
+
+def _swapped_if(swap: bool, values: Tensor) -> Tensor:
+    """The values with the axes of time and of sequences exchanged, or as they are."""
+    if swap:
+        return values.transpose(0, 1)
+    return values
+
+
+def _batch_first_copy(values: Float[Tensor, "t b d"], *, reverse: bool) -> Float[Tensor, "b t d"]:
+    """A copy with the axis of sequences first, in the order in which the steps were read."""
     values = values.transpose(0, 1)
-    return values.flip(1) if reverse else values.clone(memory_format=torch.contiguous_format)
+    if reverse:
+        return values.flip(1)
+    return values.clone(memory_format=torch.contiguous_format)

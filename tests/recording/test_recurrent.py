@@ -1,0 +1,101 @@
+"""One step of a recurrent layer as a function, and the readout behind it."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import kann
+from kann.errors import KannError
+from tests.recording.models import EXACT
+from tests.recording.single_steps import KINDS, make, sequences
+
+# What torch says once of every projected LSTM on a processor.
+pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+
+
+@pytest.mark.parametrize("cell", [nn.RNNCell(3, 4, nonlinearity="relu"), nn.GRUCell(3, 4), nn.LSTMCell(3, 4)])
+def test_a_step_is_the_cells_own_and_can_be_differentiated(cell):
+    step = kann.step_of(nn.ModuleDict({"cell": cell}))
+    h, x = torch.randn(5, step.dim), torch.randn(5, 3)
+    state = tuple(h.chunk(2, dim=1)) if isinstance(cell, nn.LSTMCell) else h
+    result = cell(x, state)
+    expected = torch.cat(result, dim=1) if isinstance(result, tuple) else result
+    torch.testing.assert_close(step(h, x), expected)
+    jacobian = torch.func.vmap(torch.func.jacrev(step))(h, x)
+    slow = torch.stack([torch.autograd.functional.jacobian(lambda a, b=x[i]: step(a, b), h[i]) for i in range(5)])
+    torch.testing.assert_close(jacobian, slow)
+    assert step(h.double(), x).dtype == torch.float64
+    with pytest.raises(KannError, match=re.escape("step of 'cell' takes states")):
+        step(h[:, 1:], x)
+
+
+def test_a_step_follows_the_weights():
+    cell = nn.GRUCell(2, 3)
+    step = kann.step_of(cell)
+    h, x = torch.randn(1, 3), torch.randn(1, 2)
+    before = step(h, x)
+    with torch.no_grad():
+        cell.weight_hh += 1
+    assert not torch.equal(before, step(h, x))
+    assert repr(step) == "Step('', 3 units, 2 inputs)"
+
+
+def test_steps_of_what_is_not_one_recurrent_layer():
+    both = nn.ModuleDict({"rnn": nn.GRU(2, 3, bidirectional=True), "head": nn.Linear(6, 2)})
+    with pytest.raises(KannError, match=re.escape("layer=None means ['rnn.l0', 'rnn.l0_reverse']; pass one of them")):
+        kann.step_of(both)
+    with pytest.raises(KannError, match="'head' is Linear, not one of torch's recurrent modules"):
+        kann.step_of(both, "head")
+
+
+def test_readouts_are_found_or_named(model):
+    assert kann.readout_of(model) is model.head
+    model.reader = nn.Linear(5, 3)
+    with pytest.raises(KannError, match="read the 5 units of 'rnn': 'head', 'reader'; pass name="):
+        kann.readout_of(model)
+    assert kann.readout_of(model, name="reader") is model.reader
+    with pytest.raises(KannError, match=r"'hidden_states.1' is no module"):
+        kann.readout_of(model, name="hidden_states.1")
+
+    deep = nn.ModuleDict(
+        {
+            "before": nn.Linear(6, 6),
+            "rnn": nn.LSTM(6, 4, bidirectional=True, proj_size=3),
+            "head": nn.Sequential(nn.Dropout(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)),
+        }
+    )
+    assert kann.readout_of(deep) is deep["head"]
+    assert kann.readout_of(deep, "rnn.l0") is deep["head"]
+    plain = nn.Sequential(nn.GRU(2, 3), nn.Linear(3, 3), nn.Linear(3, 1))
+    with pytest.raises(KannError, match="read the 3 units of '0': '1', '2'; pass name="):
+        kann.readout_of(plain)
+    assert kann.readout_of(plain, name="2") is plain[2]
+    with pytest.raises(KannError, match="read the 3 units of 'rnn': none; pass name="):
+        kann.readout_of(nn.ModuleDict({"rnn": nn.GRU(2, 3)}))
+    with pytest.raises(KannError, match="Linear is not recurrent, so its width is unknown"):
+        kann.readout_of(model, "head")
+    with pytest.raises(KannError, match=r"'hidden_states\.0' is no module; pass name="):
+        kann.readout_of(model, "hidden_states.0")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("state", ["h", "hc"])
+def test_recorded_inputs_replayed_through_the_networks_own_step_give_the_recorded_states(kind, state, rng):
+    module = make(kind, num_layers=2, bidirectional=True)
+    if state == "hc" and not isinstance(module, nn.LSTM):
+        state = "h"
+    elif isinstance(module, nn.LSTM):
+        state = "hc"
+    packed = nn.utils.rnn.pack_sequence(sequences(rng), enforce_sorted=False)
+    recorded = kann.record(module, packed, layer="*", state=state, inputs=True, initial=True)
+    for name, states in recorded.items():
+        step = kann.step_of(module, name)
+        assert (step.dim, step.input_dim) == (states.dim, states.inputs.shape[1])
+        x, y = states.pairs()
+        drive = np.delete(states.inputs, states.starts, axis=0)
+        with torch.no_grad():
+            np.testing.assert_allclose(step(torch.tensor(x), torch.tensor(drive)), y, atol=EXACT)
+        np.testing.assert_array_equal(states.inputs[states.starts], 0)

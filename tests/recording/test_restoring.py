@@ -1,0 +1,115 @@
+# ruff: noqa: D102  # models in tests say what they are by their names
+"""The model, its outputs and all random numbers are after a recording as they were before."""
+
+import copy
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+import kann
+from kann.recording.running import evaluation_mode
+from tests.recording.models import EXACT, Failure, Stops, Tagger, by_hand, same
+
+
+def condition(model):
+    """Everything about a model and the random numbers that recording could disturb."""
+    return {
+        "parameters": {name: (p.detach().clone(), p.requires_grad, p.grad) for name, p in model.named_parameters()},
+        "buffers": {name: b.clone() for name, b in model.named_buffers()},
+        "modes": [m.training for m in model.modules()],
+        "hooks": [(len(m._forward_hooks), len(m._forward_pre_hooks), "forward" in vars(m)) for m in model.modules()],
+        # Python's own numbers have a test of their own: beartype, which checks types here, draws from them.
+        "random": (torch.get_rng_state(), np.random.get_state()[1].copy()),  # noqa: NPY002
+        "grad": (torch.is_grad_enabled(), torch.backends.mha.get_fastpath_enabled()),
+    }
+
+
+def equal(a, b):
+    if isinstance(a, torch.Tensor | np.ndarray):
+        return bool((torch.as_tensor(a) == torch.as_tensor(b)).all())
+    if isinstance(a, dict):
+        return all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return a == b
+
+
+class Stateful(Stops):
+    """Counts its calls in one buffer, puts a new tensor into another, and has a layer that is frozen in eval mode."""
+
+    def __init__(self, error):
+        super().__init__(error)
+        self.register_buffer("count", torch.zeros(1))
+        self.register_buffer("last", torch.zeros(1))
+        self.norm = nn.BatchNorm1d(3)
+        self.norm.eval()
+        self.head.weight.requires_grad_(False)
+
+    def forward(self, words):
+        self.count += 1
+        self.last = self.count * 2
+        np.random.rand()  # noqa: NPY002
+        return super().forward(words)
+
+
+@pytest.mark.parametrize("error", [None, Failure, KeyboardInterrupt])
+@pytest.mark.parametrize("layer", ["rnn", "rnn.*", "embed"])
+def test_model_hooks_modes_grads_and_random_numbers_are_as_before(error, layer, words):
+    model = Stateful(error).train()
+    model.norm.eval()
+    if error is None:
+        model.calls = 99
+    before = copy.deepcopy(condition(model))
+    loader = DataLoader(words, batch_size=1, shuffle=True)
+    if error is None:
+        kann.record(model, loader, layer=layer)
+    else:
+        with pytest.raises(error):
+            kann.record(model, loader, layer=layer)
+    after = condition(model)
+    for key in before:
+        assert equal(before[key], after[key]), key
+    model(words[0][None]).sum().backward()  # gradients flow, and the same layers are trained
+
+
+def test_pythons_random_numbers_are_as_before(model):
+    before = random.getstate()
+    with pytest.raises(Failure), evaluation_mode(model):
+        random.random()  # noqa: S311
+        raise Failure
+    assert random.getstate() == before
+
+
+def test_recording_leaves_the_outputs_of_the_network_alone(words):
+    """Layers run one by one give the model what it would have had."""
+    model = Tagger(layers=3).eval()
+    seen = []
+    kann.record(model, words, layer="rnn.*", forward=lambda m, batch: seen.append(m(batch)))
+    with torch.no_grad():
+        np.testing.assert_allclose(seen[0], model(pad_sequence(words, batch_first=True)), atol=EXACT)
+
+
+def test_a_forward_that_was_replaced_before_is_put_back(model, words):
+    plain = model.rnn.forward
+    model.rnn.forward = lambda *args: plain(*args)
+    mine = model.rnn.forward
+    same(kann.record(model, words), by_hand(model, words))
+    assert model.rnn.forward is mine
+
+
+def test_a_compiled_model_is_recorded_as_it_was_written(model, words):
+    compiled = torch.compile(model, backend="eager")
+    same(kann.record(compiled, words), by_hand(model, words))
+
+
+def test_errors_of_the_model_come_through(words):
+    def broken(model, batch):
+        raise RuntimeError("out of ideas")
+
+    with pytest.raises(RuntimeError, match="out of ideas"):
+        kann.record(Tagger(), words, forward=broken)
