@@ -41,7 +41,8 @@ class RecurrentStep:
     weights: Callable[[], Sequence[Tensor | None]]
     """Returns the layer's parameters as they are now, in the order of `PARAMETERS`; None for one that it lacks."""
     rule: Callable[..., Tensor]
-    """From the state, what the input and the state add to the gates, and the projection, to the next state."""
+    """From h, c, what the input and h add to the gates, and the projection, to the next state; c is None but for an
+    LSTM."""
 
     def __call__(self, h: Tensor, x: Tensor) -> Tensor:
         """The states after reading ``x``."""
@@ -51,9 +52,12 @@ class RecurrentStep:
                 f"got {tuple(h.shape)} and {tuple(x.shape)}"
             )
         weight_ih, weight_hh, bias_ih, bias_hh, projection = _converted(self.weights(), h.dtype)
+        c = None
+        if self.output_dim < self.dim:  # one split: two slices take longer to differentiate
+            h, c = h.split([self.output_dim, self.dim - self.output_dim], dim=-1)
         from_input = linear(x.to(h.dtype), weight_ih, bias_ih)  # type: ignore[arg-type]
-        from_state = linear(h[..., : self.output_dim], weight_hh, bias_hh)  # type: ignore[arg-type]
-        return self.rule(h, from_input, from_state, projection)
+        from_state = linear(h, weight_hh, bias_hh)  # type: ignore[arg-type]
+        return self.rule(h, c, from_input, from_state, projection)
 
     def with_fixed_weights(self, like: Tensor) -> "RecurrentStep":
         """The same step with the weights of this moment, without gradients, in the dtype and on the device of ``like``.
@@ -73,15 +77,15 @@ def _converted(weights: Sequence[Tensor | None], to: Tensor | torch.dtype, **opt
     return [weight if weight is None else weight.to(to, **options) for weight in weights]
 
 
-def _rnn_tanh(_: Tensor, from_input: Tensor, from_state: Tensor, __: None) -> Tensor:
+def _rnn_tanh(_h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
     return torch.tanh(from_input + from_state)
 
 
-def _rnn_relu(_: Tensor, from_input: Tensor, from_state: Tensor, __: None) -> Tensor:
+def _rnn_relu(_h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
     return torch.relu(from_input + from_state)
 
 
-def _gru(h: Tensor, from_input: Tensor, from_state: Tensor, _: None) -> Tensor:
+def _gru(h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
     r, z, n = from_input.chunk(3, dim=-1)
     r_state, z_state, n_state = from_state.chunk(3, dim=-1)
     candidate = torch.tanh(n + torch.sigmoid(r + r_state) * n_state)
@@ -89,9 +93,9 @@ def _gru(h: Tensor, from_input: Tensor, from_state: Tensor, _: None) -> Tensor:
     return candidate + torch.sigmoid(z + z_state) * (h - candidate)
 
 
-def _lstm(h: Tensor, from_input: Tensor, from_state: Tensor, projection: Tensor | None) -> Tensor:
+def _lstm(_h: Tensor, c: Tensor, from_input: Tensor, from_state: Tensor, projection: Tensor | None) -> Tensor:
     i, f, g, o = lstm_gates((from_input + from_state).chunk(4, dim=-1))
-    c = f * h[..., -i.shape[-1] :] + i * g
+    c = f * c + i * g
     output = o * torch.tanh(c)
     if projection is not None:
         output = linear(output, projection)
