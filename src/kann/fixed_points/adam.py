@@ -27,6 +27,7 @@ def descend(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) 
     for steps in progress(range(1, recipe.adam_steps + 1), what="descent", unit="step"):
         speeds = half_square(problem.adam_step(h, x) - h)
         loss = _loss(recipe, speeds)
+        # Not loss.backward(), which would also add to the gradients of the network's own parameters.
         (h.grad,) = torch.autograd.grad(loss, h)
         adam.step()
         if recipe.schedule == "linear":

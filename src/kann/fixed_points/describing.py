@@ -29,7 +29,9 @@ def describe(problem: Problem, searches: Searches, *, initial: int) -> FixedPoin
     chosen, group = _merge_candidates(problem, h, x, speeds[kept], is_end=kept < len(searches.ends))
     from_initial = kept % len(searches.ends) < initial
     counts = np.bincount(group[from_initial], minlength=len(chosen))
+    # The last key counts first: fixed points before slow ones, then those that more initial states led to.
     order = np.lexsort((chosen, -counts, speeds[kept][chosen] > problem.tolerance))
+    # argsort of an order says to which place each group moved.
     reached = np.full(initial, -1)
     reached[kept[kept < initial]] = np.argsort(order)[group[kept < initial]]
     return _linearise(

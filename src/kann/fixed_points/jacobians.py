@@ -57,6 +57,7 @@ def eigenvalues_of(matrices: Float[Array, "k d d"]) -> Complex[Array, "k d"]:
     eigenvalues = np.full(matrices.shape[:2], np.nan, dtype=complex)
     smooth = np.isfinite(matrices).all(axis=(1, 2))
     eigenvalues[smooth] = np.linalg.eigvals(matrices[smooth])
+    # A stable sort: both of a conjugate pair have the same modulus, and rounding must not swap them.
     return np.take_along_axis(eigenvalues, np.argsort(-np.abs(eigenvalues), axis=1, kind="stable"), axis=1)
 
 

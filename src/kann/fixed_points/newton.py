@@ -73,6 +73,7 @@ class _Batch:
         trial = _newton_step(problem, h, x, self._damping[active])
         trial = _moved_to_known(problem, trial, x, self._known)
         trial_speeds = problem.speed(trial, x)
+        # A trial out of reach counts as one that gained nothing, so the damping grows and the next step is shorter.
         trial_speeds[(trial - problem.centre).norm(dim=1) > self._reach[active]] = math.inf
         better = trial_speeds < speeds  # false where the trial is not finite
         without_gain = self._steps_without_gain[active] + 1

@@ -136,6 +136,7 @@ def _explore(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"])
         return Searches(inputs=x, ends=ends, first_slow=ends, adam_steps=steps)
     followed, place = _follow(problem, h, x)
     between = newton(problem, *_between_stable_points(problem, followed))
+    # Most searches from initial states come to points that are known by now; to end there saves the last steps.
     searches = newton(problem, h, x, known=distinct_fixed_points(problem, followed + between))
     stuck = searches.not_fixed(problem)
     stuck = stuck[place[stuck] >= 0]
@@ -176,6 +177,7 @@ def _between_stable_points(problem: Problem, searches: Searches) -> tuple[Float[
     alike = (x[one] == x[other]).all(dim=1)
     one, other = one[alike], other[alike]
     nearest = (h[one] - h[other]).norm(dim=1).argsort(stable=True)[:MAX_PAIRS]
+    # Where two basins of attraction meet there is a saddle, and halfway is the best guess of where they meet.
     return ((h[one] + h[other]) / 2)[nearest], x[one][nearest]
 
 
@@ -186,6 +188,7 @@ def _retry_after_adam(
     stuck = searches.not_fixed(problem)
     if not len(stuck):
         return searches
+    # Only where Adam stayed inside the reach: outside, every state of a GRU is slow.
     lowered, steps = descend(problem, h[stuck], x[stuck])
     near = (lowered - problem.centre).norm(dim=1) <= problem.reach(h[stuck])
     again = newton(problem, lowered[near], x[stuck[near]])

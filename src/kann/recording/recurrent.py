@@ -195,6 +195,7 @@ def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None =
     modules = dict(model.named_modules())
     fitting = [key for key, part in modules.items() if isinstance(part, nn.Linear) and part.in_features == width]
     candidates = fitting
+    # Several layers may be as wide, such as one that feeds the recurrent layer: the order of modules decides.
     if len(fitting) > 1:
         paths = list(modules)
         candidates = [key for key in fitting if paths.index(key) > paths.index(path)]
