@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from torch import nn
 
+import kann
 from kann.errors import KannError
-from kann.fixed_points import RECIPES, Recipe, find_fixed_points
-from kann.fixed_points import search as fixed_points
+from kann.fixed_points import RECIPES, Recipe, find_fixed_points, jacobians, search
 from tests import flipflop
 
 CELLS = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
@@ -385,10 +385,75 @@ def test_a_float32_network_is_searched_in_float64_and_left_alone():
     assert cell.training
     assert all(parameter.grad is None and parameter.requires_grad for parameter in cell.parameters())
     assert all(torch.equal(cell.state_dict()[name], before[name]) for name in before)
-    # A function over the same float32 parameters is the same network.
+    assert found.precision == "float64"
+
+
+def test_a_step_over_float32_weights_is_searched_in_float64():
+    cell = make_cell("gru")
+    found = find_fixed_points(cell, states_of(6))
+    step = find_fixed_points(kann.step_of(nn.ModuleDict({"cell": cell})), states_of(6))
+    np.testing.assert_array_equal(step.points, found.points)
+    np.testing.assert_array_equal(step.jacobians, found.jacobians)
+    assert step.precision == "float64"
+
+
+def test_a_function_over_float32_weights_is_searched_in_float32_and_the_result_says_so():
+    cell = make_cell("gru")
+    found = find_fixed_points(cell, states_of(6))
     wrapped = find_fixed_points(lambda h, x: cell(x, h), states_of(6), inputs=np.zeros(3))
+    assert wrapped.precision == "float32"
+    assert "computed in float32" in repr(wrapped)
+    # The same points: float32 rounds the step by some 1e-7, and a point moves by that over 1 − |λ|, here 0.1.
+    np.testing.assert_allclose(wrapped.points, found.points, atol=1e-5)
+    np.testing.assert_allclose(wrapped.jacobians, found.jacobians, atol=1e-5)
+    np.testing.assert_array_equal(wrapped.reached, found.reached)
+    np.testing.assert_array_equal(wrapped.kinds, found.kinds)
+    # The same function over float64 weights is the same network to the last digits.
+    exact = copy.deepcopy(cell).double()
+    wrapped = find_fixed_points(lambda h, x: exact(x, h), states_of(6), inputs=np.zeros(3))
+    assert wrapped.precision == "float64"
     np.testing.assert_allclose(wrapped.points, found.points, atol=1e-9)
     np.testing.assert_allclose(wrapped.jacobians, found.jacobians, atol=1e-9)
+
+
+def test_all_points_are_found_in_float32():
+    W = 2 * torch.eye(3)  # float32
+    found = find_fixed_points(lambda h, x: torch.tanh(h @ W), states_of(3))
+    exact = find_fixed_points(double, states_of(3))
+    assert found.precision == "float32"
+    assert len(found) == len(exact) == 27
+    assert np.all(found.kinds == "fixed")
+    by_place = np.abs(found.points[:, None] - exact.points).max(axis=2).argmin(axis=1)
+    assert len(set(by_place.tolist())) == 27
+    np.testing.assert_allclose(found.points, exact.points[by_place], atol=1e-6)
+    np.testing.assert_array_equal(found.stable, exact.stable[by_place])
+
+
+def test_a_function_over_float64_weights_may_be_searched_with_adam_in_float32():
+    W = torch.tensor([[0.5]], dtype=torch.float64)
+    found = find_fixed_points(lambda h, x: h @ W + 1, np.zeros((1, 1)), preset="renn")
+    np.testing.assert_allclose(found.points, [[2.0]], atol=1e-4)
+    assert found.precision == "float64"
+
+
+class DampedCell(nn.GRUCell):
+    """A subclass that does something else than torch's own cell, and is called like it."""
+
+    def forward(self, x, h):
+        """One step."""
+        return 0.5 * super().forward(x, h)
+
+
+@pytest.mark.parametrize("changed", ["class", "hook"])
+def test_a_cell_whose_forward_was_changed_is_called_as_it_is(changed):
+    if changed == "class":
+        cell = DampedCell(3, 6)
+    else:
+        cell = nn.GRUCell(3, 6)
+        cell.register_forward_hook(lambda module, args, result: 0.5 * result)
+    found = find_fixed_points(cell, states_of(6), inputs=np.array([0.1, -0.2, 0.3]))
+    np.testing.assert_allclose(advance(cell, found.points, found.inputs), found.points, atol=1e-10)
+    assert found.precision == "float64"
 
 
 class Orthogonal(nn.Module):
@@ -425,7 +490,7 @@ def test_it_works_where_gradients_are_switched_off(off):
 
 def test_blocks_of_rows_do_not_change_the_result(monkeypatch):
     whole = find_fixed_points(make_cell("rnn"), states_of(6))
-    monkeypatch.setattr(fixed_points, "JACOBIAN_BYTES", 7 * 8 * 6**2)  # seven states at a time
+    monkeypatch.setattr(jacobians, "JACOBIAN_BYTES", 7 * 8 * 6**2)  # seven states at a time
     blocks = find_fixed_points(make_cell("rnn"), states_of(6))
     np.testing.assert_allclose(blocks.points, whole.points, atol=1e-9)
     np.testing.assert_allclose(blocks.jacobians, whole.jacobians, atol=1e-9)
@@ -602,7 +667,7 @@ def test_a_module_that_cannot_be_copied_says_what_to_do():
 def test_the_examples_in_the_documentation_run():
     page = Path(__file__).parents[2] / "docs" / "fixed_points.md"
     for failed, tried in (
-        doctest.testmod(fixed_points),
+        doctest.testmod(search),
         doctest.testfile(str(page), module_relative=False),
     ):
         assert tried

@@ -9,11 +9,14 @@ from torch import nn
 
 import kann
 from kann.errors import KannError
+from kann.recording import recurrent
 from tests.recording.models import EXACT
 from tests.recording.single_steps import KINDS, make, sequences
 
 # What torch says once of every projected LSTM on a processor.
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+
+LAYERS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 @pytest.mark.parametrize("cell", [nn.RNNCell(3, 4, nonlinearity="relu"), nn.GRUCell(3, 4), nn.LSTMCell(3, 4)])
@@ -40,7 +43,7 @@ def test_a_step_follows_the_weights():
     with torch.no_grad():
         cell.weight_hh += 1
     assert not torch.equal(before, step(h, x))
-    assert repr(step) == "Step('', 3 units, 2 inputs)"
+    assert repr(step) == "RecurrentStep('', 3 units, 2 inputs)"
 
 
 def test_steps_of_what_is_not_one_recurrent_layer():
@@ -99,3 +102,51 @@ def test_recorded_inputs_replayed_through_the_networks_own_step_give_the_recorde
         with torch.no_grad():
             np.testing.assert_allclose(step(torch.tensor(x), torch.tensor(drive)), y, atol=EXACT)
         np.testing.assert_array_equal(states.inputs[states.starts], 0)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_steps_one_after_the_other_are_what_the_layer_does(kind, bias):
+    layer = LAYERS[kind](3, 4, bias=bias)
+    step = kann.step_of(layer)
+    x = torch.randn(6, 2, 3)
+    h = torch.zeros(2, step.dim)
+    with torch.no_grad():
+        for t in range(6):
+            h = step(h, x[t])
+            torch.testing.assert_close(h[:, :4], layer(x[: t + 1])[0][-1])
+
+
+def test_a_step_of_a_projected_lstm_gives_the_projected_output_and_the_cell_state():
+    layer = nn.LSTM(3, 4, proj_size=2)
+    step = kann.step_of(layer)
+    assert (step.dim, step.output_dim) == (6, 2)
+    x = torch.randn(1, 5, 3)
+    with torch.no_grad():
+        _, (output, cell) = layer(x)
+        torch.testing.assert_close(step(torch.zeros(5, 6), x[0]), torch.cat([output[0], cell[0]], dim=1))
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_step_with_fixed_weights_keeps_them_and_their_precision(kind):
+    layer = LAYERS[kind](3, 4)
+    step = kann.step_of(layer)
+    h, x = torch.randn(5, step.dim, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+    before = step(h, x).detach()
+    fixed = step.with_fixed_weights(h)
+    with torch.no_grad():
+        layer.weight_hh_l0 += 1
+    assert torch.equal(fixed(h, x), before)
+    assert not torch.equal(step(h, x), before)
+    assert not fixed(h, x).requires_grad  # the layer's own parameters are not part of it
+    assert {weight.dtype for weight in fixed.weights() if weight is not None} == {torch.float64}
+
+
+def test_the_gates_of_an_lstm_in_place_are_the_same_and_overwrite_the_sums():
+    sums = torch.randn(5, 12)
+    with torch.no_grad():
+        gates = recurrent.lstm_gates(sums.split(3, dim=1))
+        first = recurrent.lstm_gates(sums.split(3, dim=1)[:3], in_place=True)
+    for gate, overwritten in zip(gates, first, strict=False):
+        assert torch.equal(gate, overwritten)
+    assert torch.equal(sums[:, :9], torch.cat(gates[:3], dim=1))

@@ -1,5 +1,10 @@
 """Fixed and slow points of a recurrent network: the baseline that the paper compares with."""
 
-from kann.fixed_points.search import RECIPES, FixedPoints, Recipe, find_fixed_points
+try:
+    from kann.fixed_points.recipes import RECIPES, Recipe
+    from kann.fixed_points.result import FixedPoints
+    from kann.fixed_points.search import find_fixed_points
+except ImportError as error:
+    raise ImportError(f"fixed points need torch ({error}): pip install 'kann[torch]'") from error
 
 __all__ = ["RECIPES", "FixedPoints", "Recipe", "find_fixed_points"]

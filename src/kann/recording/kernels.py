@@ -1,9 +1,9 @@
 """Every layer, direction and cell state of torch's fused recurrent modules.
 
 ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` run all their layers in one call of a kernel that gives the last layer's h alone.
-Where more is wanted, that call is made once for each layer with the layer's own weights, which is the same work. The
-cell states follow from the h of all steps: the gates of all steps are one matrix product, and only c = f c + i g is
-left to be done in order of time.
+To record more than that, the kernel is called once for each layer with the layer's own weights, which is the same work.
+The cell states follow from the h of all steps: the gates of all steps are one matrix product, and only c = f c + i g is
+left to be computed step by step.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +18,11 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.overrides import TorchFunctionMode
 
 from kann.recording.ragged import RealSteps, previous_places
+from kann.recording.recurrent import lstm_gates
 from kann.typing import Array, Float, Int
 
 KERNELS = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
-"""What the fused modules call."""
+"""The functions that ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` call: one call runs all layers over all steps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -29,13 +30,13 @@ class Kernel:
     """One call of a fused kernel."""
 
     function: Callable[..., Any]
-    """Which kernel."""
+    """Which of `KERNELS`."""
     data: Float[Tensor, "t b p"] | Float[Tensor, "n p"]
     """What it reads, in order of time: padded, or packed."""
     sizes: Tensor | None
-    """Batch sizes of packed data."""
+    """Batch sizes of packed data; None for padded data."""
     order: Int[Array, " b"] | None
-    """Where each sequence of the batch stands among the packed ones."""
+    """The place of each sequence of the batch among the packed ones; None if they are in the batch's order."""
     hidden: tuple[Float[Tensor, "l b _"], ...]
     """Initial states of all layers and directions: (h,), or (h, c) of an LSTM."""
     weights: Sequence[Tensor]
@@ -53,27 +54,38 @@ class Kernel:
 
     @staticmethod
     def of(function: Callable[..., Any], args: Sequence[Any], order: Int[Array, " b"] | None) -> "Kernel":
-        """Read the arguments of a call, of which there are two forms."""
-        sizes = None if isinstance(args[3], bool) else args[1]
-        data, (hidden, weights, bias, layers, drop, training, both) = args[0], args[1:8] if sizes is None else args[2:9]
-        if sizes is None and args[8]:  # batch_first
+        """Read the arguments of a call.
+
+        There are two forms: (data, hidden, weights, bias, …, batch_first) for padded data, and
+        (data, batch_sizes, hidden, weights, bias, …) for packed data.
+        """
+        data, sizes, options = args[0], None, args[1:8]
+        if not isinstance(args[3], bool):
+            sizes, options = args[1], args[2:9]
+        elif args[8]:
             data = data.transpose(0, 1)
+        hidden, weights, bias, layers, drop, training, bidirectional = options
+        if isinstance(hidden, Tensor):
+            hidden = (hidden,)
         return Kernel(
             function=function,
             data=data,
             sizes=sizes,
             order=order,
-            hidden=(hidden,) if isinstance(hidden, Tensor) else tuple(hidden),
+            hidden=tuple(hidden),
             weights=weights,
             bias=bias,
             layers=layers,
             dropout=drop,
             training=training,
-            directions=2 if both else 1,
+            directions=1 + bidirectional,
         )
 
     def at(self, level: int) -> "Kernel":
-        """The same call for one layer; what it reads is that of the whole until it is replaced."""
+        """The same call for one layer alone.
+
+        Its ``data`` is still what the first layer reads; replace it with the output of the layer below.
+        """
         if self.layers == 1:
             return self
         count, at = len(self.weights) // self.layers, slice(level * self.directions, (level + 1) * self.directions)
@@ -87,26 +99,28 @@ class Kernel:
 
     def run(self) -> tuple[Tensor, ...]:
         """Call the kernel."""
-        hidden = self.hidden if self.function is torch.lstm else self.hidden[0]
+        hidden: Any = self.hidden
+        if self.function is not torch.lstm:
+            (hidden,) = self.hidden
         options = (self.weights, self.bias, self.layers, self.dropout, self.training, self.directions == 2)
         if self.sizes is None:
             return self.function(self.data, hidden, *options, False)
         return self.function(self.data, self.sizes, hidden, *options)
 
-    def packed(self, span: RealSteps) -> "Kernel":
-        """The same call without padding."""
-        packed = pack_padded_sequence(self.data, torch.from_numpy(span.lengths), enforce_sorted=False)
-        at = packed.sorted_indices
+    def packed(self, real: RealSteps) -> "Kernel":
+        """The same call on the sequences packed, so that the kernel does not read their padding."""
+        packed = pack_padded_sequence(self.data, torch.from_numpy(real.lengths), enforce_sorted=False)
+        by_length = packed.sorted_indices
         return replace(
             self,
             data=packed.data,
             sizes=packed.batch_sizes,
             order=packed.unsorted_indices.cpu().numpy(),  # type: ignore[union-attr]
-            hidden=tuple(part.index_select(1, at) for part in self.hidden),  # type: ignore[arg-type]
+            hidden=tuple(part.index_select(1, by_length) for part in self.hidden),  # type: ignore[arg-type]
         )
 
     def flat_sizes(self) -> Int[Array, " t"]:
-        """How many sequences there are at each step."""
+        """How many sequences have not yet ended at each step."""
         if self.sizes is not None:
             return self.sizes.numpy()
         return np.full(self.data.shape[0], self.data.shape[1])
@@ -114,7 +128,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Pass:
-    """What went through one layer, in all its directions."""
+    """What one layer read and gave, in all its directions."""
 
     kernel: Kernel
     """The call of this layer alone, with what it read."""
@@ -123,8 +137,7 @@ class Pass:
 
     def h(self, *, reverse: bool) -> Tensor:
         """The states of one direction."""
-        one = self.kernel.directions == 1
-        return self.output if one else self.output.chunk(self.kernel.directions, dim=-1)[int(reverse)]
+        return self.output.chunk(self.kernel.directions, dim=-1)[int(reverse)]
 
     def c(self, *, reverse: bool) -> Tensor:
         """The cell states of one direction of an LSTM."""
@@ -135,19 +148,21 @@ class Pass:
             _flat(self.h(reverse=reverse)),
             initial=(kernel.hidden[0][at], kernel.hidden[1][at]),
             weights=kernel.weights[at * count : (at + 1) * count],
-            bias=kernel.bias,
+            has_bias=kernel.bias,
             sizes=kernel.flat_sizes(),
             reverse=reverse,
         )
         return c.reshape(*self.output.shape[:-1], -1)
 
     def states(self, state: str, *, reverse: bool) -> Tensor:
-        """h, c, or both side by side."""
+        """What ``state`` names: "h", "c", or "hc" for both side by side."""
         parts = [getattr(self, part)(reverse=reverse) for part in state]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        if len(parts) == 1:  # torch.cat would copy it
+            return parts[0]
+        return torch.cat(parts, dim=-1)
 
     def initial(self, state: str, *, reverse: bool) -> Float[Tensor, "b d"]:
-        """The initial h, c, or both side by side."""
+        """The state that ``state`` names before the first step."""
         return torch.cat([self.kernel.hidden["hc".index(part)][int(reverse)] for part in state], dim=-1)
 
 
@@ -161,7 +176,7 @@ def cell_states(
     *,
     initial: tuple[Float[Tensor, "b o"], Float[Tensor, "b d"]],
     weights: Sequence[Tensor],
-    bias: bool,
+    has_bias: bool,
     sizes: Int[Array, " t"],
     reverse: bool,
 ) -> Float[Tensor, "n d"]:
@@ -171,32 +186,37 @@ def cell_states(
     there is one, lie between c and h and are not needed.
     """
     precise = torch.promote_types(x.dtype, torch.float32)  # half precision would lose more here than in the network
-    with torch.autocast(x.device.type, enabled=False):
+    with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         c0 = initial[1].to(precise)
         width = c0.shape[1]
-        into, across, *offsets = (weight[: 3 * width].to(precise) for weight in weights[: 4 if bias else 2])
+        # Three quarters of the rows of each weight are those of the gates i, f and g; the last quarter is that of o.
+        weight_ih, weight_hh, *biases = (weight[: 3 * width].to(precise) for weight in weights[: 2 + 2 * has_bias])
         before = torch.from_numpy(previous_places(sizes, reverse=reverse)).to(x.device)
-        earlier = torch.cat([initial[0], h]).to(precise)[before]
-        gates = linear(x.to(precise), into, offsets[0] + offsets[1] if bias else None).addmm_(earlier, across.T)
-        gates[:, : 2 * width].sigmoid_()
-        i, f, g = gates.split(width, dim=1)
-        c = i * g.tanh_()
+        h_before = torch.cat([initial[0], h]).to(precise)[before]
+        bias = None
+        if has_bias:
+            bias = biases[0] + biases[1]
+        sums = linear(x.to(precise), weight_ih, bias).addmm_(h_before, weight_hh.T)
+        i, f, g = lstm_gates(sums.split(width, dim=1), in_place=True)
+        c = i * g
         _scan(c, f, c0, sizes.tolist(), reverse=reverse)
     return c.to(h.dtype)
 
 
-def _scan(c: Tensor, f: Tensor, initial: Tensor, sizes: Sequence[int], *, reverse: bool) -> None:
-    """Add f_t c_{t−1} to each c_t, in order of time."""
-    steps = list(zip(c.split(sizes), f.split(sizes), strict=True))
+def _scan(added: Tensor, forget: Tensor, initial: Tensor, sizes: Sequence[int], *, reverse: bool) -> None:
+    """Make c_t = f_t c_{t−1} + i_t g_t of the products i_t g_t, in place and in order of time."""
+    steps = list(zip(added.split(sizes), forget.split(sizes), strict=True))
+    if reverse:
+        steps.reverse()
     before = initial
-    for now, forget in reversed(steps) if reverse else steps:
-        if len(before) < len(now):  # read from the end, shorter sequences start later
-            before = torch.cat([before, initial[len(before) : len(now)]])
-        before = now.addcmul_(forget, before[: len(now)])
+    for c, f in steps:
+        if len(before) < len(c):  # read from the end, shorter sequences start later
+            before = torch.cat([before, initial[len(before) : len(c)]])
+        before = c.addcmul_(f, before[: len(c)])
 
 
 def run_layers(kernel: Kernel) -> tuple[tuple[Tensor, ...], list[Pass]]:
-    """Run layer by layer: the result of the whole, and what went through each layer."""
+    """Run a call layer by layer; its result, and what each layer read and gave."""
     data, output, passes, ends = kernel.data, kernel.data, [], []
     for level in range(kernel.layers):
         single = replace(kernel.at(level), data=data)
@@ -217,4 +237,6 @@ class Intercept(TorchFunctionMode):
         self._handle = handle
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._handle(func, args) if func in KERNELS else func(*args, **(kwargs or {}))
+        if func in KERNELS:
+            return self._handle(func, args)
+        return func(*args, **(kwargs or {}))

@@ -1,7 +1,11 @@
-"""One step of a recurrent layer, and what reads its states: for analyses that need the network's own dynamics."""
+"""One step of torch's recurrent layers, and the module that reads their states.
+
+This is the only place where the arithmetic of RNN, GRU and LSTM is written down. Fixed points are searched with these
+steps, and the recorder computes an LSTM's cell states with its gates.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,9 +15,15 @@ from torch.nn.functional import linear
 from kann.errors import KannError
 from kann.recording.selection import Target, named, only_recurrent, select
 
+LSTM_ACTIVATIONS = (torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid)
+"""Activations of an LSTM's input gate i, forget gate f, candidate g and output gate o, in the order of its weights."""
+
+PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+"""torch's names for what one recurrent layer holds; biases are optional, and weight_hr is an LSTM's projection."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Step:
+class RecurrentStep:
     """A recurrent layer as a function ``step(h, x)``: from states (n, d) and inputs (n, p) to the next states (n, d).
 
     The state of an LSTM is "hc", its output and its cell state side by side. Each row is a network by itself. Steps are
@@ -29,9 +39,10 @@ class Step:
     output_dim: int
     """How many of the state's first columns are the layer's output h: all of them but for an LSTM."""
     weights: Callable[[], Sequence[Tensor | None]]
-    """The layer's parameters as they are now: input, recurrent, their two biases, and the projection."""
+    """Returns the layer's parameters as they are now, in the order of `PARAMETERS`; None for one that it lacks."""
     rule: Callable[..., Tensor]
-    """From the state and the parts of the gates to the next state."""
+    """From h, c, what the input and h add to the gates, and the projection, to the next state; c is None but for an
+    LSTM."""
 
     def __call__(self, h: Tensor, x: Tensor) -> Tensor:
         """The states after reading ``x``."""
@@ -40,37 +51,70 @@ class Step:
                 f"step of {self.name!r} takes states (n, {self.dim}) and inputs (n, {self.input_dim}); "
                 f"got {tuple(h.shape)} and {tuple(x.shape)}"
             )
-        into, across, *rest = (None if part is None else part.to(h.dtype) for part in self.weights())
-        driven = linear(x.to(h.dtype), into, rest[0])  # type: ignore[arg-type]
-        recurrent = linear(h[..., : self.output_dim], across, rest[1])  # type: ignore[arg-type]
-        return self.rule(h, driven, recurrent, rest[2])
+        weight_ih, weight_hh, bias_ih, bias_hh, projection = _converted(self.weights(), h.dtype)
+        c = None
+        if self.output_dim < self.dim:  # one split: two slices take longer to differentiate
+            h, c = h.split([self.output_dim, self.dim - self.output_dim], dim=-1)
+        from_input = linear(x.to(h.dtype), weight_ih, bias_ih)  # type: ignore[arg-type]
+        from_state = linear(h, weight_hh, bias_hh)  # type: ignore[arg-type]
+        return self.rule(h, c, from_input, from_state, projection)
+
+    def with_fixed_weights(self, like: Tensor) -> "RecurrentStep":
+        """The same step with the weights of this moment, without gradients, in the dtype and on the device of ``like``.
+
+        Many steps then convert the weights once, and not once a step.
+        """
+        with torch.no_grad():
+            fixed = _converted(self.weights(), like, copy=True)
+        return replace(self, weights=lambda: fixed)
 
     def __repr__(self) -> str:
-        return f"Step({self.name!r}, {self.dim} units, {self.input_dim} inputs)"
+        return f"RecurrentStep({self.name!r}, {self.dim} units, {self.input_dim} inputs)"
 
 
-def _tanh(h: Tensor, driven: Tensor, recurrent: Tensor, _: Tensor | None) -> Tensor:
-    return torch.tanh(driven + recurrent)
+def _converted(weights: Sequence[Tensor | None], to: Tensor | torch.dtype, **options: Any) -> list[Tensor | None]:
+    """Weights as ``Tensor.to`` converts them, and None for those that the layer lacks."""
+    return [weight if weight is None else weight.to(to, **options) for weight in weights]
 
 
-def _relu(h: Tensor, driven: Tensor, recurrent: Tensor, _: Tensor | None) -> Tensor:
-    return torch.relu(driven + recurrent)
+def _rnn_tanh(_h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
+    return torch.tanh(from_input + from_state)
 
 
-def _gru(h: Tensor, driven: Tensor, recurrent: Tensor, _: Tensor | None) -> Tensor:
-    (r, z, n), (hr, hz, hn) = driven.chunk(3, dim=-1), recurrent.chunk(3, dim=-1)
-    z = torch.sigmoid(z + hz)
-    return (1 - z) * torch.tanh(n + torch.sigmoid(r + hr) * hn) + z * h
+def _rnn_relu(_h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
+    return torch.relu(from_input + from_state)
 
 
-def _lstm(h: Tensor, driven: Tensor, recurrent: Tensor, projection: Tensor | None) -> Tensor:
-    i, f, g, o = (driven + recurrent).chunk(4, dim=-1)
-    c = torch.sigmoid(f) * h[..., -i.shape[-1] :] + torch.sigmoid(i) * torch.tanh(g)
-    output = torch.sigmoid(o) * torch.tanh(c)
-    return torch.cat([output if projection is None else linear(output, projection), c], dim=-1)
+def _gru(h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
+    r, z, n = from_input.chunk(3, dim=-1)
+    r_state, z_state, n_state = from_state.chunk(3, dim=-1)
+    candidate = torch.tanh(n + torch.sigmoid(r + r_state) * n_state)
+    # The same as (1 − z) n + z h with one product less; nn.GRUCell rounds like this too.
+    return candidate + torch.sigmoid(z + z_state) * (h - candidate)
 
 
-def step_of(model: nn.Module, layer: str | None = None) -> Step:
+def _lstm(_h: Tensor, c: Tensor, from_input: Tensor, from_state: Tensor, projection: Tensor | None) -> Tensor:
+    i, f, g, o = lstm_gates((from_input + from_state).chunk(4, dim=-1))
+    c = f * c + i * g
+    output = o * torch.tanh(c)
+    if projection is not None:
+        output = linear(output, projection)
+    return torch.cat([output, c], dim=-1)
+
+
+def lstm_gates(sums: Sequence[Tensor], *, in_place: bool = False) -> list[Tensor]:
+    """The gates i, f, g, o of an LSTM, or the first of them, each from the sum of what the input and the state add.
+
+    With them c ← f c + i g and h ← o tanh(c). In place, which must be without gradients, they overwrite the sums.
+    """
+    results: Sequence[Tensor | None] = [None] * len(sums)
+    if in_place:
+        results = sums
+    activations = LSTM_ACTIVATIONS[: len(sums)]
+    return [activate(part, out=out) for activate, part, out in zip(activations, sums, results, strict=True)]
+
+
+def step_of(model: nn.Module, layer: str | None = None) -> RecurrentStep:
     """One step of a recurrent layer of the model, named as in `kann.record`; without a name, of the only one.
 
     >>> model = nn.Sequential(nn.Embedding(10, 3), nn.LSTM(3, 4))
@@ -80,23 +124,40 @@ def step_of(model: nn.Module, layer: str | None = None) -> Step:
     """
     target = _one_layer(model, layer)
     module: Any = target.module
-    if not isinstance(module, nn.RNNBase | nn.RNNCellBase):
+    if not _is_recurrent(module):
         raise KannError(
             f"{target.path!r} is {type(module).__name__}, not one of torch's recurrent modules; "
             "pass a function step(h, x) of your own to the analysis"
         )
-    suffix = f"_l{target.level}{'_reverse' if target.reverse else ''}" if isinstance(module, nn.RNNBase) else ""
-    names = [f"{part}{suffix}" for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")]
-    is_lstm = isinstance(module, nn.LSTM | nn.LSTMCell)
-    output_dim = getattr(module, "proj_size", 0) or module.hidden_size
-    return Step(
+    suffix = _parameter_suffix(target)
+    output_dim = _output_dim(module)
+    dim = output_dim
+    if isinstance(module, nn.LSTM | nn.LSTMCell):
+        dim += module.hidden_size
+    return RecurrentStep(
         name=target.name,
-        dim=output_dim + (module.hidden_size if is_lstm else 0),
-        input_dim=getattr(module, names[0]).shape[1],
+        dim=dim,
+        input_dim=getattr(module, f"weight_ih{suffix}").shape[1],
         output_dim=output_dim,
-        weights=lambda: [getattr(module, name, None) for name in names],
+        weights=lambda: [getattr(module, f"{name}{suffix}", None) for name in PARAMETERS],
         rule=_rule(module),
     )
+
+
+def _is_recurrent(module: Any) -> bool:
+    return isinstance(module, nn.RNNBase | nn.RNNCellBase)
+
+
+def _output_dim(module: Any) -> int:
+    """The width of what one direction of a recurrent module gives at each step."""
+    return getattr(module, "proj_size", 0) or module.hidden_size
+
+
+def _parameter_suffix(target: Target) -> str:
+    """What torch appends to the parameters' names for one layer and direction: nothing for a cell."""
+    if not isinstance(target.module, nn.RNNBase):
+        return ""
+    return f"_l{target.level}" + "_reverse" * target.reverse
 
 
 def _rule(module: Any) -> Callable[..., Tensor]:
@@ -104,7 +165,7 @@ def _rule(module: Any) -> Callable[..., Tensor]:
         return _lstm
     if isinstance(module, nn.GRU | nn.GRUCell):
         return _gru
-    return _relu if module.nonlinearity == "relu" else _tanh
+    return {"tanh": _rnn_tanh, "relu": _rnn_relu}[module.nonlinearity]
 
 
 def _one_layer(model: nn.Module, layer: str | None) -> Target:
@@ -117,7 +178,7 @@ def _one_layer(model: nn.Module, layer: str | None) -> Target:
 def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None = None) -> nn.Module:
     """The module from a recurrent layer's output to the model's output.
 
-    This is the only `nn.Linear` as wide as the layer's output, of several the only one that stands behind the layer in
+    This is the only `nn.Linear` as wide as the layer's output, of several the only one that comes after the layer in
     the model. If it begins an `nn.Sequential` with further layers, that is the readout. ``name`` names it outright.
 
     >>> model = nn.ModuleDict({"rnn": nn.GRU(3, 4), "head": nn.Linear(4, 2)})
@@ -125,44 +186,49 @@ def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None =
     Linear(in_features=4, out_features=2, bias=True)
     """
     if name is not None:
-        (target,) = named(model, name)[:1]
-        if target.module is None:
-            raise KannError(f"{name!r} is no module; pass a name of model.named_modules()")
-        return target.module
-    path, module = only_recurrent(model) if layer is None else _module_of(model, layer)
-    width = _output_width(module)
-    order = dict(model.named_modules())
-    found = {key: part for key, part in order.items() if isinstance(part, nn.Linear) and part.in_features == width}
-    behind = list(order)[list(order).index(path) :]
-    candidates = found if len(found) == 1 else {key: part for key, part in found.items() if key in behind}
+        return _named_module(model, name, remedy="pass a name of model.named_modules()")[1]
+    if layer is None:
+        path, module = only_recurrent(model)
+    else:
+        path, module = _named_module(model, layer, remedy="pass name= that of the readout")
+    width = _total_output_dim(module)
+    modules = dict(model.named_modules())
+    fitting = [key for key, part in modules.items() if isinstance(part, nn.Linear) and part.in_features == width]
+    candidates = fitting
+    # Several layers may be as wide, such as one that feeds the recurrent layer: the order of modules decides.
+    if len(fitting) > 1:
+        paths = list(modules)
+        candidates = [key for key in fitting if paths.index(key) > paths.index(path)]
     if len(candidates) != 1:
-        names = ", ".join(map(repr, candidates or found)) or "none"
+        names = ", ".join(map(repr, candidates or fitting)) or "none"
         raise KannError(
             f"linear layers that read the {width} units of {path!r}: {names}; pass name= that of the readout"
         )
-    return _head(order, *candidates)
+    return _with_following_layers(modules, candidates[0])
 
 
-def _module_of(model: nn.Module, layer: str) -> tuple[str, nn.Module]:
-    target = named(model, layer)[0]
+def _named_module(model: nn.Module, name: str, *, remedy: str) -> tuple[str, nn.Module]:
+    target = named(model, name)[0]
     if target.module is None:
-        raise KannError(f"{layer!r} is no module; pass name= that of the readout")
+        raise KannError(f"{name!r} is no module; {remedy}")
     return target.path, target.module
 
 
-def _output_width(module: Any) -> int:
-    if not isinstance(module, nn.RNNBase | nn.RNNCellBase):
+def _total_output_dim(module: Any) -> int:
+    """The width of what a recurrent module gives at each step, all directions side by side."""
+    if not _is_recurrent(module):
         raise KannError(f"{type(module).__name__} is not recurrent, so its width is unknown; pass name= of the readout")
-    width = getattr(module, "proj_size", 0) or module.hidden_size
-    return width * (2 if getattr(module, "bidirectional", False) else 1)
+    return _output_dim(module) * (1 + getattr(module, "bidirectional", False))
 
 
-def _head(modules: dict[str, nn.Module], key: str) -> nn.Module:
-    """The linear layer, or the sequence of layers that it begins."""
+def _with_following_layers(modules: dict[str, nn.Module], key: str) -> nn.Module:
+    """The linear layer, or the sequence of layers whose first weights it holds."""
     parent, _, place = key.rpartition(".")
-    around = modules[parent]
-    if not isinstance(around, nn.Sequential) or key == parent:
+    sequence = modules[parent]
+    if not isinstance(sequence, nn.Sequential) or key == parent:
         return modules[key]
-    has_weights = [bool(list(part.parameters())) for part in around]
-    at = list(around._modules).index(place)
-    return around if any(has_weights[at + 1 :]) and not any(has_weights[:at]) else modules[key]
+    has_weights = [bool(list(part.parameters())) for part in sequence]
+    at = list(sequence._modules).index(place)
+    if any(has_weights[at + 1 :]) and not any(has_weights[:at]):
+        return sequence
+    return modules[key]

@@ -1,0 +1,151 @@
+"""The network as a function of its states and inputs, tried on the initial states before the search begins."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kann.errors import KannError
+from kann.recording import RecurrentStep, step_of
+from kann.typing import Float
+
+StepFunction = Callable[[Tensor, Tensor], Tensor]
+"""From states (n, d) and inputs (n, p) to the next states (n, d), each row by itself."""
+
+OTHER_PRECISION = {torch.float64: torch.float32, torch.float32: torch.float64}
+"""In which precision to try a step that does not take the wanted one, such as a function over float32 weights."""
+
+CELL_FORWARDS = (nn.RNNCell.forward, nn.GRUCell.forward, nn.LSTMCell.forward)
+"""What torch's own cells do when they are called; a subclass may do something else."""
+
+
+def widths_of(step: Any) -> tuple[int, int] | None:
+    """Widths of the state and of the input of torch's own cells and layers and of `kann.step_of`; None for others."""
+    if isinstance(step, nn.RNNBase) and (step.num_layers > 1 or step.bidirectional or step.proj_size):
+        raise KannError(
+            f"{step} is not one cell applied over time; pass a function step(h, x) that makes one step of what you "
+            "want to analyse, its states side by side in h"
+        )
+    if isinstance(step, nn.RNNBase | nn.RNNCellBase):
+        width = step.hidden_size
+        if isinstance(step, nn.LSTM | nn.LSTMCell):
+            width *= 2  # h and c
+        return width, step.input_size
+    if isinstance(getattr(step, "input_dim", None), int) and isinstance(getattr(step, "dim", None), int):
+        return step.dim, step.input_dim
+    return None
+
+
+def checked_step(
+    step: Any, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], *, has_inputs: bool
+) -> tuple[StepFunction, torch.dtype]:
+    """The network as a function of tensors like h and x, and the precision in which it computes.
+
+    That is the precision of h, or else the one that the step takes: then the states and inputs are converted for each
+    call, and what it returns is converted back. A step of unknown input width gets None where no inputs were given.
+    """
+    if not callable(step):
+        raise KannError(f"step is {type(step).__name__}; pass a function or torch module step(h, x)")
+    reads_inputs = has_inputs or widths_of(step) is not None
+    failures = []
+    for dtype in (h.dtype, OTHER_PRECISION[h.dtype]):
+        states, inputs = h.to(dtype), x.to(dtype)
+        function = _copied(step, like=states)
+        if not reads_inputs:
+            function = _without_inputs(function)
+        leaf = states.clone().requires_grad_()
+        try:
+            following = function(leaf * 1.0, inputs)  # times 1: a step may then change its argument in place
+        except Exception as error:
+            failures.append(error)
+            continue
+        _require_next_states(following, leaf)
+        _require_independent_rows(function, states, inputs, following)
+        if dtype != h.dtype:
+            function = _converting(function, dtype)
+        return function, dtype
+    raise KannError(_explain_failures(h, x, failures, reads_inputs=reads_inputs)) from failures[0]
+
+
+def _copied(step: Any, like: Tensor) -> Callable[..., Any]:
+    """A copy of the network in the precision and on the device of ``like``, as a function of (h, x).
+
+    A module is copied in evaluation mode. A function cannot be copied and is what it is.
+    """
+    if isinstance(step, nn.RNNBase) or _is_plain_cell(step):
+        step = step_of(step)
+    if isinstance(step, RecurrentStep):
+        return step.with_fixed_weights(like)
+    if not isinstance(step, nn.Module):
+        return step
+    try:
+        module = copy.deepcopy(step)
+    except RuntimeError as error:
+        raise KannError(f"{type(step).__name__} cannot be copied ({error}); pass lambda h, x: module(h, x)") from error
+    module.to(device=like.device, dtype=like.dtype).eval().requires_grad_(False)
+    if isinstance(module, nn.LSTMCell):
+        return lambda h, x: torch.cat(module(x, h.chunk(2, dim=-1)), dim=-1)
+    if isinstance(module, nn.RNNCellBase):
+        return lambda h, x: module(x, h)
+    return module
+
+
+def _is_plain_cell(step: Any) -> bool:
+    """Whether this is one of torch's cells, and neither a subclass nor a hook changes what it does."""
+    if not isinstance(step, nn.RNNCellBase) or type(step).forward not in CELL_FORWARDS:
+        return False
+    return not (step._forward_pre_hooks or step._forward_hooks)
+
+
+def _without_inputs(function: Callable[..., Any]) -> StepFunction:
+    """Call with None for the inputs."""
+    return lambda h, _: function(h, None)
+
+
+def _converting(function: StepFunction, dtype: torch.dtype) -> StepFunction:
+    """Call with states and inputs of one precision, and give the result in the precision of the states."""
+    return lambda h, x: function(h.to(dtype), x.to(dtype)).to(h.dtype)
+
+
+def _explain_failures(h: Tensor, x: Tensor, failures: list[Exception], *, reads_inputs: bool) -> str:
+    shapes = f"states {tuple(h.shape)} and inputs None"
+    if reads_inputs:
+        shapes = f"states {tuple(h.shape)} and inputs {tuple(x.shape)}"
+    first, second = (f"{type(failure).__name__}: {failure}" for failure in failures)
+    reasons = f"with {h.dtype}: {first}; with {OTHER_PRECISION[h.dtype]}: {second}"
+    return f"step(h, x) fails on {shapes} ({reasons}); it takes the states first; pass inputs= if it reads any"
+
+
+def _require_next_states(following: Any, h: Float[Tensor, "n d"]) -> None:
+    """Refuse what cannot be the next states of h."""
+    if not isinstance(following, Tensor):
+        raise KannError(f"step(h, x) returns {type(following).__name__}; return the next states alone, a torch tensor")
+    if following.shape != h.shape:
+        raise KannError(
+            f"step(h, x) returns shape {tuple(following.shape)} for states {tuple(h.shape)}; return as many and as wide"
+        )
+    if following.dtype != h.dtype:
+        raise KannError(f"step(h, x) returns {following.dtype} for states of {h.dtype}; leave out the conversion")
+    if not following.requires_grad:
+        raise KannError(
+            "step(h, x) is not differentiable: its result does not depend on h by torch operations that track "
+            "gradients; leave out detach(), no_grad() and conversions to numpy"
+        )
+
+
+def _require_independent_rows(
+    function: StepFunction, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], following: Float[Tensor, "n d"]
+) -> None:
+    """Refuse a step that mixes rows or draws random numbers: its Jacobians would be wrong."""
+    half = (len(h) + 1) // 2
+    with torch.no_grad():
+        alone = function(h[:half], x[:half])
+    following = following.detach()
+    # Products of other sizes round differently: the tolerance is far above that, and far below any mixing.
+    if not torch.allclose(alone, following[:half], rtol=1e-4, atol=1e-6 * float(following.abs().max()), equal_nan=True):
+        raise KannError(
+            "step(h, x) moves states differently when it is called with half of them; make it treat each row by "
+            "itself, and without random numbers: put the network in evaluation mode with .eval()"
+        )
