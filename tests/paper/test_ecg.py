@@ -1,6 +1,5 @@
 import doctest
 import json
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +10,12 @@ import pytest
 import torch
 
 import kann
-from kann import zoo
 from kann.errors import KannError
 from kann.paper import data, ecg
-from kann.paper.ecg import export, pretrained, reproduce, trained
+from kann.paper.ecg import export, reproduce, trained
 from kann.paper.ecg import figures as figures_module
 from kann.paper.ecg import task as task_module
 from kann.paper.ecg.analysis import NAMES, QUANTITIES, decode, network_losses, study
-from kann.paper.ecg.beats import Beats, read_beats
 from kann.paper.ecg.modes import (
     FEATURES,
     Band,
@@ -41,9 +38,12 @@ from kann.paper.ecg.task import (
     losses,
     split,
     training_batch,
+    training_plan,
 )
 from kann.paper.results import expected
 from kann.paper.training import train
+from kann.zoo.autoencoder import pretrained
+from kann.zoo.heartbeats import Beats
 from tests.paper.beat_files import some_beats, tiny
 
 ARCHS = ["lstm", "gru"]
@@ -125,7 +125,7 @@ def test_too_few_beats():
 def test_an_epoch_sees_every_beat_once():
     config = replace(tiny(), batch=8)
     train = torch.arange(30.0)[:, None]
-    plan = config.training(len(train))
+    plan = training_plan(config, len(train))
     assert (plan.iterations, plan.every) == (3 * 4, 4)
     epochs = [
         torch.cat([training_batch(train, config, seed=3, iteration=4 * epoch + i) for i in range(4)])
@@ -418,10 +418,9 @@ def test_without_scikit_learn(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_exported_is_what_is_loaded(studied, tmp_path, monkeypatch):
+def test_what_is_exported_is_what_is_loaded(studied, tmp_path):
     export(studied, tmp_path, seed=7, command="kann reproduce ecg --seed 7")
-    monkeypatch.setattr(zoo, "folder", lambda name: tmp_path)
-    model = pretrained()
+    model = pretrained(tmp_path)
     weights = model.network.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in studied.analysis.network.state_dict().items())
     assert model.config == studied.analysis.config
@@ -429,52 +428,8 @@ def test_what_is_exported_is_what_is_loaded(studied, tmp_path, monkeypatch):
     assert model.provenance["data"]["beats"]["train"] == 102
 
 
-def test_the_model_of_the_zoo_tells_made_up_beats_apart():
-    model = zoo.load("ecg")
-    folder = zoo.folder("ecg")
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 1e6
-    assert {"command", "seed", "data", "config", "measured", "versions"} <= zoo.provenance("ecg").keys()
-    assert model.config == CONFIGS["lstm"]
-    beats = torch.as_tensor(model.beats.values, dtype=torch.float32)
-    called_normal = network_losses(model.network, beats) <= THRESHOLD
-    np.testing.assert_array_equal(called_normal, model.beats.labels == 1)
-    states = kann.record(model.network, beats[: len(model.beats.normal)], layer="encoder", progress=False)
-    assert kann.relative_error(kann.fit(states, rank=63), states) < 0.01
-
-
 def test_the_example_of_the_documentation():
     page = Path(__file__).parents[2] / "docs" / "ecg.md"
     failed, tried = doctest.testfile(str(page), module_relative=False)
     assert tried > 5
     assert failed == 0
-
-
-def test_an_unknown_model():
-    for function in (zoo.folder, zoo.provenance, zoo.load):
-        with pytest.raises(KannError, match="model 'mnist' is unknown; pass one of ecg, sentiment"):
-            function("mnist")
-
-
-def test_a_model_that_is_not_installed(tmp_path, monkeypatch):
-    monkeypatch.setattr(zoo, "folder", lambda name: tmp_path)
-    with pytest.raises(KannError, match="is not part of this installation"):
-        zoo.provenance("ecg")
-
-
-@pytest.mark.skipif(
-    not os.environ.get(data.VARIABLE) or data.find("ecg5000") is None,
-    reason="needs the real data: set KANN_DATA_DIR to a folder that holds ecg5000",
-)
-def test_the_model_of_the_zoo_on_real_beats():
-    model = pretrained()
-    parts = split(read_beats(data.locate("ecg5000")), seed=model.provenance["seed"])
-    printed, measured = expected("ecg"), model.provenance["measured"]
-    # Other processors round differently, which may turn a beat that is at the threshold.
-    for name, beats in (("validation", parts.validation), ("test", parts.test)):
-        accuracy = np.mean(network_losses(model.network, beats) <= THRESHOLD)
-        assert accuracy == pytest.approx(measured[f"accuracy_{name}"], abs=1.5 / len(beats))
-        assert accuracy > printed[f"accuracy_{name}"].paper - 0.02
-    assert np.mean(network_losses(model.network, parts.anomalous[:500]) > THRESHOLD) > 0.97
-    states = kann.record(model.network, parts.test, layer="encoder", progress=False)
-    koopman = kann.fit(states, rank=63)
-    assert kann.relative_error(koopman, states) == pytest.approx(measured["relative_error"], rel=1e-2)

@@ -1,6 +1,5 @@
 import json
-import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 import torch
 
 import kann
-from kann import zoo
 from kann.errors import KannError
 from kann.paper.sentiment import comparisons, ngrams, operators, reproduce, surrogate, trained, words
 from kann.paper.sentiment import corpus as corpus_module
@@ -16,8 +14,10 @@ from kann.paper.sentiment import figures as figures_module
 from kann.paper.sentiment import task as task_module
 from kann.paper.sentiment.analysis import QUANTITIES, study
 from kann.paper.sentiment.corpus import Reviews, load_corpus
-from kann.paper.sentiment.shipped import pretrained, ship
+from kann.paper.sentiment.shipped import ship
 from kann.paper.sentiment.task import CONFIGS, PRINTED, build, split
+from kann.zoo.sentiment_network import pretrained
+from kann.zoo.vocabulary import Vocabulary
 from tests.paper.reviews import BAD, GOOD, PLAIN, write_archive
 
 PER_FOLDER = 120
@@ -92,16 +92,6 @@ def test_an_unknown_architecture():
 def test_no_seeds(tmp_path):
     with pytest.raises(KannError, match="there are no seeds"):
         reproduce("gru", seeds=[], out=tmp_path)
-
-
-@pytest.mark.parametrize("arch", ["gru", "lstm", "rnn"])
-def test_padding_does_not_change_the_answer(arch, rng):
-    network = build(tiny(arch), words=30, seed=0).eval()
-    ids = torch.as_tensor(rng.integers(2, 30, size=(3, 9)))
-    lengths = torch.tensor([9, 4, 1])
-    longer = torch.nn.functional.pad(ids, (0, 5), value=7)
-    torch.testing.assert_close(network(longer, lengths), network(ids, lengths))
-    torch.testing.assert_close(network(ids[1:2, :4]), network(ids, lengths)[1:2])
 
 
 def test_starting_weights_are_as_configured():
@@ -339,7 +329,7 @@ def test_the_papers_setting_is_kept_apart(small, corpus, tmp_path, monkeypatch):
 
     monkeypatch.setattr(sentiment, "load_corpus", lambda: corpus)
     monkeypatch.setitem(task_module.PRINTED, "lstm", replace(tiny("lstm"), epochs=1, forget_bias=0.0))
-    monkeypatch.setattr(figures_module, "draw_figures", lambda studies, corpus, *, folder: ())
+    monkeypatch.setattr(sentiment, "draw_figures", lambda studies, corpus, *, folder: ())
     found = reproduce("lstm", out=tmp_path, seeds=[3], printed=True)
     assert found.files[0] == tmp_path / "lstm-as-printed" / "results.json"
     assert found.notes == ()
@@ -369,7 +359,7 @@ def test_what_was_shipped_is_read_again(shipped, result, corpus):
 
 
 def test_a_vocabulary_that_does_not_fit(shipped, result):
-    other = corpus_module.Vocabulary.train(["one two three"], size=4)
+    other = Vocabulary.train(["one two three"], size=4)
     with pytest.raises(KannError, match="the vocabulary has 4 words and the network knows"):
         ship(result.network, other, result.operators.unpadded, modes=[], provenance={}, folder=shipped / "other")
     assert not (shipped / "other").exists()
@@ -388,39 +378,3 @@ def test_files_that_are_missing_or_broken(shipped, rng):
     (shipped / "koopman.npz").unlink()
     with pytest.raises(KannError, match=r"lacks koopman.npz"):
         pretrained(shipped)
-
-
-def test_the_model_that_comes_with_kann():
-    place = zoo.folder("sentiment")
-    assert sum(path.stat().st_size for path in place.iterdir()) < 8e6
-    about = zoo.provenance("sentiment")
-    assert about["accuracy"]["test"] >= 0.87
-    assert about["accuracy"]["test_single_precision"] - about["accuracy"]["test"] < 0.01
-    assert about["config"] == asdict(PRINTED["gru"])
-    found = zoo.load("sentiment")
-    assert len(found.vocabulary) == found.network.words == about["words"]
-    assert found.koopman.dim == 256
-
-
-@pytest.mark.skipif("KANN_DATA_DIR" not in os.environ, reason="KANN_DATA_DIR is not set: no real reviews here")
-def test_the_model_judges_real_reviews(tmp_path, monkeypatch):
-    from kann.paper.data import locate
-
-    # The paths of the archive are read, and a few reviews of each folder, not all of them.
-    kept = {folder: [] for folder in corpus_module.FOLDERS}
-    import tarfile
-
-    with open(locate("imdb"), "rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
-        for folder, _, text in corpus_module._reviews(archive):
-            kept[folder].append(text)
-            if len(kept["test", "neg"]) >= 60 and len(kept["test", "pos"]) >= 60:
-                break
-    model = zoo.load("sentiment")
-    right = total = 0
-    for feeling, side in (("neg", False), ("pos", True)):
-        for text in kept["test", feeling][:60]:
-            (ids,) = model.vocabulary.encode([text])
-            with torch.no_grad():
-                right += (float(model.network(torch.from_numpy(ids[:1000])[None])) > 0) == side
-            total += 1
-    assert right / total > 0.8  # 89 % over all; of 120 less than 80 % would be three deviations off

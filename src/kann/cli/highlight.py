@@ -23,7 +23,7 @@ from kann.typing import Array, Float
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from kann.paper.sentiment.shipped import Pretrained
+    from kann.zoo.sentiment_network import Pretrained
 
 SHOWN = 2
 """How many modes are shown if none is asked for, the most important first."""

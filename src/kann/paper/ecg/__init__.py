@@ -1,43 +1,38 @@
 """The paper's second experiment: what an autoencoder of heartbeats learnt.
 
-Load, train, record, fit, measure, draw. `reproduce` does it all for one architecture over several seeds; `pretrained`
-gives the network that ships with the package, and beats to show it on.
+Load, train, record, fit, measure, draw: `reproduce` does it all for one architecture over several seeds. A trained
+network ships with the package, see `kann.zoo`; `export` writes its files.
 """
 
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kann import zoo
 from kann.data.files import replacing
 from kann.paper.configs import as_json, choose, differences
 from kann.paper.data import obtain
 from kann.paper.ecg.analysis import QUANTITIES, Study, study
-from kann.paper.ecg.beats import Beats, read_beats
+from kann.paper.ecg.beats import read_beats
 from kann.paper.ecg.figures import draw_figures
 from kann.paper.ecg.modes import contrast
 from kann.paper.ecg.scikit import require
-from kann.paper.ecg.synthetic import draw_beats
 from kann.paper.ecg.task import (
     CONFIGS,
     PRINTED,
-    Autoencoder,
-    Config,
     Split,
     build,
     losses,
     split,
     training_batch,
+    training_plan,
 )
 from kann.paper.results import Reproduction, Row, common_json, expected, tabulate, versions, write_json
 from kann.paper.training import (
     fingerprint,
-    generator,
     repeatable,
     require_device,
     require_folder,
@@ -45,9 +40,9 @@ from kann.paper.training import (
     train,
 )
 from kann.progress import progress
-
-EXAMPLES = 64
-"""Made-up beats of each kind, normal and anomalous, that come with the pretrained network."""
+from kann.zoo.autoencoder import Autoencoder, Config
+from kann.zoo.files import PROVENANCE, WEIGHTS
+from kann.zoo.heartbeats import Beats
 
 
 def reproduce(
@@ -108,33 +103,9 @@ def trained(
     data = fingerprint(parts.train.numpy(), parts.validation.numpy())
     made_by = {"experiment": "ecg", "seed": seed, "data": data, "config": as_json(config)}
     optimizer = torch.optim.Adam(network.parameters(), lr=config.rate)
-    plan = config.training(len(beats))
+    plan = training_plan(config, len(beats))
     train(network, optimizer, loss, plan=plan, path=path, made_by=made_by, validate=validate)
     return network.cpu()
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Pretrained:
-    """The autoencoder that ships with the package."""
-
-    network: Autoencoder
-    config: Config
-    beats: Beats
-    """Made up by `draw_beats`: normal ones, then as many anomalous ones."""
-    provenance: dict[str, Any]
-    """Command, seed, data, versions, and what was measured."""
-
-
-def pretrained() -> Pretrained:
-    """The autoencoder that ships with the package, and beats that need no data set."""
-    from safetensors.torch import load_file
-
-    provenance = zoo.provenance("ecg")
-    config = _config_from(provenance["config"])
-    network = build(config, seed=0)
-    network.load_state_dict(load_file(zoo.folder("ecg") / "weights.safetensors"))
-    beats = draw_beats(generator(0), normal=EXAMPLES, anomalous=EXAMPLES)
-    return Pretrained(network=network.eval(), config=config, beats=beats, provenance=provenance)
 
 
 def export(result: Study, folder: str | os.PathLike[str], *, seed: int, command: str) -> None:
@@ -145,7 +116,7 @@ def export(result: Study, folder: str | os.PathLike[str], *, seed: int, command:
     analysis = result.analysis
     parts = {entry.name: len(getattr(analysis.split, entry.name)) for entry in fields(analysis.split)}
     weights = {name: value.detach().contiguous() for name, value in analysis.network.state_dict().items()}
-    with replacing(folder / "weights.safetensors") as temporary:
+    with replacing(folder / WEIGHTS) as temporary:
         temporary.write_bytes(save(weights))
     content = {
         "model": "LSTM autoencoder of normal heartbeats" if analysis.config.arch == "lstm" else "GRU autoencoder",
@@ -156,7 +127,7 @@ def export(result: Study, folder: str | os.PathLike[str], *, seed: int, command:
         "measured": result.numbers,
         "versions": versions(),
     }
-    write_json(folder / "provenance.json", content)
+    write_json(folder / PROVENANCE, content)
 
 
 def _report(config: Config, seeds: Sequence[int], rows: Sequence[Row], studies: Sequence[Study]) -> dict[str, Any]:
@@ -182,8 +153,3 @@ def _of_seed(result: Study) -> dict[str, Any]:
         "silhouettes": result.silhouettes,
         "losses": {name: result.losses[name] for name in ("test", "kann")},
     }
-
-
-def _config_from(entries: dict[str, Any]) -> Config:
-    settings: dict[str, Any] = {name: math.inf if value is None else value for name, value in entries.items()}
-    return Config(**settings)

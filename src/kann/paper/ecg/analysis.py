@@ -10,9 +10,10 @@ import kann
 from kann.fitting.spectrum import Mode
 from kann.paper.ecg.modes import FEATURES, Band, band, distances, dominant, dominant_pairs, every_method, missing
 from kann.paper.ecg.silhouettes import silhouettes
-from kann.paper.ecg.task import THRESHOLD, Autoencoder, Config, Split, losses
+from kann.paper.ecg.task import THRESHOLD, Split, losses
 from kann.paper.results import Quantity
 from kann.typing import Array, Float
+from kann.zoo.autoencoder import Autoencoder, Config
 
 BATCH = 64
 """Normal beats whose modes are decoded, and anomalous ones beside them, as in the paper."""

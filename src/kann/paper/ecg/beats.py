@@ -15,10 +15,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from kann.errors import KannError
-from kann.typing import Array, Float, Int
-
-NORMAL = 1
-"""The class of normal beats."""
+from kann.zoo.heartbeats import Beats
 
 CLASSES = (1, 2, 3, 4, 5)
 
@@ -27,26 +24,6 @@ LARGEST = 64 * 2**20
 
 NORMALISED = 1e-3
 """The archive's beats have mean 0 and variance 1 to the seven digits that are printed, so to 1e-6 at worst."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Beats:
-    """Heartbeats and what they are."""
-
-    values: Float[Array, "n t"]
-    """Each beat has mean 0 and variance 1."""
-    labels: Int[Array, " n"]
-    """1 is normal."""
-
-    @property
-    def normal(self) -> Float[Array, "k t"]:
-        """The normal beats."""
-        return self.values[self.labels == NORMAL]
-
-    @property
-    def anomalous(self) -> Float[Array, "k t"]:
-        """All others."""
-        return self.values[self.labels != NORMAL]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

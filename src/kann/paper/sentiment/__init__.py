@@ -1,29 +1,27 @@
 """The paper's main experiment: which modes of a network that judges film reviews read which words.
 
-Train, record, fit, measure, draw. `reproduce` does it all for one architecture over several seeds; `pretrained` gives
-the network that comes with kann.
+Load, train, record, fit, measure, draw: `reproduce` does it all for one architecture over several seeds. A trained
+network ships with the package, see `kann.zoo`; `kann.paper.sentiment.shipped` writes its files.
 """
 
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kann.data.files import replacing
 from kann.fitting.spectrum import format_eigenvalue
 from kann.paper.configs import choose, differences
 from kann.paper.results import Printed, Reproduction, Row, common_json, expected, tabulate, write_json
+from kann.paper.sentiment.analysis import QUANTITIES, Study, study
 from kann.paper.sentiment.corpus import Corpus, load_corpus
-from kann.paper.sentiment.shipped import Pretrained, pretrained
+from kann.paper.sentiment.figures import draw_figures
 from kann.paper.sentiment.task import CONFIGS, PRINTED, Config, trained
 from kann.paper.training import repeatable, require_run_folder
 from kann.progress import progress
 
-if TYPE_CHECKING:
-    from kann.paper.sentiment.analysis import Study
-
-__all__ = ["Pretrained", "pretrained", "reproduce", "trained"]
+__all__ = ["reproduce", "trained"]
 
 ONE_OF_EACH = ("positive_words", "negative_words")
 """What the paper printed for every architecture."""
@@ -42,10 +40,6 @@ def reproduce(
     With ``printed`` the networks are trained as the paper's table says, even where that does not suffice. The figure
     that compares architectures shows those that have been analysed in ``out`` before.
     """
-    # Here, and not above: `pretrained` is to answer quickly, and does without matplotlib and optimisers.
-    from kann.paper.sentiment.analysis import QUANTITIES
-    from kann.paper.sentiment.figures import draw_figures
-
     config = choose(arch, PRINTED if printed else CONFIGS)
     folder = require_run_folder(out, arch, seeds=seeds, printed=printed)
     corpus = load_corpus()
@@ -70,10 +64,8 @@ def reproduce(
     )
 
 
-def _studied(config: Config, corpus: Corpus, *, seed: int, folder: Path, device: str) -> "Study":
+def _studied(config: Config, corpus: Corpus, *, seed: int, folder: Path, device: str) -> Study:
     """Train or take the network of a seed, analyse it where it is, and keep its operators beside it."""
-    from kann.paper.sentiment.analysis import study
-
     network = trained(config, corpus, seed=seed, folder=folder, device=device)
     result = study(network, config, corpus, seed=seed)
     network.cpu()  # the same object that the study holds: figures are drawn on the host
@@ -91,7 +83,7 @@ def _printed(arch: str) -> dict[str, Printed]:
     )
 
 
-def _report(config: Config, seeds: Sequence[int], rows: Sequence[Row], studies: "Sequence[Study]") -> dict[str, Any]:
+def _report(config: Config, seeds: Sequence[int], rows: Sequence[Row], studies: Sequence[Study]) -> dict[str, Any]:
     """What ``results.json`` holds."""
     by_seed = list(zip(map(str, seeds), studies, strict=True))
     common = common_json("sentiment", config=config, printed_config=PRINTED[config.arch], seeds=seeds, rows=rows)
@@ -101,7 +93,7 @@ def _report(config: Config, seeds: Sequence[int], rows: Sequence[Row], studies: 
     }
 
 
-def _details(result: "Study") -> dict[str, Any]:
+def _details(result: Study) -> dict[str, Any]:
     """Spectra, words, surrogates, phrases and paths of one network."""
     deciding, linear = result.deciding, result.surrogates
     return {
@@ -138,7 +130,7 @@ def _spectrum(koopman: Any, *, count: int = 12) -> list[dict[str, float]]:
     ]
 
 
-def _tables(rows: Sequence[Row], studies: "Sequence[Study]") -> str:
+def _tables(rows: Sequence[Row], studies: Sequence[Study]) -> str:
     """The tables to be quoted, as Markdown: numbers, words, shuffled reviews, eigenvalues of the first seed."""
     first = studies[0]
     lines = ["| | paper | ours, mean | from – to | |", "|---|---|---|---|---|"]

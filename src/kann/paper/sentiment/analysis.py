@@ -24,7 +24,7 @@ from kann.paper.sentiment.operators import (
     slow,
 )
 from kann.paper.sentiment.surrogate import Surrogates, surrogates
-from kann.paper.sentiment.task import Config, SentimentNetwork, accuracy, split
+from kann.paper.sentiment.task import Config, accuracy, split
 from kann.paper.sentiment.words import (
     SHARES,
     Feelings,
@@ -38,6 +38,7 @@ from kann.paper.sentiment.words import (
     whole,
 )
 from kann.typing import Array, Float, Int
+from kann.zoo.sentiment_network import SentimentNetwork
 
 SMALL = 16
 """The largest rank of a linear system that is called small."""

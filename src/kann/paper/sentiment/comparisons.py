@@ -8,9 +8,9 @@ from scipy.optimize import linear_sum_assignment
 
 import kann
 from kann.paper.sentiment.operators import LEADING, SLOW, Operators, on_host, papers_fit
-from kann.paper.sentiment.task import SentimentNetwork
-from kann.paper.sentiment.vocabulary import Vocabulary
 from kann.typing import Array, Complex, Float
+from kann.zoo.sentiment_network import SentimentNetwork
+from kann.zoo.vocabulary import Vocabulary
 
 BASES = ("svd", "pca", "fourier")
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from kann.data.files import load_npz, save_npz
 from kann.errors import KannError
 from kann.paper.data import cache_folder, obtain
-from kann.paper.sentiment.vocabulary import LINE_BREAK, WORD, Vocabulary
 from kann.typing import Array, Int, Shaped
+from kann.zoo.vocabulary import LINE_BREAK, WORD, Vocabulary
 
 FOLDERS = tuple((split, feeling) for split in ("train", "test") for feeling in ("neg", "pos"))
 PER_FOLDER = 12_500

@@ -8,10 +8,10 @@ import torch
 import kann
 from kann.paper.sentiment.corpus import LONGEST, Reviews
 from kann.paper.sentiment.operators import on_host, papers_fit
-from kann.paper.sentiment.task import SentimentNetwork
-from kann.paper.sentiment.vocabulary import Vocabulary
 from kann.paper.sentiment.words import Feelings
 from kann.typing import Array, Float, Int
+from kann.zoo.sentiment_network import SentimentNetwork
+from kann.zoo.vocabulary import Vocabulary
 
 PHRASES = (("not", "bad"), ("not", "good"))
 """The paper's."""

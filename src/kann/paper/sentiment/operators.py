@@ -12,9 +12,10 @@ import kann
 from kann.backends.arrays import as_numpy
 from kann.fitting.spectrum import Mode
 from kann.paper.sentiment.corpus import LONGEST, Corpus, Reviews
-from kann.paper.sentiment.task import ANALYSED, FITTED, SentimentNetwork, split
+from kann.paper.sentiment.task import ANALYSED, FITTED, split
 from kann.paper.training import generator
 from kann.typing import Array, Float, Int
+from kann.zoo.sentiment_network import SentimentNetwork
 
 BATCH = 64
 """Reviews that the paper's operator is fitted to."""

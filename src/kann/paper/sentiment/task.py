@@ -4,7 +4,7 @@ import functools
 import math
 import os
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from kann.paper.sentiment.corpus import Corpus, Reviews, batches_of
 from kann.paper.training import Training, fingerprint, generator, require_device, require_folder, seeded, train
 from kann.typing import Array, Float, Int
+from kann.zoo.sentiment_network import Arch, SentimentNetwork
 
 TRAINING, SPLIT, ANALYSED, FITTED = range(4)
 """What random numbers are for: batches of training, which reviews validate, which are analysed, which are fitted."""
 
 VALIDATION = 0.1
 """Share of the official training split that is kept for validation. The paper does not say."""
-
-Arch = Literal["gru", "lstm", "rnn"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,36 +79,10 @@ CONFIGS = {
 """What trains each of them, as close to the paper's table as was found."""
 
 
-class SentimentNetwork(nn.Module):
-    """Word embedding, recurrent layer, and one number read out of its last state: positive for a positive review."""
-
-    def __init__(self, config: Config, words: int):
-        super().__init__()
-        self.embedding = nn.Embedding(words, config.embedding, padding_idx=0)
-        kind = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[config.arch]
-        self.recurrent = kind(config.embedding, config.units, batch_first=True)
-        self.readout = nn.Linear(config.units, 1)
-
-    @property
-    def words(self) -> int:
-        """How many words the network knows."""
-        return self.embedding.num_embeddings
-
-    def states(self, ids: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
-        """The hidden state after each word."""
-        return self.recurrent(self.embedding(ids))[0]
-
-    def forward(self, ids: Int[Tensor, "b t"], lengths: Any = None) -> Float[Tensor, " b"]:
-        """The logit of each review, read out after its last word; behind it there may be padding."""
-        h = self.states(ids)
-        last = torch.full((len(ids),), ids.shape[1] - 1) if lengths is None else torch.as_tensor(lengths) - 1
-        return self.readout(h[torch.arange(len(ids), device=h.device), last.to(h.device)]).squeeze(-1)
-
-
 def build(config: Config, *, words: int, seed: int) -> SentimentNetwork:
     """An untrained network."""
     with seeded(seed), torch.no_grad():
-        network = SentimentNetwork(config, words)
+        network = SentimentNetwork(words=words, arch=config.arch, units=config.units, embedding=config.embedding)
         network.embedding.weight *= config.embedding_spread
         layer: Any = network.recurrent
         if config.identity_start:

@@ -12,9 +12,9 @@ import kann
 from kann.backends.arrays import as_numpy
 from kann.paper.sentiment.corpus import Reviews, by_length
 from kann.paper.sentiment.operators import LEADING, Groups, Operators, mode_columns
-from kann.paper.sentiment.task import SentimentNetwork
 from kann.progress import progress
 from kann.typing import Array, Float, Int
+from kann.zoo.sentiment_network import SentimentNetwork
 
 RARE = 50
 """A word in fewer training reviews than this has no sentiment."""
