@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kann.errors import KannError
+from kann.paper.sentiment import archive as archive_module
 from kann.paper.sentiment import corpus as corpus_module
-from kann.paper.sentiment.corpus import Reviews, batches_of, by_length, load_corpus, read_archive
+from kann.paper.sentiment.archive import read_archive
+from kann.paper.sentiment.corpus import Reviews, batches_by_length, load_corpus, training_batches
 from tests.paper.reviews import add, texts, write_archive
 
 SMALL = 12
@@ -16,7 +18,7 @@ SMALL = 12
 
 @pytest.fixture
 def few(monkeypatch):
-    monkeypatch.setattr(corpus_module, "PER_FOLDER", SMALL)
+    monkeypatch.setattr(archive_module, "PER_FOLDER", SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +80,7 @@ def test_bytes_that_are_no_text_are_named(tmp_path):
 
 
 def test_a_member_too_large_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus_module, "LARGEST", 300)
+    monkeypatch.setattr(archive_module, "MAX_REVIEW_BYTES", 300)
     path = write_archive(
         tmp_path / "a.tar.gz", SMALL, extra=lambda archive: add(archive, "aclImdb/test/pos/77_9.txt", b"x" * 301)
     )
@@ -143,23 +145,23 @@ LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=80).map(np.array)
 
 @given(LENGTHS, st.integers(1, 9), st.integers(0, 5))
 def test_an_epoch_holds_every_review_once(lengths, size, seed):
-    batches = batches_of(lengths, size=size, rng=np.random.default_rng(seed), pool=3)
+    batches = training_batches(lengths, size=size, rng=np.random.default_rng(seed), pool=3)
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
     assert max(map(len, batches)) <= size
     assert len(batches) == -(-len(lengths) // size)  # as many as `Config.training` counts on
-    again = batches_of(lengths, size=size, rng=np.random.default_rng(seed), pool=3)
+    again = training_batches(lengths, size=size, rng=np.random.default_rng(seed), pool=3)
     assert all(np.array_equal(a, b) for a, b in zip(batches, again, strict=True))
 
 
 def test_batches_hold_reviews_of_similar_length(rng):
     lengths = rng.integers(1, 1000, size=2000)
-    padded = sum(len(batch) * lengths[batch].max() for batch in batches_of(lengths, size=50, rng=rng))
+    padded = sum(len(batch) * lengths[batch].max() for batch in training_batches(lengths, size=50, rng=rng))
     assert padded < 1.1 * lengths.sum()  # in random batches it is nearly twice the sum
 
 
 @given(LENGTHS, st.integers(1, 200))
 def test_batches_by_length_stay_within_their_bound(lengths, tokens):
-    batches = by_length(lengths, tokens=tokens)
+    batches = batches_by_length(lengths, tokens=tokens)
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
     assert all(len(batch) == 1 or len(batch) * lengths[batch].max() <= tokens for batch in batches)
 

@@ -7,7 +7,7 @@ import torch
 
 from kann import zoo
 from kann.paper.data import locate
-from kann.paper.sentiment import corpus as corpus_module
+from kann.paper.sentiment.archive import FOLDERS, iterate_reviews
 from kann.paper.sentiment.task import PRINTED
 from kann.zoo.sentiment_network import SentimentNetwork
 
@@ -37,16 +37,16 @@ def test_the_model_that_comes_with_kann():
 @pytest.mark.skipif("KANN_DATA_DIR" not in os.environ, reason="KANN_DATA_DIR is not set: no real reviews here")
 def test_the_model_judges_real_reviews(tmp_path, monkeypatch):
     # The paths of the archive are read, and a few reviews of each folder, not all of them.
-    kept = {folder: [] for folder in corpus_module.FOLDERS}
+    kept = {folder: [] for folder in FOLDERS}
     with open(locate("imdb"), "rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
-        for folder, _, text in corpus_module._reviews(archive):
+        for folder, _, text in iterate_reviews(archive):
             kept[folder].append(text)
             if len(kept["test", "neg"]) >= 60 and len(kept["test", "pos"]) >= 60:
                 break
     model = zoo.load("sentiment")
     right = total = 0
-    for feeling, side in (("neg", False), ("pos", True)):
-        for text in kept["test", feeling][:60]:
+    for label, side in (("neg", False), ("pos", True)):
+        for text in kept["test", label][:60]:
             (ids,) = model.vocabulary.encode([text])
             with torch.no_grad():
                 right += (float(model.network(torch.from_numpy(ids[:1000])[None])) > 0) == side

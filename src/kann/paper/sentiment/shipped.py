@@ -13,11 +13,11 @@ import kann
 from kann.data.files import replacing
 from kann.errors import KannError
 from kann.paper.results import versions
-from kann.paper.sentiment.analysis import by_variance
 from kann.paper.sentiment.corpus import load_corpus
-from kann.paper.sentiment.operators import Readout, fitted_reviews, moments_of, papers_fit
+from kann.paper.sentiment.decisions import order_by_variance
+from kann.paper.sentiment.operators import Readout, fit_as_in_paper, fitted_reviews, record_moments
+from kann.paper.sentiment.reading import read_last_states
 from kann.paper.sentiment.task import CONFIGS, accuracy, split, trained
-from kann.paper.sentiment.words import ends_only
 from kann.zoo.files import PROVENANCE, WEIGHTS
 from kann.zoo.sentiment_network import OPERATOR, VOCABULARY, SentimentNetwork
 from kann.zoo.vocabulary import Vocabulary
@@ -62,11 +62,11 @@ def remake(out: str | os.PathLike[str], *, seed: int, folder: str | os.PathLike[
     """
     corpus, config = load_corpus(), CONFIGS["gru"]
     network = trained(config, corpus, seed=seed, folder=Path(out) / "gru" / f"seed-{seed}", device=device)
-    before = accuracy(Readout.of(network)(ends_only(network, corpus.test))[:, 0], corpus.test)
+    before = accuracy(Readout.of(network)(read_last_states(network, corpus.test))[:, 0], corpus.test)
     network.half().float()
     readout, (_, validation) = Readout.of(network), split(corpus.train)
-    koopman = papers_fit(moments_of(network, fitted_reviews(corpus, seed)).numpy())
-    validated = ends_only(network, validation)
+    koopman = fit_as_in_paper(record_moments(network, fitted_reviews(corpus, seed)).numpy())
+    validated = read_last_states(network, validation)
     provenance = {
         "model": "GRU with 256 units that judges film reviews; word embedding of 128 numbers, linear readout",
         "made_by": "kann reproduce sentiment --arch gru, then kann.paper.sentiment.shipped.remake",
@@ -76,7 +76,7 @@ def remake(out: str | os.PathLike[str], *, seed: int, folder: str | os.PathLike[
         "words": len(corpus.vocabulary),
         "precision": "half",
         "accuracy": {
-            "test": accuracy(readout(ends_only(network, corpus.test))[:, 0], corpus.test),
+            "test": accuracy(readout(read_last_states(network, corpus.test))[:, 0], corpus.test),
             "test_single_precision": before,
             "validation": accuracy(readout(validated)[:, 0], validation),
         },
@@ -86,7 +86,7 @@ def remake(out: str | os.PathLike[str], *, seed: int, folder: str | os.PathLike[
         network,
         corpus.vocabulary,
         koopman,
-        modes=by_variance(koopman, readout, validated)[:SHIPPED_MODES],
+        modes=order_by_variance(koopman, readout, validated)[:SHIPPED_MODES],
         provenance=provenance,
         folder=folder,
     )

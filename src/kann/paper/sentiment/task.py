@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kann.paper.sentiment.corpus import Corpus, Reviews, batches_of
+from kann.paper.sentiment.corpus import Corpus, Reviews, training_batches
 from kann.paper.training import Training, fingerprint, generator, require_device, require_folder, seeded, train
 from kann.typing import Array, Float, Int
 from kann.zoo.sentiment_network import Arch, SentimentNetwork
 
 TRAINING, SPLIT, ANALYSED, FITTED = range(4)
-"""What random numbers are for: batches of training, which reviews validate, which are analysed, which are fitted."""
+"""Purposes of random numbers: batches of training, which reviews validate, which are analysed, which are fitted."""
 
 VALIDATION = 0.1
-"""Share of the official training split that is kept for validation. The paper does not say."""
+"""Fraction of the official training split that is kept for validation. The paper does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +41,18 @@ class Config:
     weight_decay: float = 1e-3
     """Of the published notebook for the GRU. The paper says that there was one, and not how much."""
     embedding: int = 128
-    """Numbers that stand for a word."""
+    """Length of the vector that stands for a word."""
     embedding_spread: float = 1.0
-    """Standard deviation of these numbers at first."""
+    """Standard deviation of the entries of these vectors before training."""
     identity_start: bool = False
-    """Whether the hidden matrix of an RNN is the identity at first, so that it forgets nothing."""
+    """Whether the hidden matrix of an RNN starts as the identity, so that it forgets nothing."""
     forget_bias: float = 0.0
-    """What is added to the bias of an LSTM's forget gates at first: they then start open."""
+    """What is added to the bias of an LSTM's forget gates before training: they then start open."""
     batch: int = 64
     """Reviews in a batch. The paper does not say."""
 
     def training(self, reviews: int) -> Training:
-        """The iterations that the epochs over so many reviews are."""
+        """The plan for this number of training reviews, with a checkpoint and a lower rate after each epoch."""
         per_epoch = math.ceil(reviews / self.batch)
         return Training(
             iterations=self.epochs * per_epoch,
@@ -104,23 +104,23 @@ def split(reviews: Reviews) -> tuple[Reviews, Reviews]:
 def trained(
     config: Config, corpus: Corpus, *, seed: int, folder: str | os.PathLike[str], device: str = "cpu"
 ) -> SentimentNetwork:
-    """A network that has learnt the task, on ``device``; one that stands in ``folder`` is used again or trained on."""
+    """A network that has learnt the task, on ``device``; one that ``folder`` holds is used or trained further."""
     path = require_folder(folder) / "network.safetensors"
-    where = require_device(device)
-    network = build(config, words=len(corpus.vocabulary), seed=seed).to(where)
+    on = require_device(device)
+    network = build(config, words=len(corpus.vocabulary), seed=seed).to(on)
     reviews, _ = split(corpus.train)
     plan = config.training(len(reviews))
 
-    @functools.lru_cache(maxsize=1)
+    @functools.lru_cache(maxsize=1)  # the batches of the current epoch
     def batches(epoch: int) -> list[Int[Array, " _"]]:
-        return batches_of(reviews.lengths, size=config.batch, rng=generator(seed, TRAINING, epoch))
+        return training_batches(reviews.lengths, size=config.batch, rng=generator(seed, TRAINING, epoch))
 
     def loss(iteration: int) -> Tensor:
         epoch, place = divmod(iteration, plan.every)
         chosen = batches(epoch)[place]
-        ids, lengths = reviews.batch(chosen)
-        wanted = torch.as_tensor(reviews.positive[chosen], dtype=torch.float32, device=where)
-        return nn.functional.binary_cross_entropy_with_logits(network(ids.to(where), lengths), wanted)
+        ids, lengths = reviews.batch(chosen)  # (b, t) and (b,)
+        wanted = torch.as_tensor(reviews.positive[chosen], dtype=torch.float32, device=on)
+        return nn.functional.binary_cross_entropy_with_logits(network(ids.to(on), lengths), wanted)
 
     optimizer = torch.optim.Adam(network.parameters(), lr=config.rate, weight_decay=config.weight_decay)
     made_by = {
@@ -135,5 +135,5 @@ def trained(
 
 
 def accuracy(logits: Float[Array, " s"], reviews: Reviews) -> float:
-    """Share of reviews that are told rightly."""
+    """Fraction of reviews whose logit has the right sign."""
     return float(np.mean((logits > 0) == (reviews.positive > 0)))
