@@ -1,3 +1,4 @@
+import doctest
 import subprocess
 import sys
 
@@ -6,7 +7,7 @@ import torch
 
 from kann import zoo
 from kann.errors import KannError
-from kann.zoo import files
+from kann.zoo import files, heartbeats, vocabulary
 
 
 def test_an_unknown_model():
@@ -19,6 +20,13 @@ def test_a_model_that_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "folder", lambda name: tmp_path / name)
     with pytest.raises(KannError, match="model 'ecg' is not part of this installation"):
         zoo.provenance("ecg")
+
+
+@pytest.mark.parametrize("module", [zoo, files, heartbeats, vocabulary])
+def test_the_examples_in_the_documentation_run(module):
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert not result.failed
 
 
 def test_importing_the_zoo_is_light():

@@ -68,7 +68,11 @@ class Beats:
 
 
 def draw_beats(rng: np.random.Generator, *, normal: int, anomalous: int) -> Beats:
-    """Made-up beats: first ``normal`` normal ones, then ``anomalous`` anomalous ones, half of each kind."""
+    """Made-up beats: first ``normal`` normal ones, then ``anomalous`` anomalous ones, half of each kind.
+
+    >>> draw_beats(np.random.default_rng(0), normal=3, anomalous=2).labels
+    array([1, 1, 1, 2, 4])
+    """
     kinds = [kind for kind in SHAPES if kind != NORMAL]
     labels = np.array([NORMAL] * normal + [kinds[i % len(kinds)] for i in range(anomalous)], dtype=np.int64)
     return Beats(values=np.stack([_beat(rng, int(label)) for label in labels]), labels=labels)

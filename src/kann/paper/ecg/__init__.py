@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from kann.data.files import replacing
@@ -59,18 +60,24 @@ def reproduce(
     With ``printed`` the networks are trained as the paper's table says, even where that does not suffice. ``beats`` are
     others than those of ECG5000, which is looked for on this machine and else downloaded.
     """
-    config = choose(arch, PRINTED if printed else CONFIGS)
-    require("metrics")  # before minutes of training, not behind them
+    known = CONFIGS
+    if printed:
+        known = PRINTED
+    config = choose(arch, known)
+    require("metrics")  # before minutes of training, not after them
     folder = require_run_folder(out, arch, seeds=seeds, printed=printed)
-    beats = read_beats(obtain("ecg5000")) if beats is None else beats
+    if beats is None:
+        beats = read_beats(obtain("ecg5000"))
+    printed_numbers = {}
+    if arch == "lstm":  # of the GRU the paper prints no results
+        printed_numbers = expected("ecg")
     with repeatable():
         studies = []
         for seed in progress(seeds, what=f"ECG, {arch}", total=len(seeds), unit="seed"):
             parts = split(beats, seed=seed)
             network = trained(config, parts, seed=seed, folder=folder / f"seed-{seed}", device=device)
             studies.append(study(network, config, parts))
-        # The paper's numbers are those of the LSTM.
-        rows = tabulate(QUANTITIES, [each.numbers for each in studies], expected("ecg") if arch == "lstm" else {})
+        rows = tabulate(QUANTITIES, [each.numbers for each in studies], printed_numbers)
         notes = differences(config, PRINTED[arch])
         write_json(folder / "results.json", _report(config, seeds, rows, studies))
         figures = draw_figures(studies, folder=folder)
@@ -87,11 +94,11 @@ def reproduce(
 def trained(
     config: Config, parts: Split, *, seed: int, folder: str | os.PathLike[str], device: str = "cpu"
 ) -> Autoencoder:
-    """An autoencoder of normal beats; one that stands in ``folder`` is used again or trained on."""
+    """An autoencoder trained on normal beats; one that ``folder`` holds is used or trained further."""
     path = require_folder(folder) / "network.safetensors"
-    where = require_device(device)
-    network = build(config, seed=seed).to(where)
-    beats, held_out = parts.train.to(where), parts.validation.to(where)
+    torch_device = require_device(device)
+    network = build(config, seed=seed).to(torch_device)
+    beats, held_out = parts.train.to(torch_device), parts.validation.to(torch_device)  # (a, t) and (b, t)
 
     def loss(iteration: int) -> Tensor:
         x = training_batch(beats, config, seed=seed, iteration=iteration)
@@ -109,9 +116,7 @@ def trained(
 
 
 def export(result: Study, folder: str | os.PathLike[str], *, seed: int, command: str) -> None:
-    """Write the weights of a study, and where they come from, as they stand in the zoo."""
-    from safetensors.torch import save
-
+    """Write the weights of a study and their provenance: the files that `kann.zoo` holds."""
     folder = require_folder(folder)
     analysis = result.analysis
     parts = {entry.name: len(getattr(analysis.split, entry.name)) for entry in fields(analysis.split)}
@@ -119,7 +124,7 @@ def export(result: Study, folder: str | os.PathLike[str], *, seed: int, command:
     with replacing(folder / WEIGHTS) as temporary:
         temporary.write_bytes(save(weights))
     content = {
-        "model": "LSTM autoencoder of normal heartbeats" if analysis.config.arch == "lstm" else "GRU autoencoder",
+        "model": f"{analysis.config.arch.upper()} autoencoder of normal heartbeats",
         "command": command,
         "seed": seed,
         "data": {"name": "ECG5000, UCR archive", "beats": parts},
@@ -136,11 +141,11 @@ def _report(config: Config, seeds: Sequence[int], rows: Sequence[Row], studies: 
     common = common_json("ecg", config=config, printed_config=PRINTED[config.arch], seeds=seeds, rows=rows)
     return common | {
         "beats": {entry.name: len(getattr(parts, entry.name)) for entry in fields(parts)},
-        "by_seed": {str(seed): _of_seed(each) for seed, each in zip(seeds, studies, strict=True)},
+        "by_seed": {str(seed): _details(each) for seed, each in zip(seeds, studies, strict=True)},
     }
 
 
-def _of_seed(result: Study) -> dict[str, Any]:
+def _details(result: Study) -> dict[str, Any]:
     """Everything that was measured about one network."""
     return {
         "measured": result.numbers,

@@ -114,6 +114,7 @@ def _numbered(texts: dict[Folder, list[NumberedText]], words: int) -> dict[str, 
     training = (text for split, label in FOLDERS if split == "train" for text in ordered[split, label])
     vocabulary = Vocabulary.train(training, size=words)
     arrays: dict[str, Array] = {"vocabulary": np.frombuffer(vocabulary.to_json().encode(), dtype=np.uint8)}
+    # The smallest type that holds all numbers; networks are bound to it, since it is part of the data's fingerprint.
     dtype = np.uint16
     if len(vocabulary) > 2**16:
         dtype = np.uint32

@@ -58,6 +58,7 @@ def decide_by_modes(
     centred = contributions - contributions.mean(axis=0)
     covariance = (centred * (logits - logits.mean())[:, None]).mean(axis=0)
     deviation = contributions.std(axis=0) * logits.std()
+    # The logit of a review whose other modes are at their mean: the mean logit, plus what the kept ones exceed theirs.
     excess = (contributions - mean)[:, :MOST_MODES]
     by_network = (logits > 0)[:, None]
     by_one = mean_logit + excess > 0  # (s, k)

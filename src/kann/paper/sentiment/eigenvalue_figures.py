@@ -48,6 +48,7 @@ def bases_figure(result: Study, corpus: Corpus) -> Figure:
     ids = choose_review(result, corpus.test, positive=True)
     words, h = to_words(corpus, ids), read_states(result, ids)
     lines = count_lines(words)
+    # Inches: three texts with their titles, and the plot of eigenvalues above them.
     height = 3 * (LINE * (lines + TITLE_LINES)) + 2.3
     figure = Figure(figsize=(WIDE, height))
     ax = figure.add_axes((0.09, 1 - 1.75 / height, 0.86, 1.5 / height))

@@ -29,6 +29,7 @@ def group_modes(koopman: kann.Koopman, last: Float[Array, "s d"], readout: Reado
     whose readouts differ most is taken.
     """
     modes = range(min(LEADING, len(koopman.modes)))
+    # Reconstruction is linear, so the readout of a group is the sum of those of its modes, plus the bias once.
     logits = {j: kann.reconstruct(koopman, last, j) @ readout.weight[0] for j in modes}  # (s,) each
     # An operator of a single mode has nothing to split: its one mode is then in both groups.
     best = Groups(negative=(0,), positive=(0,), split=0.0)

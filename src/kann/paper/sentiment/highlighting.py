@@ -57,6 +57,7 @@ class WordCounts:
 
     def fractions(self, batch: int) -> Float[Array, " b"]:
         """The paper's a(H): the marked fraction of all such words, in random batches of ``batch`` reviews each."""
+        # The paper's batches are random. One seed for all kinds of words: they are compared on the same batches.
         order = np.random.default_rng(0).permutation(len(self.total))
         cuts = [order[i : i + batch] for i in range(0, len(order), batch)]
         return np.array([self.marked[cut].sum() / max(1, self.total[cut].sum()) for cut in cuts])
@@ -116,6 +117,7 @@ def marked_words(
     ``magnitudes`` are those of the vectors of `highlighting_vectors`, ``contribution`` what the followed modes together
     contribute to the logit.
     """
+    # A table of all words, looked up on the device: (v,) → (b, t).
     by_side = {
         side: torch.as_tensor(words, device=batch.ids.device)[batch.ids] & batch.is_word
         for side, words in (("positive", sentiment.positive), ("negative", sentiment.negative))

@@ -62,6 +62,7 @@ def fidelity_numbers(
     """How far the operators can be trusted, and what padding has to do with it."""
     states, lengths = operators.states, operators.lengths
     errors = np.asarray(kann.relative_error(operators.padded, states, reduce="none")).reshape(len(states), -1)  # (b, t)
+    # The first state of a review has no prediction and counts nowhere: its error is NaN.
     is_word = np.arange(errors.shape[1]) < lengths[:, None]
     padding_error = np.nan
     if not is_word.all():
@@ -90,6 +91,7 @@ def _last_pairs(statistics: PassStatistics) -> kann.States:
 def count_confusion(operators: Operators, statistics: PassStatistics) -> Int[Array, "2 2"]:
     """Test reviews by the network's class (rows: negative, positive) and the paper's operator's (columns)."""
     predicted = operators.readout(operators.padded.predict(statistics.before))[:, 0] > 0
+    # Both classes in one number from 0 to 3, so that one count gives the whole table.
     return np.bincount(2 * (statistics.logits > 0) + predicted, minlength=4).reshape(2, 2)
 
 

@@ -108,8 +108,9 @@ def find_phrases(reviews: Reviews, phrases: list[tuple[int, ...]]) -> dict[int, 
     hits = np.zeros(len(words), dtype=bool)
     for first, second in phrases:
         hits[1:] |= (words[:-1] == first) & (words[1:] == second)
-    hits[reviews.starts] = False
+    hits[reviews.starts] = False  # such a phrase would begin in the review before
     holders = np.unique(np.searchsorted(reviews.starts, np.flatnonzero(hits), side="right") - 1)
+    # The first half of the list is negative, the second positive: sorting by the place within its half mixes them.
     even = holders[np.argsort(holders % max(1, len(reviews) // 2), kind="stable")][:REVIEWS]
     return {
         int(i): np.flatnonzero(hits[reviews.starts[i] : reviews.starts[i] + reviews.lengths[i]]) for i in np.sort(even)

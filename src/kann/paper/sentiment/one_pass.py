@@ -116,12 +116,14 @@ def pass_over(
     count, units = len(reviews), network.readout.in_features
     logits = np.empty(count)
     last, before = (np.empty((count, units), dtype=np.float32) for _ in range(2))
+    # Sums over all batches; they are divided by their counts at the end.
     errors, pairs = dict.fromkeys(matrices.steps, 0.0), 0
     marked = {kind: WordCounts.zeros(count) for kind in WORD_KINDS}
     change, seen = np.zeros((network.words, len(matrices.modes))), np.zeros(network.words, np.int64)
     for batch in progress(read_reviews(network, reviews), what="test reviews", unit="batch"):
         ends = batch.state_at(batch.lengths - 1)  # (b, d)
         last[batch.reviews] = as_numpy(ends)
+        # A review of one word has no state before its last.
         before[batch.reviews] = as_numpy(batch.state_at((batch.lengths - 2).clamp(min=0)))
         logits[batch.reviews] = as_numpy(network.readout(ends)[:, 0])
         pairs += int(batch.is_word[:, 1:].sum())
@@ -175,5 +177,6 @@ def _add_changes(change: Array, seen: Array, batch: ReadBatch, contributions: Fl
     changes = as_numpy(change_by_word(contributions)[batch.is_word].double())  # (n, k)
     words = as_numpy(batch.ids[batch.is_word])  # (n,)
     seen += np.bincount(words, minlength=len(seen))
+    # One bincount a mode: numpy's add.at over all modes at once is many times slower.
     for k in range(changes.shape[1]):
         change[:, k] += np.bincount(words, weights=changes[:, k], minlength=len(seen))

@@ -63,7 +63,7 @@ def remake(out: str | os.PathLike[str], *, seed: int, folder: str | os.PathLike[
     corpus, config = load_corpus(), CONFIGS["gru"]
     network = trained(config, corpus, seed=seed, folder=Path(out) / "gru" / f"seed-{seed}", device=device)
     before = accuracy(Readout.of(network)(read_last_states(network, corpus.test))[:, 0], corpus.test)
-    network.half().float()
+    network.half().float()  # rounded as in the file, computed with as before
     readout, (_, validation) = Readout.of(network), split(corpus.train)
     koopman = fit_as_in_paper(record_moments(network, fitted_reviews(corpus, seed)).numpy())
     validated = read_last_states(network, validation)

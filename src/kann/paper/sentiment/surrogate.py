@@ -58,6 +58,7 @@ def simulate_logits(
 ) -> Float[Array, " s"]:
     """Logits of the driven linear system, started at zero, after the last word of each review."""
     response, constant = impulse_response(koopman, readout, int(reviews.lengths.max()))
+    # The table has ten million entries, which are read at random: float32 halves the memory traffic.
     table = (embedding @ response.T).astype(np.float32)  # (words, distances)
     contributions = table[reviews.words, _distance_from_end(reviews)].astype(np.float64)  # one for each word
     return np.add.reduceat(contributions, reviews.starts) + constant[reviews.lengths]

@@ -106,8 +106,8 @@ def trained(
 ) -> SentimentNetwork:
     """A network that has learnt the task, on ``device``; one that ``folder`` holds is used or trained further."""
     path = require_folder(folder) / "network.safetensors"
-    on = require_device(device)
-    network = build(config, words=len(corpus.vocabulary), seed=seed).to(on)
+    torch_device = require_device(device)
+    network = build(config, words=len(corpus.vocabulary), seed=seed).to(torch_device)
     reviews, _ = split(corpus.train)
     plan = config.training(len(reviews))
 
@@ -119,8 +119,8 @@ def trained(
         epoch, place = divmod(iteration, plan.every)
         chosen = batches(epoch)[place]
         ids, lengths = reviews.batch(chosen)  # (b, t) and (b,)
-        wanted = torch.as_tensor(reviews.positive[chosen], dtype=torch.float32, device=on)
-        return nn.functional.binary_cross_entropy_with_logits(network(ids.to(on), lengths), wanted)
+        wanted = torch.as_tensor(reviews.positive[chosen], dtype=torch.float32, device=torch_device)
+        return nn.functional.binary_cross_entropy_with_logits(network(ids.to(torch_device), lengths), wanted)
 
     optimizer = torch.optim.Adam(network.parameters(), lr=config.rate, weight_decay=config.weight_decay)
     made_by = {

@@ -152,6 +152,7 @@ def _texts_around_phrases(
     reviews, ends = phrases.pairs, phrases.pair_ends
     if length == 3:
         reviews, ends = phrases.triples, phrases.triple_ends
+    # Only phrases with a whole window before them, and of those some that are spread over all reviews.
     found = [(i, int(places[0])) for i, places in enumerate(ends) if len(places) and places[0] >= WINDOW]
     column = phrases.koopman.modes[mode].indices[0]
     texts = []
