@@ -177,6 +177,6 @@ def _add_changes(change: Array, seen: Array, batch: ReadBatch, contributions: Fl
     changes = as_numpy(change_by_word(contributions)[batch.is_word].double())  # (n, k)
     words = as_numpy(batch.ids[batch.is_word])  # (n,)
     seen += np.bincount(words, minlength=len(seen))
-    # One bincount a mode: numpy's add.at over all modes at once is many times slower.
+    # One bincount for each mode is faster than numpy's add.at for all of them.
     for k in range(changes.shape[1]):
         change[:, k] += np.bincount(words, weights=changes[:, k], minlength=len(seen))
