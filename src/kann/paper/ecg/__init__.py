@@ -17,11 +17,11 @@ from kann import zoo
 from kann.data.files import replacing
 from kann.paper.configs import as_json, choose, differences
 from kann.paper.data import obtain
-from kann.paper.ecg.analysis import QUANTITIES, Study, study
+from kann.paper.ecg.analysis import QUANTITIES, Study, study_network
 from kann.paper.ecg.beats import Beats, read_beats
 from kann.paper.ecg.figures import draw_figures
-from kann.paper.ecg.modes import contrast
-from kann.paper.ecg.scikit import require
+from kann.paper.ecg.modes import differences_at_features
+from kann.paper.ecg.scikit import require_scikit_learn
 from kann.paper.ecg.synthetic import draw_beats
 from kann.paper.ecg.task import (
     CONFIGS,
@@ -65,7 +65,7 @@ def reproduce(
     others than those of ECG5000, which is looked for on this machine and else downloaded.
     """
     config = choose(arch, PRINTED if printed else CONFIGS)
-    require("metrics")  # before minutes of training, not behind them
+    require_scikit_learn()  # before minutes of training, not behind them
     folder = require_run_folder(out, arch, seeds=seeds, printed=printed)
     beats = read_beats(obtain("ecg5000")) if beats is None else beats
     with repeatable():
@@ -73,7 +73,7 @@ def reproduce(
         for seed in progress(seeds, what=f"ECG, {arch}", total=len(seeds), unit="seed"):
             parts = split(beats, seed=seed)
             network = trained(config, parts, seed=seed, folder=folder / f"seed-{seed}", device=device)
-            studies.append(study(network, config, parts))
+            studies.append(study_network(network, config, parts))
         # The paper's numbers are those of the LSTM.
         rows = tabulate(QUANTITIES, [each.numbers for each in studies], expected("ecg") if arch == "lstm" else {})
         notes = differences(config, PRINTED[arch])
@@ -177,7 +177,7 @@ def _of_seed(result: Study) -> dict[str, Any]:
             {"eigenvalue": [mode.eigenvalue.real, mode.eigenvalue.imag], "residual": mode.residual}
             for mode in result.analysis.pairs
         ],
-        "contrast": contrast(result.bands["normal"], result.bands["anomalous"]),
+        "contrast": differences_at_features(result.bands["normal"], result.bands["anomalous"]),
         "distances": result.distances,
         "silhouettes": result.silhouettes,
         "losses": {name: result.losses[name] for name in ("test", "kann")},
