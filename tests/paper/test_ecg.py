@@ -15,21 +15,21 @@ from kann.paper import data, ecg
 from kann.paper.ecg import export, reproduce, trained
 from kann.paper.ecg import figures as figures_module
 from kann.paper.ecg import task as task_module
-from kann.paper.ecg.analysis import NAMES, QUANTITIES, decode, network_losses, study
+from kann.paper.ecg.analysis import NAMES, QUANTITIES, decode, network_losses, study_network
 from kann.paper.ecg.modes import (
     FEATURES,
-    Band,
-    band,
-    contrast,
-    distances,
-    dominant,
+    MedianBand,
+    differences_at_features,
+    distances_at_features,
     dominant_pairs,
+    error_of_summed_modes,
     kernel_pca_parts,
     koopman_parts,
-    missing,
+    median_band,
+    modes_by_importance,
     pca_parts,
 )
-from kann.paper.ecg.silhouettes import koopman_embedding, over_time, principal, silhouettes
+from kann.paper.ecg.silhouettes import koopman_embedding, pca_embedding, silhouette_over_time, silhouettes
 from kann.paper.ecg.task import (
     CONFIGS,
     PRINTED,
@@ -62,7 +62,7 @@ def studied(tmp_path_factory):
     """A network that has seen some beats, and what is found about it."""
     parts = split(some_beats(), seed=0)
     config = tiny(epochs=6)
-    return study(trained(config, parts, seed=0, folder=tmp_path_factory.mktemp("ecg")), config, parts)
+    return study_network(trained(config, parts, seed=0, folder=tmp_path_factory.mktemp("ecg")), config, parts)
 
 
 def test_the_papers_hyperparameters():
@@ -213,7 +213,7 @@ def rotations(rng, moduli=(0.99, 0.95), angles=(0.1, 0.5), d=4, count=6, steps=4
 def test_dominance_joins_conjugate_pairs(rng):
     states = kann.States.from_padded(rotations(rng))
     koopman = kann.fit(states)
-    ordered = dominant(koopman, states)
+    ordered = modes_by_importance(koopman, states)
     assert sorted(index for mode in ordered for index in mode.indices) == list(range(4))
     weight = kann.importance(koopman, states)
     joined = [weight[list(mode.indices)].sum() for mode in ordered]
@@ -233,8 +233,8 @@ def test_exact_parts_add_up_and_moduli_do_not(rng):
     states = rotations(rng)
     koopman = kann.fit(states)
     last = states[:, -1]
-    assert missing(koopman, last, part="real") < 1e-8
-    assert missing(koopman, last, part="modulus") > 0.1
+    assert error_of_summed_modes(koopman, last, part="real") < 1e-8
+    assert error_of_summed_modes(koopman, last, part="modulus") > 0.1
     # A projection changes nothing the second time.
     once = koopman_parts(koopman, last, koopman.modes, part="real")
     for mode, part in zip(koopman.modes, once, strict=True):
@@ -268,20 +268,22 @@ def test_kernel_parts_stay_near_the_states(rng):
 
 def test_a_band_is_median_and_deviation():
     signals = np.array([[0.0, 1.0], [1.0, 1.0], [10.0, 4.0]])
-    found = band(signals)
+    found = median_band(signals)
     assert found.median.tolist() == [1.0, 1.0]
     assert found.deviation.tolist() == [1.0, 0.0]
 
 
 def test_distances_at_the_features():
     def flat(level):
-        return Band(median=np.full(140, level), deviation=np.zeros(140))
+        return MedianBand(median=np.full(140, level), deviation=np.zeros(140))
 
-    np.testing.assert_allclose(distances([flat(1.0), flat(3.0)], flat(0.0)), np.outer([1, 3], [1, 41**0.5, 1, 1]))
+    np.testing.assert_allclose(
+        distances_at_features([flat(1.0), flat(3.0)], flat(0.0)), np.outer([1, 3], [1, 41**0.5, 1, 1])
+    )
     spiked = flat(0.0)
     spiked.median[[3, 133]] = 2.0
-    np.testing.assert_allclose(distances([spiked], flat(0.0)), [[2, 0, 0, 2]])
-    assert contrast(spiked, flat(0.0)) == pytest.approx(
+    np.testing.assert_allclose(distances_at_features([spiked], flat(0.0)), [[2, 0, 0, 2]])
+    assert differences_at_features(spiked, flat(0.0)) == pytest.approx(
         {"t = 3": 2.0, "35 ≤ t ≤ 75": 0.0, "t = 103": 0.0, "t = 133": 2.0, "all": 4 / 140}
     )
 
@@ -292,7 +294,7 @@ def test_silhouettes_average_over_samples_and_times(rng):
     states, labels = rng.normal(size=(20, 6, 3)), np.repeat([0, 1], 10)
     scores = np.array([silhouette_samples(states[:, t], labels) for t in range(6)])
     wanted = [scores[: t + 1].mean() for t in range(6)]
-    np.testing.assert_allclose(over_time(states, labels), wanted)
+    np.testing.assert_allclose(silhouette_over_time(states, labels), wanted)
 
 
 def test_silhouettes_of_what_is_apart_and_of_what_is_not(rng):
@@ -309,10 +311,10 @@ def test_silhouettes_of_what_is_apart_and_of_what_is_not(rng):
 def test_an_embedding_of_five(rng):
     states = rng.normal(size=(6, 30, 12)).cumsum(axis=1)
     koopman = kann.fit(states)
-    assert principal(states).shape == (6, 30, 5)
+    assert pca_embedding(states).shape == (6, 30, 5)
     assert koopman_embedding(koopman, states).shape == (6, 30, 10)
     assert koopman_embedding(koopman, states, magnitudes=True).shape == (6, 30, 5)
-    chosen = [mode.indices[0] for mode in dominant(koopman, kann.States.from_padded(states))[:5]]
+    chosen = [mode.indices[0] for mode in modes_by_importance(koopman, kann.States.from_padded(states))[:5]]
     whole = koopman_embedding(koopman, states, whole=True)
     np.testing.assert_allclose(whole[..., :5], kann.project(koopman, states)[..., chosen].real)
 

@@ -7,7 +7,7 @@ import pytest
 
 from kann.errors import KannError
 from kann.paper import data
-from kann.paper.ecg.beats import LARGEST, parse, read_beats, read_file
+from kann.paper.ecg.beats import LARGEST_FILE, parse, read_beats, read_file
 from tests.paper.beat_files import COUNTS, WRITERS, some_beats, two_splits
 
 ROUNDING = 1e-6
@@ -168,7 +168,7 @@ def test_a_zip_with_paths_that_leave_its_folder(tmp_path, name):
 def test_a_zip_that_swells(tmp_path):
     path = tmp_path / "bomb.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("ECG5000_TEST.txt", b" " * (LARGEST + 1))
+        archive.writestr("ECG5000_TEST.txt", b" " * (LARGEST_FILE + 1))
     with pytest.raises(KannError, match="no file of ECG5000 is as large"):
         read_beats(path, counts=COUNTS)
 

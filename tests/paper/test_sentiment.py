@@ -26,7 +26,7 @@ from kann.paper.sentiment import (
 from kann.paper.sentiment import corpus as corpus_module
 from kann.paper.sentiment import figures as figures_module
 from kann.paper.sentiment import task as task_module
-from kann.paper.sentiment.analysis import study
+from kann.paper.sentiment.analysis import study_network
 from kann.paper.sentiment.corpus import Reviews, load_corpus
 from kann.paper.sentiment.highlighting import WORD_KINDS
 from kann.paper.sentiment.quantities import QUANTITIES
@@ -81,7 +81,7 @@ def network(corpus, folder):
 
 @pytest.fixture(scope="module")
 def result(network, corpus):
-    return study(network, tiny(), corpus, seed=0)
+    return study_network(network, tiny(), corpus, seed=0)
 
 
 def test_the_papers_hyperparameters():

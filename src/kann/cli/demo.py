@@ -106,14 +106,14 @@ def _words(share: Any, states: kann.States, tokens: list[list[str]]) -> str:
 def copy_task(path: Path, *, folder: Path) -> Shown:
     """Train a network on the copy task, and explain it."""
     from kann.paper.copy import trained
-    from kann.paper.copy.analysis import study
+    from kann.paper.copy.analysis import study_network
     from kann.paper.copy.task import CONFIGS
     from kann.paper.training import repeatable
 
     config = CONFIGS["dtriv"]
     with repeatable():
         network = trained(config, seed=SEED, folder=folder)
-        found = study(network, config, seed=SEED)
+        found = study_network(network, config, seed=SEED)
     analysis, numbers = found.analysis, found.numbers
     characters = ["-", *map(str, range(1, config.task.letters + 1)), ":"]
     read = np.argmax(analysis.inputs, axis=-1)

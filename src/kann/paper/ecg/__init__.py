@@ -6,7 +6,7 @@ network ships with the package, see `kann.zoo`; `export` writes its files.
 
 import os
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -14,33 +14,17 @@ from safetensors.torch import save
 from torch import Tensor
 
 from kann.data.files import replacing
-from kann.paper.configs import as_json, choose, differences
+from kann.paper.configs import as_json
 from kann.paper.data import obtain
-from kann.paper.ecg.analysis import QUANTITIES, Study, study
+from kann.paper.ecg.analysis import QUANTITIES, Study, study_network
 from kann.paper.ecg.beats import read_beats
 from kann.paper.ecg.figures import draw_figures
-from kann.paper.ecg.modes import contrast
-from kann.paper.ecg.scikit import require
-from kann.paper.ecg.task import (
-    CONFIGS,
-    PRINTED,
-    Split,
-    build,
-    losses,
-    split,
-    training_batch,
-    training_plan,
-)
-from kann.paper.results import Reproduction, Row, common_json, expected, tabulate, versions, write_json
-from kann.paper.training import (
-    fingerprint,
-    repeatable,
-    require_device,
-    require_folder,
-    require_run_folder,
-    train,
-)
-from kann.progress import progress
+from kann.paper.ecg.modes import differences_at_features
+from kann.paper.ecg.scikit import require_scikit_learn
+from kann.paper.ecg.task import CONFIGS, PRINTED, Split, build, losses, split, training_batch, training_plan
+from kann.paper.experiment import start_run, write_results
+from kann.paper.results import Reproduction, expected, versions, write_json
+from kann.paper.training import fingerprint, repeatable, require_device, require_folder, train
 from kann.zoo.autoencoder import Autoencoder, Config
 from kann.zoo.files import PROVENANCE, WEIGHTS
 from kann.zoo.heartbeats import Beats
@@ -60,35 +44,30 @@ def reproduce(
     With ``printed`` the networks are trained as the paper's table says, even where that does not suffice. ``beats`` are
     others than those of ECG5000, which is looked for on this machine and else downloaded.
     """
-    known = CONFIGS
-    if printed:
-        known = PRINTED
-    config = choose(arch, known)
-    require("metrics")  # before minutes of training, not after them
-    folder = require_run_folder(out, arch, seeds=seeds, printed=printed)
+    require_scikit_learn()  # before minutes of training, not after them
+    title = f"ECG, {arch}"
+    run = start_run(
+        "ecg", arch, title=title, configs=CONFIGS, printed_configs=PRINTED, printed=printed, seeds=seeds, out=out
+    )
     if beats is None:
         beats = read_beats(obtain("ecg5000"))
     printed_numbers = {}
     if arch == "lstm":  # of the GRU the paper prints no results
         printed_numbers = expected("ecg")
+
     with repeatable():
         studies = []
-        for seed in progress(seeds, what=f"ECG, {arch}", total=len(seeds), unit="seed"):
+        for seed, folder in run.seeds_and_folders():
             parts = split(beats, seed=seed)
-            network = trained(config, parts, seed=seed, folder=folder / f"seed-{seed}", device=device)
-            studies.append(study(network, config, parts))
-        rows = tabulate(QUANTITIES, [each.numbers for each in studies], printed_numbers)
-        notes = differences(config, PRINTED[arch])
-        write_json(folder / "results.json", _report(config, seeds, rows, studies))
-        figures = draw_figures(studies, folder=folder)
-    return Reproduction(
-        title=f"ECG, {arch}",
-        seeds=tuple(seeds),
-        rows=rows,
-        notes=notes,
-        studies=tuple(studies),
-        files=(folder / "results.json", *figures),
-    )
+            network = trained(run.config, parts, seed=seed, folder=folder, device=device)
+            studies.append(study_network(network, run.config, parts))
+        details = {
+            "beats": _count_beats(studies[0].analysis.split),
+            "by_seed": run.by_seed(_details(study) for study in studies),
+        }
+        result = write_results(run, studies, quantities=QUANTITIES, printed=printed_numbers, details=details)
+        figures = draw_figures(studies, folder=run.folder)
+    return replace(result, files=(*result.files, *figures))
 
 
 def trained(
@@ -119,7 +98,6 @@ def export(result: Study, folder: str | os.PathLike[str], *, seed: int, command:
     """Write the weights of a study and their provenance: the files that `kann.zoo` holds."""
     folder = require_folder(folder)
     analysis = result.analysis
-    parts = {entry.name: len(getattr(analysis.split, entry.name)) for entry in fields(analysis.split)}
     weights = {name: value.detach().contiguous() for name, value in analysis.network.state_dict().items()}
     with replacing(folder / WEIGHTS) as temporary:
         temporary.write_bytes(save(weights))
@@ -127,7 +105,7 @@ def export(result: Study, folder: str | os.PathLike[str], *, seed: int, command:
         "model": f"{analysis.config.arch.upper()} autoencoder of normal heartbeats",
         "command": command,
         "seed": seed,
-        "data": {"name": "ECG5000, UCR archive", "beats": parts},
+        "data": {"name": "ECG5000, UCR archive", "beats": _count_beats(analysis.split)},
         "config": as_json(analysis.config),
         "measured": result.numbers,
         "versions": versions(),
@@ -135,14 +113,9 @@ def export(result: Study, folder: str | os.PathLike[str], *, seed: int, command:
     write_json(folder / PROVENANCE, content)
 
 
-def _report(config: Config, seeds: Sequence[int], rows: Sequence[Row], studies: Sequence[Study]) -> dict[str, Any]:
-    """What ``results.json`` holds."""
-    parts = studies[0].analysis.split
-    common = common_json("ecg", config=config, printed_config=PRINTED[config.arch], seeds=seeds, rows=rows)
-    return common | {
-        "beats": {entry.name: len(getattr(parts, entry.name)) for entry in fields(parts)},
-        "by_seed": {str(seed): _details(each) for seed, each in zip(seeds, studies, strict=True)},
-    }
+def _count_beats(parts: Split) -> dict[str, int]:
+    """How many beats each part of the data has."""
+    return {entry.name: len(getattr(parts, entry.name)) for entry in fields(parts)}
 
 
 def _details(result: Study) -> dict[str, Any]:
@@ -153,7 +126,7 @@ def _details(result: Study) -> dict[str, Any]:
             {"eigenvalue": [mode.eigenvalue.real, mode.eigenvalue.imag], "residual": mode.residual}
             for mode in result.analysis.pairs
         ],
-        "contrast": contrast(result.bands["normal"], result.bands["anomalous"]),
+        "contrast": differences_at_features(result.bands["normal"], result.bands["anomalous"]),
         "distances": result.distances,
         "silhouettes": result.silhouettes,
         "losses": {name: result.losses[name] for name in ("test", "kann")},

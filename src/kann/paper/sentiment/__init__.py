@@ -6,19 +6,19 @@ network ships with the package, see `kann.zoo`; `kann.paper.sentiment.shipped` w
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kann.data.files import replacing
-from kann.paper.configs import choose, differences
-from kann.paper.results import Reproduction, tabulate, write_json
-from kann.paper.sentiment.analysis import Study, study
+from kann.paper.experiment import start_run, write_results
+from kann.paper.results import Reproduction
+from kann.paper.sentiment.analysis import Study, study_network
 from kann.paper.sentiment.corpus import Corpus, load_corpus
 from kann.paper.sentiment.figures import draw_figures
 from kann.paper.sentiment.quantities import QUANTITIES
-from kann.paper.sentiment.tables import markdown_tables, printed_numbers, results_json
+from kann.paper.sentiment.tables import as_details, markdown_tables, printed_numbers
 from kann.paper.sentiment.task import CONFIGS, PRINTED, Config, trained
-from kann.paper.training import repeatable, require_run_folder
-from kann.progress import progress
+from kann.paper.training import repeatable
 
 __all__ = ["reproduce", "trained"]
 
@@ -36,37 +36,32 @@ def reproduce(
     With ``printed`` the networks are trained as the paper's table says, even where that does not suffice. The figure
     that compares architectures shows those that have been analysed in ``out`` before.
     """
-    known = CONFIGS
-    if printed:
-        known = PRINTED
-    config = choose(arch, known)
-    folder = require_run_folder(out, arch, seeds=seeds, printed=printed)
+    title = f"sentiment, {arch}"
+    run = start_run(
+        "sentiment", arch, title=title, configs=CONFIGS, printed_configs=PRINTED, printed=printed, seeds=seeds, out=out
+    )
     corpus = load_corpus()
     with repeatable(threads=None):
         studies = [
-            _study_seed(config, corpus, seed=seed, folder=folder / f"seed-{seed}", device=device)
-            for seed in progress(seeds, what=f"sentiment, {arch}", total=len(seeds), unit="seed")
+            _study_seed(run.config, corpus, seed=seed, folder=folder, device=device)
+            for seed, folder in run.seeds_and_folders()
         ]
-    rows = tabulate(QUANTITIES, [each.numbers for each in studies], printed_numbers(arch))
-    notes = differences(config, PRINTED[arch])
-    write_json(folder / "results.json", results_json(config, seeds, rows, studies))
-    with replacing(folder / "tables.md") as temporary:
-        temporary.write_text(markdown_tables(rows, studies), encoding="utf-8")
-    figures = draw_figures(studies, corpus, folder=folder)
-    return Reproduction(
-        title=f"sentiment, {arch}",
-        seeds=tuple(seeds),
-        rows=rows,
-        notes=notes,
-        studies=tuple(studies),
-        files=(folder / "results.json", folder / "tables.md", *figures),
-    )
+    details = {
+        "measured": run.by_seed(study.numbers for study in studies),
+        "details": run.by_seed(as_details(study) for study in studies),
+    }
+    result = write_results(run, studies, quantities=QUANTITIES, printed=printed_numbers(arch), details=details)
+    tables = run.folder / "tables.md"
+    with replacing(tables) as temporary:
+        temporary.write_text(markdown_tables(result.rows, studies), encoding="utf-8")
+    figures = draw_figures(studies, corpus, folder=run.folder)
+    return replace(result, files=(*result.files, tables, *figures))
 
 
 def _study_seed(config: Config, corpus: Corpus, *, seed: int, folder: Path, device: str) -> Study:
     """Train the network of a seed, or take the one in ``folder``, analyse it on its device, and save its operators."""
     network = trained(config, corpus, seed=seed, folder=folder, device=device)
-    result = study(network, config, corpus, seed=seed)
+    result = study_network(network, config, corpus, seed=seed)
     network.cpu()  # the study holds the same object, and figures are drawn on the host
     result.operators.padded.save(folder / "padded.npz")
     result.operators.unpadded.save(folder / "unpadded.npz")

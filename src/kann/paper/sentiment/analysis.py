@@ -51,7 +51,7 @@ class Study:
     """What was measured, by the keys of `QUANTITIES`."""
 
 
-def study(network: SentimentNetwork, config: Config, corpus: Corpus, *, seed: int) -> Study:
+def study_network(network: SentimentNetwork, config: Config, corpus: Corpus, *, seed: int) -> Study:
     """Record, fit and measure."""
     # Record the network's states and fit operators to them.
     operators = fit_operators(network, corpus, seed=seed)

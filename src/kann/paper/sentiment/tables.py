@@ -1,4 +1,4 @@
-"""What the sentiment experiment writes down: ``results.json`` and the tables to be quoted."""
+"""What the sentiment experiment writes down: its details in ``results.json``, and the tables to be quoted."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -6,11 +6,11 @@ from typing import Any
 
 import kann
 from kann.fitting.spectrum import format_eigenvalue
-from kann.paper.results import Printed, Row, common_json, expected
+from kann.paper.results import Printed, Row, expected
 from kann.paper.sentiment.analysis import Study
 from kann.paper.sentiment.comparisons import Trajectory
 from kann.paper.sentiment.ngrams import Phrases
-from kann.paper.sentiment.task import PRINTED, Config
+from kann.paper.sentiment.task import PRINTED
 
 MODES_LISTED = 12
 """How many modes of each operator ``results.json`` lists."""
@@ -29,18 +29,8 @@ def printed_numbers(arch: str) -> dict[str, Printed]:
     return numbers
 
 
-def results_json(config: Config, seeds: Sequence[int], rows: Sequence[Row], studies: Sequence[Study]) -> dict[str, Any]:
-    """What ``results.json`` holds."""
-    by_seed = list(zip(map(str, seeds), studies, strict=True))
-    common = common_json("sentiment", config=config, printed_config=PRINTED[config.arch], seeds=seeds, rows=rows)
-    return common | {
-        "measured": {seed: each.numbers for seed, each in by_seed},
-        "details": {seed: _details(each) for seed, each in by_seed},
-    }
-
-
-def _details(result: Study) -> dict[str, Any]:
-    """Spectra, words, surrogates, phrases and trajectories of one network."""
+def as_details(result: Study) -> dict[str, Any]:
+    """Spectra, words, surrogates, phrases and trajectories of one network, as ``results.json`` holds them."""
     decisions, surrogates = result.decisions, result.surrogates
     tried = len(decisions.alone)
     return {
