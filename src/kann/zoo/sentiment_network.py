@@ -83,7 +83,7 @@ def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
 
 
 def _read_network(path: Path, *, words: int) -> SentimentNetwork:
-    """A GRU of the size that its weights have; ``words`` is the size of the vocabulary beside them."""
+    """A GRU of the size that its weights have; ``words`` is the size of the vocabulary that came with them."""
     try:
         weights = load_file(path)
         known, embedding = weights["embedding.weight"].shape

@@ -75,7 +75,7 @@ def build(config: Config, *, seed: int) -> Autoencoder:
         network = Autoencoder(config)
     if config.forget_bias:
         for layer in (network.encoder, network.decoder):
-            with torch.no_grad():  # gates of torch's LSTM stand in the order input, forget, cell, output
+            with torch.no_grad():  # torch's LSTM has its gates in the order input, forget, cell, output
                 layer.bias_hh_l0[layer.hidden_size : 2 * layer.hidden_size] += config.forget_bias
     return network
 

@@ -102,7 +102,7 @@ def study_phrases(
 def find_phrases(reviews: Reviews, phrases: list[tuple[int, ...]]) -> dict[int, Int[Array, " _"]]:
     """Reviews that hold one of the phrases of two words, and the positions of the second words in each.
 
-    Reviews are taken from both halves of the list in turn, since positive ones stand behind negative ones.
+    Reviews are taken from both halves of the list in turn, since all positive ones follow the negative ones.
     """
     words = reviews.words.astype(np.int64)
     hits = np.zeros(len(words), dtype=bool)

@@ -167,7 +167,7 @@ def _error_sums(batch: ReadBatch, matrices: PassMatrices) -> dict[str, float]:
 
 
 def _magnitudes(parts: Float[Tensor, "b t k2"]) -> Float[Tensor, "b t k"]:
-    """Moduli of complex numbers whose real parts stand before all imaginary ones."""
+    """Moduli of complex numbers whose real parts come before all imaginary ones."""
     real, imaginary = parts.chunk(2, dim=-1)
     return torch.hypot(real, imaginary)
 

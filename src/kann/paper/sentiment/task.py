@@ -89,7 +89,7 @@ def build(config: Config, *, words: int, seed: int) -> SentimentNetwork:
             nn.init.eye_(layer.weight_hh_l0)
             layer.bias_hh_l0.zero_()
             layer.bias_ih_l0.zero_()
-        if config.forget_bias:  # gates of torch's LSTM stand in the order input, forget, cell, output
+        if config.forget_bias:  # torch's LSTM has its gates in the order input, forget, cell, output
             layer.bias_hh_l0[config.units : 2 * config.units] += config.forget_bias
         return network
 
