@@ -9,6 +9,7 @@ import torch
 
 import kann
 from kann.errors import KannError
+from kann.paper import configs
 from kann.paper import copy as copy_module
 from kann.paper.configs import differences
 from kann.paper.copy import figures as figures_module
@@ -27,6 +28,7 @@ from kann.paper.copy.analysis import (
 )
 from kann.paper.copy.renn import cell_of, full_states, identity_states, renn_states
 from kann.paper.copy.task import CONFIGS, PRINTED, Task, build, build_optimizer
+from kann.paper.ecg import modes
 from kann.paper.training import Training, generator
 from tests.paper.tiny import TASK, tiny
 
@@ -63,8 +65,9 @@ def test_the_papers_example():
     assert y.tolist() == [[0, 0, 0, 0, 0, 0, 9, 2, 8]]
 
 
-def test_the_example_in_the_documentation_runs():
-    result = doctest.testmod(task_module)
+@pytest.mark.parametrize("module", [task_module, configs, modes], ids=lambda module: module.__name__)
+def test_the_examples_in_the_documentation_run(module):
+    result = doctest.testmod(module)
     assert result.attempted
     assert not result.failed
 
