@@ -9,6 +9,7 @@ import torch
 
 import kann
 from kann.errors import KannError
+from kann.paper import configs
 from kann.paper import copy as copy_module
 from kann.paper.configs import differences
 from kann.paper.copy import figures as figures_module
@@ -27,6 +28,7 @@ from kann.paper.copy.analysis import (
 )
 from kann.paper.copy.renn import cell_of, full_states, identity_states, renn_states
 from kann.paper.copy.task import CONFIGS, PRINTED, Task, build, build_optimizer
+from kann.paper.ecg import modes
 from kann.paper.training import Training, generator
 from tests.paper.tiny import TASK, tiny
 
@@ -63,8 +65,9 @@ def test_the_papers_example():
     assert y.tolist() == [[0, 0, 0, 0, 0, 0, 9, 2, 8]]
 
 
-def test_the_example_in_the_documentation_runs():
-    result = doctest.testmod(task_module)
+@pytest.mark.parametrize("module", [task_module, configs, modes], ids=lambda module: module.__name__)
+def test_the_examples_in_the_documentation_run(module):
+    result = doctest.testmod(module)
     assert result.attempted
     assert not result.failed
 
@@ -203,11 +206,16 @@ def test_the_tiny_task_is_learnt(learnt):
     assert learnt.numbers["sequences"] == 1
 
 
-def test_numbers_are_those_of_the_library(learnt):
+def test_numbers_are_those_of_their_formulas(learnt):
     analysis, numbers = learnt.analysis, learnt.numbers
     assert numbers.keys() <= {quantity.key for quantity in QUANTITIES}
-    assert numbers["relative_error"] == kann.relative_error(analysis.koopman, analysis.states)
-    assert numbers["orthogonality"] == kann.orthogonality(analysis.koopman)
+    basis, matrix = analysis.koopman.basis, analysis.koopman.matrix
+    h = analysis.states.padded().astype(float)
+    missed = np.linalg.norm(h[:, :-1] @ basis @ matrix @ basis.T - h[:, 1:], axis=-1)
+    errors = missed**2 / np.linalg.norm(h[:, 1:], axis=-1) ** 2
+    assert numbers["relative_error"] == pytest.approx(errors.mean(), rel=1e-6)  # float32 states
+    gap = np.linalg.norm(matrix.T @ matrix - np.eye(11)) ** 2 / np.linalg.norm(matrix) ** 2
+    assert numbers["orthogonality"] == pytest.approx(gap)
     moduli = np.abs(analysis.koopman.eigenvalues)
     assert numbers["unit_eigenvalues"] == ((moduli > 0.95) & (moduli < 1.05)).sum()
     assert analysis.koopman.rank == 11
@@ -216,8 +224,14 @@ def test_numbers_are_those_of_the_library(learnt):
 
 
 def test_curves_end_with_the_network_itself(learnt):
-    truth = digit_recall(learnt.analysis, learnt.analysis.states.padded()).mean()
+    network, inputs, targets = learnt.analysis.network, learnt.analysis.inputs, learnt.analysis.targets
+    answers = network(torch.as_tensor(inputs)).argmax(dim=-1)
+    truth = (answers == targets)[:, -TASK.digits :].double().mean().item()
     assert {name: curve[-1] for name, curve in learnt.curves.items()} == dict.fromkeys(learnt.curves, truth)
+    # A state of zeros scores as the bias does, which is a wrong answer to all digits but one.
+    silent = digit_recall(learnt.analysis, np.zeros((len(inputs), TASK.length, 12)))
+    biased = int(network.readout.bias.argmax())
+    np.testing.assert_array_equal(silent, (targets[:, -TASK.digits :] == biased).double().mean(dim=0))
     assert all(len(curve) == TASK.length for curve in learnt.curves.values())
     assert {KANN, DRIVEN, RENN, RENN_IDENTITY} <= learnt.curves.keys()
     assert learnt.numbers["recall"] == learnt.curves[KANN][TASK.digits - 1]
@@ -225,9 +239,18 @@ def test_curves_end_with_the_network_itself(learnt):
 
 def test_strong_modes_span_what_the_network_can_say(learnt):
     characters = characters_by_mode(learnt.analysis)
-    assert len(characters) == len(learnt.analysis.koopman.modes)
-    assert all(set(each) <= {0, 1, 2} and 0 in each for each in characters)
-    assert learnt.numbers["spanning"] == np.mean([len(each) > 1 for each in characters])
+    koopman, states, readout = learnt.analysis.koopman, learnt.analysis.states.values, learnt.analysis.network.readout
+    weight, bias = readout.weight.detach().numpy(), readout.bias.detach().numpy()
+    turns = np.exp(1j * np.deg2rad(np.arange(0, 360, 5)))
+    for mode, answers in zip(koopman.modes, characters, strict=True):
+        # The mode's part of a state is Re(z u): the strongest one in the data, turned and shrunk.
+        row = koopman.left[mode.indices[0]] @ koopman.basis.T
+        coefficient = len(mode.indices) * states @ koopman.basis @ koopman.right[:, mode.indices[0]]
+        z = np.abs(coefficient).max() * np.outer([0, 0.25, 0.5, 0.75, 1], turns)
+        scores = np.real(z[..., None] * row) @ weight.T + bias
+        assert set(answers) == set(scores.argmax(axis=-1).flat)
+    assert learnt.characters == characters
+    assert learnt.numbers["spanning"] == sum(answers != [0] for answers in characters) / len(characters)
 
 
 @pytest.mark.parametrize("arch", ARCHS)
