@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from kann.paper.ecg.beats import Beats, Counts
-from kann.paper.ecg.synthetic import draw_beats
-from kann.paper.ecg.task import CONFIGS, Config
+from kann.paper.ecg.beats import Counts
+from kann.paper.ecg.task import CONFIGS
+from kann.zoo.autoencoder import Config
+from kann.zoo.heartbeats import Beats, draw_beats
 
 COUNTS = Counts(train=12, test=30, normal=25, samples=140)
 

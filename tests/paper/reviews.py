@@ -26,9 +26,9 @@ def review(rng, *, positive):
 def texts(per_folder, *, seed=0):
     rng = np.random.default_rng(seed)
     return {
-        (split, feeling): [review(rng, positive=feeling == "pos") for _ in range(per_folder)]
+        (split, label): [review(rng, positive=label == "pos") for _ in range(per_folder)]
         for split in ("train", "test")
-        for feeling in ("neg", "pos")
+        for label in ("neg", "pos")
     }
 
 
@@ -46,12 +46,12 @@ def write_archive(path, per_folder, *, leave_out=(), extra=None):
     with tarfile.open(path, "w:gz") as archive:
         add(archive, "aclImdb/README", b"about")
         add(archive, "aclImdb/train/unsup/0_0.txt", b"no label")
-        for (split, feeling), reviews in texts(per_folder).items():
-            if (split, feeling) in leave_out:
+        for (split, label), reviews in texts(per_folder).items():
+            if (split, label) in leave_out:
                 continue
             for number, text in enumerate(reviews):
-                stars = 9 if feeling == "pos" else 2
-                add(archive, f"aclImdb/{split}/{feeling}/{number}_{stars}.txt", text.encode())
+                stars = 9 if label == "pos" else 2
+                add(archive, f"aclImdb/{split}/{label}/{number}_{stars}.txt", text.encode())
         if extra is not None:
             extra(archive)
     return path

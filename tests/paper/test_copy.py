@@ -1,3 +1,4 @@
+import doctest
 import json
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -8,6 +9,7 @@ import torch
 
 import kann
 from kann.errors import KannError
+from kann.paper import configs
 from kann.paper import copy as copy_module
 from kann.paper.configs import differences
 from kann.paper.copy import figures as figures_module
@@ -19,16 +21,14 @@ from kann.paper.copy.analysis import (
     QUANTITIES,
     RENN,
     RENN_IDENTITY,
-    cell_of,
-    full_states,
-    identity_path,
-    needed,
-    recalled,
-    renn_path,
-    spanned,
-    study,
+    characters_by_mode,
+    digit_recall,
+    study_network,
+    true_states_needed,
 )
-from kann.paper.copy.task import CONFIGS, PRINTED, Task, build, optimizer_of
+from kann.paper.copy.renn import cell_of, full_states, identity_states, renn_states
+from kann.paper.copy.task import CONFIGS, PRINTED, Task, build, build_optimizer
+from kann.paper.ecg import modes
 from kann.paper.training import Training, generator
 from tests.paper.tiny import TASK, tiny
 
@@ -63,6 +63,13 @@ def test_the_papers_example():
     x, y = Task(digits=3, blanks=3).sequences(np.array([[9, 2, 8]]))
     assert written(x) == ["928---:--"]
     assert y.tolist() == [[0, 0, 0, 0, 0, 0, 9, 2, 8]]
+
+
+@pytest.mark.parametrize("module", [task_module, configs, modes], ids=lambda module: module.__name__)
+def test_the_examples_in_the_documentation_run(module):
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert not result.failed
 
 
 def test_the_papers_size():
@@ -128,7 +135,7 @@ def test_starting_weights_are_as_configured():
 
 def test_the_orthogonal_matrix_learns_at_its_own_rate():
     network = build(CONFIGS["dtriv"], seed=0)
-    groups = optimizer_of(network, CONFIGS["dtriv"]).param_groups
+    groups = build_optimizer(network, CONFIGS["dtriv"]).param_groups
     assert [group["lr"] for group in groups] == pytest.approx([1e-3, 1e-4])
     assert sum(len(group["params"]) for group in groups) == len(list(network.parameters()))
     assert [parameter.shape for parameter in groups[1]["params"]] == [(48, 48)]
@@ -161,7 +168,7 @@ def test_of_a_linear_network_both_linearisations_are_exact():
         cell_of(network), np.full((1, 12), 1e-9), inputs=np.zeros(TASK.width), tolerance=1e-6
     )
     for known in (1, 3, TASK.length):
-        path = renn_path(points, true, x.numpy(), known, at=0)
+        path = renn_states(points, true, x.numpy(), known, at=0)
         np.testing.assert_allclose(path, true, atol=1e-5)
     assert kann.relative_error(kann.fit(states, driven=True), states) < 1e-10  # float32 states
 
@@ -173,7 +180,7 @@ def test_the_identity_only_adds_the_inputs():
     points = kann.find_fixed_points(
         cell_of(network), np.full((1, 12), 1e-9), inputs=np.zeros(TASK.width), tolerance=1e-6
     )
-    path = identity_path(points, true, x.numpy(), 3)
+    path = identity_states(points, true, x.numpy(), 3)
     np.testing.assert_array_equal(path[:, :3], true[:, :3])
     steps = np.diff(path[:, 2:], axis=1)
     pushes = x[:, 3:] @ network.recurrent.cell.drive.weight.detach().T
@@ -184,14 +191,14 @@ def test_the_identity_only_adds_the_inputs():
     ("curve", "expected"), [([1, 1, 1], 1), ([0, 0.8, 1], 2), ([0.9, 0.1, 0.9], 3), ([1, 1, 0.5], np.inf)]
 )
 def test_states_needed(curve, expected):
-    assert needed(np.array(curve, dtype=float)) == expected
+    assert true_states_needed(np.array(curve, dtype=float)) == expected
 
 
 @pytest.fixture(scope="module")
 def learnt(folder):
     """The tiny task, learnt by dtriv."""
     config = tiny()
-    return study(trained(config, seed=0, folder=folder / "learnt"), config, seed=0)
+    return study_network(trained(config, seed=0, folder=folder / "learnt"), config, seed=0)
 
 
 def test_the_tiny_task_is_learnt(learnt):
@@ -199,11 +206,16 @@ def test_the_tiny_task_is_learnt(learnt):
     assert learnt.numbers["sequences"] == 1
 
 
-def test_numbers_are_those_of_the_library(learnt):
+def test_numbers_are_those_of_their_formulas(learnt):
     analysis, numbers = learnt.analysis, learnt.numbers
     assert numbers.keys() <= {quantity.key for quantity in QUANTITIES}
-    assert numbers["relative_error"] == kann.relative_error(analysis.koopman, analysis.states)
-    assert numbers["orthogonality"] == kann.orthogonality(analysis.koopman)
+    basis, matrix = analysis.koopman.basis, analysis.koopman.matrix
+    h = analysis.states.padded().astype(float)
+    missed = np.linalg.norm(h[:, :-1] @ basis @ matrix @ basis.T - h[:, 1:], axis=-1)
+    errors = missed**2 / np.linalg.norm(h[:, 1:], axis=-1) ** 2
+    assert numbers["relative_error"] == pytest.approx(errors.mean(), rel=1e-6)  # float32 states
+    gap = np.linalg.norm(matrix.T @ matrix - np.eye(11)) ** 2 / np.linalg.norm(matrix) ** 2
+    assert numbers["orthogonality"] == pytest.approx(gap)
     moduli = np.abs(analysis.koopman.eigenvalues)
     assert numbers["unit_eigenvalues"] == ((moduli > 0.95) & (moduli < 1.05)).sum()
     assert analysis.koopman.rank == 11
@@ -212,18 +224,33 @@ def test_numbers_are_those_of_the_library(learnt):
 
 
 def test_curves_end_with_the_network_itself(learnt):
-    truth = recalled(learnt.analysis, learnt.analysis.states.padded()).mean()
+    network, inputs, targets = learnt.analysis.network, learnt.analysis.inputs, learnt.analysis.targets
+    answers = network(torch.as_tensor(inputs)).argmax(dim=-1)
+    truth = (answers == targets)[:, -TASK.digits :].double().mean().item()
     assert {name: curve[-1] for name, curve in learnt.curves.items()} == dict.fromkeys(learnt.curves, truth)
+    # A state of zeros scores as the bias does, which is a wrong answer to all digits but one.
+    silent = digit_recall(learnt.analysis, np.zeros((len(inputs), TASK.length, 12)))
+    biased = int(network.readout.bias.argmax())
+    np.testing.assert_array_equal(silent, (targets[:, -TASK.digits :] == biased).double().mean(dim=0))
     assert all(len(curve) == TASK.length for curve in learnt.curves.values())
     assert {KANN, DRIVEN, RENN, RENN_IDENTITY} <= learnt.curves.keys()
     assert learnt.numbers["recall"] == learnt.curves[KANN][TASK.digits - 1]
 
 
 def test_strong_modes_span_what_the_network_can_say(learnt):
-    characters = spanned(learnt.analysis)
-    assert len(characters) == len(learnt.analysis.koopman.modes)
-    assert all(set(each) <= {0, 1, 2} and 0 in each for each in characters)
-    assert learnt.numbers["spanning"] == np.mean([len(each) > 1 for each in characters])
+    characters = characters_by_mode(learnt.analysis)
+    koopman, states, readout = learnt.analysis.koopman, learnt.analysis.states.values, learnt.analysis.network.readout
+    weight, bias = readout.weight.detach().numpy(), readout.bias.detach().numpy()
+    turns = np.exp(1j * np.deg2rad(np.arange(0, 360, 5)))
+    for mode, answers in zip(koopman.modes, characters, strict=True):
+        # The mode's part of a state is Re(z u): the strongest one in the data, turned and shrunk.
+        row = koopman.left[mode.indices[0]] @ koopman.basis.T
+        coefficient = len(mode.indices) * states @ koopman.basis @ koopman.right[:, mode.indices[0]]
+        z = np.abs(coefficient).max() * np.outer([0, 0.25, 0.5, 0.75, 1], turns)
+        scores = np.real(z[..., None] * row) @ weight.T + bias
+        assert set(answers) == set(scores.argmax(axis=-1).flat)
+    assert learnt.characters == characters
+    assert learnt.numbers["spanning"] == sum(answers != [0] for answers in characters) / len(characters)
 
 
 @pytest.mark.parametrize("arch", ARCHS)
@@ -275,7 +302,7 @@ def test_the_papers_setting_is_kept_apart(small, undrawn, tmp_path, monkeypatch)
 
 def test_the_paper_is_borne_out_at_full_size_after_a_fifth_of_the_training(tmp_path):
     config = replace(CONFIGS["dtriv"], training=Training(iterations=400, schedule="linear"))
-    numbers = study(trained(config, seed=0, folder=tmp_path), config, seed=0).numbers
+    numbers = study_network(trained(config, seed=0, folder=tmp_path), config, seed=0).numbers
     assert numbers["accuracy"] > 0.98
     assert numbers["relative_error"] < 0.03
     assert numbers["orthogonality"] < 0.0625

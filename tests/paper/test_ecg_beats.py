@@ -7,8 +7,7 @@ import pytest
 
 from kann.errors import KannError
 from kann.paper import data
-from kann.paper.ecg.beats import LARGEST, parse, read_beats, read_file
-from kann.paper.ecg.synthetic import SHAPES, draw_beats
+from kann.paper.ecg.beats import LARGEST_FILE, parse, read_beats, read_file
 from tests.paper.beat_files import COUNTS, WRITERS, some_beats, two_splits
 
 ROUNDING = 1e-6
@@ -169,7 +168,7 @@ def test_a_zip_with_paths_that_leave_its_folder(tmp_path, name):
 def test_a_zip_that_swells(tmp_path):
     path = tmp_path / "bomb.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("ECG5000_TEST.txt", b" " * (LARGEST + 1))
+        archive.writestr("ECG5000_TEST.txt", b" " * (LARGEST_FILE + 1))
     with pytest.raises(KannError, match="no file of ECG5000 is as large"):
         read_beats(path, counts=COUNTS)
 
@@ -187,26 +186,6 @@ def test_a_damaged_zip(folder, tmp_path):
     packed.write_bytes(packed.read_bytes()[:100] + b"\xff" * 400 + packed.read_bytes()[500:])
     with pytest.raises(KannError, match="is no whole zip"):
         read_beats(packed, counts=COUNTS)
-
-
-def test_made_up_beats_are_normalised_and_differ_by_kind(rng):
-    beats = draw_beats(rng, normal=40, anomalous=40)
-    np.testing.assert_allclose(beats.values.mean(axis=1), 0, atol=1e-12)
-    np.testing.assert_allclose(beats.values.std(axis=1, ddof=1), 1, rtol=1e-12)
-    assert set(beats.labels) == set(SHAPES)
-    assert len(beats.normal) == 40
-    middle = {kind: np.median(beats.values[beats.labels == kind], axis=0) for kind in SHAPES}
-    spread = np.abs(beats.normal - middle[1]).sum(axis=1).max()
-    for kind in set(SHAPES) - {1}:
-        assert np.abs(middle[kind] - middle[1]).sum() > spread
-    # The features that the paper calls salient.
-    assert middle[1][:20].argmin() == pytest.approx(3, abs=1)
-    assert 90 + middle[1][90:120].argmax() == pytest.approx(103, abs=2)
-
-
-def test_the_same_seed_gives_the_same_beats():
-    first, second = (draw_beats(np.random.default_rng(3), normal=3, anomalous=2).values for _ in range(2))
-    np.testing.assert_array_equal(first, second)
 
 
 real = pytest.mark.skipif(

@@ -1,6 +1,6 @@
+import functools
 import json
-import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -8,16 +8,32 @@ import pytest
 import torch
 
 import kann
-from kann import zoo
 from kann.errors import KannError
-from kann.paper.sentiment import comparisons, ngrams, operators, reproduce, surrogate, trained, words
+from kann.paper.sentiment import (
+    archive,
+    comparisons,
+    ngrams,
+    one_pass,
+    operators,
+    reading,
+    reproduce,
+    surrogate,
+    text_figures,
+    top_words,
+    trained,
+    word_sentiment,
+)
 from kann.paper.sentiment import corpus as corpus_module
 from kann.paper.sentiment import figures as figures_module
 from kann.paper.sentiment import task as task_module
-from kann.paper.sentiment.analysis import QUANTITIES, study
+from kann.paper.sentiment.analysis import study_network
 from kann.paper.sentiment.corpus import Reviews, load_corpus
-from kann.paper.sentiment.shipped import pretrained, ship
+from kann.paper.sentiment.highlighting import WORD_KINDS
+from kann.paper.sentiment.quantities import QUANTITIES
+from kann.paper.sentiment.shipped import ship
 from kann.paper.sentiment.task import CONFIGS, PRINTED, build, split
+from kann.zoo.sentiment_network import pretrained
+from kann.zoo.vocabulary import Vocabulary
 from tests.paper.reviews import BAD, GOOD, PLAIN, write_archive
 
 PER_FOLDER = 120
@@ -32,15 +48,16 @@ def tiny(arch="gru"):
 def small():
     """Everything as it is, but smaller."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus_module, "PER_FOLDER", PER_FOLDER)
+        patch.setattr(archive, "PER_FOLDER", PER_FOLDER)
         for module in (corpus_module, operators, ngrams):
             patch.setattr(module, "LONGEST", STEPS)
         patch.setattr(operators, "FITTED_REVIEWS", 60)
         patch.setattr(operators, "BATCH", 16)
-        patch.setattr(words, "RARE", 5)
-        patch.setattr(words, "OFTEN", 20)
+        patch.setattr(word_sentiment, "RARE", 5)
+        patch.setattr(top_words, "OFTEN", 20)
         patch.setattr(surrogate, "RANKS", (1, 4, 8, 16))
-        patch.setattr(figures_module, "LENGTHS", (10, 30))
+        patch.setattr(text_figures, "SHORTEST", 10)
+        patch.setattr(text_figures, "LONGEST", 30)
         patch.setitem(figures_module.STYLE, "figure.dpi", 50)
         for arch in CONFIGS:
             patch.setitem(task_module.CONFIGS, arch, tiny(arch))
@@ -64,7 +81,7 @@ def network(corpus, folder):
 
 @pytest.fixture(scope="module")
 def result(network, corpus):
-    return study(network, tiny(), corpus, seed=0)
+    return study_network(network, tiny(), corpus, seed=0)
 
 
 def test_the_papers_hyperparameters():
@@ -92,16 +109,6 @@ def test_an_unknown_architecture():
 def test_no_seeds(tmp_path):
     with pytest.raises(KannError, match="there are no seeds"):
         reproduce("gru", seeds=[], out=tmp_path)
-
-
-@pytest.mark.parametrize("arch", ["gru", "lstm", "rnn"])
-def test_padding_does_not_change_the_answer(arch, rng):
-    network = build(tiny(arch), words=30, seed=0).eval()
-    ids = torch.as_tensor(rng.integers(2, 30, size=(3, 9)))
-    lengths = torch.tensor([9, 4, 1])
-    longer = torch.nn.functional.pad(ids, (0, 5), value=7)
-    torch.testing.assert_close(network(longer, lengths), network(ids, lengths))
-    torch.testing.assert_close(network(ids[1:2, :4]), network(ids, lengths)[1:2])
 
 
 def test_starting_weights_are_as_configured():
@@ -133,22 +140,22 @@ def test_other_settings_are_not_taken_for_the_same(corpus, network, folder):
         trained(replace(tiny(), rate=2e-2), corpus, seed=0, folder=folder / "gru")
 
 
-def test_word_feelings_by_hand():
+def test_word_sentiment_by_hand():
     reviews = Reviews(words=np.array([2, 2, 3, 4, 3, 2]), lengths=np.array([2, 2, 2]), positive=np.array([1, 0, 1]))
-    found = words.count_feelings(reviews, words=6)
+    found = word_sentiment.count_word_sentiment(reviews, words=6)
     assert found.seen.tolist() == [0, 0, 2, 2, 1, 0]
     # two positive reviews, both with word 2; one negative without it
     assert found.log_odds[2] == pytest.approx(np.log((3 / 4) / (1 / 3)))
     assert found.log_odds[0] == found.log_odds[1] == 0
-    shares = found.classify(reviews)
-    assert shares[0] == pytest.approx(found.log_odds[2])
-    assert shares[2] == pytest.approx(found.log_odds[3] + found.log_odds[2])
+    log_odds = found.classify(reviews)
+    assert log_odds[0] == pytest.approx(found.log_odds[2])
+    assert log_odds[2] == pytest.approx(found.log_odds[3] + found.log_odds[2])
 
 
 def test_telling_words_are_found(result, corpus):
     positive, negative = (
         {corpus.vocabulary.words[i] for i in np.flatnonzero(kind)}
-        for kind in (result.feelings.positive, result.feelings.negative)
+        for kind in (result.sentiment.positive, result.sentiment.negative)
     )
     assert len(positive & set(GOOD)) >= 4
     assert len(negative & set(BAD)) >= 4
@@ -156,15 +163,15 @@ def test_telling_words_are_found(result, corpus):
     assert not negative & set(GOOD + PLAIN)
 
 
-def test_shares_are_those_of_the_library_and_sum_to_the_logit(result):
+def test_contributions_are_those_of_the_library_and_sum_to_the_logit(result):
     op = result.operators
-    h = op.real.values.astype(np.float64)
+    h = op.word_states.values.astype(np.float64)
     expected = kann.contributions(op.unpadded, h, op.readout.weight, op.readout.bias)
     np.testing.assert_allclose(
-        h @ words.share_vectors(op.unpadded, op.readout.weight), expected.modes[..., 0], atol=1e-9
+        h @ operators.contribution_vectors(op.unpadded, op.readout), expected.modes[..., 0], atol=1e-9
     )
     with torch.no_grad():
-        logits = result.network.readout(torch.as_tensor(op.real.values)).numpy()
+        logits = result.network.readout(torch.as_tensor(op.word_states.values)).numpy()
     np.testing.assert_allclose(expected.total, logits, atol=1e-4)
     assert result.numbers["contribution_gap"] < 1e-4
 
@@ -175,31 +182,33 @@ def every_state(result, corpus):
 
 
 def test_one_pass_gives_what_the_library_gives_for_all_states_at_once(result, corpus):
-    states, whole, op = every_state(result, corpus), result.whole, result.operators
-    for name in ("padded", "unpadded", "driven"):
-        expected = kann.relative_error(getattr(op, name), states)
-        assert whole.errors[name] == pytest.approx(expected, rel=1e-4)  # float32 against float64
-    np.testing.assert_allclose(whole.last, operators.ends(states), atol=1e-6)
-    np.testing.assert_allclose(whole.logits, op.readout(whole.last)[:, 0], atol=1e-5)
+    states, found, op = every_state(result, corpus), result.statistics, result.operators
+    for name, koopman in op.by_name.items():
+        expected = kann.relative_error(koopman, states)
+        assert found.errors[name] == pytest.approx(expected, rel=1e-4)  # float32 against float64
+    np.testing.assert_allclose(found.last, operators.last_of_each(states), atol=1e-6)
+    np.testing.assert_allclose(found.logits, op.readout(found.last)[:, 0], atol=1e-5)
     assert result.numbers["agreement"] == pytest.approx(kann.agreement(op.padded, states, op.readout))
     assert result.numbers["agreement_unpadded"] == pytest.approx(kann.agreement(op.unpadded, states, op.readout))
     assert result.confusion.sum() == len(corpus.test)
 
 
 def test_batches_of_the_pass_do_not_matter(result, corpus, monkeypatch):
-    op, modes = result.operators, list(result.whole.modes)
-    lens = words.look_at(op, result.groups, result.feelings, modes, result.network.embedding.weight)
-    monkeypatch.setattr(words, "by_length", lambda lengths: corpus_module.by_length(lengths, tokens=100))
-    again = words.whole(result.network, corpus.test, lens, result.feelings, modes)
-    np.testing.assert_allclose(again.moved, result.whole.moved, atol=1e-5)
-    for kind in words.WORD_KINDS:
-        assert again.marks[kind].of.tolist() == result.whole.marks[kind].of.tolist()
+    op, first = result.operators, result.statistics
+    embedding = result.network.embedding.weight
+    matrices = one_pass.prepare_matrices(op, result.groups, result.sentiment, first.modes, embedding)
+    small_batches = functools.partial(corpus_module.batches_by_length, tokens=100)
+    monkeypatch.setattr(reading, "batches_by_length", small_batches)
+    again = one_pass.pass_over(result.network, corpus.test, matrices, result.sentiment)
+    np.testing.assert_allclose(again.mean_change, first.mean_change, atol=1e-5)
+    for kind in WORD_KINDS:
+        assert again.marked[kind].total.tolist() == first.marked[kind].total.tolist()
         # a word whose magnitude is half of the largest to the last digit may fall on either side
-        assert np.abs(again.marks[kind].marked - result.whole.marks[kind].marked).sum() <= 2
+        assert np.abs(again.marked[kind].marked - first.marked[kind].marked).sum() <= 2
 
 
 def test_highlighted_and_moving_words_by_brute_force(result, corpus):
-    op, whole = result.operators, result.whole
+    op, found = result.operators, result.statistics
     column = op.padded.modes[result.groups["padded"].positive[0]].indices[0]
     changes = {}
     for i in range(len(corpus.test)):
@@ -208,24 +217,24 @@ def test_highlighted_and_moving_words_by_brute_force(result, corpus):
             h = result.network.states(torch.from_numpy(ids)[None])[0].numpy()
         size = kann.magnitude(op.padded, h)[:, column]
         size = (size - size.min()) / (size.max() - size.min())
-        liked = result.feelings.positive[ids]
-        assert whole.marks["positive"].of[i] == liked.sum()
+        liked = result.sentiment.positive[ids]
+        assert found.marked["positive"].total[i] == liked.sum()
         near = np.abs(size - 0.5) < 1e-4
-        assert abs(whole.marks["positive"].marked[i] - (liked & (size >= 0.5)).sum()) <= near.sum()
-        share = h @ words.share_vectors(op.unpadded, op.readout.weight)[:, whole.modes[0]]
-        for word, change in zip(ids, np.diff(share, prepend=0.0), strict=True):
+        assert abs(found.marked["positive"].marked[i] - (liked & (size >= 0.5)).sum()) <= near.sum()
+        contribution = kann.contributions(op.unpadded, h, op.readout.weight).modes[:, found.modes[0], 0]
+        for word, change in zip(ids, np.diff(contribution, prepend=0.0), strict=True):
             changes.setdefault(int(word), []).append(change)
     for word, seen in changes.items():
-        assert whole.counts[word] == len(seen)
-        assert whole.moved[word, 0] == pytest.approx(np.mean(seen), abs=1e-5)
+        assert found.counts[word] == len(seen)
+        assert found.mean_change[word, 0] == pytest.approx(np.mean(seen), abs=1e-5)
 
 
-def test_movers_are_sorted_and_known(result):
-    for moved in result.movers:
-        up, down = ([change for _, change in side] for side in (moved.up, moved.down))
+def test_top_words_are_sorted_and_known(result):
+    for top in result.top_words:
+        up, down = ([change for _, change in side] for side in (top.up, top.down))
         assert up == sorted(up, reverse=True)
         assert down == sorted(down)
-        assert not {"<pad>", "<unk>"} & {word for word, _ in moved.up + moved.down}
+        assert not {"<pad>", "<unk>"} & {word for word, _ in top.up + top.down}
 
 
 @pytest.mark.parametrize("basis", ["svd", "pca"])
@@ -235,31 +244,31 @@ def test_the_filter_is_the_simulated_linear_system(result, corpus, basis, rank):
     koopman = kann.fit(op.moments, driven=True, rank=rank, basis=basis)
     embedding = result.network.embedding.weight.detach().double().numpy()
     some = corpus.test.take(np.arange(0, len(corpus.test), 9))
-    ours = surrogate.simulated(koopman, embedding, op.readout, some)
+    ours = surrogate.simulate_logits(koopman, embedding, op.readout, some)
     for i in range(len(some)):
-        path = koopman.simulate(embedding[some[i]][None])[0]
-        assert ours[i] == pytest.approx(op.readout(path[-1:])[0, 0], abs=1e-4)  # the table is float32
+        states = koopman.simulate(embedding[some[i]][None])[0]
+        assert ours[i] == pytest.approx(op.readout(states[-1:])[0, 0], abs=1e-4)  # the table is float32
 
 
 def test_the_filter_needs_a_driven_operator(result):
     with pytest.raises(KannError, match="reads no words; fit it with driven=True"):
-        surrogate.filters(result.operators.padded, result.operators.readout, 3)
+        surrogate.impulse_response(result.operators.padded, result.operators.readout, 3)
 
 
 def test_all_modes_together_decide_as_the_network(result):
-    deciding = result.deciding
-    assert sorted(deciding.order.tolist()) == list(range(len(result.operators.unpadded.modes)))
-    assert (np.abs(deciding.correlation) <= 1 + 1e-9).all()
-    if len(deciding.order) == len(deciding.together):
+    decisions = result.decisions
+    assert sorted(decisions.order.tolist()) == list(range(len(result.operators.unpadded.modes)))
+    assert (np.abs(decisions.correlation) <= 1 + 1e-9).all()
+    if len(decisions.order) == len(decisions.together):
         # what lies outside the basis is one direction of twelve, the one of least energy
-        assert deciding.together[-1] > 0.98
-    assert deciding.together[0] == deciding.alone[0]
+        assert decisions.together[-1] > 0.98
+    assert decisions.together[0] == decisions.alone[0]
 
 
 def test_groups_split_the_leading_modes(result):
     op, groups = result.operators, result.groups["padded"]
     assert sorted(groups.negative + groups.positive) == list(range(4))
-    last = operators.ends(op.real)
+    last = operators.last_of_each(op.word_states)
     low, high = (
         op.readout(kann.reconstruct(op.padded, last, list(group)))[:, 0] for group in (groups.negative, groups.positive)
     )
@@ -280,34 +289,34 @@ def test_phrases_are_found_and_amplified():
     assert [places.tolist() for places in ends] == [[3], [2]]
 
 
-def test_answers_to_phrases_are_relative_to_other_words(result):
+def test_responses_to_phrases_are_relative_to_other_words(result):
     phrases = result.phrases
-    assert phrases.answers.shape == (len(phrases.order), 3)
-    assert np.isfinite(phrases.answers).all()
+    assert phrases.responses.shape == (len(phrases.order), 3)
+    assert np.isfinite(phrases.responses).all()
     assert set(phrases.groups) <= {1, 2, 3}
     assert (np.diff(phrases.importance[phrases.order]) <= 0).all()
 
 
 def test_eigenvalues_correspond_to_themselves(rng):
     values = rng.normal(size=9) + 1j * rng.normal(size=9)
-    assert comparisons.distance(values, rng.permutation(values)) == 0
-    assert comparisons.distance(values, values + 0.25, count=1) <= 0.25
+    assert comparisons.eigenvalue_distance(values, rng.permutation(values)) == 0
+    assert comparisons.eigenvalue_distance(values, values + 0.25, count=1) <= 0.25
 
 
 def test_shuffled_reviews_end_where_their_states_end(result, corpus):
-    for path in result.paths:
-        (ids,) = corpus.vocabulary.encode([path.text])
-        assert path.network.shape == (5, 2)
+    for trajectory in result.trajectories:
+        (ids,) = corpus.vocabulary.encode([trajectory.text])
+        assert trajectory.network.shape == (5, 2)
         with torch.no_grad():
-            assert path.logit == pytest.approx(float(result.network(torch.from_numpy(ids)[None])), abs=1e-5)
+            assert trajectory.logit == pytest.approx(float(result.network(torch.from_numpy(ids)[None])), abs=1e-5)
 
 
 def test_what_padding_does_is_told_apart(result):
     n = result.numbers
     real, padding = n["relative_error_real"], n["relative_error_padding"]
     lengths = result.operators.lengths
-    words_share = (lengths - 1).sum() / (len(lengths) * (STEPS - 1))  # nothing predicts the first state
-    assert n["relative_error"] == pytest.approx(words_share * real + (1 - words_share) * padding)
+    word_fraction = (lengths - 1).sum() / (len(lengths) * (STEPS - 1))  # nothing predicts the first state
+    assert n["relative_error"] == pytest.approx(word_fraction * real + (1 - word_fraction) * padding)
     assert n["padding"] == pytest.approx(1 - lengths.sum() / (len(lengths) * STEPS))
     assert n.keys() <= {quantity.key for quantity in QUANTITIES}
 
@@ -339,7 +348,7 @@ def test_the_papers_setting_is_kept_apart(small, corpus, tmp_path, monkeypatch):
 
     monkeypatch.setattr(sentiment, "load_corpus", lambda: corpus)
     monkeypatch.setitem(task_module.PRINTED, "lstm", replace(tiny("lstm"), epochs=1, forget_bias=0.0))
-    monkeypatch.setattr(figures_module, "draw_figures", lambda studies, corpus, *, folder: ())
+    monkeypatch.setattr(sentiment, "draw_figures", lambda studies, corpus, *, folder: ())
     found = reproduce("lstm", out=tmp_path, seeds=[3], printed=True)
     assert found.files[0] == tmp_path / "lstm-as-printed" / "results.json"
     assert found.notes == ()
@@ -369,7 +378,7 @@ def test_what_was_shipped_is_read_again(shipped, result, corpus):
 
 
 def test_a_vocabulary_that_does_not_fit(shipped, result):
-    other = corpus_module.Vocabulary.train(["one two three"], size=4)
+    other = Vocabulary.train(["one two three"], size=4)
     with pytest.raises(KannError, match="the vocabulary has 4 words and the network knows"):
         ship(result.network, other, result.operators.unpadded, modes=[], provenance={}, folder=shipped / "other")
     assert not (shipped / "other").exists()
@@ -388,39 +397,3 @@ def test_files_that_are_missing_or_broken(shipped, rng):
     (shipped / "koopman.npz").unlink()
     with pytest.raises(KannError, match=r"lacks koopman.npz"):
         pretrained(shipped)
-
-
-def test_the_model_that_comes_with_kann():
-    place = zoo.folder("sentiment")
-    assert sum(path.stat().st_size for path in place.iterdir()) < 8e6
-    about = zoo.provenance("sentiment")
-    assert about["accuracy"]["test"] >= 0.87
-    assert about["accuracy"]["test_single_precision"] - about["accuracy"]["test"] < 0.01
-    assert about["config"] == asdict(PRINTED["gru"])
-    found = zoo.load("sentiment")
-    assert len(found.vocabulary) == found.network.words == about["words"]
-    assert found.koopman.dim == 256
-
-
-@pytest.mark.skipif("KANN_DATA_DIR" not in os.environ, reason="KANN_DATA_DIR is not set: no real reviews here")
-def test_the_model_judges_real_reviews(tmp_path, monkeypatch):
-    from kann.paper.data import locate
-
-    # The paths of the archive are read, and a few reviews of each folder, not all of them.
-    kept = {folder: [] for folder in corpus_module.FOLDERS}
-    import tarfile
-
-    with open(locate("imdb"), "rb") as file, tarfile.open(fileobj=file, mode="r|*") as archive:
-        for folder, _, text in corpus_module._reviews(archive):
-            kept[folder].append(text)
-            if len(kept["test", "neg"]) >= 60 and len(kept["test", "pos"]) >= 60:
-                break
-    model = zoo.load("sentiment")
-    right = total = 0
-    for feeling, side in (("neg", False), ("pos", True)):
-        for text in kept["test", feeling][:60]:
-            (ids,) = model.vocabulary.encode([text])
-            with torch.no_grad():
-                right += (float(model.network(torch.from_numpy(ids[:1000])[None])) > 0) == side
-            total += 1
-    assert right / total > 0.8  # 89 % over all; of 120 less than 80 % would be three deviations off

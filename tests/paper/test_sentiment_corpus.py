@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kann.errors import KannError
+from kann.paper.sentiment import archive as archive_module
 from kann.paper.sentiment import corpus as corpus_module
-from kann.paper.sentiment.corpus import Reviews, batches_of, by_length, load_corpus, read_archive
-from kann.paper.sentiment.vocabulary import PAD, UNKNOWN, Vocabulary
+from kann.paper.sentiment.archive import read_archive
+from kann.paper.sentiment.corpus import Reviews, batches_by_length, load_corpus, training_batches
 from tests.paper.reviews import add, texts, write_archive
 
 SMALL = 12
@@ -17,7 +18,7 @@ SMALL = 12
 
 @pytest.fixture
 def few(monkeypatch):
-    monkeypatch.setattr(corpus_module, "PER_FOLDER", SMALL)
+    monkeypatch.setattr(archive_module, "PER_FOLDER", SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_bytes_that_are_no_text_are_named(tmp_path):
 
 
 def test_a_member_too_large_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus_module, "LARGEST", 300)
+    monkeypatch.setattr(archive_module, "MAX_REVIEW_BYTES", 300)
     path = write_archive(
         tmp_path / "a.tar.gz", SMALL, extra=lambda archive: add(archive, "aclImdb/test/pos/77_9.txt", b"x" * 301)
     )
@@ -144,23 +145,23 @@ LENGTHS = st.lists(st.integers(1, 60), min_size=1, max_size=80).map(np.array)
 
 @given(LENGTHS, st.integers(1, 9), st.integers(0, 5))
 def test_an_epoch_holds_every_review_once(lengths, size, seed):
-    batches = batches_of(lengths, size=size, rng=np.random.default_rng(seed), pool=3)
+    batches = training_batches(lengths, size=size, rng=np.random.default_rng(seed), pool=3)
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
     assert max(map(len, batches)) <= size
     assert len(batches) == -(-len(lengths) // size)  # as many as `Config.training` counts on
-    again = batches_of(lengths, size=size, rng=np.random.default_rng(seed), pool=3)
+    again = training_batches(lengths, size=size, rng=np.random.default_rng(seed), pool=3)
     assert all(np.array_equal(a, b) for a, b in zip(batches, again, strict=True))
 
 
 def test_batches_hold_reviews_of_similar_length(rng):
     lengths = rng.integers(1, 1000, size=2000)
-    padded = sum(len(batch) * lengths[batch].max() for batch in batches_of(lengths, size=50, rng=rng))
+    padded = sum(len(batch) * lengths[batch].max() for batch in training_batches(lengths, size=50, rng=rng))
     assert padded < 1.1 * lengths.sum()  # in random batches it is nearly twice the sum
 
 
 @given(LENGTHS, st.integers(1, 200))
 def test_batches_by_length_stay_within_their_bound(lengths, tokens):
-    batches = by_length(lengths, tokens=tokens)
+    batches = batches_by_length(lengths, tokens=tokens)
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
     assert all(len(batch) == 1 or len(batch) * lengths[batch].max() <= tokens for batch in batches)
 
@@ -172,48 +173,3 @@ def test_batches_are_padded_with_zeros():
     assert lengths.tolist() == [3, 2]
     assert reviews.batch(np.array([0]), length=4)[0].tolist() == [[5, 6, 0, 0]]
     assert reviews.take(np.array([1])).words.tolist() == [7, 8, 9]
-
-
-@pytest.fixture(scope="module")
-def vocabulary():
-    return Vocabulary.train(["It's good. It's<br />bad!", "don't, DON'T good", "<pad> <unk>"], size=50)
-
-
-def test_words_are_split_as_people_would(vocabulary):
-    numbers, spans = vocabulary.locate("Don't say <br/>it's GOOD, (naïve)")
-    text = "Don't say <br/>it's GOOD, (naïve)"
-    assert [text[start:stop] for start, stop in spans] == ["Don't", "say", "it's", "GOOD", ",", "(", "naïve", ")"]
-    words = [vocabulary.words[i] for i in numbers]
-    assert words == ["don't", UNKNOWN, "it's", "good", ",", UNKNOWN, UNKNOWN, UNKNOWN]
-
-
-def test_padding_cannot_be_typed(vocabulary):
-    assert vocabulary.words[:2] == (PAD, UNKNOWN)
-    assert 0 not in vocabulary.encode(["<pad> <PAD> <unk> pad"])[0]
-
-
-@given(st.text(max_size=40))
-def test_any_text_can_be_numbered(text):
-    small = Vocabulary.train(["a b c"], size=5)
-    numbers, spans = small.locate(text)
-    assert len(numbers) == len(spans)
-    assert all(0 <= start < stop <= len(text) for start, stop in spans)
-    assert numbers.tolist() == small.encode([text])[0].tolist()
-
-
-def test_a_vocabulary_survives_as_json(vocabulary):
-    again = Vocabulary.from_json(vocabulary.to_json())
-    assert again.words == vocabulary.words
-    assert again.encode(["It's bad"])[0].tolist() == vocabulary.encode(["It's bad"])[0].tolist()
-
-
-@pytest.mark.parametrize(("text", "message"), [("{", "cannot be read as a vocabulary"), (None, "does not begin with")])
-def test_what_is_no_vocabulary(vocabulary, text, message):
-    foreign = vocabulary.to_json().replace('"<pad>"', '"<none>"') if text is None else text
-    with pytest.raises(KannError, match=message):
-        Vocabulary.from_json(foreign)
-
-
-def test_a_word_that_is_not_known(vocabulary):
-    with pytest.raises(KannError, match="'zebra' is not in the vocabulary of"):
-        vocabulary.number("zebra")

@@ -116,14 +116,14 @@ def _words_that_push(contribution: Float[Array, " n"], states: kann.States, toke
 def explain_copy_task(path: Path, *, folder: Path) -> WrittenReport:
     """Train a network on the copy task, and explain it."""
     from kann.paper.copy import trained
-    from kann.paper.copy.analysis import study
+    from kann.paper.copy.analysis import study_network
     from kann.paper.copy.task import CONFIGS
     from kann.paper.training import repeatable
 
     config = CONFIGS["dtriv"]
     with repeatable():
         network = trained(config, seed=SEED, folder=folder)
-        found = study(network, config, seed=SEED)
+        found = study_network(network, config, seed=SEED)
     analysis, numbers = found.analysis, found.numbers
     characters = ["-", *map(str, range(1, config.task.letters + 1)), ":"]
     kann.report(

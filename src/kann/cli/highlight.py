@@ -19,7 +19,7 @@ from kann.reporting.visible import visible
 from kann.typing import Array, Float
 
 if TYPE_CHECKING:
-    from kann.paper.sentiment.shipped import Pretrained
+    from kann.zoo.sentiment_network import Pretrained
 
 MODES_SHOWN = 2
 """How many modes are shown if the user asks for none, the most important first."""

@@ -11,14 +11,18 @@ Config = TypeVar("Config")
 
 
 def choose(arch: str, known: Mapping[str, Config]) -> Config:
-    """The configuration of an architecture."""
+    """The configuration of an architecture, or an error that lists those that are known.
+
+    >>> choose("gru", {"gru": 48, "lstm": 64})
+    48
+    """
     if arch not in known:
         raise KannError(f"architecture {arch!r} is unknown; pass one of {', '.join(known)}")
     return known[arch]
 
 
 def differences(config: Any, other: Any) -> tuple[str, ...]:
-    """Settings in which a configuration differs from another, as text."""
+    """Each setting in which a configuration differs from another of the same kind, as text."""
     theirs = dict(_settings(other))
     return tuple(
         f"{name.replace('_', ' ')} {_text(value)} (not {_text(theirs[name])})"
@@ -28,7 +32,7 @@ def differences(config: Any, other: Any) -> tuple[str, ...]:
 
 
 def _settings(config: Any) -> Iterator[tuple[str, Any]]:
-    """Names and values, those of configurations within included."""
+    """Names and values of all settings; a configuration inside another is replaced by its settings."""
     for entry in fields(config):
         value = getattr(config, entry.name)
         if is_dataclass(value):
@@ -38,15 +42,20 @@ def _settings(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """A setting as text, a number without trailing zeros."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
 
 
 def as_json(config: Any) -> dict[str, Any]:
     """A configuration as JSON, which has no infinity: it is written as null."""
-    return _finite(asdict(config))
+    return _infinity_to_none(asdict(config))
 
 
-def _finite(value: Any) -> Any:
+def _infinity_to_none(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _finite(entry) for name, entry in value.items()}
-    return None if isinstance(value, float) and math.isinf(value) else value
+        return {name: _infinity_to_none(entry) for name, entry in value.items()}
+    if isinstance(value, float) and math.isinf(value):
+        return None
+    return value

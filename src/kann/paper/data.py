@@ -1,6 +1,6 @@
-"""Where the paper's data sets are: found on this machine, or downloaded whole and checked.
+"""Find the paper's data sets on this machine, or download them whole and check them.
 
-Looked for below ``KANN_DATA_DIR``, if that is set, and then in the user's cache folder, where downloads go.
+They are looked for in ``KANN_DATA_DIR``, if that is set, and then in the user's cache folder, where downloads go.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ from kann.errors import KannError
 VARIABLE = "KANN_DATA_DIR"
 """Environment variable: a folder in which data sets are looked for first."""
 
-TIMEOUT = 60
+DOWNLOAD_TIMEOUT = 60
 """Seconds without an answer after which a download has failed."""
 
 
 def _no_check(path: Path) -> None:
-    """A checksum says it all."""
+    """Accept any download: one that has a checksum needs no further check."""
 
 
 def _check_beats(path: Path) -> None:
-    """The archive's maintainers publish no checksum: what is in it is looked at instead."""
+    """Read the beats: there is no published checksum, so what the archive holds is checked instead."""
     from kann.paper.ecg.beats import read_beats
 
     read_beats(path)
@@ -35,7 +35,7 @@ def _check_beats(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSet:
-    """Something to download, and what it looks like once it is there."""
+    """A data set: where it is downloaded from, and which files it consists of."""
 
     name: str
     about: str
@@ -77,7 +77,7 @@ DATA_SETS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """A data set, and where it is."""
+    """A data set, and where it is on this machine."""
 
     name: str
     about: str
@@ -89,7 +89,7 @@ class Status:
 
 
 def status() -> list[Status]:
-    """Every data set that the experiments use."""
+    """Every data set that the experiments use, and where it is on this machine."""
     return [
         Status(name=each.name, about=each.about, source=each.source, size=each.size, path=find(name))
         for name, each in DATA_SETS.items()
@@ -104,8 +104,8 @@ def cache_folder() -> Path:
 def find(name: str) -> Path | None:
     """The archive or the folder of a data set, or None if it is not on this machine."""
     data = _known(name)
-    for root in _roots():
-        for folder in (root / name, root):
+    for parent in _folders():
+        for folder in (parent / name, parent):
             if data.unpacked and all(any(folder.glob(pattern)) for pattern in data.unpacked):
                 return folder
             if (folder / data.archive).is_file():
@@ -136,6 +136,7 @@ def fetch(name: str) -> Path:
 
 
 def _download(data: DataSet, target: Path) -> None:
+    """Download a data set to ``target`` and check it."""
     pooch = _pooch()
     try:
         with _quiet(pooch.get_logger()):
@@ -144,7 +145,7 @@ def _download(data: DataSet, target: Path) -> None:
                 known_hash=data.sha256 and f"sha256:{data.sha256}",
                 fname=target.name,
                 path=target.parent,
-                downloader=pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=TIMEOUT),
+                downloader=pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=DOWNLOAD_TIMEOUT),
             )
         data.check(target)
     except (OSError, ValueError) as error:
@@ -154,9 +155,12 @@ def _download(data: DataSet, target: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, in a line. Of a connection that failed, requests tells the whole story: take its last part."""
-    cause = getattr(error.args[0], "reason", None) if error.args else None
-    text = str(error) if cause is None else str(cause).rpartition("): ")[2]
+    """What went wrong, in one line."""
+    text = str(error)
+    cause = getattr(next(iter(error.args), None), "reason", None)
+    if cause is not None:
+        # A connection failed: requests names the pool, the address and the number of tries before the reason itself.
+        text = str(cause).rpartition("): ")[2]
     return " ".join(text.split()).rstrip(".")
 
 
@@ -166,26 +170,36 @@ def obtain(name: str) -> Path:
 
 
 def _known(name: str) -> DataSet:
+    """The data set of this name, or an error that lists those that there are."""
     if name not in DATA_SETS:
         raise KannError(f"data set {name!r} is unknown; pass one of {', '.join(DATA_SETS)}")
     return DATA_SETS[name]
 
 
-def _roots() -> Iterator[Path]:
-    """Where to look, in this order."""
-    if os.environ.get(VARIABLE):
-        yield Path(os.environ[VARIABLE]).expanduser()
+def _users_folder() -> Path | None:
+    """The folder that the environment variable names, if it is set."""
+    folder = os.environ.get(VARIABLE)
+    if not folder:
+        return None
+    return Path(folder).expanduser()
+
+
+def _folders() -> Iterator[Path]:
+    """Where to look for data sets, in this order."""
+    folder = _users_folder()
+    if folder is not None:
+        yield folder
     yield cache_folder()
 
 
 def _remedy(data: DataSet) -> str:
     """What to do if the data set is not there."""
-    own = os.environ.get(VARIABLE)
-    elsewhere = Path(own).expanduser() if own else Path("FOLDER")
-    hint = "" if own else f" and set {VARIABLE}=FOLDER"
+    folder, setting = _users_folder(), ""
+    if folder is None:
+        folder, setting = Path("FOLDER"), f" and set {VARIABLE}=FOLDER"
     return (
         f"run 'kann data fetch {data.name}', or download {data.source} yourself and put it at "
-        f"{elsewhere / data.name / data.archive}{hint}"
+        f"{folder / data.name / data.archive}{setting}"
     )
 
 
@@ -201,6 +215,7 @@ def _quiet(logger: logging.Logger) -> Iterator[None]:
 
 
 def _pooch() -> Any:
+    """The module pooch, or an error that names the extra to install."""
     try:
         import pooch
     except ImportError as error:

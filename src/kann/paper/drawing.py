@@ -1,4 +1,4 @@
-"""What the figures of all experiments have in common."""
+"""Sizes and files of the experiments' figures."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,13 +10,17 @@ from kann.data.files import replacing
 WIDE, COLUMN = 7.0, 3.5
 """Widths in inches of a page and of a column."""
 
+METADATA = {"png": {}, "svg": {"Date": None}}
+"""What is written into each kind of file. SVG would hold the time of day: the same figures must give the same files."""
+
 
 def save_figures(figures: Mapping[str, Figure], folder: Path) -> tuple[Path, ...]:
     """Write each figure as PNG and as SVG; the same figures give the same files."""
     files = []
     for name, figure in figures.items():
-        for kind in ("png", "svg"):
-            with replacing(folder / f"{name}.{kind}") as temporary:
-                figure.savefig(temporary, format=kind, metadata={"Date": None} if kind == "svg" else None)
-            files.append(folder / f"{name}.{kind}")
+        for kind, metadata in METADATA.items():
+            path = folder / f"{name}.{kind}"
+            with replacing(path) as temporary:
+                figure.savefig(temporary, format=kind, metadata=metadata)
+            files.append(path)
     return tuple(files)

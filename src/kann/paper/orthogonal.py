@@ -37,11 +37,11 @@ class OrthogonalRNN(nn.Module):
         """All states and the last ones."""
         turn = self.cell.turn.weight.T  # once for all steps: it is a matrix exponential
         h = x.new_zeros(len(x), len(turn))
-        path = []
-        for drive in self.cell.drive(x).unbind(dim=1):
+        states = []
+        for drive in self.cell.drive(x).unbind(dim=1):  # (s, d) for each step
             h = modrelu(torch.addmm(drive, h, turn), self.cell.threshold)
-            path.append(h)
-        return torch.stack(path, dim=1), h[None]
+            states.append(h)
+        return torch.stack(states, dim=1), h[None]
 
 
 def modrelu(z: Float[Tensor, "n d"], threshold: Float[Tensor, " d"]) -> Float[Tensor, "n d"]:

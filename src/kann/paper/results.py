@@ -1,4 +1,4 @@
-"""What an experiment measured, beside what the paper printed."""
+"""What an experiment measured, compared with what the paper printed, as a table and as JSON."""
 
 import json
 import math
@@ -35,7 +35,9 @@ class Printed:
 
     def holds_for(self, value: float) -> bool:
         """Whether a measured value is on the right side."""
-        return value <= self.paper if self.holds == "at most" else value >= self.paper
+        if self.holds == "at most":
+            return value <= self.paper
+        return value >= self.paper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +52,11 @@ class Quantity:
     """How its values are written."""
 
     def text(self, value: float) -> str:
-        """A value as it stands in the table."""
+        """A value as it stands in the table; "–" is one that could not be measured."""
+        if value == math.inf:
+            return "∞"
         if not math.isfinite(value):
-            return "∞" if value > 0 else "–"
+            return "–"
         if self.format == "percent":
             return f"{100 * value:.1f} %"
         return f"{value:.4g}"
@@ -76,34 +80,56 @@ class Row:
     @property
     def holds(self) -> bool | None:
         """Whether the mean bears out the paper; None where the paper printed nothing."""
-        return None if self.printed is None else self.printed.holds_for(self.mean)
+        if self.printed is None:
+            return None
+        return self.printed.holds_for(self.mean)
 
     @property
     def held(self) -> int | None:
-        """In how many seeds the paper is borne out."""
-        return None if self.printed is None else sum(map(self.printed.holds_for, self.values))
+        """In how many seeds the paper is borne out; None where the paper printed nothing."""
+        if self.printed is None:
+            return None
+        return sum(map(self.printed.holds_for, self.values))
 
     def cells(self) -> tuple[str, str, str, str, str]:
         """The line as text: what, paper, ours, from – to, and whether it holds."""
-        show = self.quantity.text
-        low, high = show(min(self.values)), show(max(self.values))
-        verdict = ""
-        if self.printed is not None:
-            verdict = f"{'holds' if self.holds else 'misses'} ({self.held} of {len(self.values)})"
-        return self.quantity.what, self._paper(), show(self.mean), low if low == high else f"{low} – {high}", verdict
+        text = self.quantity.text
+        return self.quantity.what, self._paper_text(), text(self.mean), self._range_text(), self._verdict()
 
-    def _paper(self) -> str:
+    def _paper_text(self) -> str:
+        """What stands in the paper, "–" for nothing."""
         if self.printed is None:
             return "–"
         return self.printed.said or self.quantity.text(self.printed.paper)
 
+    def _range_text(self) -> str:
+        """The smallest and the largest value; one of them if they are written alike."""
+        low, high = self.quantity.text(min(self.values)), self.quantity.text(max(self.values))
+        if low == high:
+            return low
+        return f"{low} – {high}"
+
+    def _verdict(self) -> str:
+        """Whether the paper is borne out, and by how many seeds."""
+        if self.printed is None:
+            return ""
+        word = "misses"
+        if self.holds:
+            word = "holds"
+        return f"{word} ({self.held} of {len(self.values)})"
+
     def as_json(self) -> dict[str, Any]:
         """The line as JSON."""
-        deviation = float(np.std(self.values)) if np.isfinite(self.values).all() else math.nan
+        deviation = math.nan  # where a value is infinite: numpy would warn
+        if np.isfinite(self.values).all():
+            deviation = float(np.std(self.values))
+        paper, said = None, None
+        if self.printed is not None:
+            paper, said = self.printed.paper, self._paper_text()
         return {
             "what": self.quantity.what,
-            "paper": None if self.printed is None else self.printed.paper,
-            "said": None if self.printed is None else self._paper(),
+            "paper": paper,
+            "said": said,
             "mean": self.mean,
             "deviation": deviation,
             "values": list(self.values),
@@ -180,15 +206,15 @@ def common_json(
 def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
     """Write results whole or not at all. JSON has no infinity: it is written as the string ``"inf"``."""
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(_plain(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(_as_json_types(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def _plain(value: Any) -> Any:
-    """Only what JSON knows."""
+def _as_json_types(value: Any) -> Any:
+    """The same value in types that JSON knows: no arrays, no numpy numbers, no infinity."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
+        return {str(key): _as_json_types(entry) for key, entry in value.items()}
     if isinstance(value, np.ndarray | list | tuple):
-        return [_plain(entry) for entry in value]
+        return [_as_json_types(entry) for entry in value]
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):

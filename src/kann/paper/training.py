@@ -56,7 +56,9 @@ class Training:
         done = iteration / self.iterations
         if self.schedule == "linear":
             return min(1.0, 2 * (1 - done))
-        return self.gamma ** int(self.falls * done) if self.schedule == "exponential" else 1.0
+        if self.schedule == "exponential":
+            return self.gamma ** int(self.falls * done)
+        return 1.0
 
 
 def train(
@@ -78,12 +80,12 @@ def train(
     path = Path(path)
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):  # of a run that was killed while it was writing
         remove(leftover)
-    run = _Run(network, optimizer, plan.iterations)
+    state = _TrainingState(network, optimizer, plan.iterations)
     if path.exists():
-        run.resume(path, made_by)
+        state.resume(path, made_by)
     rates = [group["lr"] for group in optimizer.param_groups]
     network.train()
-    for iteration in progress(range(run.done, plan.iterations), what="training", unit="batch"):
+    for iteration in progress(range(state.done, plan.iterations), what="training", unit="batch"):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * plan.factor(iteration)
         value = loss(iteration)
@@ -92,16 +94,17 @@ def train(
         if math.isfinite(plan.clip):
             nn.utils.clip_grad_norm_(network.parameters(), plan.clip)
         optimizer.step()
-        run.note(value)
-        if run.done % plan.every == 0 or run.done == plan.iterations:
-            run.judge(validate)
-            run.save(path, made_by)
+        state.add_loss(value)
+        if state.done % plan.every == 0 or state.done == plan.iterations:
+            if validate is not None:
+                state.keep_best(validate)
+            state.save(path, made_by)
     network.eval()
-    return run.losses.cpu().numpy().astype(np.float64)
+    return state.losses.cpu().numpy().astype(np.float64)
 
 
-class _Run:
-    """How far a training has come, which is what a checkpoint holds."""
+class _TrainingState:
+    """How far a training has come: losses, weights, and what the optimizer keeps. A checkpoint holds all of it."""
 
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, iterations: int):
         self.network, self.optimizer, self.done = network, optimizer, 0
@@ -110,16 +113,14 @@ class _Run:
         self.best: dict[str, Tensor] = {}
         self.lowest = math.inf
 
-    def note(self, loss: Tensor) -> None:
-        """Count an iteration."""
+    def add_loss(self, loss: Tensor) -> None:
+        """Keep the loss of an iteration, without waiting for a GPU to compute it, and count the iteration."""
         self.losses[self.done] = loss.detach()
         self.done += 1
 
     @torch.no_grad()
-    def judge(self, validate: Callable[[], float] | None) -> None:
+    def keep_best(self, validate: Callable[[], float]) -> None:
         """Keep the weights if they are the best so far; at the end go back to the best ones."""
-        if validate is None:
-            return
         self.network.eval()
         value = validate()
         self.network.train()
@@ -135,24 +136,21 @@ class _Run:
         if not torch.isfinite(values).all():
             first = int((~torch.isfinite(values)).nonzero()[0])
             raise KannError(f"training diverged: the loss is {values[first]:g} at iteration {first}; lower the rate")
-        tensors = {"losses": values} | _prefixed("network", self.network.state_dict())
+        tensors = {"losses": values} | _add_prefix("network", self.network.state_dict())
         if self.done < len(self.losses):
-            tensors |= _prefixed("best", self.best) | {"lowest": torch.tensor(self.lowest, dtype=torch.float64)}
-            for place, state in self.optimizer.state_dict()["state"].items():
-                tensors |= _prefixed(f"optimizer.{place}", state)
+            tensors |= _add_prefix("best", self.best) | {"lowest": torch.tensor(self.lowest, dtype=torch.float64)}
+            for parameter, state in self.optimizer.state_dict()["state"].items():
+                tensors |= _add_prefix(f"optimizer.{parameter}", state)
         copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
         with replacing(path) as temporary:
             temporary.write_bytes(save(copies, metadata={"made_by": json.dumps(made_by)}))
 
     def resume(self, path: Path, made_by: Mapping[str, Any]) -> None:
         """Put everything where the checkpoint left it."""
-        tensors = _read(path, made_by)
-        states: dict[int, dict[str, Tensor]] = {}
-        for name, value in _within("optimizer", tensors).items():
-            place, entry = name.split(".", 1)
-            states.setdefault(int(place), {})[entry] = value
+        tensors = _read_checkpoint(path, made_by)
+        states = _optimizer_states(tensors)
         try:
-            self.network.load_state_dict(_within("network", tensors))
+            self.network.load_state_dict(_with_prefix("network", tensors))
             self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": states})
             self.done = len(tensors["losses"])
             self.losses[: self.done] = tensors["losses"]
@@ -161,20 +159,29 @@ class _Run:
         if not states and self.done < len(self.losses):
             raise KannError(f"{path} holds a finished training of {self.done} iterations; remove it to train anew")
         device = self.losses.device
-        self.best = {name: value.to(device) for name, value in _within("best", tensors).items()}
+        self.best = {name: value.to(device) for name, value in _with_prefix("best", tensors).items()}
         self.lowest = float(tensors.get("lowest", math.inf))
 
 
-def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _optimizer_states(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """What the optimizer keeps for each parameter, by the parameter's number; empty in a finished checkpoint."""
+    states: dict[int, dict[str, Tensor]] = {}
+    for name, value in _with_prefix("optimizer", tensors).items():
+        parameter, entry = name.split(".", 1)
+        states.setdefault(int(parameter), {})[entry] = value
+    return states
+
+
+def _add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": value for name, value in tensors.items()}
 
 
-def _within(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors that were given this prefix, without it."""
+def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names have this prefix, by the rest of the name."""
     return {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}
 
 
-def _read(path: Path, made_by: Mapping[str, Any]) -> dict[str, Tensor]:
+def _read_checkpoint(path: Path, made_by: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of a checkpoint, if it is whole and was made by the same configuration."""
     try:
         with safe_open(path, framework="pt") as file:
@@ -182,7 +189,7 @@ def _read(path: Path, made_by: Mapping[str, Any]) -> dict[str, Tensor]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise KannError(f"{path} is no whole checkpoint ({error}); remove it to train anew") from error
-    wanted = json.loads(json.dumps(made_by))
+    wanted = json.loads(json.dumps(made_by))  # as it would be read back: tuples become lists
     if header != wanted:
         differing = sorted(key for key in header.keys() | wanted.keys() if header.get(key) != wanted.get(key))
         raise KannError(
@@ -206,7 +213,7 @@ def generator(seed: int, *path: int) -> np.random.Generator:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Let torch draw initial weights from a seed; its own random numbers go on afterwards as if nothing had been."""
+    """Let torch draw initial weights from a seed, and afterwards continue its own random numbers undisturbed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -214,7 +221,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def repeatable(threads: int | None = 1) -> Iterator[None]:
-    """Compute on so many threads, None for all, and with numbers near zero flushed to it.
+    """Compute on this number of threads, None for all, and flush numbers near zero to zero.
 
     On one thread sums are always in the same order, and a second one gains nothing on the smallest networks. Without
     flushing, vanishing gradients become denormal numbers, with which processors are many times slower.
@@ -259,4 +266,7 @@ def require_run_folder(out: str | os.PathLike[str], arch: str, *, seeds: Sequenc
     """The folder of an architecture below ``out``; those trained as the paper printed have one of their own."""
     if not seeds:
         raise KannError("there are no seeds; pass at least one")
-    return require_folder(Path(out) / (f"{arch}-as-printed" if printed else arch))
+    name = arch
+    if printed:
+        name = f"{arch}-as-printed"
+    return require_folder(Path(out) / name)

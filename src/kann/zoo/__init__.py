@@ -1,36 +1,33 @@
-"""Small trained models that ship with the package, each with its provenance.
+"""Small trained networks that ship with the package, each with its provenance.
 
-``load`` gives the model ready to be analysed. Its folder holds ``weights.safetensors`` and ``provenance.json``: the
+``load`` gives a network ready to be analysed. Its folder holds ``weights.safetensors`` and ``provenance.json``: the
 command, seed, data and versions that made it, and how well it does.
 """
 
-import json
-from importlib import import_module, resources
-from pathlib import Path
 from typing import Any
 
-from kann.errors import KannError
+from kann.zoo.files import MODELS, folder, provenance
 
-MODELS = ("ecg", "sentiment")
-"""The paper's experiment that each was made by, ``kann.paper.<name>``."""
-
-
-def folder(name: str) -> Path:
-    """The folder of a model's files."""
-    if name not in MODELS:
-        raise KannError(f"model {name!r} is unknown; pass one of {', '.join(MODELS)}")
-    return Path(str(resources.files("kann.zoo"))) / name
-
-
-def provenance(name: str) -> dict[str, Any]:
-    """Where a model comes from: command, seed, data, versions, and what was measured."""
-    path = folder(name) / "provenance.json"
-    if not path.is_file():
-        raise KannError(f"model {name!r} is not part of this installation ({path} is missing); reinstall kann")
-    return json.loads(path.read_text(encoding="utf-8"))
+__all__ = ["MODELS", "folder", "load", "provenance"]
 
 
 def load(name: str) -> Any:
-    """A trained model, ready to be analysed; needs torch."""
-    folder(name)
-    return import_module(f"kann.paper.{name}").pretrained()
+    """A trained network with what is needed to analyse it; needs torch.
+
+    For "sentiment" a `kann.zoo.sentiment_network.Pretrained`, for "ecg" a `kann.zoo.autoencoder.Pretrained`.
+
+    >>> from kann import zoo
+    >>> model = zoo.load("sentiment")
+    >>> model.network.readout
+    Linear(in_features=256, out_features=1, bias=True)
+    """
+    folder(name)  # an unknown name is refused before torch is imported
+    try:
+        if name == "ecg":
+            from kann.zoo.autoencoder import pretrained
+        else:
+            from kann.zoo.sentiment_network import pretrained
+    except ImportError as error:
+        message = f"the networks of kann.zoo need more packages ({error}): pip install 'kann[paper]'"
+        raise ImportError(message) from error
+    return pretrained()

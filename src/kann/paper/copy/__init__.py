@@ -5,17 +5,17 @@ Train, record, fit, measure, draw. `reproduce` does it all for one architecture 
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 from torch import Tensor, nn
 
-from kann.paper.configs import as_json, choose, differences
-from kann.paper.copy.analysis import QUANTITIES, Study, spanned, study
+from kann.paper.configs import as_json
+from kann.paper.copy.analysis import QUANTITIES, study_network
 from kann.paper.copy.figures import draw_figures
-from kann.paper.copy.task import CONFIGS, PRINTED, TRAINING, Config, CopyNetwork, build, optimizer_of
-from kann.paper.results import Reproduction, Row, common_json, expected, tabulate, write_json
-from kann.paper.training import generator, repeatable, require_device, require_folder, require_run_folder, train
-from kann.progress import progress
+from kann.paper.copy.task import CONFIGS, PRINTED, TRAINING, Config, CopyNetwork, build, build_optimizer
+from kann.paper.experiment import start_run, write_results
+from kann.paper.results import Reproduction, expected
+from kann.paper.training import generator, repeatable, require_device, require_folder, train
 
 
 def reproduce(
@@ -30,49 +30,42 @@ def reproduce(
 
     With ``printed`` the networks are trained as the paper's table says, even where that does not suffice.
     """
-    config = choose(arch, PRINTED if printed else CONFIGS)
-    folder = require_run_folder(out, arch, seeds=seeds, printed=printed)
-    with repeatable():
-        studies = tuple(
-            study(trained(config, seed=seed, folder=folder / f"seed-{seed}", device=device), config, seed=seed)
-            for seed in progress(seeds, what=f"copy task, {arch}", total=len(seeds), unit="seed")
-        )
-        # The paper's numbers are those of dtriv.
-        rows = tabulate(QUANTITIES, [each.numbers for each in studies], expected("copy") if arch == "dtriv" else {})
-        notes = differences(config, PRINTED[arch])
-        write_json(folder / "results.json", _report(config, seeds, rows, studies))
-        figures = draw_figures(studies, folder=folder)
-    return Reproduction(
-        title=f"copy task, {arch}",
-        seeds=tuple(seeds),
-        rows=rows,
-        notes=notes,
-        studies=studies,
-        files=(folder / "results.json", *figures),
+    title = f"copy task, {arch}"
+    run = start_run(
+        "copy", arch, title=title, configs=CONFIGS, printed_configs=PRINTED, printed=printed, seeds=seeds, out=out
     )
+    printed_numbers = {}
+    if arch == "dtriv":  # of the other architectures the paper prints hyperparameters, and no results
+        printed_numbers = expected("copy")
+
+    with repeatable():
+        studies = []
+        for seed, folder in run.seeds_and_folders():
+            network = trained(run.config, seed=seed, folder=folder, device=device)
+            studies.append(study_network(network, run.config, seed=seed))
+        details = {
+            "measured": run.by_seed(study.numbers for study in studies),
+            "curves": run.by_seed(study.curves for study in studies),
+            "spanned": run.by_seed(study.characters for study in studies),
+        }
+        result = write_results(run, studies, quantities=QUANTITIES, printed=printed_numbers, details=details)
+        figures = draw_figures(studies, folder=run.folder)
+    return replace(result, files=(*result.files, *figures))
 
 
 def trained(config: Config, *, seed: int, folder: str | os.PathLike[str], device: str = "cpu") -> CopyNetwork:
-    """A network that has learnt the task; one that stands in ``folder`` is used again or trained on."""
+    """Train a network on the copy task; one that is in ``folder`` already is used again, or trained to the end."""
     path = require_folder(folder) / "network.safetensors"
-    where = require_device(device)
-    network = build(config, seed=seed).to(where)
+    torch_device = require_device(device)
+    network = build(config, seed=seed).to(torch_device)
 
     def loss(iteration: int) -> Tensor:
-        x, y = config.task.sequences(config.task.draw(generator(seed, TRAINING, iteration), config.batch))
-        return nn.functional.cross_entropy(network(x.to(where)).flatten(0, 1), y.to(where).flatten())
+        # Each batch has random numbers of its own, so that a run that was killed goes on with the same batches.
+        digits = config.task.draw(generator(seed, TRAINING, iteration), config.batch)  # (s, k)
+        x, answer = config.task.sequences(digits)  # (s, t, p) and (s, t)
+        scores = network(x.to(torch_device))  # (s, t, o)
+        return nn.functional.cross_entropy(scores.flatten(0, 1), answer.to(torch_device).flatten())
 
     made_by = {"experiment": "copy", "seed": seed, "config": as_json(config)}
-    train(network, optimizer_of(network, config), loss, plan=config.training, path=path, made_by=made_by)
+    train(network, build_optimizer(network, config), loss, plan=config.training, path=path, made_by=made_by)
     return network.cpu()
-
-
-def _report(config: Config, seeds: Sequence[int], rows: Sequence[Row], studies: Sequence[Study]) -> dict[str, Any]:
-    """What ``results.json`` holds."""
-    by_seed = list(zip(map(str, seeds), studies, strict=True))
-    common = common_json("copy", config=config, printed_config=PRINTED[config.arch], seeds=seeds, rows=rows)
-    return common | {
-        "measured": {seed: each.numbers for seed, each in by_seed},
-        "curves": {seed: each.curves for seed, each in by_seed},
-        "spanned": {seed: spanned(each.analysis) for seed, each in by_seed},
-    }

@@ -17,7 +17,7 @@ from kann.paper.training import Training, seeded
 from kann.typing import Array, Float, Int
 
 TRAINING, ANALYSED = 0, 1
-"""What random numbers are for: batches of training, and the sequences that are analysed."""
+"""Purposes of random numbers, see `generator`: batches of training, and the sequences that are analysed."""
 
 BLANK = 0
 """The character that stands for a blank, read and written; the digits are 1, 2, …"""
@@ -45,7 +45,12 @@ class Task:
         return self.letters + 2
 
     def sequences(self, digits: Int[Array, "s k"]) -> tuple[Float[Tensor, "s t p"], Int[Tensor, "s t"]]:
-        """What the network reads, and what it should answer."""
+        """What the network reads, and what it should answer.
+
+        >>> x, answer = Task(blanks=3).sequences(np.array([[9, 2, 8]]))
+        >>> x.shape, answer.tolist()
+        (torch.Size([1, 9, 11]), [[0, 0, 0, 0, 0, 0, 9, 2, 8]])
+        """
         read = torch.full((len(digits), self.length), BLANK)
         answer = read.clone()
         read[:, : self.digits] = answer[:, -self.digits :] = torch.as_tensor(digits)
@@ -53,7 +58,7 @@ class Task:
         return nn.functional.one_hot(read, self.width).float(), answer
 
     def draw(self, rng: np.random.Generator, count: int) -> Int[Array, "s k"]:
-        """Digits of some sequences."""
+        """Random digits of ``count`` sequences."""
         return rng.integers(1, self.letters, size=(count, self.digits), endpoint=True)
 
     def every(self) -> Int[Array, "s k"]:
@@ -77,7 +82,7 @@ class Config:
     training: Training
     """How long, and how the rate falls."""
     hidden_rate: float = 1.0
-    """Learning rate of the hidden matrix of ``dtriv`` or an RNN, as a share of the others'."""
+    """Learning rate of the hidden matrix of ``dtriv`` or an RNN, as a fraction of that of the other weights."""
     orthogonal_start: bool = False
     """Whether the hidden matrix of an RNN is orthogonal at first."""
     forget_bias: float = 0.0
@@ -139,6 +144,7 @@ def build(config: Config, *, seed: int) -> CopyNetwork:
 
 
 def _recurrent(config: Config) -> nn.Module:
+    """The untrained recurrent layer, with the starting weights that the configuration asks for."""
     if config.arch == "dtriv":
         return OrthogonalRNN(config.task.width, config.units)
     kind = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[config.arch]
@@ -146,17 +152,25 @@ def _recurrent(config: Config) -> nn.Module:
     if config.orthogonal_start:
         nn.init.orthogonal_(layer.weight_hh_l0)
     if config.forget_bias:
-        with torch.no_grad():  # gates of torch's LSTM stand in the order input, forget, cell, output
+        with torch.no_grad():  # the gates of torch's LSTM are stored in the order input, forget, cell, output
             layer.bias_hh_l0[config.units : 2 * config.units] += config.forget_bias
     return layer
 
 
-def optimizer_of(network: CopyNetwork, config: Config) -> torch.optim.Optimizer:
-    """RMSprop, with a rate of its own for the hidden matrix if there is one."""
+def build_optimizer(network: CopyNetwork, config: Config) -> torch.optim.Optimizer:
+    """RMSprop, in which the hidden matrix learns at a rate of its own if the configuration says so."""
     if config.hidden_rate == 1:
         return torch.optim.RMSprop(network.parameters(), lr=config.rate)
-    layer: Any = network.recurrent
-    hidden = list(layer.cell.turn.parameters()) if isinstance(layer, OrthogonalRNN) else [layer.weight_hh_l0]
+    hidden = _hidden_parameters(network)
+    # Compared by identity: `in` would compare tensors element by element.
     rest = [parameter for parameter in network.parameters() if all(parameter is not other for other in hidden)]
     groups = [{"params": rest, "lr": config.rate}, {"params": hidden, "lr": config.rate * config.hidden_rate}]
     return torch.optim.RMSprop(groups)
+
+
+def _hidden_parameters(network: CopyNetwork) -> list[nn.Parameter]:
+    """The parameters of the hidden matrix; of an orthogonal one, those of its matrix exponential."""
+    layer: Any = network.recurrent
+    if isinstance(layer, OrthogonalRNN):
+        return list(layer.cell.turn.parameters())
+    return [layer.weight_hh_l0]

@@ -1,53 +1,33 @@
 """The paper's second experiment: what an autoencoder of heartbeats learnt.
 
-Load, train, record, fit, measure, draw. `reproduce` does it all for one architecture over several seeds; `pretrained`
-gives the network that ships with the package, and beats to show it on.
+Load, train, record, fit, measure, draw: `reproduce` does it all for one architecture over several seeds. A trained
+network ships with the package, see `kann.zoo`; `export` writes its files.
 """
 
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
-from kann import zoo
 from kann.data.files import replacing
-from kann.paper.configs import as_json, choose, differences
+from kann.paper.configs import as_json
 from kann.paper.data import obtain
-from kann.paper.ecg.analysis import QUANTITIES, Study, study
-from kann.paper.ecg.beats import Beats, read_beats
+from kann.paper.ecg.analysis import QUANTITIES, Study, study_network
+from kann.paper.ecg.beats import read_beats
 from kann.paper.ecg.figures import draw_figures
-from kann.paper.ecg.modes import contrast
-from kann.paper.ecg.scikit import require
-from kann.paper.ecg.synthetic import draw_beats
-from kann.paper.ecg.task import (
-    CONFIGS,
-    PRINTED,
-    Autoencoder,
-    Config,
-    Split,
-    build,
-    losses,
-    split,
-    training_batch,
-)
-from kann.paper.results import Reproduction, Row, common_json, expected, tabulate, versions, write_json
-from kann.paper.training import (
-    fingerprint,
-    generator,
-    repeatable,
-    require_device,
-    require_folder,
-    require_run_folder,
-    train,
-)
-from kann.progress import progress
-
-EXAMPLES = 64
-"""Made-up beats of each kind, normal and anomalous, that come with the pretrained network."""
+from kann.paper.ecg.modes import differences_at_features
+from kann.paper.ecg.scikit import require_scikit_learn
+from kann.paper.ecg.task import CONFIGS, PRINTED, Split, build, losses, split, training_batch, training_plan
+from kann.paper.experiment import start_run, write_results
+from kann.paper.results import Reproduction, expected, versions, write_json
+from kann.paper.training import fingerprint, repeatable, require_device, require_folder, train
+from kann.zoo.autoencoder import Autoencoder, Config
+from kann.zoo.files import PROVENANCE, WEIGHTS
+from kann.zoo.heartbeats import Beats
 
 
 def reproduce(
@@ -64,39 +44,40 @@ def reproduce(
     With ``printed`` the networks are trained as the paper's table says, even where that does not suffice. ``beats`` are
     others than those of ECG5000, which is looked for on this machine and else downloaded.
     """
-    config = choose(arch, PRINTED if printed else CONFIGS)
-    require("metrics")  # before minutes of training, not behind them
-    folder = require_run_folder(out, arch, seeds=seeds, printed=printed)
-    beats = read_beats(obtain("ecg5000")) if beats is None else beats
+    require_scikit_learn()  # before minutes of training, not after them
+    title = f"ECG, {arch}"
+    run = start_run(
+        "ecg", arch, title=title, configs=CONFIGS, printed_configs=PRINTED, printed=printed, seeds=seeds, out=out
+    )
+    if beats is None:
+        beats = read_beats(obtain("ecg5000"))
+    printed_numbers = {}
+    if arch == "lstm":  # of the GRU the paper prints no results
+        printed_numbers = expected("ecg")
+
     with repeatable():
         studies = []
-        for seed in progress(seeds, what=f"ECG, {arch}", total=len(seeds), unit="seed"):
+        for seed, folder in run.seeds_and_folders():
             parts = split(beats, seed=seed)
-            network = trained(config, parts, seed=seed, folder=folder / f"seed-{seed}", device=device)
-            studies.append(study(network, config, parts))
-        # The paper's numbers are those of the LSTM.
-        rows = tabulate(QUANTITIES, [each.numbers for each in studies], expected("ecg") if arch == "lstm" else {})
-        notes = differences(config, PRINTED[arch])
-        write_json(folder / "results.json", _report(config, seeds, rows, studies))
-        figures = draw_figures(studies, folder=folder)
-    return Reproduction(
-        title=f"ECG, {arch}",
-        seeds=tuple(seeds),
-        rows=rows,
-        notes=notes,
-        studies=tuple(studies),
-        files=(folder / "results.json", *figures),
-    )
+            network = trained(run.config, parts, seed=seed, folder=folder, device=device)
+            studies.append(study_network(network, run.config, parts))
+        details = {
+            "beats": _count_beats(studies[0].analysis.split),
+            "by_seed": run.by_seed(_details(study) for study in studies),
+        }
+        result = write_results(run, studies, quantities=QUANTITIES, printed=printed_numbers, details=details)
+        figures = draw_figures(studies, folder=run.folder)
+    return replace(result, files=(*result.files, *figures))
 
 
 def trained(
     config: Config, parts: Split, *, seed: int, folder: str | os.PathLike[str], device: str = "cpu"
 ) -> Autoencoder:
-    """An autoencoder of normal beats; one that stands in ``folder`` is used again or trained on."""
+    """An autoencoder trained on normal beats; one that ``folder`` holds is used or trained further."""
     path = require_folder(folder) / "network.safetensors"
-    where = require_device(device)
-    network = build(config, seed=seed).to(where)
-    beats, held_out = parts.train.to(where), parts.validation.to(where)
+    torch_device = require_device(device)
+    network = build(config, seed=seed).to(torch_device)
+    beats, held_out = parts.train.to(torch_device), parts.validation.to(torch_device)  # (a, t) and (b, t)
 
     def loss(iteration: int) -> Tensor:
         x = training_batch(beats, config, seed=seed, iteration=iteration)
@@ -108,68 +89,36 @@ def trained(
     data = fingerprint(parts.train.numpy(), parts.validation.numpy())
     made_by = {"experiment": "ecg", "seed": seed, "data": data, "config": as_json(config)}
     optimizer = torch.optim.Adam(network.parameters(), lr=config.rate)
-    plan = config.training(len(beats))
+    plan = training_plan(config, len(beats))
     train(network, optimizer, loss, plan=plan, path=path, made_by=made_by, validate=validate)
     return network.cpu()
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Pretrained:
-    """The autoencoder that ships with the package."""
-
-    network: Autoencoder
-    config: Config
-    beats: Beats
-    """Made up by `draw_beats`: normal ones, then as many anomalous ones."""
-    provenance: dict[str, Any]
-    """Command, seed, data, versions, and what was measured."""
-
-
-def pretrained() -> Pretrained:
-    """The autoencoder that ships with the package, and beats that need no data set."""
-    from safetensors.torch import load_file
-
-    provenance = zoo.provenance("ecg")
-    config = _config_from(provenance["config"])
-    network = build(config, seed=0)
-    network.load_state_dict(load_file(zoo.folder("ecg") / "weights.safetensors"))
-    beats = draw_beats(generator(0), normal=EXAMPLES, anomalous=EXAMPLES)
-    return Pretrained(network=network.eval(), config=config, beats=beats, provenance=provenance)
-
-
 def export(result: Study, folder: str | os.PathLike[str], *, seed: int, command: str) -> None:
-    """Write the weights of a study, and where they come from, as they stand in the zoo."""
-    from safetensors.torch import save
-
+    """Write the weights of a study and their provenance: the files that `kann.zoo` holds."""
     folder = require_folder(folder)
     analysis = result.analysis
-    parts = {entry.name: len(getattr(analysis.split, entry.name)) for entry in fields(analysis.split)}
     weights = {name: value.detach().contiguous() for name, value in analysis.network.state_dict().items()}
-    with replacing(folder / "weights.safetensors") as temporary:
+    with replacing(folder / WEIGHTS) as temporary:
         temporary.write_bytes(save(weights))
     content = {
-        "model": "LSTM autoencoder of normal heartbeats" if analysis.config.arch == "lstm" else "GRU autoencoder",
+        "model": f"{analysis.config.arch.upper()} autoencoder of normal heartbeats",
         "command": command,
         "seed": seed,
-        "data": {"name": "ECG5000, UCR archive", "beats": parts},
+        "data": {"name": "ECG5000, UCR archive", "beats": _count_beats(analysis.split)},
         "config": as_json(analysis.config),
         "measured": result.numbers,
         "versions": versions(),
     }
-    write_json(folder / "provenance.json", content)
+    write_json(folder / PROVENANCE, content)
 
 
-def _report(config: Config, seeds: Sequence[int], rows: Sequence[Row], studies: Sequence[Study]) -> dict[str, Any]:
-    """What ``results.json`` holds."""
-    parts = studies[0].analysis.split
-    common = common_json("ecg", config=config, printed_config=PRINTED[config.arch], seeds=seeds, rows=rows)
-    return common | {
-        "beats": {entry.name: len(getattr(parts, entry.name)) for entry in fields(parts)},
-        "by_seed": {str(seed): _of_seed(each) for seed, each in zip(seeds, studies, strict=True)},
-    }
+def _count_beats(parts: Split) -> dict[str, int]:
+    """How many beats each part of the data has."""
+    return {entry.name: len(getattr(parts, entry.name)) for entry in fields(parts)}
 
 
-def _of_seed(result: Study) -> dict[str, Any]:
+def _details(result: Study) -> dict[str, Any]:
     """Everything that was measured about one network."""
     return {
         "measured": result.numbers,
@@ -177,13 +126,8 @@ def _of_seed(result: Study) -> dict[str, Any]:
             {"eigenvalue": [mode.eigenvalue.real, mode.eigenvalue.imag], "residual": mode.residual}
             for mode in result.analysis.pairs
         ],
-        "contrast": contrast(result.bands["normal"], result.bands["anomalous"]),
+        "contrast": differences_at_features(result.bands["normal"], result.bands["anomalous"]),
         "distances": result.distances,
         "silhouettes": result.silhouettes,
         "losses": {name: result.losses[name] for name in ("test", "kann")},
     }
-
-
-def _config_from(entries: dict[str, Any]) -> Config:
-    settings: dict[str, Any] = {name: math.inf if value is None else value for name, value in entries.items()}
-    return Config(**settings)

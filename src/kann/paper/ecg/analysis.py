@@ -8,20 +8,27 @@ import torch
 
 import kann
 from kann.fitting.spectrum import Mode
-from kann.paper.ecg.modes import FEATURES, Band, band, distances, dominant, dominant_pairs, every_method, missing
+from kann.paper.ecg.modes import (
+    FEATURES,
+    MedianBand,
+    distances_at_features,
+    dominant_pairs,
+    error_of_summed_modes,
+    median_band,
+    modes_by_importance,
+    parts_by_method,
+)
 from kann.paper.ecg.silhouettes import silhouettes
-from kann.paper.ecg.task import THRESHOLD, Autoencoder, Config, Split, losses
+from kann.paper.ecg.task import THRESHOLD, Split, losses
 from kann.paper.results import Quantity
 from kann.typing import Array, Float
+from kann.zoo.autoencoder import Autoencoder, Config
 
 BATCH = 64
-"""Normal beats whose modes are decoded, and anomalous ones beside them, as in the paper."""
+"""Normal beats whose modes are decoded, and anomalous beats that they are compared with, as in the paper."""
 
-PASS = 512
-"""Beats that go through the network at a time."""
-
-RIVALS = ("pca", "kernel_pca")
-"""What the paper compares KANN with."""
+BEATS_AT_A_TIME = 512
+"""Beats that go through the network together, to bound the memory."""
 
 NAMES = {
     "kann": "KANN, |V U|",
@@ -87,9 +94,9 @@ class Study:
     analysis: Analysis
     losses: dict[str, Float[Array, " n"]]
     """Of each beat of each part of the data; ``kann`` is that of the test beats if C predicts the last state."""
-    bands: dict[str, Band]
+    bands: dict[str, MedianBand]
     """Of the analysed normal and anomalous beats, and of how the network reproduces them."""
-    decoded: dict[str, list[Band]]
+    decoded: dict[str, list[MedianBand]]
     """What each mode of each method decodes to."""
     distances: dict[str, Float[Array, "m f"]]
     """How far each mode of each method is from the normal beat at each salient feature."""
@@ -99,130 +106,145 @@ class Study:
     """What was measured, by the keys of `QUANTITIES`."""
 
 
-def study(network: Autoencoder, config: Config, split: Split) -> Study:
-    """Record, fit, decode and measure."""
+def study_network(network: Autoencoder, config: Config, split: Split) -> Study:
+    """Record a trained encoder, fit its operator, decode single modes, and measure."""
     states = kann.record(network, split.test, layer="encoder", progress=False)
     koopman = kann.fit(states, rank=states.dim - 1)
     pairs = dominant_pairs(koopman, states[:BATCH])
     analysis = Analysis(config=config, network=network, split=split, states=states, koopman=koopman, pairs=pairs)
-    lost = _losses(analysis)
-    normal, anomalous = split.test[:BATCH], split.anomalous[:BATCH]
+    loss = _loss_by_part(analysis)
+
+    normal, anomalous = split.test[:BATCH], split.anomalous[:BATCH]  # (s, t) each
     bands = _bands(network, {"normal": normal, "anomalous": anomalous})
-    batch = states[:BATCH].padded().astype(np.float64)
-    decoded = _decoded(analysis, batch)
-    apart = {name: distances(each, bands["normal"]) for name, each in decoded.items()}
-    others = kann.record(network, anomalous, layer="encoder", progress=False).padded()
-    labels = np.repeat([0, 1], [len(batch), len(others)])
-    over_time = silhouettes(np.concatenate([batch, others]), labels, koopman)
-    numbers = _classification(lost) | _fidelity(analysis, lost) | _closeness(apart) | _separation(over_time)
-    numbers["real_before"] = _real_before(analysis)
-    numbers |= {f"missing_{part}": missing(koopman, batch[:, -1], part=part) for part in ("modulus", "real")}
+    h = states[:BATCH].padded().astype(np.float64)  # (s, t, d), of the normal beats
+    decoded = _decoded(analysis, h)
+    distances = {method: distances_at_features(modes, bands["normal"]) for method, modes in decoded.items()}
+
+    h_anomalous = kann.record(network, anomalous, layer="encoder", progress=False).padded()
+    labels = np.repeat([0, 1], [len(h), len(h_anomalous)])
+    over_time = silhouettes(np.concatenate([h, h_anomalous]), labels, koopman)
+
+    numbers = _classification(loss) | _fidelity(analysis, loss) | _closeness(distances) | _separation(over_time)
+    numbers["real_before"] = _real_modes_before_last_pair(analysis)
+    numbers["missing_modulus"] = error_of_summed_modes(koopman, h[:, -1], part="modulus")
+    numbers["missing_real"] = error_of_summed_modes(koopman, h[:, -1], part="real")
     return Study(
         analysis=analysis,
-        losses=lost,
+        losses=loss,
         bands=bands,
         decoded=decoded,
-        distances=apart,
+        distances=distances,
         silhouettes=over_time,
         numbers=numbers,
     )
 
 
-def _decoded(analysis: Analysis, states: Float[Array, "s t d"]) -> dict[str, list[Band]]:
+def _decoded(analysis: Analysis, states: Float[Array, "s t d"]) -> dict[str, list[MedianBand]]:
     """What each mode of each method makes of the last states of some beats."""
-    steps = analysis.split.test.shape[1]
-    methods = every_method(analysis.koopman, states, analysis.pairs)
-    return {name: [band(decode(analysis.network, part, steps)) for part in parts()] for name, parts in methods.items()}
+    samples = analysis.split.test.shape[1]
+    methods = parts_by_method(analysis.koopman, states, analysis.pairs)
+    return {
+        name: [median_band(decode(analysis.network, part, samples)) for part in parts]
+        for name, parts in methods.items()
+    }
 
 
 @torch.no_grad()
 def decode(network: Autoencoder, h: Float[Array, "s d"], steps: int) -> Float[Array, "s t"]:
-    """The beats that states of the encoder stand for."""
+    """The beats that the decoder makes of states of the encoder."""
     return network.decode(torch.as_tensor(h, dtype=torch.float32), steps).numpy().astype(np.float64)
 
 
 @torch.no_grad()
 def network_losses(network: Autoencoder, beats: torch.Tensor) -> Float[Array, " n"]:
-    """How badly each beat is reproduced."""
-    return torch.cat([losses(network(x), x) for x in beats.split(PASS)]).numpy().astype(np.float64)
+    """The loss of each beat, as the network reproduces it."""
+    return torch.cat([losses(network(x), x) for x in beats.split(BEATS_AT_A_TIME)]).numpy().astype(np.float64)
 
 
-def _losses(analysis: Analysis) -> dict[str, Float[Array, " n"]]:
-    """Of every beat there is; and of the test beats if the last state is predicted from the one before."""
+def losses_of_states(network: Autoencoder, h: Float[Array, "n d"], beats: Float[Array, "n t"]) -> Float[Array, " n"]:
+    """The loss of each beat if the encoder's last state were ``h``."""
+    return np.abs(decode(network, h, beats.shape[1]) - beats).sum(axis=1)
+
+
+def _loss_by_part(analysis: Analysis) -> dict[str, Float[Array, " n"]]:
+    """Losses of every part of the data; and of the test beats if C predicts the last state from the one before."""
     split, network = analysis.split, analysis.network
-    parts = {"train": split.train, "validation": split.validation, "test": split.test, "anomalous": split.anomalous}
-    predicted = analysis.koopman.predict(analysis.states.padded()[:, -2])
-    beats = split.test.numpy()
-    by_operator = np.abs(decode(network, predicted, beats.shape[1]) - beats).sum(axis=1)
-    return {name: network_losses(network, beats) for name, beats in parts.items()} | {"kann": by_operator}
-
-
-def _bands(network: Autoencoder, batches: Mapping[str, torch.Tensor]) -> dict[str, Band]:
-    """Of beats as they are and as they are reproduced."""
-    bands = {name: band(x.numpy().astype(np.float64)) for name, x in batches.items()}
-    with torch.no_grad():
-        return bands | {f"{name}_reproduced": band(network(x).numpy()) for name, x in batches.items()}
-
-
-def _classification(lost: Mapping[str, Float[Array, " n"]]) -> dict[str, float]:
-    """Decisions at the threshold, which is the paper's."""
-    right = {name: float(np.mean(lost[name] <= THRESHOLD)) for name in ("train", "validation", "test")}
-    return {f"accuracy_{name}": share for name, share in right.items()} | {
-        "accuracy_anomalous": float(np.mean(lost["anomalous"] > THRESHOLD)),
-        "threshold": THRESHOLD,
-        "loss_test": float(lost["test"].mean()),
-        "loss_anomalous": float(lost["anomalous"].mean()),
-        "loss_kann": float(lost["kann"].mean()),
+    predicted = analysis.koopman.predict(analysis.states.padded()[:, -2])  # (c, d)
+    return {
+        "train": network_losses(network, split.train),
+        "validation": network_losses(network, split.validation),
+        "test": network_losses(network, split.test),
+        "anomalous": network_losses(network, split.anomalous),
+        "kann": losses_of_states(network, predicted, split.test.numpy()),
     }
 
 
-def _fidelity(analysis: Analysis, lost: Mapping[str, Float[Array, " n"]]) -> dict[str, float]:
-    """How far the operator stands for the encoder, on the beats it was fitted to and on others."""
+@torch.no_grad()
+def _bands(network: Autoencoder, batches: Mapping[str, torch.Tensor]) -> dict[str, MedianBand]:
+    """Median bands of beats as they are, and as the network reproduces them."""
+    true = {name: median_band(x.numpy().astype(np.float64)) for name, x in batches.items()}
+    return true | {f"{name}_reproduced": median_band(network(x).numpy()) for name, x in batches.items()}
+
+
+def _classification(loss: Mapping[str, Float[Array, " n"]]) -> dict[str, float]:
+    """Decisions at the threshold, which is the paper's."""
+    return {
+        "accuracy_train": float(np.mean(loss["train"] <= THRESHOLD)),
+        "accuracy_validation": float(np.mean(loss["validation"] <= THRESHOLD)),
+        "accuracy_test": float(np.mean(loss["test"] <= THRESHOLD)),
+        "accuracy_anomalous": float(np.mean(loss["anomalous"] > THRESHOLD)),
+        "threshold": THRESHOLD,
+        "loss_test": float(loss["test"].mean()),
+        "loss_anomalous": float(loss["anomalous"].mean()),
+        "loss_kann": float(loss["kann"].mean()),
+    }
+
+
+def _fidelity(analysis: Analysis, loss: Mapping[str, Float[Array, " n"]]) -> dict[str, float]:
+    """How far the operator can replace the encoder, on the beats it was fitted to and on others."""
     network, koopman, split = analysis.network, analysis.koopman, analysis.split
-    validation, anomalous = (
-        kann.record(network, x, layer="encoder", progress=False) for x in (split.validation, split.anomalous)
-    )
-
-    def loss(h: Float[Array, "n d"]) -> Float[Array, " n"]:
-        return np.abs(decode(network, h, beats.shape[1]) - beats).sum(axis=1)
-
+    validation = kann.record(network, split.validation, layer="encoder", progress=False)
+    anomalous = kann.record(network, split.anomalous, layer="encoder", progress=False)
     beats = split.anomalous.numpy()
     return {
         "relative_error": float(kann.relative_error(koopman, analysis.states)),
         "relative_error_validation": float(kann.relative_error(koopman, validation)),
         "relative_error_anomalous": float(kann.relative_error(koopman, anomalous)),
-        "agreement": float(np.mean((lost["test"] > THRESHOLD) == (lost["kann"] > THRESHOLD))),
-        "agreement_anomalous": kann.agreement(koopman, anomalous, loss, threshold=THRESHOLD),
+        "agreement": float(np.mean((loss["test"] > THRESHOLD) == (loss["kann"] > THRESHOLD))),
+        "agreement_anomalous": kann.agreement(
+            koopman, anomalous, lambda h: losses_of_states(network, h, beats), threshold=THRESHOLD
+        ),
     }
 
 
-def _closeness(apart: Mapping[str, Float[Array, "m f"]]) -> dict[str, float]:
-    """The best mode of each method at each feature, and who is closest."""
-    best = {name: values.min(axis=0) for name, values in apart.items()}
+def _closeness(distances: Mapping[str, Float[Array, "m f"]]) -> dict[str, float]:
+    """The distance of the best mode of each method at each feature, and at how many features KANN's is the smallest."""
+    best = {method: values.min(axis=0) for method, values in distances.items()}  # (f,) each
     numbers = {
-        f"feature_{i}_{name}": float(value) for name, values in best.items() for i, value in enumerate(values, start=1)
+        f"feature_{i}_{method}": float(value)
+        for method, values in best.items()
+        for i, value in enumerate(values, start=1)
     }
-    rival = np.min([best[name] for name in RIVALS], axis=0)
-    fair = np.minimum(best["pca_mean"], best["kernel_pca"])
+    papers_rivals = np.minimum(best["pca"], best["kernel_pca"])
+    # PCA about the mean keeps the mean of the states, as KernelPCA does: the fairer comparison of the two.
+    fair_rivals = np.minimum(best["pca_mean"], best["kernel_pca"])
     return numbers | {
-        "closest": float(np.sum(best["kann"] < rival)),
-        "closest_real": float(np.sum(best["kann_real"] < rival)),
-        "closest_mean": float(np.sum(best["kann"] < fair)),
-        "own_modes": float(len(set(apart["kann"].argmin(axis=0)))),
+        "closest": float(np.sum(best["kann"] < papers_rivals)),
+        "closest_real": float(np.sum(best["kann_real"] < papers_rivals)),
+        "closest_mean": float(np.sum(best["kann"] < fair_rivals)),
+        "own_modes": float(len(set(distances["kann"].argmin(axis=0)))),
     }
 
 
 def _separation(over_time: Mapping[str, Float[Array, " t"]]) -> dict[str, float]:
     """Silhouettes averaged over all samples and times."""
-    ends = {name: float(values[-1]) for name, values in over_time.items()}
-    return {f"silhouette_{name}": value for name, value in ends.items()} | {
-        "silhouette_gap": min(ends["raw"], ends["pca"]) - ends["koopman"]
-    }
+    averages = {f"silhouette_{name}": float(values[-1]) for name, values in over_time.items()}
+    lower = min(averages["silhouette_raw"], averages["silhouette_pca"])
+    return averages | {"silhouette_gap": lower - averages["silhouette_koopman"]}
 
 
-def _real_before(analysis: Analysis) -> float:
-    """The paper looks at pairs only: how many real modes that leaves out."""
-    ordered = dominant(analysis.koopman, analysis.states[:BATCH])
-    shown = {mode.indices for mode in analysis.pairs}
-    last = max(i for i, mode in enumerate(ordered) if mode.indices in shown)
-    return float(sum(len(mode.indices) == 1 for mode in ordered[:last]))
+def _real_modes_before_last_pair(analysis: Analysis) -> float:
+    """How many real modes are more important than the last decoded pair: the paper decodes pairs only."""
+    modes = modes_by_importance(analysis.koopman, analysis.states[:BATCH])
+    places = [place for place, mode in enumerate(modes) if mode.indices == analysis.pairs[-1].indices]
+    return float(sum(len(mode.indices) == 1 for mode in modes[: places[0]]))

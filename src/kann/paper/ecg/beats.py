@@ -15,38 +15,15 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from kann.errors import KannError
-from kann.typing import Array, Float, Int
-
-NORMAL = 1
-"""The class of normal beats."""
+from kann.zoo.heartbeats import Beats
 
 CLASSES = (1, 2, 3, 4, 5)
 
-LARGEST = 64 * 2**20
+LARGEST_FILE = 64 * 2**20
 """Bytes of a file inside a zip beyond which it is not read: the largest official one has 10 MB."""
 
-NORMALISED = 1e-3
-"""The archive's beats have mean 0 and variance 1 to the seven digits that are printed, so to 1e-6 at worst."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Beats:
-    """Heartbeats and what they are."""
-
-    values: Float[Array, "n t"]
-    """Each beat has mean 0 and variance 1."""
-    labels: Int[Array, " n"]
-    """1 is normal."""
-
-    @property
-    def normal(self) -> Float[Array, "k t"]:
-        """The normal beats."""
-        return self.values[self.labels == NORMAL]
-
-    @property
-    def anomalous(self) -> Float[Array, "k t"]:
-        """All others."""
-        return self.values[self.labels != NORMAL]
+NORMALISATION_TOLERANCE = 1e-3
+"""How far mean and deviation of a beat may be from 0 and 1. The archive prints seven digits, so 1e-6 is its worst."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,22 +41,25 @@ class Counts:
 
 
 OFFICIAL = Counts(train=500, test=4500, normal=2919, samples=140)
+"""What the UCR archive publishes."""
 
 
 def read_beats(path: str | os.PathLike[str], *, counts: Counts = OFFICIAL) -> Beats:
     """All beats of a folder or a zip with both splits, those of ``_TRAIN`` first."""
     path = Path(path)
-    files = _zipped(path) if path.is_file() else _unpacked(path)
-    splits = []
+    files = _read_files(path)
+    parts = []
     for split, expected in (("TRAIN", counts.train), ("TEST", counts.test)):
-        name = _pick(list(files), split, path)
-        splits.append(parse(files[name], name=name, samples=counts.samples))
-        got = len(splits[-1].labels)
-        if got != expected:
-            raise KannError(f"{name} in {path} holds {got} beats; there should be {expected}; fetch it again")
-    beats = Beats(
-        values=np.concatenate([each.values for each in splits]), labels=np.concatenate([each.labels for each in splits])
-    )
+        name = _file_of_split(list(files), split, path)
+        part = parse(files[name], name=name, samples=counts.samples)
+        if len(part.labels) != expected:
+            raise KannError(
+                f"{name} in {path} holds {len(part.labels)} beats; there should be {expected}; fetch it again"
+            )
+        parts.append(part)
+    values = np.concatenate([part.values for part in parts])  # (n, t)
+    labels = np.concatenate([part.labels for part in parts])  # (n,)
+    beats = Beats(values=values, labels=labels)
     _require_official(beats, counts, path)
     return beats
 
@@ -96,15 +76,15 @@ def read_file(path: str | os.PathLike[str], *, samples: int = OFFICIAL.samples) 
 
 def parse(content: bytes, *, name: str, samples: int = OFFICIAL.samples) -> Beats:
     """The beats of a file with this name and content."""
-    rows = ROWS.get(PurePosixPath(name).suffix.lower())
-    if rows is None:
-        raise KannError(f"{name} is of no known kind; pass one of {', '.join(ROWS)}")
+    read_rows = READERS.get(PurePosixPath(name).suffix.lower())
+    if read_rows is None:
+        raise KannError(f"{name} is of no known kind; pass one of {', '.join(READERS)}")
     try:
         lines = content.decode("ascii").splitlines()
     except UnicodeDecodeError as error:
         raise KannError(f"{name} is no text ({error.reason} at byte {error.start}); fetch it again") from error
     values, labels = [], []
-    for number, label, entries in rows(lines):
+    for number, label, entries in read_rows(lines):
         where = f"{name}, line {number}"
         if len(entries) != samples:
             raise KannError(f"{where}: {len(entries)} samples; a beat has {samples}; fetch the file again")
@@ -116,6 +96,7 @@ def parse(content: bytes, *, name: str, samples: int = OFFICIAL.samples) -> Beat
 
 
 def _numbers(entries: list[str], where: str) -> list[float]:
+    """The samples of a beat; ``where`` is the file and the line, for an error."""
     try:
         numbers = [float(entry) for entry in entries]
     except ValueError as error:
@@ -126,18 +107,18 @@ def _numbers(entries: list[str], where: str) -> list[float]:
 
 
 def _label(text: str, where: str) -> int:
-    """A class; the text files write it as ``1.0000000e+00``."""
+    """The class of a beat; the text files write it as ``1.0000000e+00``."""
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
+        value = 0.0  # no class, so it is refused below
     if value not in CLASSES:
         raise KannError(f"{where}: class {text!r} is none of {', '.join(map(str, CLASSES))}; fetch the file again")
     return int(value)
 
 
 Rows = Iterator[tuple[int, str, list[str]]]
-"""The number of a line, the class, and the samples, as text."""
+"""For each beat the number of its line, its class as text, and its samples as text."""
 
 
 def _rows_of_txt(lines: list[str]) -> Rows:
@@ -148,77 +129,84 @@ def _rows_of_txt(lines: list[str]) -> Rows:
 
 
 def _rows_of_arff(lines: list[str]) -> Rows:
-    for number, line in _behind_header(lines, comment="%"):
+    for number, line in _lines_after_header(lines, comment="%"):
         *entries, label = line.split(",")
         yield number, label.strip(), entries
 
 
 def _rows_of_ts(lines: list[str]) -> Rows:
-    for number, line in _behind_header(lines, comment="#"):
+    for number, line in _lines_after_header(lines, comment="#"):
         series, _, label = line.rpartition(":")
         yield number, label.strip(), series.split(",")
 
 
-def _behind_header(lines: list[str], *, comment: str) -> Iterator[tuple[int, str]]:
-    """Lines behind ``@data``."""
-    inside = False
+def _lines_after_header(lines: list[str], *, comment: str) -> Iterator[tuple[int, str]]:
+    """The lines after ``@data`` that are neither empty nor a comment, with their numbers."""
+    in_data = False
     for number, line in enumerate(lines, start=1):
         line = line.strip()
-        if inside and line and not line.startswith(comment):
+        if in_data and line and not line.startswith(comment):
             yield number, line
-        inside = inside or line.lower() == "@data"
+        in_data = in_data or line.lower() == "@data"
 
 
-ROWS = {".txt": _rows_of_txt, ".ts": _rows_of_ts, ".arff": _rows_of_arff}
+READERS = {".txt": _rows_of_txt, ".ts": _rows_of_ts, ".arff": _rows_of_arff}
 """How each kind of file is read, the preferred one first."""
 
 
-def _pick(names: list[str], split: str, path: Path) -> str:
-    """The file of a split."""
-    for suffix in ROWS:
+def _file_of_split(names: list[str], split: str, path: Path) -> str:
+    """The name of the file that holds a split, of the preferred kind if there are several."""
+    for suffix in READERS:
         for name in names:
             if PurePosixPath(name).name == f"ECG5000_{split}{suffix}":
                 return name
-    kinds = ", ".join(ROWS)
+    kinds = ", ".join(READERS)
     raise KannError(f"{path} has no ECG5000_{split} ({kinds}); put the file there, or fetch the zip again")
 
 
-def _unpacked(folder: Path) -> dict[str, bytes]:
-    """The files of a folder."""
-    if not folder.is_dir():
-        raise KannError(f"there is nothing at {folder}; pass the folder or the zip of ECG5000")
-    wanted = [file for file in sorted(folder.glob("ECG5000_*")) if file.suffix in ROWS]
+def _read_files(path: Path) -> dict[str, bytes]:
+    """The contents of the files of ECG5000 in a folder or a zip, by name."""
+    if path.is_file():
+        return _read_zip(path)
+    if not path.is_dir():
+        raise KannError(f"there is nothing at {path}; pass the folder or the zip of ECG5000")
+    wanted = [file for file in sorted(path.glob("ECG5000_*")) if file.suffix in READERS]
     return {file.name: file.read_bytes() for file in wanted}
 
 
-def _zipped(path: Path) -> dict[str, bytes]:
-    """The wanted files of a zip. Nothing is unpacked, so nothing can be written outside a folder; still, refuse it."""
+def _read_zip(path: Path) -> dict[str, bytes]:
+    """The contents of the files of ECG5000 in a zip, by name. Nothing is unpacked to disk."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
             for member in members:
-                _require_tame(member, path)
-            wanted = [each for each in members if PurePosixPath(each.filename).name.startswith("ECG5000_")]
-            return {each.filename: archive.read(each) for each in wanted if not each.is_dir()}
+                _refuse_dangerous(member, path)
+            wanted = [member for member in members if PurePosixPath(member.filename).name.startswith("ECG5000_")]
+            return {member.filename: archive.read(member) for member in wanted if not member.is_dir()}
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError) as error:
         raise KannError(f"{path} is no whole zip ({error}); fetch it again") from error
 
 
-def _require_tame(member: zipfile.ZipInfo, path: Path) -> None:
+def _refuse_dangerous(member: zipfile.ZipInfo, path: Path) -> None:
+    """Refuse a member that is too large, or whose path would leave the folder.
+
+    Such a path does no harm here, where nothing is unpacked; but whoever made the file meant harm.
+    """
     name = PurePosixPath(member.filename.replace("\\", "/"))
     if name.is_absolute() or ".." in name.parts or ":" in member.filename:
         raise KannError(f"{path} holds {member.filename!r}, a path that leaves its folder; do not use this file")
-    if member.file_size > LARGEST:
+    if member.file_size > LARGEST_FILE:
         raise KannError(f"{member.filename} in {path} has {member.file_size} bytes; no file of ECG5000 is as large")
 
 
 def _require_official(beats: Beats, counts: Counts, path: Path) -> None:
-    got = len(beats.normal)
-    if got != counts.normal:
-        raise KannError(f"{path} holds {got} normal beats; there should be {counts.normal}; fetch it again")
-    off = np.abs(beats.values.mean(axis=1)), np.abs(beats.values.std(axis=1, ddof=1) - 1)
-    worst = float(max(each.max() for each in off))
-    if worst > NORMALISED:
+    """Refuse beats that are not those of the archive, by their number and by how they are normalised."""
+    normal = len(beats.normal)
+    if normal != counts.normal:
+        raise KannError(f"{path} holds {normal} normal beats; there should be {counts.normal}; fetch it again")
+    means, deviations = beats.values.mean(axis=1), beats.values.std(axis=1, ddof=1)
+    worst = max(float(np.abs(means).max()), float(np.abs(deviations - 1).max()))
+    if worst > NORMALISATION_TOLERANCE:
         raise KannError(
             f"{path} holds beats whose mean is not 0 or whose variance is not 1 (off by {worst:.2g}); fetch it again"
         )

@@ -1,12 +1,10 @@
 """scikit-learn, which only this experiment needs."""
 
-from importlib import import_module
-from typing import Any
 
-
-def require(part: str) -> Any:
-    """A module of scikit-learn: ``decomposition`` or ``metrics``."""
+def require_scikit_learn() -> None:
+    """Raise an error that names the extra to install if scikit-learn is missing."""
     try:
-        return import_module(f"sklearn.{part}")
+        import sklearn.decomposition
+        import sklearn.metrics  # noqa: F401 - only to see that they are there
     except ImportError as error:
         raise ImportError("the ECG experiment needs scikit-learn: pip install 'kann[paper]'") from error

@@ -7,16 +7,16 @@ called anomalous.
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kann.errors import KannError
-from kann.paper.ecg.beats import Beats
-from kann.paper.training import Schedule, Training, generator, seeded
+from kann.paper.training import Training, generator, seeded
 from kann.typing import Array, Float
+from kann.zoo.autoencoder import Autoencoder, Config
+from kann.zoo.heartbeats import Beats
 
 TRAINING, SPLITTING, ANOMALOUS = 0, 1, 2
 """What random numbers are for: batches, the split of the normal beats, and the order of the anomalous ones."""
@@ -25,39 +25,7 @@ THRESHOLD = 26.0
 """The loss above which the paper calls a beat anomalous. It is fixed before training and never fitted."""
 
 HELD_OUT, TESTED = 0.15, 0.33
-"""Share of normal beats that are not trained on, and the share of those that are tested, not validated, on."""
-
-Arch = Literal["lstm", "gru"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """An autoencoder and how it is trained, always with Adam."""
-
-    arch: Arch
-    """Which recurrent layer, in encoder and decoder."""
-    units: int = 64
-    """Hidden units of the encoder."""
-    decoder_units: int = 128
-    """Hidden units of the decoder. The paper does not say; this is what the published code has."""
-    epochs: int = 150
-    """How often every training beat is seen."""
-    batch: int = 32
-    """Beats in a batch. The paper does not say, and its published code takes a single one."""
-    rate: float = 1e-3
-    """Learning rate."""
-    schedule: Schedule = "constant"
-    """How it falls, see `Training`."""
-    clip: float = math.inf
-    """Largest norm of a gradient."""
-    forget_bias: float = 0.0
-    """What is added to the bias of an LSTM's forget gates at first: they then start open."""
-
-    def training(self, beats: int) -> Training:
-        """The plan for so many training beats, with a checkpoint and a validation after each epoch."""
-        batches = math.ceil(beats / self.batch)
-        return Training(iterations=self.epochs * batches, schedule=self.schedule, clip=self.clip, every=batches)
-
+"""Fraction of the normal beats that is not trained on, and the fraction of those that tests instead of validating."""
 
 PRINTED = {"lstm": Config(arch="lstm"), "gru": Config(arch="gru")}
 """The paper's table of hyperparameters. It also mentions weight decay, without a number: here there is none."""
@@ -101,41 +69,21 @@ def _shuffled(values: Float[Array, "n t"], rng: np.random.Generator) -> Float[Te
     return torch.as_tensor(values[rng.permutation(len(values))], dtype=torch.float32)
 
 
-class Autoencoder(nn.Module):
-    """A recurrent encoder, a recurrent decoder, and a linear readout of the decoder's states."""
-
-    def __init__(self, encoder: nn.Module, decoder: nn.Module, units: int):
-        super().__init__()
-        self.encoder = encoder
-        self.decoder = decoder
-        self.readout = nn.Linear(units, 1)
-
-    def encode(self, x: Float[Tensor, "s t"]) -> Float[Tensor, "s d"]:
-        """The encoder's last state, which is all that the decoder gets."""
-        return self.encoder(x[..., None])[0][:, -1]
-
-    def decode(self, h: Float[Tensor, "s d"], steps: int) -> Float[Tensor, "s t"]:
-        """The beat of so many samples that a state of the encoder stands for."""
-        repeated = h[:, None].expand(-1, steps, -1).contiguous()
-        return self.readout(self.decoder(repeated)[0])[..., 0]
-
-    def forward(self, x: Float[Tensor, "s t"]) -> Float[Tensor, "s t"]:
-        """The beats as they are reproduced."""
-        return self.decode(self.encode(x), x.shape[1])
-
-
 def build(config: Config, *, seed: int) -> Autoencoder:
     """An untrained network."""
     with seeded(seed):
-        kind = {"lstm": nn.LSTM, "gru": nn.GRU}[config.arch]
-        encoder = kind(1, config.units, batch_first=True)
-        decoder = kind(config.units, config.decoder_units, batch_first=True)
-        network = Autoencoder(encoder, decoder, config.decoder_units)
+        network = Autoencoder(config)
     if config.forget_bias:
-        for layer in (encoder, decoder):
-            with torch.no_grad():  # gates of torch's LSTM stand in the order input, forget, cell, output
+        for layer in (network.encoder, network.decoder):
+            with torch.no_grad():  # torch's LSTM has its gates in the order input, forget, cell, output
                 layer.bias_hh_l0[layer.hidden_size : 2 * layer.hidden_size] += config.forget_bias
     return network
+
+
+def training_plan(config: Config, beats: int) -> Training:
+    """The plan for this number of training beats, with a checkpoint and a validation after each epoch."""
+    batches = math.ceil(beats / config.batch)
+    return Training(iterations=config.epochs * batches, schedule=config.schedule, clip=config.clip, every=batches)
 
 
 def losses(reproduced: Float[Tensor, "s t"], x: Float[Tensor, "s t"]) -> Float[Tensor, " s"]:

@@ -7,32 +7,39 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 import kann
-from kann.paper.sentiment.operators import LEADING, SLOW, Operators, on_host, papers_fit
-from kann.paper.sentiment.task import SentimentNetwork
-from kann.paper.sentiment.vocabulary import Vocabulary
+from kann.paper.sentiment.operators import DOMINANT, LEADING, Operators, fit_as_in_paper, on_host
 from kann.typing import Array, Complex, Float
+from kann.zoo.sentiment_network import SentimentNetwork
+from kann.zoo.vocabulary import Vocabulary
 
 BASES = ("svd", "pca", "fourier")
+"""The bases that the paper compares."""
 
 SHUFFLED = ("not bad and very good", "very bad and not good")
 """The paper's two reviews, the first positive, the second negative."""
 
 
-def other_bases(operators: Operators) -> dict[str, kann.Koopman]:
+def fit_in_each_basis(operators: Operators) -> dict[str, kann.Koopman]:
     """The operator of the paper's batch in three bases."""
     moments = kann.Moments.of(operators.states)
-    return {basis: papers_fit(moments, basis=basis) for basis in BASES}
+    return {basis: fit_as_in_paper(moments, basis=basis) for basis in BASES}
 
 
-def distance(values: Complex[Array, " n"], others: Complex[Array, " m"], *, count: int | None = None) -> float:
-    """Mean distance of the dominant eigenvalues from those of another operator that correspond to them."""
-    count = count or max(LEADING, int((np.abs(values) > SLOW).sum()))
+def eigenvalue_distance(
+    values: Complex[Array, " n"], others: Complex[Array, " m"], *, count: int | None = None
+) -> float:
+    """Mean distance of the first ``count`` eigenvalues from those of another operator that correspond to them.
+
+    Without ``count`` the dominant ones are compared, or the leading four if fewer are dominant. Eigenvalues are
+    matched one to one so that the sum of distances is smallest: their order by modulus may differ.
+    """
+    count = count or max(LEADING, int((np.abs(values) > DOMINANT).sum()))
     gaps = np.abs(values[:count, None] - others[None, :])
     return float(gaps[linear_sum_assignment(gaps)].mean())
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Path:
+class Trajectory:
     """How the state moves while a short review is read, on two principal axes."""
 
     text: str
@@ -43,7 +50,7 @@ class Path:
     driven: Float[Array, "t 2"]
     """Where the linear system is that reads the words and was never told the network's state."""
     logit: float
-    """The network's, after the last word."""
+    """The network's logit after the last word."""
 
     @property
     def ends_alike(self) -> bool:
@@ -51,29 +58,31 @@ class Path:
         return bool(np.sign(self.network[-1, 0]) == np.sign(self.kann[-1, 0]))
 
 
-def shuffled_paths(network: SentimentNetwork, vocabulary: Vocabulary, operators: Operators) -> tuple[Path, ...]:
-    """The paths of the two reviews on the first two principal axes of the states without padding.
+def shuffled_trajectories(
+    network: SentimentNetwork, vocabulary: Vocabulary, operators: Operators
+) -> tuple[Trajectory, ...]:
+    """The two shuffled reviews on the first two principal axes of the states without padding.
 
     The first axis points to where the readout is positive.
     """
     axes = kann.fit(operators.moments, basis="pca", rank=min(2, operators.unpadded.rank))
+    # Principal axes have no sign of their own.
     signs = np.where(operators.readout.weight[0] @ axes.basis < 0, -1.0, 1.0)
-    paths = []
+    trajectories = []
     for text in SHUFFLED:
         (ids,) = vocabulary.encode([text])
-        states = on_host(
-            kann.record(network, [torch.from_numpy(ids)], layer="recurrent", inputs=True, batch_size=1, progress=False)
-        )
-        h = states[0].astype(np.float64)
-        alone = operators.driven.simulate(np.asarray(states.inputs, dtype=np.float64)[None])[0]
-        mapped = [axes.encode(each) * signs for each in (h, operators.unpadded.predict(h), alone)]
-        paths.append(
-            Path(
+        words = [torch.from_numpy(ids)]
+        states = on_host(kann.record(network, words, layer="recurrent", inputs=True, batch_size=1, progress=False))
+        h = states[0].astype(np.float64)  # (t, d)
+        simulated = operators.driven.simulate(np.asarray(states.inputs, dtype=np.float64)[None])[0]  # (t, d)
+        on_axes = [axes.encode(each) * signs for each in (h, operators.unpadded.predict(h), simulated)]
+        trajectories.append(
+            Trajectory(
                 text=text,
-                network=mapped[0],
-                kann=mapped[1],
-                driven=mapped[2],
+                network=on_axes[0],
+                kann=on_axes[1],
+                driven=on_axes[2],
                 logit=float(operators.readout(h[-1:])[0, 0]),
             )
         )
-    return tuple(paths)
+    return tuple(trajectories)

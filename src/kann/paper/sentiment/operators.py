@@ -1,8 +1,6 @@
 """The linear operators of a network that reads reviews: the paper's, and those that leave padding out or read words."""
 
-import itertools
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,11 +8,11 @@ from torch import Tensor
 
 import kann
 from kann.backends.arrays import as_numpy
-from kann.fitting.spectrum import Mode
 from kann.paper.sentiment.corpus import LONGEST, Corpus, Reviews
-from kann.paper.sentiment.task import ANALYSED, FITTED, SentimentNetwork, split
+from kann.paper.sentiment.task import ANALYSED, FITTED, split
 from kann.paper.training import generator
-from kann.typing import Array, Float, Int
+from kann.typing import Array, Complex, Float, Int
+from kann.zoo.sentiment_network import SentimentNetwork
 
 BATCH = 64
 """Reviews that the paper's operator is fitted to."""
@@ -22,7 +20,7 @@ BATCH = 64
 FITTED_REVIEWS = 5000
 """Training reviews that the other operators are fitted to: 1.3 million states."""
 
-SLOW = 0.99
+DOMINANT = 0.99
 """The paper calls an eigenvalue dominant if its modulus is greater."""
 
 LEADING = 4
@@ -49,17 +47,15 @@ class Readout:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Operators:
-    """What is fitted to a trained network."""
+    """The operators that are fitted to a trained network, and the states of the paper's batch."""
 
-    batch: Int[Array, " b"]
-    """The test reviews of the paper's batch."""
     ids: Int[Tensor, "b t"]
-    """Their words, padded with zeros to 1,000."""
+    """Numbers of the words of the batch, padded with zeros to 1,000."""
     lengths: Int[Array, " b"]
-    """How many words they have."""
+    """How many words each review of the batch has."""
     states: kann.States
-    """All their states, padding included."""
-    real: kann.States
+    """All states of the batch, padding included."""
+    word_states: kann.States
     """The same without padding."""
     padded: kann.Koopman
     """The paper's operator: fitted to all states of the batch, padding included."""
@@ -68,34 +64,40 @@ class Operators:
     moments: kann.Moments
     """Moments of these states and of the word embeddings that drove them."""
     driven: kann.Koopman
-    """The operator that reads the words, fitted to the same."""
+    """The operator that reads the words, fitted to the same moments."""
     readout: Readout
+
+    @property
+    def by_name(self) -> dict[str, kann.Koopman]:
+        """The three operators by the names that results have for them."""
+        return {"padded": self.padded, "unpadded": self.unpadded, "driven": self.driven}
 
 
 def fit_operators(network: SentimentNetwork, corpus: Corpus, *, seed: int) -> Operators:
-    """Record and fit."""
+    """Record the network's states and fit the operators to them."""
     chosen = generator(seed, ANALYSED).permutation(len(corpus.test))[:BATCH]
-    ids, lengths = corpus.test.batch(chosen, length=LONGEST)
+    ids, lengths = corpus.test.batch(chosen, length=LONGEST)  # (b, t) and (b,)
     lengths = lengths.numpy()
-    states = on_host(kann.record(network, ids, layer="recurrent", batch_size=BATCH, progress=False))
-    moments = moments_of(network, fitted_reviews(corpus, seed)).numpy()
+    states = on_host(kann.record(network, ids, layer="recurrent", batch_size=BATCH, progress=False))  # b × t rows
+    moments = record_moments(network, fitted_reviews(corpus, seed)).numpy()
     return Operators(
-        batch=chosen,
         ids=ids,
         lengths=lengths,
         states=states,
-        real=kann.States.from_padded(states.padded(), lengths),
-        padded=papers_fit(kann.Moments.of(states)),
-        unpadded=papers_fit(moments),
+        word_states=kann.States.from_padded(states.padded(), lengths),
+        padded=fit_as_in_paper(kann.Moments.of(states)),
+        unpadded=fit_as_in_paper(moments),
         moments=moments,
-        driven=kann.fit(moments, driven=True),
+        driven=kann.fit(moments, basis="svd", driven=True),
         readout=Readout.of(network),
     )
 
 
 def on_host(states: kann.States) -> kann.States:
     """The same states as numpy arrays."""
-    inputs = None if states.inputs is None else as_numpy(states.inputs)
+    inputs = states.inputs
+    if inputs is not None:
+        inputs = as_numpy(inputs)
     return kann.States(values=as_numpy(states.values), lengths=states.lengths, inputs=inputs)
 
 
@@ -105,67 +107,45 @@ def fitted_reviews(corpus: Corpus, seed: int) -> Reviews:
     return reviews.take(generator(seed, FITTED).permutation(len(reviews))[:FITTED_REVIEWS])
 
 
-def moments_of(network: SentimentNetwork, reviews: Reviews) -> kann.Moments:
-    """Moments of all states and their inputs, streamed: nothing but them is held."""
+def record_moments(network: SentimentNetwork, reviews: Reviews) -> kann.Moments:
+    """Moments of all states and their inputs, streamed: the states themselves are never held."""
     order = np.argsort(reviews.lengths, kind="stable")  # batches of similar length
     words = [torch.from_numpy(reviews[i]) for i in order]
     return kann.record(network, words, layer="recurrent", inputs=True, into="moments", batch_size=64)
 
 
-def papers_fit(moments: kann.Moments, *, basis: str = "svd") -> kann.Koopman:
+def fit_as_in_paper(moments: kann.Moments, *, basis: str = "svd") -> kann.Koopman:
     """An operator of rank d − 1, as in the published code, or of the rank that the states resolve if that is less."""
-    whole = kann.fit(moments, basis=basis)
-    return whole if whole.rank < moments.dim else kann.fit(moments, basis=basis, rank=moments.dim - 1)
+    full = kann.fit(moments, basis=basis)
+    if full.rank < moments.dim:
+        return full
+    return kann.fit(moments, basis=basis, rank=moments.dim - 1)
 
 
-def slow(koopman: kann.Koopman) -> int:
+def count_dominant(koopman: kann.Koopman) -> int:
     """How many eigenvalues are dominant."""
-    return int((np.abs(koopman.eigenvalues) > SLOW).sum())
+    return int((np.abs(koopman.eigenvalues) > DOMINANT).sum())
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Groups:
-    """Two groups of leading modes, by what the readout makes of them."""
-
-    negative: tuple[int, ...]
-    """Modes whose part of a state reads out negative."""
-    positive: tuple[int, ...]
-    """Modes whose part of a state reads out positive."""
-    split: float
-    """Share of reviews for which both is so: the paper's y12 < .5 and y34 > .5."""
-
-
-def group_modes(koopman: kann.Koopman, last: Float[Array, "s d"], readout: Readout) -> Groups:
-    """Split the leading modes into two groups so that one reads out negative and the other positive most often.
-
-    As in the paper each group's part of the state is read out, bias included. Of splits that are equally good the one
-    whose readouts differ most is taken.
-    """
-    modes = range(min(LEADING, len(koopman.modes)))
-    parts = {j: kann.reconstruct(koopman, last, j) @ readout.weight[0] for j in modes}
-    best: tuple[float, float, Groups] | None = None
-    for size in range(1, len(modes)):
-        for chosen in itertools.combinations(modes, size):
-            others = tuple(j for j in modes if j not in chosen)
-            low, high = (sum(parts[j] for j in group) + readout.bias[0] for group in (chosen, others))
-            share = float(np.mean((low < 0) & (high > 0)))
-            gap = float(np.mean(high - low))
-            if best is None or (share, gap) > best[:2]:
-                best = share, gap, Groups(negative=chosen, positive=others, split=share)
-    if best is None:  # an operator of a single mode has nothing to split
-        return Groups(negative=(0,), positive=(0,), split=0.0)
-    return best[2]
-
-
-def ends(states: kann.States) -> Float[Array, "s d"]:
+def last_of_each(states: kann.States) -> Float[Array, "s d"]:
     """The last state of each sequence."""
     return np.asarray(states.values[states.starts + states.lengths - 1], dtype=np.float64)
 
 
-def mode_columns(koopman: kann.Koopman, modes: Any) -> list[int]:
-    """Eigenvectors that modes consist of, one of each pair: the other has the same magnitude."""
-    return [_mode(koopman, mode).indices[0] for mode in modes]
+def projection_vectors(koopman: kann.Koopman, modes: list[int]) -> Complex[Array, "d k"]:
+    """Vectors whose products with a state are its projections onto some modes, one eigenvector of each.
+
+    Of a conjugate pair one is enough: the other has the same magnitude. `kann.project` is linear in the state if the
+    basis is not PCA, so the projections of the unit vectors are the vectors.
+    """
+    columns = [koopman.modes[mode].indices[0] for mode in modes]
+    return kann.project(koopman, np.eye(koopman.dim))[:, columns]
 
 
-def _mode(koopman: kann.Koopman, mode: int | Mode) -> Mode:
-    return mode if isinstance(mode, Mode) else koopman.modes[mode]
+def contribution_vectors(koopman: kann.Koopman, readout: Readout) -> Float[Array, "d m"]:
+    """Vectors whose products with a state are the contributions of all modes to its logit.
+
+    `kann.contributions` is linear in the state if the basis is not PCA, so the contributions of the unit vectors are
+    the vectors. As a matrix they can be multiplied with millions of states on a GPU.
+    """
+    return kann.contributions(koopman, np.eye(koopman.dim), readout.weight).modes[..., 0]

@@ -4,23 +4,22 @@ import functools
 import math
 import os
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kann.paper.sentiment.corpus import Corpus, Reviews, batches_of
+from kann.paper.sentiment.corpus import Corpus, Reviews, training_batches
 from kann.paper.training import Training, fingerprint, generator, require_device, require_folder, seeded, train
 from kann.typing import Array, Float, Int
+from kann.zoo.sentiment_network import Arch, SentimentNetwork
 
 TRAINING, SPLIT, ANALYSED, FITTED = range(4)
-"""What random numbers are for: batches of training, which reviews validate, which are analysed, which are fitted."""
+"""Purposes of random numbers: batches of training, which reviews validate, which are analysed, which are fitted."""
 
 VALIDATION = 0.1
-"""Share of the official training split that is kept for validation. The paper does not say."""
-
-Arch = Literal["gru", "lstm", "rnn"]
+"""Fraction of the official training split that is kept for validation. The paper does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +41,18 @@ class Config:
     weight_decay: float = 1e-3
     """Of the published notebook for the GRU. The paper says that there was one, and not how much."""
     embedding: int = 128
-    """Numbers that stand for a word."""
+    """Length of the vector that stands for a word."""
     embedding_spread: float = 1.0
-    """Standard deviation of these numbers at first."""
+    """Standard deviation of the entries of these vectors before training."""
     identity_start: bool = False
-    """Whether the hidden matrix of an RNN is the identity at first, so that it forgets nothing."""
+    """Whether the hidden matrix of an RNN starts as the identity, so that it forgets nothing."""
     forget_bias: float = 0.0
-    """What is added to the bias of an LSTM's forget gates at first: they then start open."""
+    """What is added to the bias of an LSTM's forget gates before training: they then start open."""
     batch: int = 64
     """Reviews in a batch. The paper does not say."""
 
     def training(self, reviews: int) -> Training:
-        """The iterations that the epochs over so many reviews are."""
+        """The plan for this number of training reviews, with a checkpoint and a lower rate after each epoch."""
         per_epoch = math.ceil(reviews / self.batch)
         return Training(
             iterations=self.epochs * per_epoch,
@@ -80,43 +79,17 @@ CONFIGS = {
 """What trains each of them, as close to the paper's table as was found."""
 
 
-class SentimentNetwork(nn.Module):
-    """Word embedding, recurrent layer, and one number read out of its last state: positive for a positive review."""
-
-    def __init__(self, config: Config, words: int):
-        super().__init__()
-        self.embedding = nn.Embedding(words, config.embedding, padding_idx=0)
-        kind = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[config.arch]
-        self.recurrent = kind(config.embedding, config.units, batch_first=True)
-        self.readout = nn.Linear(config.units, 1)
-
-    @property
-    def words(self) -> int:
-        """How many words the network knows."""
-        return self.embedding.num_embeddings
-
-    def states(self, ids: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
-        """The hidden state after each word."""
-        return self.recurrent(self.embedding(ids))[0]
-
-    def forward(self, ids: Int[Tensor, "b t"], lengths: Any = None) -> Float[Tensor, " b"]:
-        """The logit of each review, read out after its last word; behind it there may be padding."""
-        h = self.states(ids)
-        last = torch.full((len(ids),), ids.shape[1] - 1) if lengths is None else torch.as_tensor(lengths) - 1
-        return self.readout(h[torch.arange(len(ids), device=h.device), last.to(h.device)]).squeeze(-1)
-
-
 def build(config: Config, *, words: int, seed: int) -> SentimentNetwork:
     """An untrained network."""
     with seeded(seed), torch.no_grad():
-        network = SentimentNetwork(config, words)
+        network = SentimentNetwork(words=words, arch=config.arch, units=config.units, embedding=config.embedding)
         network.embedding.weight *= config.embedding_spread
         layer: Any = network.recurrent
         if config.identity_start:
             nn.init.eye_(layer.weight_hh_l0)
             layer.bias_hh_l0.zero_()
             layer.bias_ih_l0.zero_()
-        if config.forget_bias:  # gates of torch's LSTM stand in the order input, forget, cell, output
+        if config.forget_bias:  # torch's LSTM has its gates in the order input, forget, cell, output
             layer.bias_hh_l0[config.units : 2 * config.units] += config.forget_bias
         return network
 
@@ -131,23 +104,23 @@ def split(reviews: Reviews) -> tuple[Reviews, Reviews]:
 def trained(
     config: Config, corpus: Corpus, *, seed: int, folder: str | os.PathLike[str], device: str = "cpu"
 ) -> SentimentNetwork:
-    """A network that has learnt the task, on ``device``; one that stands in ``folder`` is used again or trained on."""
+    """A network that has learnt the task, on ``device``; one that ``folder`` holds is used or trained further."""
     path = require_folder(folder) / "network.safetensors"
-    where = require_device(device)
-    network = build(config, words=len(corpus.vocabulary), seed=seed).to(where)
+    torch_device = require_device(device)
+    network = build(config, words=len(corpus.vocabulary), seed=seed).to(torch_device)
     reviews, _ = split(corpus.train)
     plan = config.training(len(reviews))
 
-    @functools.lru_cache(maxsize=1)
+    @functools.lru_cache(maxsize=1)  # the batches of the current epoch
     def batches(epoch: int) -> list[Int[Array, " _"]]:
-        return batches_of(reviews.lengths, size=config.batch, rng=generator(seed, TRAINING, epoch))
+        return training_batches(reviews.lengths, size=config.batch, rng=generator(seed, TRAINING, epoch))
 
     def loss(iteration: int) -> Tensor:
         epoch, place = divmod(iteration, plan.every)
         chosen = batches(epoch)[place]
-        ids, lengths = reviews.batch(chosen)
-        wanted = torch.as_tensor(reviews.positive[chosen], dtype=torch.float32, device=where)
-        return nn.functional.binary_cross_entropy_with_logits(network(ids.to(where), lengths), wanted)
+        ids, lengths = reviews.batch(chosen)  # (b, t) and (b,)
+        wanted = torch.as_tensor(reviews.positive[chosen], dtype=torch.float32, device=torch_device)
+        return nn.functional.binary_cross_entropy_with_logits(network(ids.to(torch_device), lengths), wanted)
 
     optimizer = torch.optim.Adam(network.parameters(), lr=config.rate, weight_decay=config.weight_decay)
     made_by = {
@@ -162,5 +135,5 @@ def trained(
 
 
 def accuracy(logits: Float[Array, " s"], reviews: Reviews) -> float:
-    """Share of reviews that are told rightly."""
+    """Fraction of reviews whose logit has the right sign."""
     return float(np.mean((logits > 0) == (reviews.positive > 0)))

@@ -1,4 +1,4 @@
-"""Words and their numbers: a vocabulary trained on reviews, which also says where in a text each word stands."""
+"""Words and their numbers: a vocabulary trained on reviews, which also finds the position of each word in a text."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -19,19 +19,28 @@ PAD, UNKNOWN = "<pad>", "<unk>"
 """Numbers 0 and 1. No word of a text can be one of them, since ``<`` and ``>`` are words of their own."""
 
 LINE_BREAK = r"<br\s*/?>"
+"""Reviews were written for web pages; their line breaks are read as blanks."""
+
 WORD = r"\w+(?:'\w+)*|[^\w\s\p{C}]"
 """Letters and digits, with apostrophes inside ("don't" is one word), or a single other sign that can be seen."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
-    """Words that a network knows, in lower case, the most frequent first."""
+    """Words that a network knows, in lower case, the most frequent first.
+
+    >>> vocabulary = Vocabulary.train(["a good film", "a bad film"], size=6)
+    >>> vocabulary.words
+    ('<pad>', '<unk>', 'a', 'film', 'bad', 'good')
+    >>> vocabulary.encode(["A good plot"])
+    [array([2, 5, 1])]
+    """
 
     tokenizer: Tokenizer
 
     @staticmethod
     def train(texts: Iterable[str], *, size: int) -> "Vocabulary":
-        """The ``size`` most frequent words of some texts, `PAD` and `UNKNOWN` counted in."""
+        """The ``size`` most frequent words of some texts, `PAD` and `UNKNOWN` included."""
         tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
         tokenizer.normalizer = normalizers.Sequence(  # type: ignore[assignment]
             [normalizers.Replace(Regex(LINE_BREAK), " "), normalizers.Lowercase()]
@@ -39,11 +48,11 @@ class Vocabulary:
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)  # type: ignore[assignment]
         trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=[PAD, UNKNOWN], show_progress=False)
         tokenizer.train_from_iterator(texts, trainer=trainer)
-        return Vocabulary(_unspecial(tokenizer))
+        return Vocabulary(_without_special_tokens(tokenizer))
 
     @staticmethod
     def from_json(text: str, *, source: Any = "the vocabulary") -> "Vocabulary":
-        """Read what `to_json` gave."""
+        """The vocabulary that `to_json` wrote; ``source`` is what errors call it."""
         try:
             tokenizer = Tokenizer.from_str(text)
         except Exception as error:  # tokenizers raises bare Exceptions
@@ -53,7 +62,7 @@ class Vocabulary:
         return Vocabulary(tokenizer)
 
     def to_json(self) -> str:
-        """The vocabulary as text."""
+        """The vocabulary as JSON, in the format of the tokenizers library."""
         return self.tokenizer.to_str()
 
     def __len__(self) -> int:
@@ -66,7 +75,7 @@ class Vocabulary:
         return tuple(sorted(numbered, key=numbered.__getitem__))
 
     def number(self, word: str) -> int:
-        """The number of a word; an error if it is not known."""
+        """The number of a word that is in the vocabulary."""
         found = self.tokenizer.token_to_id(word)
         if found is None:
             raise KannError(f"the word {word!r} is not in the vocabulary of {len(self)} words; pass another one")
@@ -77,13 +86,13 @@ class Vocabulary:
         return [np.array(each.ids, dtype=np.int64) for each in self.tokenizer.encode_batch_fast(list(texts))]
 
     def locate(self, text: str) -> tuple[Int[Array, " t"], list[tuple[int, int]]]:
-        """Numbers of the words of a text, and where in it each begins and ends."""
+        """Numbers of the words of a text, and where in the text each begins and ends."""
         found = self.tokenizer.encode(text)
         return np.array(found.ids, dtype=np.int64), list(found.offsets)
 
 
-def _unspecial(tokenizer: Tokenizer) -> Tokenizer:
-    """The same without special tokens, which would be looked for inside texts: ``<pad>`` typed by a user is no pad."""
+def _without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokenizer without special tokens, so that a ``<pad>`` that somebody types is not taken for padding."""
     content = json.loads(tokenizer.to_str())
     content["added_tokens"] = []
     return Tokenizer.from_str(json.dumps(content))

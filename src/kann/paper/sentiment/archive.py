@@ -1,0 +1,90 @@
+"""Read the reviews out of the IMDB archive, checked against its official layout, without extracting anything."""
+
+import os
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from kann.errors import KannError
+
+Folder = tuple[str, str]
+"""A folder of the archive: the split ("train" or "test") and the label ("neg" or "pos")."""
+
+NumberedText = tuple[int, str]
+"""A review: its number in the archive and its text."""
+
+FOLDERS: tuple[Folder, ...] = tuple((split, label) for split in ("train", "test") for label in ("neg", "pos"))
+
+PER_FOLDER = 12_500
+"""Reviews in each of the four folders of the official archive."""
+
+REVIEW_PATH = re.compile(r"aclImdb/(train|test)/(neg|pos)/(\d{1,9})_(\d{1,2})\.txt")
+"""Path of a review in the archive: split, label, number and stars."""
+
+MAX_REVIEW_BYTES = 2**20
+"""A larger review is refused; the longest of the official ones has 14 thousand bytes."""
+
+
+def read_archive(path: str | os.PathLike[str], *, per_folder: int | None = None) -> dict[Folder, list[NumberedText]]:
+    """All reviews by folder, each with its number. Nothing is written to disk, whatever the archive holds."""
+    texts: dict[Folder, list[NumberedText]] = {folder: [] for folder in FOLDERS}
+    wanted = per_folder or PER_FOLDER
+    with open_archive(Path(path)) as file:
+        try:
+            with tarfile.open(fileobj=file, mode="r|*") as archive:  # a stream: one member at a time
+                for folder, number, text in iterate_reviews(archive):
+                    texts[folder].append((number, text))
+                    if len(texts[folder]) > wanted:
+                        where = "/".join(folder)
+                        raise KannError(f"{path} holds more than {wanted} reviews in {where}; fetch it again")
+        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+            raise KannError(f"{path} is no whole tar archive ({error}); fetch it again") from error
+    _require_counts(path, texts, wanted)
+    return texts
+
+
+def open_archive(path: Path) -> BufferedReader:
+    """The archive's file, or an error that names it."""
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise KannError(f"the archive {path} cannot be read ({error.strerror}); pass the path of a file") from error
+
+
+def _require_counts(path: Any, texts: dict[Folder, list[NumberedText]], wanted: int) -> None:
+    """Refuse an archive whose folders do not hold the official number of reviews."""
+    if all(len(entries) == wanted for entries in texts.values()):
+        return
+    found = ", ".join(f"{len(entries)} in {split}/{label}" for (split, label), entries in texts.items())
+    missing = [f"aclImdb/{split}/{label}" for (split, label), entries in texts.items() if not entries]
+    what = "does not hold as many reviews as it should"
+    if missing:
+        what = f"lacks the folder {missing[0]}"
+    raise KannError(f"{path} {what}: {found}, where {wanted} each are due; fetch it again")
+
+
+def iterate_reviews(archive: tarfile.TarFile) -> Iterator[tuple[Folder, int, str]]:
+    """Folder, number and text of every review of a stream. Links and paths out of the archive are refused."""
+    for member in archive:
+        name = member.name
+        if name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or re.match(r"[A-Za-z]:", name):
+            raise KannError(f"the archive holds {name!r}, which leads out of its folder; fetch the official one")
+        if member.issym() or member.islnk():
+            raise KannError(f"the archive holds the link {name!r}; the official one has none, fetch it again")
+        match = REVIEW_PATH.fullmatch(name)
+        if match is None or not member.isreg():
+            continue  # the archive also holds a README, lists of addresses and reviews without labels
+        if member.size > MAX_REVIEW_BYTES:
+            raise KannError(
+                f"{name} has {member.size} bytes; a review has at most {MAX_REVIEW_BYTES}; fetch the archive again"
+            )
+        content: Any = archive.extractfile(member)
+        try:
+            text = content.read().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise KannError(f"{name} is not UTF-8 text ({error}); fetch the archive again") from error
+        yield (match[1], match[2]), int(match[3]), text

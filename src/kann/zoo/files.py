@@ -1,0 +1,39 @@
+"""Which networks ship with the package, where their files are, and where they come from."""
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from kann.errors import KannError
+
+MODELS = ("ecg", "sentiment")
+"""Names of the networks; the files of each are in a folder of its name."""
+
+WEIGHTS, PROVENANCE = "weights.safetensors", "provenance.json"
+"""Files that every network has."""
+
+
+def folder(name: str) -> Path:
+    """The folder that holds the files of a network."""
+    if name not in MODELS:
+        raise KannError(f"model {name!r} is unknown; pass one of {', '.join(MODELS)}")
+    return Path(str(resources.files("kann.zoo"))) / name
+
+
+def provenance(name: str) -> dict[str, Any]:
+    """Where a network comes from: command, seed, data, versions, and what was measured.
+
+    >>> from kann import zoo
+    >>> zoo.provenance("sentiment")["seed"]
+    2
+    """
+    return read_provenance(folder(name))
+
+
+def read_provenance(place: Path) -> dict[str, Any]:
+    """The provenance of the network whose files are in the folder ``place``."""
+    path = place / PROVENANCE
+    if not path.is_file():
+        raise KannError(f"model {place.name!r} is not part of this installation ({path} is missing); reinstall kann")
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,55 @@
+import doctest
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from kann import zoo
+from kann.errors import KannError
+from kann.zoo import files, heartbeats, vocabulary
+
+
+def test_an_unknown_model():
+    for function in (zoo.folder, zoo.provenance, zoo.load):
+        with pytest.raises(KannError, match="model 'mnist' is unknown; pass one of ecg, sentiment"):
+            function("mnist")
+
+
+def test_a_model_that_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "folder", lambda name: tmp_path / name)
+    with pytest.raises(KannError, match="model 'ecg' is not part of this installation"):
+        zoo.provenance("ecg")
+
+
+@pytest.mark.parametrize("module", [zoo, files, heartbeats, vocabulary])
+def test_the_examples_in_the_documentation_run(module):
+    result = doctest.testmod(module)
+    assert result.attempted
+    assert not result.failed
+
+
+def test_importing_the_zoo_is_light():
+    heavy = ("torch", "safetensors", "tokenizers", "kann.paper")
+    code = f"import sys, kann.zoo; print([name for name in {heavy!r} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("model", "missing"), [("ecg", "torch"), ("ecg", "safetensors"), ("sentiment", "tokenizers")])
+def test_a_missing_package_is_named_with_its_extra(model, missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; from kann import zoo; zoo.load({model!r})"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = found.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: the networks of kann.zoo need more packages")
+    assert missing in last
+    assert "pip install 'kann[paper]'" in last
+
+
+@pytest.mark.parametrize("name", zoo.MODELS)
+def test_loading_leaves_the_callers_random_numbers_alone(name):
+    torch.manual_seed(3)
+    wanted = torch.rand(2)
+    torch.manual_seed(3)
+    zoo.load(name)
+    torch.testing.assert_close(torch.rand(2), wanted)
