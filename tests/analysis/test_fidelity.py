@@ -90,6 +90,15 @@ def test_a_readout_is_evaluated_without_dropout_and_left_as_it_was(koopman, stat
     assert [part.training for part in module.modules()] == [True, False, True]
 
 
+def test_a_hybrid_path_of_tensors_is_that_of_arrays(koopman, states):
+    tensors = kann.States(
+        values=torch.tensor(states.values), lengths=states.lengths, inputs=torch.tensor(states.inputs)
+    )
+    ours, theirs = kann.hybrid(koopman, tensors, known=3), kann.hybrid(koopman, states, known=3)
+    np.testing.assert_allclose(ours.values, theirs.values)
+    np.testing.assert_array_equal(ours.inputs, theirs.inputs)
+
+
 def test_a_hybrid_path_is_true_then_rolled_out(koopman, states):
     mixed = kann.hybrid(koopman, states, known=3)
     assert mixed.lengths.tolist() == states.lengths.tolist()

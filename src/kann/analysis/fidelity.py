@@ -9,7 +9,7 @@ import numpy as np
 from kann.analysis.decisions import Readout, decide, read_out
 from kann.backends.arrays import as_numpy, as_operand
 from kann.data.blocks import Block, Cut
-from kann.data.reduction import Total, accumulate
+from kann.data.reduction import Total, accumulate, take_rows
 from kann.data.states import States, as_states
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
@@ -93,10 +93,10 @@ def agreement(koopman: Koopman, states: Any, readout: Readout, *, threshold: flo
     ends = (states.starts + states.lengths - 1)[states.lengths > 1]
     if not len(ends):
         raise KannError("no last state can be predicted: every sequence has one step only")
-    before, last = (as_numpy(states.values[ends + shift]) for shift in (-1, 0))
+    before, last = take_rows(states.values, ends - 1), take_rows(states.values, ends)
     inputs = None
     if drive is not None:
-        inputs = as_numpy(drive[ends])
+        inputs = take_rows(drive, ends)
     predicted = koopman.predict(before, inputs=inputs)
     true, ours = (decide(read_out(readout, h), threshold=threshold) for h in (last, predicted))
     return float(np.mean(true == ours))
@@ -117,7 +117,10 @@ def hybrid(koopman: Koopman, states: Any, known: int) -> States:
                 inputs = as_numpy(drive[states.span(i)])[known:]
             h = np.concatenate([h[:known], koopman.rollout(h[known - 1], steps, inputs=inputs)])
         sequences.append(h.astype(np.float64))
-    return States(values=np.concatenate(sequences), lengths=states.lengths, inputs=states.inputs)
+    inputs = states.inputs
+    if inputs is not None:
+        inputs = as_numpy(inputs)
+    return States(values=np.concatenate(sequences), lengths=states.lengths, inputs=inputs)
 
 
 def orthogonality(koopman: Koopman) -> float:

@@ -54,7 +54,7 @@ def importance(koopman: Koopman, states: Any) -> Float[Array, " r"]:
     """ξ: the magnitude of each eigenvector, summed over time and averaged over sequences."""
     states = as_states(states)
     make = partial(Total, partial(_summed_magnitude, koopman))
-    return accumulate(states, make, pairs=False, what="importance") / len(states)
+    return accumulate(states, make, what="importance") / len(states)
 
 
 def _summed_magnitude(koopman: Koopman, block: Block) -> Float[Array, " r"]:

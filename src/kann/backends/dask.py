@@ -79,14 +79,12 @@ def compute_sum(tasks: list[Any]) -> Any:
             # Dask advises to scatter what all tasks share, but that dies with its worker; the graph is sent again.
             warnings.filterwarnings("ignore", message="Sending large graph")
             return tasks[0].compute()
-    except (KannError, ImportError):
-        raise
-    except Exception as error:
+    except (OSError, EOFError, KeyError) as error:
         if type(error).__module__.startswith("distributed"):  # these are about workers, not about chunks
             raise
         raise KannError(
             f"a chunk of the states cannot be read ({type(error).__name__}: {error}); see that every worker can reach "
-            "all of them, or leave that chunk out"
+            "all of them"
         ) from error
 
 

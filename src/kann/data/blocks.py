@@ -126,7 +126,9 @@ class NotFinite:
 
     def error(self, *, of: str = "") -> KannError:
         """The error to raise; ``of`` says whose states they are, such as ``" of layer 'rnn'"``."""
-        where = f"{self.block}: " * bool(self.block)
+        where = ""
+        if self.block:
+            where = f"{self.block}: "
         return KannError(
             f"{where}{self.what}{of} hold {self.value} at sequence {self.sequence}, step {self.step}, unit "
             f"{self.unit}; leave that sequence out, or find out why the network diverged there"

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kann.backends.arrays import as_array_or_dask, as_numpy, gram, indices_for, namespace, to_device_of
+from kann.backends.arrays import as_array_or_dask, as_numpy, cross_gram, gram, indices_for, namespace, to_device_of
 from kann.backends.distributed import add_up
 from kann.data.blocks import Block, Cut
 from kann.data.files import load_npz, save_npz
@@ -189,7 +189,9 @@ class Moments:
         return Moments(**values)
 
     def __repr__(self) -> str:
-        driven = f", {self.input_dim} inputs" * bool(self.input_dim)
+        driven = ""
+        if self.input_dim:
+            driven = f", {self.input_dim} inputs"
         return f"Moments({self.states} states of {self.sequences} sequences, {self.dim} units{driven})"
 
     def _items(self) -> list[tuple[str, Any]]:
@@ -268,6 +270,7 @@ class PairProducts:
     last, HᵀH all three: one large product serves them all, and nothing is ever subtracted.
     """
 
+    needs_pairs = True
     PARTS: ClassVar = {
         "hh": ("middle", "first", "last", "single"),
         "xx": ("middle", "first", "cut_x"),
@@ -296,13 +299,13 @@ class PairProducts:
         if not is_long.all():
             self._collect("single", h[single])
             h[single] = blank
-        self._add("xy", h[:-1].T @ h[1:])
+        self._add("xy", cross_gram(h[:-1], h[1:]))
         self._add("xy", before.T @ ends)
         if block.inputs is not None:
             u = block.inputs
             u[starts] = namespace(u).zeros((1, u.shape[1]), dtype=u.dtype, device=u.device)  # part of no pair here
-            self._add("xu", h[:-1].T @ u[1:])
-            self._add("uy", u.T @ h + u[last].T @ ends)
+            self._add("xu", cross_gram(h[:-1], u[1:]))
+            self._add("uy", cross_gram(u, h) + u[last].T @ ends)
             self._add_rows("u", u)
         self._collect("first", h[first])
         h[first] = blank
@@ -365,6 +368,9 @@ class PairProducts:
             self._multiply_cuts()
         for name in list(self._waiting):
             self._add_rows(name, self._taken(name))
+        if "middle" not in self._totals:  # pairs of a cut alone, whose states are counted elsewhere
+            xy = self._totals["xy"]
+            self._totals |= {"middle": 0 * xy, "sum_middle": 0 * xy[0]}
         values: dict[str, Any] = {name: self._totals.get(name) for name in ("sum_u", "xu", "uy")}
         for name, parts in self.PARTS.items():
             values[name] = self._sum(parts)
@@ -382,8 +388,6 @@ class PairProducts:
     def _sum(self, parts: Sequence[str]) -> AnyArray:
         """The sum of the totals of these names, as far as there are any."""
         found = [self._totals[name] for name in parts if name in self._totals]
-        if not found:  # the pairs of a cut alone, whose states are counted elsewhere
-            found = [0 * self._totals[parts[0].replace("middle", "cut_x")]]
         return sum(found[1:], start=found[0])
 
 
@@ -412,6 +416,8 @@ class StateGram:
 class StateProducts:
     """Accumulates a `StateGram`. No more than two d × d matrices are held at a time."""
 
+    needs_pairs = False
+
     def __init__(self) -> None:
         self._states, self._rounding = 0, 0.0
         self._sum: Any = 0
@@ -434,7 +440,7 @@ class StateProducts:
 
 def state_gram(states: States) -> StateGram:
     """The Gram matrix of all states."""
-    found = accumulate(states, StateProducts, pairs=False, what="Gram matrix")
+    found = accumulate(states, StateProducts, what="Gram matrix")
     require_finite_squares(states, found.hh)
     return found
 

@@ -9,6 +9,7 @@ nothing leaves a worker but results, and one row for each sequence that a chunk 
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -58,6 +59,9 @@ class RaggedRows(Protocol):
 class Accumulator(Protocol):
     """Something that is summed over all states, or over all pairs of consecutive states."""
 
+    needs_pairs: bool
+    """Whether pairs of states on two sides of the end of a block matter."""
+
     def add(self, block: Block) -> None:
         """Take the rows of a block, and the pairs inside it. The block's arrays may be overwritten."""
 
@@ -73,6 +77,7 @@ class Total:
 
     def __init__(self, of_block: Callable[[Block], Any], of_cut: Callable[[Cut], Any] | None = None):
         self._of_block, self._of_cut, self._total = of_block, of_cut, None
+        self.needs_pairs = of_cut is not None
 
     def add(self, block: Block) -> None:
         """Add the function of a block."""
@@ -87,7 +92,7 @@ class Total:
         if self._total is None:
             self._total = value
         else:
-            self._total = self._total + value
+            self._total += value
 
     def result(self) -> Any:
         """The sum over all blocks and cuts."""
@@ -99,30 +104,25 @@ def accumulate(
     make: Callable[[], Accumulator],
     *,
     inputs: bool = False,
-    pairs: bool = True,
     projection: Projection | None = None,
     what: str = "states",
 ) -> Any:
     """Hand all states to accumulators that ``make`` makes, and return the sum of their results.
 
-    ``inputs`` says whether the inputs are needed, ``pairs`` whether pairs of states are. With a ``projection`` the
-    accumulators are handed coordinates instead of states. ``what`` is the title of the progress bar.
+    ``inputs`` says whether the inputs are needed. With a ``projection`` the accumulators are handed coordinates instead
+    of states. ``what`` is the title of the progress bar.
     """
     inputs = inputs and states.inputs is not None
     if runs_on_dask(states):
-        return _accumulate_on_dask(states, make, inputs=inputs, pairs=pairs, projection=projection)
+        return _accumulate_on_dask(states, make, inputs=inputs, projection=projection)
     return _reduce_block(make(), _whole(states), inputs=inputs, projection=projection, what=what)
 
 
 def require_finite(states: RaggedRows, *, inputs: bool) -> None:
     """Refuse states or inputs that are NaN or infinite, and say where the first one is. Reads everything."""
-    found = accumulate(states, _finder, inputs=inputs, pairs=False, what="search for NaN")
+    found = accumulate(states, partial(Total, _not_finite), inputs=inputs, what="search for NaN")
     if found:
         raise min(found).error()
-
-
-def _finder() -> Total:
-    return Total(_not_finite)
 
 
 def _not_finite(block: Block) -> list[NotFinite]:
@@ -148,6 +148,16 @@ def map_rows(values: AnyArray, function: Callable[[AnyArray], AnyArray], *, widt
     return result
 
 
+def take_rows(values: AnyArray, rows: Int[Array, " k"]) -> AnyArray:
+    """Some rows, in increasing order, as a numpy array; of a dask array in a single computation."""
+    source = _source_array(values)
+    if is_dask(source) and source is not values:
+        sequences = np.searchsorted(np.cumsum(values.lengths), rows, side="right")
+        steps = rows - (np.cumsum(values.lengths) - values.lengths)[sequences]
+        return as_numpy(source.vindex[sequences, steps])
+    return as_numpy(values[rows])
+
+
 def rows_of_padded(values: AnyArray, lengths: Int[Array, " s"]) -> AnyArray:
     """The real steps of padded (S, T, d) values one after the other, without copying them."""
     if is_contiguous(values) and (lengths == values.shape[1]).all():
@@ -157,7 +167,7 @@ def rows_of_padded(values: AnyArray, lengths: Int[Array, " s"]) -> AnyArray:
 
 def read_unless_dask(rows: AnyArray, inputs: AnyArray | None) -> tuple[AnyArray, AnyArray | None]:
     """Rows and inputs in memory; where the rows are those of a dask array, both stay as they are."""
-    if is_dask(getattr(rows, "padded", rows)):
+    if is_dask(_source_array(rows)):
         return rows, inputs
     if inputs is not None:
         inputs = inputs[:]
@@ -166,14 +176,19 @@ def read_unless_dask(rows: AnyArray, inputs: AnyArray | None) -> tuple[AnyArray,
 
 def runs_on_dask(states: RaggedRows) -> bool:
     """Whether Dask reads these states: a dask array, a store at an address, or any store if there is a client."""
-    values = states.values
-    if isinstance(values, PaddedRows):
-        values = values.padded
+    values = _source_array(states.values)
     if is_dask(values):
         return True
     if isinstance(values, StoredRows):
         return store.is_url(values.path) or current_client() is not None
     return store.is_zarr(values) and (store.is_remote(values) or current_client() is not None)
+
+
+def _source_array(values: AnyArray) -> AnyArray:
+    """The array that rows are taken from: of padded rows the padded one, else the rows themselves."""
+    if isinstance(values, PaddedRows):
+        return values.padded
+    return values
 
 
 # In this process
@@ -235,15 +250,15 @@ def _accumulate_on_dask(
     make: Callable[[], Accumulator],
     *,
     inputs: bool,
-    pairs: bool,
     projection: Projection | None,
 ) -> Any:
-    make, held = delayed(make), delayed(projection)  # in the graph once, not once for each chunk
+    shared = delayed(make), delayed(projection)  # in the graph once, not once for each chunk
+    needs_pairs = make().needs_pairs
     tasks = []
     for chunk in _chunks(states, inputs=inputs):
-        tasks.append(delayed(_add_chunk)(make, held, inputs, chunk.name, chunk.read, *chunk.arguments))
-        if pairs and chunk.cut is not None:
-            tasks.append(delayed(_add_cut)(make, held, *chunk.cut))
+        tasks.append(delayed(_add_chunk)(*shared, inputs, chunk.name, chunk.read, *chunk.arguments))
+        if needs_pairs and chunk.cut is not None:
+            tasks.append(delayed(_add_cut)(*shared, *chunk.cut))
     return compute_sum(tasks)
 
 

@@ -145,7 +145,8 @@ def _eigenpairs(gram: AnyArray, count: int) -> tuple[Float[Array, " k"], Float[A
         return as_numpy(values[d - count :]), as_numpy(vectors[:, d - count :])
     gram = as_numpy(gram)
     if d < FULL_EIGH_BELOW or 2 * count > d:
-        return np.linalg.eigh(gram)
+        # scipy's, since numpy's wakes the other threads for a few dozen units already, which takes longer than the rest
+        return scipy.linalg.eigh(gram, driver="evd", check_finite=False)  # type: ignore[return-value]
     found: Any = None
     if LANCZOS_FROM_RATIO * count <= d:
         found = _lanczos(gram, count)

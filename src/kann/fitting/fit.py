@@ -188,7 +188,9 @@ def _in_one_reading(source: States | Moments, request: _Request) -> _PairsInBasi
     svd = svd_from_gram(gram, norm=norm, rounding=moments.rounding, largest=request.largest)
     is_too_coarse = request.exact and _gram_is_too_coarse(svd, request.rank, norm=norm, rounding=moments.rounding)
     if is_too_coarse and isinstance(source, States):
-        return _in_orthonormal_coordinates(source, request, gram, mean, norm=norm)
+        if len(svd.values) < moments.dim:
+            svd = svd_from_gram(gram, norm=norm, rounding=EPS)
+        return _in_orthonormal_coordinates(source, request, svd, mean, norm=norm)
     basis = choose_basis(request.kind, request.rank, svd, mean)
     return _PairsInBasis(basis=basis, moments=moments.in_basis(basis.vectors), shift=mean @ basis.vectors)
 
@@ -220,7 +222,7 @@ def _gram_is_too_coarse(svd: StateSVD, rank: Rank, *, norm: float, rounding: flo
 
 
 def _in_orthonormal_coordinates(
-    states: States, request: _Request, gram: AnyArray, mean: Float[Array, " d"], *, norm: float
+    states: States, request: _Request, svd: StateSVD, mean: Float[Array, " d"], *, norm: float
 ) -> _PairsInBasis:
     """Basis and pairs from coordinates in which the states are nearly orthonormal.
 
@@ -228,7 +230,6 @@ def _in_orthonormal_coordinates(
     good to σ/σ₁ ≈ 1e-7, the next one to 1e-14. A Householder QR of all pairs would do it in one reading, at some
     twenty times the cost of these products.
     """
-    svd = svd_from_gram(gram, norm=norm, rounding=EPS)
     for reading in (1, 2):
         floor = np.sqrt(GRAM_NOISE) ** reading * svd.values[0]
         width = np.maximum(svd.values, floor)

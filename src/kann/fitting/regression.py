@@ -111,10 +111,9 @@ def solve(
 def _solve_scaled(
     unit: Float[Array, "q q"], target: Float[Array, "q r"], scale: Float[Array, "q 1"], *, floor: float
 ) -> Float[Array, "q r"]:
-    """Weights of the scaled problem, scaled back: by Cholesky if all columns are independent, else by eigenvectors."""
-    factor = _cholesky(unit)
-    if factor is not None and factor.diagonal().min() ** 2 > floor:
-        return scipy.linalg.cho_solve((factor, True), target, check_finite=False) / scale
+    """Weights of the scaled problem, scaled back: those of smallest norm if its columns depend on each other."""
+    if _reciprocal_condition(unit) > floor:
+        return np.linalg.solve(unit, target) / scale
     values, vectors = np.linalg.eigh(unit)
     kept, null = vectors[:, values > floor], vectors[:, values <= floor] / scale
     weights = kept @ ((kept.T @ target) / values[values > floor, None]) / scale
@@ -122,9 +121,16 @@ def _solve_scaled(
     return weights - null @ np.linalg.lstsq(null, weights, rcond=None)[0]
 
 
-def _cholesky(matrix: Float[Array, "q q"]) -> Float[Array, "q q"] | None:
-    """The Cholesky factor, or None if the matrix is not positive definite."""
+def _reciprocal_condition(matrix: Float[Array, "q q"]) -> float:
+    """LAPACK's estimate of 1/(|M| |M⁻¹|) for a symmetric matrix; 0 if it is not positive definite.
+
+    The pivots of a Cholesky factor alone do not tell: without exchange of rows they can all be large although columns
+    depend on each other.
+    """
     try:
-        return np.linalg.cholesky(matrix)
+        factor = np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
-        return None
+        return 0.0
+    (estimate,) = scipy.linalg.get_lapack_funcs(("pocon",), (factor,))
+    reciprocal, _ = estimate(factor, np.abs(matrix).sum(axis=0).max(), uplo="L")
+    return float(reciprocal)

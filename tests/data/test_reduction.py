@@ -1,0 +1,92 @@
+"""The one reduction: the same sum of blocks and of cuts, wherever the rows are."""
+
+from functools import partial
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kann
+from kann.data import blocks
+from kann.data.reduction import Total, accumulate, map_rows, take_rows
+from tests.data.test_moments import ragged_states
+
+
+def sum_of_rows(block):
+    return block.values.sum(0)
+
+
+def products_inside(block):
+    """Σ x·y over the pairs of a block, one sequence at a time."""
+    spans = zip(block.offsets, block.offsets + block.lengths, strict=True)
+    return sum((block.values[a : b - 1] * block.values[a + 1 : b]).sum() for a, b in spans)
+
+
+def products_across(cut):
+    return (cut.before * cut.after).sum()
+
+
+def forms(states):
+    """The same states in memory, in torch, padded, and in chunks on Dask."""
+    padded, lengths = states.padded(), states.lengths
+    yield states
+    yield kann.States(values=torch.tensor(states.values), lengths=lengths)
+    yield kann.States(values=da.from_array(states.values, chunks=(4, 2)), lengths=lengths)
+    yield kann.States.from_padded(da.from_array(padded, chunks=(3, 2, 2)), lengths)
+
+
+@given(ragged_states(), st.integers(1, 9))
+@settings(deadline=None, max_examples=30)
+def test_sums_over_rows_and_over_pairs_do_not_depend_on_where_rows_are(states, rows):
+    x, y = states.pairs()
+    with pytest.MonkeyPatch.context() as patch, dask.config.set(scheduler="synchronous"):
+        patch.setattr(blocks, "block_rows", lambda values, width: rows)
+        for form in forms(states):
+            total = accumulate(form, partial(Total, sum_of_rows))
+            np.testing.assert_allclose(np.asarray(total), states.values.sum(0), atol=1e-12)
+            pairs = accumulate(form, partial(Total, products_inside, products_across))
+            np.testing.assert_allclose(float(pairs), (x * y).sum(), atol=1e-12)
+
+
+def test_an_error_inside_an_accumulator_stays_what_it_is_on_dask(rng):
+    def broken(block):
+        raise TypeError("a bug")
+
+    lazy = kann.States.from_padded(da.from_array(rng.normal(size=(4, 6, 2)), chunks=(2, 3, 2)))
+    with pytest.raises(TypeError, match="a bug"):
+        accumulate(lazy, partial(Total, broken))
+
+
+def test_rows_are_mapped_where_they_are(rng, tmp_path):
+    states = kann.States.from_padded(rng.normal(size=(4, 6, 3)), [6, 1, 4, 2])
+    states.save(tmp_path / "states.zarr")
+    expected = states.values[:, :2] ** 2
+    stored = kann.States.open(tmp_path / "states.zarr").values
+    lazy = da.from_array(states.values, chunks=(4, 2))
+    for values in (states.values, stored, lazy):
+        mapped = map_rows(values, lambda rows: rows[:, :2] ** 2, width=2, dtype=np.float64)
+        assert isinstance(mapped, da.Array) == (values is lazy)
+        np.testing.assert_allclose(np.asarray(mapped), expected)
+
+
+def test_single_rows_are_taken_from_anywhere_in_one_go(rng, tmp_path):
+    padded, lengths = rng.normal(size=(4, 6, 3)), np.array([6, 1, 4, 2])
+    states = kann.States.from_padded(padded, lengths)
+    states.save(tmp_path / "states.zarr")
+    places = np.array([0, 5, 6, 7, 12])
+    computed = []
+    lazy = da.from_array(padded, chunks=(2, 3, 3)).map_blocks(lambda block: computed.append(1) or block, dtype=float)
+    before = len(computed)
+    for values in (
+        states.values,
+        torch.tensor(states.values),
+        kann.States.open(tmp_path / "states.zarr").values,
+        da.from_array(states.values, chunks=(4, 3)),
+        kann.States.from_padded(lazy, lengths).values,
+    ):
+        np.testing.assert_array_equal(take_rows(values, places), states.values[places])
+    assert len(computed) - before <= 5  # the four chunks that hold these rows, once each, and one look by dask
