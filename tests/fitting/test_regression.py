@@ -27,15 +27,16 @@ def test_no_column_at_all_gives_zeros():
     np.testing.assert_array_equal(from_grams(np.zeros((5, 3)), np.ones((5, 2))), 0.0)
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_inputs_that_depend_on_each_other_have_no_large_weights(seed):
-    """Position before, position and velocity: exactly dependent, but no single pivot of a Cholesky factor shows it."""
+@pytest.mark.parametrize("step", [1e-1, 1e-2, 1e-3])
+@pytest.mark.parametrize("seed", range(8))
+def test_inputs_that_depend_on_each_other_have_no_large_weights(seed, step):
+    """The position before, the position, and the velocity: exactly dependent, but no single pivot need be tiny."""
     rng = np.random.default_rng(seed)
-    position = rng.normal(size=(20, 51, 2)).cumsum(axis=1)
+    position = rng.normal(size=(20, 61)).cumsum(axis=1) * step + rng.normal(size=(20, 1))
     before, now = position[:, :-1], position[:, 1:]
-    u = np.concatenate([before, now, now - before], axis=2)
-    A, D = stable_matrix(rng, 4), rng.normal(size=(6, 4))
-    states = kann.States.from_padded(run(A, np.zeros((20, 4)), 50, push=u @ D), inputs=u)
+    u = np.stack([before, now, (now - before) / step], axis=2)
+    A, D = stable_matrix(rng, 3), np.array([[0.3, 0.0, 0.1], [0.1, 0.2, 0.0], [0.0, 0.1, 0.2]])
+    states = kann.States.from_padded(run(A, rng.normal(size=(20, 3)), 60, push=u @ D), inputs=u)
     koopman = kann.fit(states, driven=True)
     # Of all drives that predict the same, the smallest is at most as large as the true one, up to rounding.
     assert np.linalg.norm(koopman.drive) <= 1.01 * np.linalg.norm(D)
