@@ -8,7 +8,7 @@ import kann
 from kann.paper.copy.analysis import QUANTITIES
 from kann.paper.results import Printed, Quantity, expected, tabulate, versions, write_json
 
-SHARE = Quantity(key="share", what="share", format="percent")
+FRACTION = Quantity(key="fraction", what="fraction", format="percent")
 ERROR = Quantity(key="error", what="error")
 
 
@@ -31,15 +31,18 @@ def test_everything_printed_can_be_compared(task):
 
 def test_a_row_compares_the_mean_and_each_seed():
     rows = tabulate(
-        (SHARE, ERROR, Quantity(key="absent", what="absent")),
-        [{"share": 0.9, "error": 0.1}, {"share": 0.75, "error": 0.3}],
-        {"share": Printed(paper=0.8, holds="at least", said="> 80 %"), "error": Printed(paper=0.15, holds="at most")},
+        (FRACTION, ERROR, Quantity(key="absent", what="absent")),
+        [{"fraction": 0.9, "error": 0.1}, {"fraction": 0.75, "error": 0.3}],
+        {
+            "fraction": Printed(paper=0.8, holds="at least", as_printed="> 80 %"),
+            "error": Printed(paper=0.15, holds="at most"),
+        },
     )
-    assert [row.quantity.key for row in rows] == ["share", "error"]
-    share, error = rows
-    assert (share.holds, share.held) == (True, 1)
-    assert (error.holds, error.held) == (False, 1)
-    assert share.cells() == ("share", "> 80 %", "82.5 %", "75.0 % – 90.0 %", "holds (1 of 2)")
+    assert [row.quantity.key for row in rows] == ["fraction", "error"]
+    fraction, error = rows
+    assert (fraction.holds, fraction.seeds_that_hold) == (True, 1)
+    assert (error.holds, error.seeds_that_hold) == (False, 1)
+    assert fraction.cells() == ("fraction", "> 80 %", "82.5 %", "75.0 % – 90.0 %", "holds (1 of 2)")
     assert error.cells() == ("error", "0.15", "0.2", "0.1 – 0.3", "misses (1 of 2)")
 
 

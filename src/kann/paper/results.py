@@ -30,8 +30,8 @@ class Printed:
     """The number itself; for a statement in words, such as "near zero", the bound that it is read as."""
     holds: Literal["at most", "at least"]
     """On which side of it a reproduction must be."""
-    said: str = ""
-    """What stands in the paper, where that is more than the number."""
+    as_printed: str = ""
+    """The text of the paper, where that is more than the number."""
 
     def holds_for(self, value: float) -> bool:
         """Whether a measured value is on the right side."""
@@ -79,14 +79,14 @@ class Row:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the mean bears out the paper; None where the paper printed nothing."""
+        """Whether the mean confirms the paper; None where the paper printed nothing."""
         if self.printed is None:
             return None
         return self.printed.holds_for(self.mean)
 
     @property
-    def held(self) -> int | None:
-        """In how many seeds the paper is borne out; None where the paper printed nothing."""
+    def seeds_that_hold(self) -> int | None:
+        """How many seeds confirm the paper; None where the paper printed nothing."""
         if self.printed is None:
             return None
         return sum(map(self.printed.holds_for, self.values))
@@ -97,10 +97,10 @@ class Row:
         return self.quantity.what, self._paper_text(), text(self.mean), self._range_text(), self._verdict()
 
     def _paper_text(self) -> str:
-        """What stands in the paper, "–" for nothing."""
+        """The text of the paper, "–" for nothing."""
         if self.printed is None:
             return "–"
-        return self.printed.said or self.quantity.text(self.printed.paper)
+        return self.printed.as_printed or self.quantity.text(self.printed.paper)
 
     def _range_text(self) -> str:
         """The smallest and the largest value; one of them if they are written alike."""
@@ -110,31 +110,31 @@ class Row:
         return f"{low} – {high}"
 
     def _verdict(self) -> str:
-        """Whether the paper is borne out, and by how many seeds."""
+        """Whether the paper is confirmed, and by how many seeds."""
         if self.printed is None:
             return ""
         word = "misses"
         if self.holds:
             word = "holds"
-        return f"{word} ({self.held} of {len(self.values)})"
+        return f"{word} ({self.seeds_that_hold} of {len(self.values)})"
 
     def as_json(self) -> dict[str, Any]:
         """The line as JSON."""
         deviation = math.nan  # where a value is infinite: numpy would warn
         if np.isfinite(self.values).all():
             deviation = float(np.std(self.values))
-        paper, said = None, None
+        paper, as_printed = None, None
         if self.printed is not None:
-            paper, said = self.printed.paper, self._paper_text()
+            paper, as_printed = self.printed.paper, self._paper_text()
         return {
             "what": self.quantity.what,
             "paper": paper,
-            "said": said,
+            "as_printed": as_printed,
             "mean": self.mean,
             "deviation": deviation,
             "values": list(self.values),
             "holds": self.holds,
-            "held": self.held,
+            "held": self.seeds_that_hold,
         }
 
 
