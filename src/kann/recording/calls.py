@@ -49,6 +49,8 @@ class CallTracer(Tracer):
 
     def _on_call(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Keep copies of what went into a call and came out; a forward hook of torch's."""
+        if not self.is_watching:
+            return
         outputs = [part for part in tensors_of(output) if part.is_floating_point()]
         if not outputs:
             raise KannError(f"layer {self._path!r} returns {type(output).__name__} without real numbers")

@@ -46,11 +46,13 @@ class DepthTracer(Tracer):
 
     def _on_embedding(self, module: nn.Module, args: Any, output: Any) -> None:
         # Only its first call: an encoder and a decoder may share it, and then it is called again.
-        if self._embedding is not None and not self._first:
+        if self._embedding is not None and not self._first and self.is_watching:
             self._first.append((self._embedding.name, _copy_of_states(output, self._embedding.name)))
 
     def _block_hook(self, target: Target) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if not self.is_watching:
+                return
             if self._starts_with_input and not self._first:
                 self._first.append(("what it reads", _copy_of_states((args, kwargs), target.name)))
             self._outputs.append((target, _copy_of_states(output, target.name)))

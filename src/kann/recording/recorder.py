@@ -262,6 +262,8 @@ def _rows_of_batches(
         for tracer in tracers:
             tracer.begin(batch)
         output = run(batch)
+        for tracer in tracers:
+            tracer.end()
         sequences = 0
         for name, rows in _traced(tracers, output):
             _require_count(rows, batch, name)

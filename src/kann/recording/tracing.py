@@ -1,6 +1,7 @@
 """Watch a model while it runs, and turn what a layer did with a batch into the rows of its sequences."""
 
 import contextlib
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,16 @@ class Tracer(ABC):
 
     batch: Batch
     """The batch that the model is running on."""
+    _thread: int | None = None
+    """The thread in which the model is running on it; None between batches."""
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether a call that is made now, in this thread, is part of the model's run on the batch.
+
+        Other threads may use the model meanwhile, and what makes the batches may use it in between.
+        """
+        return self._thread == threading.get_ident()
 
     @abstractmethod
     def names(self) -> Sequence[str]:
@@ -46,8 +57,12 @@ class Tracer(ABC):
         """Place hooks, and leave their removal to ``stack``."""
 
     def begin(self, batch: Batch) -> None:
-        """Forget the last batch."""
-        self.batch = batch
+        """Forget the last batch, and watch what this thread does with the next."""
+        self.batch, self._thread = batch, threading.get_ident()
+
+    def end(self) -> None:
+        """Watch no longer: the model has returned."""
+        self._thread = None
 
     @abstractmethod
     def take(self, output: Any) -> NamedRows:
@@ -62,7 +77,8 @@ def require_called(calls: Sequence[Any], name: str) -> None:
     """Refuse a layer that was not called."""
     if not calls:
         raise KannError(
-            f"layer {name!r} was never called while the model ran; pass the name of a module that its forward uses"
+            f"layer {name!r} was never called while the model ran (calls count in the thread that records alone); "
+            "pass the name of a module that its forward uses"
         )
 
 

@@ -2,8 +2,9 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from kann.recording.batching import Batch
 from kann.recording.kernels import Intercept, Kernel, Pass, run_layers
 from kann.recording.ragged import Packed, Padded, RealSteps, SequenceRows, require_right_padding
 from kann.recording.selection import Target
+from kann.recording.shared import shared
 from kann.recording.tracing import NamedRows, StateOptions, Tracer, continues, join_calls, require_called
 from kann.typing import Array, Float, Int
 
@@ -49,25 +51,19 @@ class FusedTracer(Tracer):
         return [target.name for target in self._targets]
 
     def attach(self, stack: contextlib.ExitStack) -> None:
-        """Replace ``forward`` by one that sees the calls of the kernel inside it.
+        """Ask to be told of the kernel calls inside the module's ``forward``.
 
         A hook would not do: it sees the module's output, which is h of the last layer alone.
         """
-        module, forward = self._module, self._module.forward
-        replaced = module.__dict__.get("forward")
+        change = shared(("forward", id(self._module)), partial(_observed_forward, self._module))
+        observers: list[FusedTracer] = stack.enter_context(change)
+        observers.append(self)
+        stack.callback(observers.remove, self)
 
-        def observed(*args: Any, **kwargs: Any) -> Any:
-            order = _batch_order((*args, *kwargs.values()))
-            with Intercept(lambda function, arguments: self._on_kernel_call(function, arguments, order)):
-                return forward(*args, **kwargs)
-
-        def restore() -> None:
-            del module.forward
-            if replaced is not None:
-                module.forward = replaced
-
-        stack.callback(restore)
-        module.forward = observed
+    def intercept(self, arguments: Sequence[Any]) -> Intercept:
+        """What hands the kernel calls of one call of the module to this tracer."""
+        order = _batch_order(arguments)
+        return Intercept(lambda function, args: self._on_kernel_call(function, args, order))
 
     def begin(self, batch: Batch) -> None:
         """Forget the calls of the last batch."""
@@ -169,6 +165,28 @@ class FusedTracer(Tracer):
         if isinstance(states, SequenceRows) or self._module.bidirectional:
             return False
         return continues(before.end, call.start, exactly=states.values.shape[1] > 1)
+
+
+@contextlib.contextmanager
+def _observed_forward(module: nn.RNNBase) -> Iterator[list[FusedTracer]]:
+    """Replace ``forward`` by one that lets observers see the kernel calls inside it; give the list of observers."""
+    forward, replaced = module.forward, module.__dict__.get("forward")
+    observers: list[FusedTracer] = []
+
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            for observer in tuple(observers):  # another thread may begin or end a recording meanwhile
+                if observer.is_watching:
+                    stack.enter_context(observer.intercept((*args, *kwargs.values())))
+            return forward(*args, **kwargs)
+
+    module.forward = observed
+    try:
+        yield observers
+    finally:
+        del module.forward
+        if replaced is not None:
+            module.forward = replaced
 
 
 def _batch_order(arguments: Sequence[Any]) -> Int[Array, " b"] | None:
