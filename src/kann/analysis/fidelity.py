@@ -117,7 +117,9 @@ def hybrid(koopman: Koopman, states: Any, known: int) -> States:
                 inputs = as_numpy(drive[states.span(i)])[known:]
             h = np.concatenate([h[:known], koopman.rollout(h[known - 1], steps, inputs=inputs)])
         sequences.append(h.astype(np.float64))
-    return States(values=np.concatenate(sequences), lengths=states.lengths, inputs=states.inputs)
+    return States(
+        values=np.concatenate(sequences), lengths=states.lengths, inputs=states.inputs, reverse=states.reverse
+    )
 
 
 def orthogonality(koopman: Koopman) -> float:

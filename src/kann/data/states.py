@@ -3,7 +3,7 @@
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from kann import notebook
 from kann.backends.arrays import as_array, as_array_or_dask, as_numpy, block_rows, namespace, require_float
+from kann.checks import shown
 from kann.data import store
 from kann.data.files import read_npz, replacing
 from kann.data.reduction import read_unless_dask, rows_of_padded
@@ -39,6 +40,9 @@ class States:
     """(S,) the number of states of each sequence, each at least 1."""
     inputs: AnyArray | None = None
     """(N, p) what the network read to reach each state, or None."""
+    reverse: bool = False
+    """Whether the sequences were read from their end, as by the second direction of a bidirectional layer. States and
+    inputs are in the order of reading: the first state of a sequence is the one after its last token."""
     starts: Int[Array, " s"] = field(init=False, repr=False)
     """(S,) the row at which each sequence starts."""
 
@@ -46,6 +50,9 @@ class States:
         if self.values.ndim != 2:
             raise KannError(f"rows of states have shape (N, d); got {tuple(self.values.shape)}; see States.from_padded")
         require_float(self.values, what="states")
+        if not isinstance(self.reverse, bool | np.bool_):
+            raise KannError(f"reverse={shown(self.reverse)} is neither True nor False; pass one of them")
+        object.__setattr__(self, "reverse", bool(self.reverse))
         object.__setattr__(self, "lengths", _checked_lengths(self.lengths))
         if not len(self.lengths):
             raise KannError("there are no sequences; pass at least one")
@@ -102,7 +109,12 @@ class States:
         else:
             values, lengths, inputs = store.read(path)
         rows, counts = any_rows(values, lengths)
-        return States(values=rows, lengths=counts, inputs=input_rows(inputs, values, lengths))
+        return States(
+            values=rows,
+            lengths=counts,
+            inputs=input_rows(inputs, values, lengths),
+            reverse=getattr(values, "reverse", False),  # a store that kann wrote knows it
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a zarr store in chunks that end where sequences end; replaces a store that stands there."""
@@ -114,6 +126,7 @@ class States:
             raise KannError(f"{path} would be read as a numpy file; pass a name such as {Path(path).stem}.zarr")
         store.require_replaceable(path)
         with replacing(path) as temporary, store.Writer(temporary) as writer:
+            writer.note_direction(reverse=self.reverse)
             for first, last in sequence_ranges(self.lengths, self._rows_at_a_time()):
                 rows = slice(self.span(first).start, self.span(last - 1).stop)
                 writer.append(self.values[rows], self.lengths[first:last], self.inputs_at(rows))
@@ -132,7 +145,10 @@ class States:
         if self.inputs is not None:
             driven = f", {self.inputs.shape[1]} inputs"
         kind = str(self.values.dtype).removeprefix("torch.")
-        return f"States({len(self)} sequences of {steps} steps, {self.dim} units{driven}, {kind})"
+        direction = ""
+        if self.reverse:
+            direction = ", read from the end"
+        return f"States({len(self)} sequences of {steps} steps, {self.dim} units{driven}, {kind}{direction})"
 
     def _repr_html_(self) -> str:
         rows = [(i, length) for i, length in enumerate(self.lengths[:8].tolist())]
@@ -149,7 +165,9 @@ class States:
             inputs = None
             if self.inputs is not None:
                 inputs = [self.inputs[span] for span in spans]
-            return States.from_sequences([self.values[span] for span in spans], inputs=inputs)
+            return replace(
+                States.from_sequences([self.values[span] for span in spans], inputs=inputs), reverse=self.reverse
+            )
         return as_numpy(self.values[self.span(range(len(self))[key])])
 
     def span(self, i: Any) -> slice:

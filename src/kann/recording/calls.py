@@ -14,7 +14,7 @@ from kann.recording.batching import Batch, tensors_of
 from kann.recording.layouts import batch_major
 from kann.recording.ragged import Packed, Padded, SequenceRows, require_right_padding
 from kann.recording.selection import Target
-from kann.recording.tracing import NamedRows, StateOptions, Tracer, continues, join_calls, require_called
+from kann.recording.tracing import NamedRows, StateOptions, Tracer, continues, hook_last, join_calls, require_called
 from kann.typing import Float
 
 
@@ -40,7 +40,7 @@ class CallTracer(Tracer):
 
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Hook the module."""
-        stack.callback(self._module.register_forward_hook(self._on_call, with_kwargs=True).remove)
+        hook_last(self._module, self._on_call, stack)
 
     def begin(self, batch: Batch) -> None:
         """Forget the calls of the last batch."""

@@ -3,12 +3,12 @@
 import contextlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kann.errors import KannError
 from kann.recording.batching import Batch
@@ -71,6 +71,21 @@ class Tracer(ABC):
     def rows(self, padded: Padded, layer: str) -> SequenceRows:
         """The real steps of what the layer gave for the batch."""
         return padded.rows(self.batch.real, limit=self.batch.limit, layer=layer)
+
+
+def hook_last(module: nn.Module, hook: Callable[..., None], stack: contextlib.ExitStack) -> None:
+    """Call ``hook(module, args, kwargs, output)`` after all other forward hooks, also those that are placed later.
+
+    A hook of the user may replace the output, and the model goes on with what the last hook returns.
+    """
+    handle = module.register_forward_hook(hook, with_kwargs=True)
+    stack.callback(handle.remove)
+
+    def move_to_end(*_: Any) -> None:
+        if next(reversed(module._forward_hooks)) != handle.id:
+            module._forward_hooks.move_to_end(handle.id)  # type: ignore[attr-defined]  # it is an OrderedDict
+
+    stack.callback(module.register_forward_pre_hook(move_to_end).remove)
 
 
 def require_called(calls: Sequence[Any], name: str) -> None:
