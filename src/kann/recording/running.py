@@ -37,19 +37,43 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         stack.enter_context(shared("modules are called", _every_module_called))
         stack.enter_context(shared("warnings", _without_cudnn_warning))
         stack.enter_context(torch.no_grad())
-        model.eval()
+        with contextlib.suppress(NotImplementedError):  # an exported program stays in the mode it was exported in
+            model.eval()
         yield
+
+
+@contextlib.contextmanager
+def returned_hidden_states(model: nn.Module) -> Iterator[None]:
+    """Let a HuggingFace model return its hidden states, by the switch in its configuration."""
+    configs = [getattr(module, "config", None) for module in model.modules()]
+    with contextlib.ExitStack() as stack:
+        for config in configs:
+            if hasattr(config, "output_hidden_states"):
+                stack.enter_context(shared(("config", id(config)), partial(_switched_on, config)))
+        yield
+
+
+@contextlib.contextmanager
+def _switched_on(config: Any) -> Iterator[None]:
+    before = config.output_hidden_states
+    config.output_hidden_states = True
+    try:
+        yield
+    finally:
+        config.output_hidden_states = before
 
 
 @contextlib.contextmanager
 def _restored_module(module: nn.Module) -> Iterator[None]:
     """Restore the mode of a module and its own buffers, not those of the modules inside."""
-    training, buffers, copies = module.training, dict(module._buffers), _buffer_copies(module)
+    training = getattr(module, "training", None)  # which torch.jit.freeze takes away
+    buffers, copies = dict(module._buffers.items()), _buffer_copies(module)
     try:
         yield
     finally:
         _restore_buffers(module, buffers, copies)
-        module.training = training
+        if training is not None:
+            module.training = training
 
 
 def _buffer_copies(module: nn.Module) -> dict[str, tuple[int, Tensor]]:
@@ -62,7 +86,12 @@ def _restore_buffers(
     module: nn.Module, buffers: dict[str, Tensor | None], copies: dict[str, tuple[int, Tensor]]
 ) -> None:
     """Put back every buffer that was replaced, and the content of every one that was changed in place."""
-    module._buffers.update(buffers)  # a module may have put another tensor in its place
+    # A module may have put another tensor in its place.
+    if isinstance(module, torch.jit.ScriptModule):  # its buffers are not in a dict of Python
+        for name, buffer in buffers.items():
+            setattr(module, name, buffer)
+    else:
+        module._buffers.update(buffers)
     with torch.no_grad():
         for name, (version, content) in copies.items():
             buffer = buffers[name]
@@ -160,27 +189,58 @@ def _model_call(model: nn.Module, *, forward: Callable[..., Any] | None, hidden_
     """How to call the model with a batch: by ``forward``, or by what the model's own forward takes."""
     if forward is not None:
         return lambda content: forward(model, content)
-    parameters = inspect.signature(model.forward).parameters
+    parameters = _parameters_of(model)
     options: dict[str, Any] = {}
-    if hidden_states and "output_hidden_states" in parameters:
+    if hidden_states and ("output_hidden_states" in parameters or _takes_any_keyword(parameters)):
         options["output_hidden_states"] = True
     # Of a tuple, what follows the arguments without a default are labels and the like.
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = sum(p.kind in positional and p.default is p.empty for p in parameters.values())
 
-    def call(content: Any) -> Any:
+    def call_with_options(content: Any) -> Any:
         if isinstance(content, Mapping):
             return model(**_accepted(content, parameters) | options)
         if isinstance(content, list | tuple) and not isinstance(content, PackedSequence):
             return model(*content[: max(1, required)], **options)
         return model(content, **options)
 
+    def call(content: Any) -> Any:
+        try:
+            return call_with_options(content)
+        except TypeError as error:
+            if not options or "output_hidden_states" not in str(error):
+                raise
+            raise KannError(
+                f"{type(model).__name__} does not take output_hidden_states ({error}); pass forward=lambda model, "
+                "batch: ... that calls it as it wants to be called"
+            ) from error
+
     return call
+
+
+def _parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """What the model's ``forward`` takes."""
+    if not isinstance(model, torch.jit.ScriptModule):
+        return inspect.signature(model.forward).parameters
+    # Compiled code has no signature of Python; torch keeps its own.
+    found = {}
+    for argument in model.forward.schema.arguments[1:]:
+        default = inspect.Parameter.empty
+        if argument.has_default_value():
+            default = argument.default_value
+        found[argument.name] = inspect.Parameter(
+            argument.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default
+        )
+    return found
+
+
+def _takes_any_keyword(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
 def _accepted(content: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
     """The entries of a batch that the model takes."""
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+    if _takes_any_keyword(parameters):
         return dict(content)
     taken = {key: value for key, value in content.items() if key in parameters}
     if not taken:
