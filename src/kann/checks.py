@@ -28,16 +28,19 @@ def shown(value: Any) -> str:
     return text
 
 
-def require_whole_number(value: Any, name: str, *, least: int = 1, too_small: str = "is too small") -> int:
+def require_whole_number(value: Any, name: str, *, least: int | None = 1, too_small: str = "is too small") -> int:
     """Return a whole number of at least ``least``; ``too_small`` says what is wrong with a smaller one."""
+    remedy = f"pass {name}>={least}"
+    if least is None:
+        remedy = "pass one"
     try:
         number = operator.index(value)
     except TypeError:
         number = None
     if number is None or isinstance(value, bool | np.bool_):
-        raise KannError(f"{name}={shown(value)} is not a whole number; pass {name}>={least}")
-    if number < least:
-        raise KannError(f"{name}={number} {too_small}; pass {name}>={least}")
+        raise KannError(f"{name}={shown(value)} is not a whole number; {remedy}")
+    if least is not None and number < least:
+        raise KannError(f"{name}={shown(number)} {too_small}; {remedy}")
     return number
 
 

@@ -2,7 +2,7 @@
 
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
@@ -10,8 +10,8 @@ from typing import Any, overload
 import numpy as np
 
 from kann import notebook
-from kann.backends.arrays import as_array, as_array_or_dask, as_numpy, block_rows, namespace, require_float
-from kann.checks import shown
+from kann.backends.arrays import as_array, as_array_or_dask, as_numpy, block_rows, namespace
+from kann.checks import require_array, require_float, require_whole_number, shown
 from kann.data import store
 from kann.data.files import read_npz, replacing
 from kann.data.reduction import read_unless_dask, rows_of_padded
@@ -47,6 +47,7 @@ class States:
     """(S,) the row at which each sequence starts."""
 
     def __post_init__(self) -> None:
+        require_array(self.values, what="rows of states")
         if self.values.ndim != 2:
             raise KannError(f"rows of states have shape (N, d); got {tuple(self.values.shape)}; see States.from_padded")
         require_float(self.values, what="states")
@@ -58,7 +59,8 @@ class States:
             raise KannError("there are no sequences; pass at least one")
         if min(self.values.shape) == 0:
             raise KannError(f"states of shape {tuple(self.values.shape)} are empty; pass at least one unit")
-        if self.lengths.min() < 1 or self.lengths.sum() != self.values.shape[0]:
+        # Lengths beyond the rows are looked for too: their sum may overflow to the right number.
+        if self.lengths.max() > self.values.shape[0] or self.lengths.sum() != self.values.shape[0]:
             raise KannError(
                 f"lengths sum to {self.lengths.sum()}, the smallest is {self.lengths.min()}; there are "
                 f"{self.values.shape[0]} rows; pass one length of at least 1 per sequence"
@@ -205,7 +207,9 @@ class States:
 
     def ranges(self, max_rows: int | None = None) -> Iterator[tuple[int, int]]:
         """Ranges ``(start, stop)`` of at most ``max_rows`` rows; only a sequence longer than that is cut."""
-        return row_ranges(self.lengths, max_rows or self._rows_at_a_time())
+        if max_rows is None:
+            max_rows = self._rows_at_a_time()
+        return row_ranges(self.lengths, require_whole_number(max_rows, "max_rows"))
 
 
 def as_states(data: Any, lengths: Any = None) -> States:
@@ -288,11 +292,15 @@ def _checked_lengths(lengths: Any) -> Int[Array, " s"]:
         raise KannError(f"lengths are {lengths.dtype} of shape {lengths.shape}; pass one whole number per sequence")
     if len(lengths) and lengths.min() < 1:
         raise KannError(f"lengths[{int(lengths.argmin())}] is {lengths.min()}; every sequence needs at least one state")
+    if len(lengths) and lengths.max() > np.iinfo(np.int64).max:
+        raise KannError(f"lengths[{int(lengths.argmax())}] is {lengths.max()}; no sequence is as long")
     return lengths.astype(np.int64)
 
 
 def _join(sequences: Sequence[AnyArray], *, what: str) -> tuple[AnyArray, Int[Array, " s"]]:
     """Concatenate (T_i, d) arrays, all numpy or all torch."""
+    if not isinstance(sequences, Iterable) or getattr(sequences, "ndim", 1) == 0:
+        raise KannError(f"{what} are {shown(sequences)}; pass a list of (steps, units) arrays")
     arrays = [as_array(sequence) for sequence in sequences]
     if not arrays:
         raise KannError(f"the list of {what} is empty; pass at least one sequence")
@@ -301,12 +309,18 @@ def _join(sequences: Sequence[AnyArray], *, what: str) -> tuple[AnyArray, Int[Ar
             raise KannError(f"{what}[{i}] has shape {tuple(array.shape)}; pass (steps, units) for each sequence")
         if array.shape[1] != arrays[0].shape[1]:
             raise KannError(f"{what}[{i}] has {array.shape[1]} columns, {what}[0] has {arrays[0].shape[1]}")
+        if namespace(array) is not namespace(arrays[0]) or array.device != arrays[0].device:
+            raise KannError(
+                f"{what}[{i}] is {type(array).__name__} on {array.device}, {what}[0] is {type(arrays[0]).__name__} on "
+                f"{arrays[0].device}; pass all of one kind and on one device"
+            )
     require_float(arrays[0], what=what)
     lengths = np.array([len(array) for array in arrays], dtype=np.int64)
     return namespace(arrays[0]).concat(arrays), lengths
 
 
 def _require_aligned(inputs: AnyArray, values: AnyArray) -> None:
+    require_array(inputs, what="inputs")
     if inputs.ndim != 2 or inputs.shape[0] != values.shape[0] or inputs.shape[1] == 0:
         raise KannError(
             f"inputs of shape {tuple(inputs.shape)} do not line up with {values.shape[0]} states; "

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kann import notebook
-from kann.backends.arrays import as_numpy, require_float, require_width
+from kann.backends.arrays import as_numpy
+from kann.checks import require_float, require_width
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Complex, Float, Int, Shaped
 

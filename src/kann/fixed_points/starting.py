@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kann.backends.arrays import as_array, as_numpy, require_float, require_width
+from kann.backends.arrays import as_array, as_numpy
+from kann.checks import require_float, require_width
 from kann.errors import KannError
 from kann.fixed_points.step_function import widths_of
 from kann.typing import AnyArray, Float

@@ -224,7 +224,8 @@ def _parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(model.forward).parameters
     # Compiled code has no signature of Python; torch keeps its own.
     found = {}
-    for argument in model.forward.schema.arguments[1:]:
+    schema: Any = model.forward.schema  # type: ignore[attr-defined]
+    for argument in schema.arguments[1:]:
         default = inspect.Parameter.empty
         if argument.has_default_value():
             default = argument.default_value
