@@ -1,5 +1,6 @@
 """One seed for all tests, which can be turned: ``pytest --seed 7``."""
 
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -11,3 +12,12 @@ def pytest_addoption(parser):
 @pytest.fixture
 def rng(request):
     return np.random.default_rng(request.config.getoption("--seed"))
+
+
+@pytest.fixture
+def untyped():
+    """Calls as users make them: without the type checks that the tests add, so that kann itself must refuse."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)

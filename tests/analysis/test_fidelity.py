@@ -1,3 +1,4 @@
+import dask.array as da
 import numpy as np
 import pytest
 import torch
@@ -118,6 +119,7 @@ def test_orthogonality_is_zero_for_a_rotation_and_one_formula_otherwise(rng):
     assert kann.orthogonality(koopman) == pytest.approx(expected)
 
 
+@pytest.mark.usefixtures("untyped")
 def test_wrong_questions_are_refused(rng, states):
     driven = kann.fit(states, driven=True)
     bare = kann.States(values=states.values, lengths=states.lengths)
@@ -127,9 +129,91 @@ def test_wrong_questions_are_refused(rng, states):
         (lambda: kann.agreement(driven, bare, lambda h: h), "have no inputs"),
         (lambda: kann.hybrid(driven, bare, 2), "have no inputs"),
         (lambda: kann.hybrid(driven, states, 0), "known=0 leaves no state"),
+        (lambda: kann.hybrid(driven, states, 1.5), "known=1.5 is not a whole number; pass known>=1"),
+        (lambda: kann.relative_error(driven, states.values[None, :, :4]), "states have 4 columns; the operator has 10"),
         (lambda: kann.relative_error(driven, states, reduce="max"), "reduce='max' is unknown"),
         (lambda: kann.relative_error(driven, singles), "no state can be compared"),
         (lambda: kann.agreement(driven, singles, lambda h: h), "every sequence has one step only"),
     ]:
         with pytest.raises(KannError, match=message):
             call()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e200])
+@pytest.mark.parametrize("reduce", ["mean", "none"])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_states_that_are_not_finite_have_no_relative_error(rng, bad, reduce, lazy):
+    values = noisy_states(rng)
+    koopman = kann.fit(values)
+    values[3, 10:] = bad
+    message = "states hold (nan|inf) at sequence 3, step 10, unit 0; leave that sequence out"
+    if bad == 1e200:
+        message = "the squares of the states exceed float64"
+    if lazy:
+        values = da.from_array(values, chunks=(5, 15, 10))
+    with pytest.raises(KannError, match=message):
+        kann.relative_error(koopman, values, reduce)
+
+
+def test_a_state_that_is_not_finite_counts_also_before_one_that_is_zero(rng):
+    values = noisy_states(rng)
+    koopman = kann.fit(values)
+    values[0, 0], values[0, 1] = np.nan, 0.0
+    with pytest.raises(KannError, match="states hold nan at sequence 0, step 0"):
+        kann.relative_error(koopman, values)
+    with pytest.raises(KannError, match="states hold nan at sequence 0, step 0"):
+        kann.importance(koopman, values)
+
+
+def test_inputs_that_are_not_finite_are_found(states):
+    driven = kann.fit(states, driven=True)
+    states.inputs[states.starts[states.lengths > 1][0] + 1] = np.nan
+    for call in (lambda: kann.relative_error(driven, states), lambda: kann.fit(states, driven=True)):
+        with pytest.raises(KannError, match="inputs hold nan at sequence"):
+            call()
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("readout", "message"),
+    [
+        (lambda h: np.full((len(h), 2), np.nan), r"the readout's outputs hold nan at \(0, 0\)"),
+        (lambda h: np.full(len(h), np.inf), r"the readout's outputs hold inf at \(0,\)"),
+        (lambda h: h[:1], r"returned shape \(1, 10\) for 12 states; return \(12,\) or \(12, outputs\)"),
+        (lambda h: h.sum(), r"returned shape \(\) for 12 states"),
+        (lambda h: h[:, :0], r"returned shape \(12, 0\)"),
+        (lambda h: (h, h), "the readout returned a tuple; return one array"),
+        (lambda h: {"logits": h}, "the readout returned a dict; return one array"),
+        (lambda h: h + 1j, "the readout's outputs are complex128; pass real numbers"),
+        (lambda h: np.array(["a"] * len(h)), "the readout's outputs are str32; pass real numbers"),
+        (lambda h: None, "the readout's outputs are object"),
+        (lambda h: np.ma.masked_array(h, h > 0), "masked array"),
+        (lambda h: h @ np.ones((3, 2)), r"failed on states of shape \(12, 10\) \(ValueError: .*; pass one that takes"),
+        (torch.nn.Linear(7, 2), r"failed on states of shape \(12, 10\) \(RuntimeError: "),
+        (3, "readout=3 cannot be called"),
+    ],
+)
+def test_outputs_that_are_no_outputs_are_refused(rng, readout, message):
+    values = noisy_states(rng)
+    koopman = kann.fit(values)
+    with pytest.raises(KannError, match=message):
+        kann.agreement(koopman, values, readout)
+
+
+def test_classes_may_be_whole_numbers_or_truth_values(rng):
+    values = noisy_states(rng)
+    koopman = kann.fit(values)
+    expected = kann.agreement(koopman, values, lambda h: h[:, 0])
+    assert kann.agreement(koopman, values, lambda h: h[:, 0] > 0) == expected
+    assert kann.agreement(koopman, values, lambda h: [int(row[0] > 0) for row in h]) == expected
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_last_states_that_are_not_finite_agree_with_nothing(rng, bad):
+    values = noisy_states(rng)
+    koopman = kann.fit(values)
+    values[2, -2] = bad
+    with pytest.raises(KannError, match=r"states hold (nan|inf) at sequence 2, step 38, unit 0"):
+        kann.agreement(koopman, values, lambda h: np.ones(len(h)))
+    with pytest.raises(KannError, match="threshold=nan is not a finite number"):
+        kann.agreement(koopman, noisy_states(rng), lambda h: h, threshold=np.nan)

@@ -105,11 +105,27 @@ def test_a_decision_map_shows_the_class_of_a_mode_scaled_and_turned(rng):
     np.testing.assert_array_equal(kann.decision_map(koopman, koopman.modes[number], module, grid), shown)
 
 
+@pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda k, h: kann.reconstruct(k, h, 99), "mode 99 does not exist; the operator has modes 0 to"),
+        (lambda k, h: kann.reconstruct(k, h, None), "mode=None is not a whole number"),
+        (lambda k, h: kann.reconstruct(k, h, [0, 1.5]), "mode=1.5 is not a whole number"),
+        (lambda k, h: kann.reconstruct(k, h, True), "mode=True is not a whole number"),
+        (lambda k, h: kann.reconstruct(k, h, "01"), "modes='01' names no modes"),
         (lambda k, h: kann.reconstruct(k, h, 0, part="imaginary"), "part='imaginary' is unknown"),
+        (lambda k, h: kann.decision_map(k, [0, 1], lambda h: h, np.ones(1)), "2 modes were passed"),
+        (lambda k, h: kann.decision_map(k, 0, lambda h: h, np.array(["a"])), "grid is <U1; pass complex numbers"),
+        (lambda k, h: kann.decision_map(k, 0, lambda h: h, [np.nan]), r"grid's numbers hold nan at \(0,\)"),
+        (
+            lambda k, h: kann.contributions(k, h, np.ones((2, 10)), np.ones(3)),
+            r"bias of shape \(3,\) does not fit 2 outputs",
+        ),
+        (lambda k, h: kann.contributions(k, h, np.ones((2, 10)), "b"), "the readout's biases are str32"),
+        (lambda k, h: kann.contributions(k, h, np.ones((2, 10)) * 1j), "readout weights are complex128; pass real"),
+        (lambda k, h: kann.project(k, h + 0j), "states are complex128; pass real numbers"),
+        (lambda k, h: kann.project(k, np.ma.masked_array(h, h > 0)), "a masked array was passed"),
         (lambda k, h: kann.reconstruct(k, h, kann.fit(h[None] ** 3).modes[0]), "mode of another operator"),
         (lambda k, h: kann.contributions(k, h, np.ones((2, 9))), "readout weights have 9 columns"),
         (lambda k, h: kann.contributions(k, h, np.ones(10)), "no linear readout"),

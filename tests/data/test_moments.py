@@ -226,6 +226,24 @@ def test_moments_that_are_no_part_cannot_be_subtracted(rng):
         kann.Moments() - one
     with pytest.raises(TypeError):
         one - 1
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_what_would_leave_negative_squares_was_no_part(rng, scale):
+    values = scale * rng.normal(size=(8, 20, 3))
+    whole, tilted = kann.Moments.of(values), values[:4].copy()
+    tilted[..., 1] = 1.3 * tilted[..., 0]  # no unit is too large; a direction between two of them is
+    for other in (2 * values[:4], tilted, 1.1 * values, values[:, :10], 0.9 * values):
+        with pytest.raises(KannError, match=r"cannot be part of .*; subtract only what was added"):
+            whole - kann.Moments.of(other)
+    np.testing.assert_allclose((whole - kann.Moments.of(values[:4])).hh, kann.Moments.of(values[4:]).hh, rtol=1e-9)
+    assert (whole - kann.Moments.of(values)).states == 0
+
+
+def test_moments_take_no_other_things(rng):
+    one = kann.Moments().update(rng.normal(size=(2, 5, 3)))
+    with pytest.raises(TypeError):
+        one - "one"
     with pytest.raises(TypeError):
         one += 1
 

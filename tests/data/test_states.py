@@ -2,6 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,6 +81,7 @@ def test_repr_says_what_is_inside():
     assert repr(states) == "States(2 sequences of 2 to 5 steps, 3 units, 4 inputs, float64)"
 
 
+@pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -98,6 +100,18 @@ def test_repr_says_what_is_inside():
         (lambda: kann.States.from_sequences([np.ones(3)]), r"states\[0\] has shape \(3,\)"),
         (lambda: kann.States.from_sequences([np.ones((2, 3)), np.ones((2, 4))]), r"states\[1\] has 4 columns"),
         (lambda: kann.States.from_sequences([np.ones((2, 3))], inputs=[np.ones((3, 1))]), "inputs have lengths"),
+        (lambda: kann.States.from_padded(np.ma.masked_array(np.ones((2, 3, 2)), True)), "leave the masked rows out"),
+        (lambda: kann.States.from_padded(np.ones((2, 3, 2)), np.ma.masked_array([3, 3], [0, 1])), "masked array"),
+        (lambda: kann.States.from_sequences([np.ma.masked_array(np.ones((2, 3)), True)]), "masked array"),
+        (lambda: kann.States.from_sequences([scipy.sparse.eye(3)]), "a sparse .* was passed; pass a dense array"),
+        (lambda: kann.States.from_sequences([torch.eye(3).to_sparse()]), "pass a dense one, tensor.to_dense()"),
+        (lambda: kann.States.from_sequences([torch.ones(2, 3, device="meta")]), "meta device"),
+        (lambda: kann.States.from_sequences([np.ones((2, 3)), torch.ones(2, 3)]), r"states\[1\] is Tensor on cpu"),
+        (lambda: kann.States.from_sequences(None), "states are None; pass a list of"),
+        (lambda: kann.States.from_sequences([[[1.0], [1.0, 2.0]]]), "cannot be read as an array"),
+        (lambda: kann.States(values=[[1.0]], lengths=[1]), r"rows of states are \[\[1.0\]\]; pass a numpy array"),
+        (lambda: kann.States(values=np.ones((4, 3)), lengths=[2**63 - 1] * 2 + [6]), "lengths sum to"),
+        (lambda: kann.States(values=np.ones((4, 3)), lengths=np.array([2**64 - 1], "u8")), "no sequence is as long"),
         (lambda: kann.States(values=np.ones((2, 3, 1)), lengths=np.array([2])), r"shape \(N, d\)"),
         (lambda: kann.States(values=np.ones((2, 3)), lengths=np.array([], dtype=int)), "no sequences"),
         (lambda: kann.States(values=np.ones((2, 0)), lengths=np.array([2])), "empty"),
@@ -108,6 +122,14 @@ def test_repr_says_what_is_inside():
 def test_bad_states_are_refused_with_a_remedy(make, message):
     with pytest.raises(KannError, match=message):
         make()
+
+
+def test_the_order_of_bytes_does_not_matter(rng):
+    values = rng.normal(size=(3, 9, 2))
+    koopman, swapped = kann.fit(values), values.astype(">f8")
+    np.testing.assert_array_equal(kann.fit(swapped).matrix, koopman.matrix)
+    np.testing.assert_array_equal(koopman.predict(swapped), koopman.predict(values))
+    assert kann.relative_error(koopman, swapped) == kann.relative_error(koopman, values)
 
 
 def test_numpy_files_open_as_states(tmp_path, rng):

@@ -172,12 +172,15 @@ def test_files_that_are_no_operator_are_refused(tmp_path, rng):
         kann.Koopman.load(tmp_path / "absent.npz")
 
 
+@pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"rank": 80}, "rank=80 exceeds the 10 hidden units recorded; pass rank<=10 or rank=None"),
         ({"rank": 0}, "rank=0 keeps nothing"),
         ({"rank": 1.5}, "rank=1.5 is no fraction"),
+        ({"ridge": "1"}, "ridge='1' is not a finite number; pass ridge>=0"),
+        ({"ridge": np.inf}, "ridge=inf is not a finite number"),
         ({"basis": "wavelet"}, "basis='wavelet' is unknown; pass one of svd, pca, fourier"),
         ({"basis": np.ones((10, 2))}, r"not orthonormal: .*numpy.linalg.qr"),
         ({"basis": np.ones((9, 2))}, r"shape \(10, r\)"),
@@ -209,6 +212,7 @@ def test_data_without_dynamics_are_refused(data, message):
         kann.fit(data)
 
 
+@pytest.mark.usefixtures("untyped")
 def test_wrong_use_of_an_operator_is_refused(rng):
     states = kann.States.from_padded(noisy_states(rng), inputs=rng.normal(size=(12, 40, 3)))
     autonomous, driven = kann.fit(states, rank=4), kann.fit(states, driven=True)
@@ -218,6 +222,12 @@ def test_wrong_use_of_an_operator_is_refused(rng):
         (lambda: autonomous.encode(np.arange(10)), "states are int64"),
         (lambda: autonomous.decode(h), "coordinates have 10 columns"),
         (lambda: autonomous.predict(h, steps=0), "steps=0 predicts nothing"),
+        (lambda: autonomous.predict(h, steps=1.5), "steps=1.5 is not a whole number; pass steps>=1"),
+        (lambda: autonomous.predict(h, steps=10**15), "steps=1000000000000000 from states .* fit in no memory"),
+        (lambda: autonomous.predict(h + 0j), "states are complex128; pass real numbers"),
+        (lambda: autonomous.decode(autonomous.encode(h) + 0j), "coordinates are complex128"),
+        (lambda: autonomous.encode(np.ma.masked_array(h, h > 0)), "a masked array was passed"),
+        (lambda: autonomous.modes[0].horizon("a"), "eps='a' is not a finite number; pass 0 < eps < 1"),
         (lambda: autonomous.predict(h, inputs=np.ones(3)), "autonomous and reads no inputs"),
         (lambda: autonomous.simulate(np.ones((5, 3))), "autonomous and reads no inputs"),
         (lambda: driven.predict(h), "pass inputs="),

@@ -2,6 +2,7 @@ import copy
 import dataclasses
 import doctest
 import functools
+import html
 import itertools
 import math
 from pathlib import Path
@@ -642,10 +643,115 @@ def test_inputs_that_cannot_be_used_are_refused(inputs, message):
         find_fixed_points(nn.GRUCell(3, 2), states_of(2), inputs=inputs)
 
 
-def test_nothing_converged_says_so_with_the_smallest_speed():
+@pytest.mark.parametrize("preset", ["kann", "fpf", "renn"])
+def test_where_nothing_is_found_the_result_is_empty_and_says_so(preset):
     # h + 1 moves every state by 1 in each of two units: q = ½(1 + 1) everywhere.
-    with pytest.raises(KannError, match=r"no search came to a speed .* slow_tolerance=1e-06; the smallest .* is 1;"):
-        find_fixed_points(lambda h, x: h + 1, states_of(2))
+    points = find_fixed_points(lambda h, x: h + 1, states_of(2), preset=preset, slow_tolerance=1e-6)
+    assert len(points) == 0
+    assert repr(points) == (
+        "FixedPoints(none within slow_tolerance=1e-06, smallest speed 1; 0 outliers; 2 units; "
+        "0 of 100 initial states converged)"
+    )
+    assert repr(points) in html.unescape(points._repr_html_())
+    assert points.points.shape == (0, 2)
+    assert points.jacobians.shape == (0, 2, 2)
+    assert points.input_jacobians.shape == (0, 2, 0)
+    assert points.eigenvalues.shape == (0, 2)
+    assert (points.reached == -1).all()
+    counts, decades = points.speed_histogram()
+    assert (counts.tolist(), decades.tolist()) == ([100], [0])
+    message = (
+        r"no search came to a speed .* slow_tolerance=1e-06, .*the smallest speed reached is 1; pass more or other"
+    )
+    for use in (points.nearest, points.predict, lambda h: points.predict(h, at=0), lambda h: points.rollout(h, 3)):
+        with pytest.raises(KannError, match=message):
+            use(np.zeros(2))
+
+
+def test_a_network_that_diverges_from_everywhere_has_no_points():
+    points = find_fixed_points(lambda h, x: h * torch.inf, states_of(2) + 1)
+    assert "smallest speed inf" in repr(points)
+
+
+def test_a_report_of_no_points_is_written(tmp_path, rng):
+    points = find_fixed_points(lambda h, x: h + 1, states_of(2))
+    states = rng.normal(size=(5, 20, 2))
+    kann.report(tmp_path / "report.html", kann.fit(states), states, fixed_points=points)
+    assert (tmp_path / "report.html").stat().st_size
+
+
+@pytest.mark.parametrize("where", ["memory", "torch", "store"])
+def test_ragged_states_are_where_the_search_starts(where, tmp_path):
+    rows = states_of(2)
+    states = kann.States(values=rows, lengths=np.array([60, 30, 10]))
+    if where == "torch":
+        states = kann.States(values=torch.from_numpy(rows), lengths=states.lengths)
+    if where == "store":
+        states.save(tmp_path / "states.zarr")
+        states = kann.States.open(tmp_path / "states.zarr")
+    expected, found = find_fixed_points(double, rows), find_fixed_points(double, states)
+    np.testing.assert_array_equal(found.points, expected.points)
+    np.testing.assert_array_equal(found.reached, expected.reached)
+
+
+@pytest.mark.parametrize("kind", [">f8", ">f4", np.longdouble, np.float16])
+def test_initial_states_in_any_order_of_bytes_and_precision(kind):
+    rows = states_of(2).astype(kind)
+    np.testing.assert_array_equal(
+        find_fixed_points(double, rows).points, find_fixed_points(double, rows.astype(np.float64)).points
+    )
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("initial", "message"),
+    [
+        (torch.zeros(3, 2).to_sparse(), r"layout torch.sparse_coo was passed; pass a dense one, tensor.to_dense"),
+        (torch.zeros(3, 2, device="meta"), "on the meta device was passed"),
+        (np.ma.masked_array(np.zeros((3, 2)), mask=np.eye(3, 2)), "a masked array was passed"),
+        (np.zeros((3, 2), dtype=complex), "initial states are complex128; pass real numbers"),
+        (np.zeros((3, 2), dtype=object), "initial states are object"),
+        ([[0.0, 1.0], [0.0]], "cannot be read as an array"),
+        ("states", r"shape \(\)"),
+        (None, r"shape \(\)"),
+    ],
+)
+def test_other_kinds_of_initial_states_and_inputs_are_refused(initial, message):
+    with pytest.raises(KannError, match=message):
+        find_fixed_points(double, initial)
+    if initial is not None:
+        with pytest.raises(KannError, match=message.replace("initial states", "inputs")):
+            find_fixed_points(double, states_of(2)[:3], inputs=initial)
+
+
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tolerance": math.nan}, "tolerance=nan is not a finite number; pass 0 < tolerance <= slow_tolerance"),
+        ({"tolerance": "1e-9"}, "tolerance='1e-9' is not a finite number"),
+        ({"tolerance": None}, "tolerance=None is not a finite number"),
+        ({"slow_tolerance": math.nan}, "slow_tolerance=nan is not a finite number"),
+        ({"slow_tolerance": np.zeros(2)}, "slow_tolerance=ndarray of float64"),
+        ({"preset": ["kann"]}, r"preset=\['kann'\] is unknown"),
+        ({"preset": None}, "preset=None is unknown"),
+    ],
+)
+def test_options_of_other_types_are_refused(options, message):
+    with pytest.raises(KannError, match=message):
+        find_fixed_points(double, states_of(2), **options)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_predictions_from_what_is_not_numbers_are_refused():
+    points = find_fixed_points(nn.GRUCell(3, 2), states_of(2))
+    for steps in (1.5, "1", None, True):
+        with pytest.raises(KannError, match=r"is not a whole number; pass steps>=1"):
+            points.rollout(np.zeros(2), steps)
+    with pytest.raises(KannError, match="inputs are complex128; pass real numbers"):
+        points.predict(np.zeros(2), inputs=np.zeros(3, dtype=complex))
+    with pytest.raises(KannError, match=r"states hold nan at \(1, 0\); leave such states out"):
+        points.nearest([[0.0, 0.0], [math.nan, 0.0]])
 
 
 def test_other_arguments_that_cannot_be_used_are_refused():

@@ -1,4 +1,4 @@
-# ruff: noqa: D102  # models in tests say what they are by their names
+# ruff: noqa: D101, D102  # models in tests say what they are by their names
 """Hidden states that a model returns by itself, as those of HuggingFace do."""
 
 import re
@@ -75,3 +75,66 @@ def test_hidden_states_without_a_time_axis(words):
     flat = Output(torch.zeros(2, 3), (torch.zeros(2, 3),))
     with pytest.raises(KannError, match=re.escape("layer 'hidden_states.0' gave (2, 3), without a time axis")):
         kann.record(nn.Linear(1, 1), [words], layer="hidden_states.0", forward=lambda m, batch: flat)
+
+
+class Config:
+    output_hidden_states = False
+
+
+class HidesTheOption(Pretrained):
+    """As HuggingFace's models are written now: the option is not among the names that forward takes."""
+
+    def forward(self, input_ids, attention_mask=None, **kwargs):
+        return super().forward(input_ids, attention_mask, kwargs.pop("output_hidden_states", None), **kwargs)
+
+
+class AskedByConfig(Pretrained):
+    """Takes no option, but has a switch in its configuration."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = Config()
+
+    def forward(self, input_ids):
+        return super().forward(input_ids, output_hidden_states=self.config.output_hidden_states)
+
+
+class Wrapped(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids):
+        return self.model(input_ids)
+
+
+@pytest.mark.parametrize("make", [HidesTheOption, AskedByConfig, lambda: Wrapped(AskedByConfig())])
+def test_hidden_states_are_asked_for_where_the_option_is_hidden(make, words):
+    model = make()
+    inner = getattr(model, "model", model)
+    paths = block_by_block(inner, words[:1])
+    tokens = words[0][None]
+    same(kann.record(model, tokens, axis="depth"), kann.States.from_padded(paths[0].transpose(1, 0, 2)))
+    same(kann.record(model, tokens, layer="hidden_states.1"), kann.States.from_padded(paths[0][1:2]))
+    if hasattr(inner, "config"):
+        assert inner.config.output_hidden_states is False
+
+
+def test_the_switch_in_the_configuration_is_restored_after_an_error(words):
+    model = AskedByConfig()
+    with pytest.raises(IndexError):
+        kann.record(model, words[0][None] + 100, axis="depth")
+    assert model.config.output_hidden_states is False
+
+
+def test_a_model_that_passes_the_option_on_to_what_does_not_take_it(words):
+    class PassesOn(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = AskedByConfig()
+
+        def forward(self, input_ids, **kwargs):
+            return self.model(input_ids, **kwargs)
+
+    with pytest.raises(KannError, match=r"PassesOn does not take output_hidden_states .*pass forward="):
+        kann.record(PassesOn(), words[0][None], axis="depth")

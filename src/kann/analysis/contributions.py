@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kann.backends.arrays import as_numpy, require_width
+from kann.backends.arrays import as_numpy
+from kann.checks import require_real, require_width
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import AnyArray, Array, Float
@@ -33,10 +34,7 @@ def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArra
     Unlike a magnitude, a contribution says which way a mode pushes an output, and nothing is lost: the contributions
     of all modes, of what lies outside the basis, and of the bias sum to the readout.
     """
-    h, weight = as_numpy(h), as_numpy(weight).astype(np.float64)
-    if weight.ndim != 2:
-        raise KannError(f"weight of shape {weight.shape} is no linear readout; pass (outputs, {koopman.dim})")
-    require_width(weight, koopman.dim, what="readout weights", of="the operator")
+    h, weight = as_numpy(h), _linear_readout(weight, koopman.dim)
     z = koopman.encode(h)
     coordinates, weights = z @ koopman.right, koopman.left @ (koopman.basis.T @ weight.T)  # (..., r) and (r, o)
     per_mode = []
@@ -45,9 +43,28 @@ def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArra
         per_mode.append((coordinates[..., indices] @ weights[indices]).real)
     constant = koopman.mean @ weight.T
     if bias is not None:
-        constant = constant + as_numpy(bias).astype(np.float64)
+        constant = constant + _bias(bias, outputs=len(weight))
     outside = h - koopman.decode(z)
     return Contributions(modes=np.stack(per_mode, axis=-2), rest=outside @ weight.T, bias=constant)
+
+
+def _linear_readout(weight: AnyArray, width: int) -> Float[Array, "o d"]:
+    """The weights of a linear readout, if they fit states of ``width`` units."""
+    weight = as_numpy(weight)
+    require_real(weight, what="readout weights")
+    if weight.ndim != 2:
+        raise KannError(f"weight of shape {weight.shape} is no linear readout; pass (outputs, {width})")
+    require_width(weight, width, what="readout weights", of="the operator")
+    return weight.astype(np.float64)
+
+
+def _bias(bias: AnyArray, *, outputs: int) -> Float[Array, " o"]:
+    """The bias of a readout; a single number serves all outputs."""
+    bias = as_numpy(bias)
+    require_real(bias, what="the readout's biases")
+    if bias.shape not in ((), (1,), (outputs,)):
+        raise KannError(f"bias of shape {bias.shape} does not fit {outputs} outputs; pass shape ({outputs},)")
+    return np.broadcast_to(bias.astype(np.float64), (outputs,))
 
 
 def contribution_changes(contribution: Float[Array, "t ..."]) -> Float[Array, "t ..."]:

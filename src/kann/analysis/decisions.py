@@ -1,12 +1,15 @@
 """What a network decides from a state: its readout, and the class that wins."""
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from kann.analysis.modes import chosen_modes
 from kann.backends.arrays import as_numpy
+from kann.checks import require_all_finite, require_number, require_real, shown
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
@@ -24,25 +27,66 @@ def decision_map(
     u_j is the row of U = V⁻¹, since z u_j + z̄ ū_j has no coordinate along any other mode. Re(z u_j) is half of that:
     its coordinate along a complex mode is z/2, and Re z along a real one.
     """
-    (chosen,) = chosen_modes(koopman, mode)
-    grid = np.asarray(grid)
-    states = np.real(grid.reshape(-1, 1) * koopman.left[chosen.indices[0]])
+    chosen = chosen_modes(koopman, mode)
+    if len(chosen) != 1:
+        raise KannError(f"{len(chosen)} modes were passed; a decision map is of one mode; pass one")
+    grid = as_numpy(grid)
+    if grid.dtype.kind not in "fciu":
+        raise KannError(f"grid is {grid.dtype}; pass complex numbers, such as x + 1j * y")
+    require_all_finite(grid, what="the grid's numbers", remedy="pass finite ones")
+    states = np.real(grid.reshape(-1, 1) * koopman.left[chosen[0].indices[0]])
     return decide(read_out(readout, koopman.decode(states))).reshape(grid.shape)
 
 
 def read_out(readout: Readout, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
-    """Outputs of a readout. A torch module gets a tensor of its own type and device, anything else a numpy array."""
-    parameters = getattr(readout, "parameters", None)
-    if parameters is None:
-        return as_numpy(readout(h))
-    own = next(iter(parameters()), None)
+    """Outputs of a readout: finite real numbers, one row for each state; anything else is refused.
+
+    A torch module gets a tensor of its own type and device, anything else a numpy array.
+    """
+    if not callable(readout):
+        raise KannError(f"readout={shown(readout)} cannot be called; pass a function of states or a torch module")
+    call = readout
+    if hasattr(readout, "parameters"):
+        call = partial(_call_module, readout)
+    try:
+        outputs = call(h)
+    except KannError:
+        raise
+    except Exception as error:  # a function of the user's own may raise anything
+        reason = " ".join(str(error).split())
+        raise KannError(
+            f"the readout failed on states of shape {h.shape} ({type(error).__name__}: {reason}); pass one that takes "
+            f"(n, {h.shape[1]}) and returns (n,) or (n, outputs)"
+        ) from error
+    return _checked_outputs(outputs, len(h))
+
+
+def _checked_outputs(outputs: Any, n: int) -> Float[Array, "n ..."]:
+    """What a readout returned for n states, if it can be what it should be."""
+    if isinstance(outputs, tuple | dict):
+        raise KannError(
+            f"the readout returned a {type(outputs).__name__}; return one array with {n} rows, such as its logits"
+        )
+    outputs = as_numpy(outputs)
+    require_real(outputs, what="the readout's outputs")
+    if outputs.ndim == 0 or len(outputs) != n or 0 in outputs.shape[1:]:
+        raise KannError(f"the readout returned shape {outputs.shape} for {n} states; return ({n},) or ({n}, outputs)")
+    require_all_finite(outputs, what="the readout's outputs", remedy="find out for which state it fails")
+    if outputs.dtype.kind != "f":  # classes as whole numbers or truth values
+        return outputs.astype(np.float64)
+    return outputs
+
+
+def _call_module(readout: Readout, h: Float[Array, "n d"]) -> Any:
+    """Outputs of a torch module in evaluation mode, in which it was or not."""
+    module: Any = readout
+    own = next(iter(module.parameters()), None)
     if own is None:
         raise KannError("the readout is a torch module without parameters, so its type is unknown; pass a function")
-    module: Any = readout
     training = [part for part in module.modules() if part.training]
     try:
         module.eval()  # dropout would make answers differ from call to call
-        return as_numpy(module(own.detach().new_tensor(h)))
+        return module(own.detach().new_tensor(h))
     finally:
         for part in training:
             part.training = True
@@ -50,7 +94,8 @@ def read_out(readout: Readout, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
 
 def decide(outputs: Shaped[Array, "n ..."], *, threshold: float = 0.0) -> Int[Array, " n"]:
     """The class of each row: the largest of several outputs, or whether a single one exceeds the threshold."""
-    outputs = outputs.reshape(len(outputs), -1)
+    threshold = require_number(threshold, "threshold", remedy="pass the value that an output must exceed")
+    outputs = outputs.reshape(len(outputs), math.prod(outputs.shape[1:]))
     if outputs.shape[1] == 1:
         return (outputs[:, 0] > threshold).astype(np.int64)
     return outputs.argmax(axis=1)

@@ -8,7 +8,9 @@ import numpy as np
 
 from kann.analysis.decisions import Readout, decide, read_out
 from kann.backends.arrays import as_numpy, as_operand
+from kann.checks import require_whole_number, require_width
 from kann.data.blocks import Block, Cut
+from kann.data.moments import refuse_not_finite
 from kann.data.reduction import Total, accumulate, take_rows
 from kann.data.states import States, as_states
 from kann.errors import KannError
@@ -28,9 +30,14 @@ def relative_error(koopman: Koopman, states: Any, reduce: str = "mean") -> float
     driven = _inputs(koopman, states) is not None
     errors = partial(_errors_in_block, koopman), partial(_errors_at_cut, koopman)
     if reduce == "none":
-        return _per_state(accumulate(states, partial(Total, *errors), inputs=driven, what="errors"), states)
+        found = _per_state(accumulate(states, partial(Total, *errors), inputs=driven, what="errors"), states)
+        if np.isinf(found).any():
+            refuse_not_finite(states, inputs=driven)
+        return found
     sums = partial(_sum_and_count, errors[0]), partial(_sum_and_count, errors[1])
     total, count = accumulate(states, partial(Total, *sums), inputs=driven, what="errors")
+    if not np.isfinite(total):
+        refuse_not_finite(states, inputs=driven)
     if not count:
         raise KannError("no state can be compared: every sequence has one step, or every state is zero")
     return float(total / count)
@@ -59,11 +66,16 @@ def _errors_at_cut(koopman: Koopman, cut: Cut) -> RowErrors:
 
 
 def _pair_errors(koopman: Koopman, x: AnyArray, y: AnyArray, inputs: AnyArray | None) -> Float[Array, " k"]:
-    """Errors of the states y predicted from x, both in float64; NaN for states that are zero."""
+    """Errors of the states y predicted from x, both in float64; NaN for states that are zero.
+
+    An infinite error says that x or y are not finite, or that their squares are not.
+    """
     residual = koopman.predict(x, inputs=inputs) - y
-    with np.errstate(divide="ignore", invalid="ignore"):
-        errors = as_numpy((residual**2).sum(-1)) / as_numpy((y**2).sum(-1))
-    return np.where(np.isinf(errors), np.nan, errors)
+    missed, size = as_numpy((residual**2).sum(-1)), as_numpy((y**2).sum(-1))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        errors = missed / size
+    errors = np.where(np.isinf(errors), np.nan, errors)  # y is zero, or as good as zero
+    return np.where(np.isfinite(missed) & np.isfinite(size), errors, np.inf)
 
 
 def _sum_and_count(errors_of: Callable[[Any], RowErrors], part: Block | Cut) -> Float[Array, "2"]:
@@ -97,15 +109,17 @@ def agreement(koopman: Koopman, states: Any, readout: Readout, *, threshold: flo
     inputs = None
     if drive is not None:
         inputs = take_rows(drive, ends)
-    predicted = koopman.predict(before, inputs=inputs)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
+        predicted = koopman.predict(before, inputs=inputs)
+    if not (np.isfinite(last).all() and np.isfinite(predicted).all()):
+        refuse_not_finite(states, inputs=drive is not None)
     true, ours = (decide(read_out(readout, h), threshold=threshold) for h in (last, predicted))
     return float(np.mean(true == ours))
 
 
 def hybrid(koopman: Koopman, states: Any, known: int) -> States:
     """The first ``known`` states of each sequence as they are, the rest rolled out from the last of them."""
-    if known < 1:
-        raise KannError(f"known={known} leaves no state to start from; pass known>=1")
+    known = require_whole_number(known, "known", too_small="leaves no state to start from")
     states = as_states(states)
     drive = _inputs(koopman, states)
     sequences = []
@@ -120,7 +134,7 @@ def hybrid(koopman: Koopman, states: Any, known: int) -> States:
     inputs = states.inputs
     if inputs is not None:
         inputs = as_numpy(inputs)
-    return States(values=np.concatenate(sequences), lengths=states.lengths, inputs=inputs)
+    return States(values=np.concatenate(sequences), lengths=states.lengths, inputs=inputs, reverse=states.reverse)
 
 
 def orthogonality(koopman: Koopman) -> float:
@@ -130,7 +144,8 @@ def orthogonality(koopman: Koopman) -> float:
 
 
 def _inputs(koopman: Koopman, states: States) -> Any:
-    """What drives the operator: the states' inputs, or None if it is autonomous."""
+    """What drives the operator: the states' inputs, or None if it is autonomous. States of other units are refused."""
+    require_width(states.values, koopman.dim, what="states", of="the operator")
     if koopman.drive is None:
         return None
     if states.inputs is None:

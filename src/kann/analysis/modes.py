@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from kann.backends.arrays import as_numpy, require_width, to_device_of
+from kann.backends.arrays import as_numpy, to_device_of
+from kann.checks import require_float, require_whole_number, require_width, shown
 from kann.data.blocks import Block
+from kann.data.moments import refuse_not_finite
 from kann.data.reduction import Total, accumulate, map_rows
 from kann.data.states import States, as_states
 from kann.errors import KannError
@@ -36,6 +38,7 @@ def _map_states(function: Callable[[AnyArray], AnyArray], koopman: Koopman, h: A
     if isinstance(h, States | str | os.PathLike):
         h = as_states(h).values
     if hasattr(h, "ndim"):
+        require_float(h, what="states")
         require_width(h, koopman.dim, what="states", of="the operator")
     return map_rows(h, function, width=koopman.rank, dtype=dtype)
 
@@ -53,8 +56,12 @@ def _magnitude(koopman: Koopman, h: AnyArray) -> Float[AnyArray, "... r"]:
 def importance(koopman: Koopman, states: Any) -> Float[Array, " r"]:
     """ξ: the magnitude of each eigenvector, summed over time and averaged over sequences."""
     states = as_states(states)
+    require_width(states.values, koopman.dim, what="states", of="the operator")
     make = partial(Total, partial(_summed_magnitude, koopman))
-    return accumulate(states, make, what="importance") / len(states)
+    total = accumulate(states, make, what="importance")
+    if not np.isfinite(total).all():
+        refuse_not_finite(states, inputs=False)
+    return total / len(states)
 
 
 def _summed_magnitude(koopman: Koopman, block: Block) -> Float[Array, " r"]:
@@ -86,17 +93,20 @@ def reconstruct(
 
 def chosen_modes(koopman: Koopman, modes: int | Mode | Iterable[int | Mode]) -> list[Mode]:
     """The modes that a user names, by themselves or by their numbers in ``koopman.modes``."""
-    if isinstance(modes, int | np.integer | Mode):
-        modes = [modes]
     every = koopman.modes
+    if isinstance(modes, Mode) or not isinstance(modes, Iterable) or getattr(modes, "ndim", 1) == 0:
+        return [_chosen_mode(every, modes)]
+    if isinstance(modes, str | bytes):
+        raise KannError(f"modes={shown(modes)} names no modes; pass numbers of koopman.modes, or modes from there")
     return [_chosen_mode(every, mode) for mode in modes]
 
 
-def _chosen_mode(every: Sequence[Mode], mode: int | Mode) -> Mode:
+def _chosen_mode(every: Sequence[Mode], mode: Any) -> Mode:
     if not isinstance(mode, Mode):
+        mode = require_whole_number(mode, "mode", least=None)
         if not -len(every) <= mode < len(every):
-            raise KannError(f"mode {mode} does not exist; the operator has modes 0 to {len(every) - 1}")
-        return every[int(mode)]
+            raise KannError(f"mode {shown(mode)} does not exist; the operator has modes 0 to {len(every) - 1}")
+        return every[mode]
     if not any((mode.indices, mode.eigenvalue) == (own.indices, own.eigenvalue) for own in every):
         raise KannError("a mode of another operator was passed; take it from koopman.modes of this one")
     return mode

@@ -5,6 +5,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
+from kann.checks import array_of, require_dense
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Int
 
@@ -44,11 +45,12 @@ def namespace(values: AnyArray) -> Any:
 def as_numpy(values: AnyArray) -> Array:
     """Return the values as a numpy array, copied off their device and detached from their graph."""
     if array_api_compat.is_torch_array(values):
+        require_dense(values)
         values = values.detach().cpu()
         if str(values.dtype) == "torch.bfloat16":  # numpy has no such type
             values = values.float()
         return values.numpy()
-    return np.asarray(values)
+    return array_of(values)
 
 
 def is_dask(values: Any) -> bool:
@@ -59,8 +61,9 @@ def is_dask(values: Any) -> bool:
 def as_array(values: AnyArray) -> AnyArray:
     """Leave a numpy array as it is and a torch tensor without its graph; read anything else into numpy."""
     if array_api_compat.is_torch_array(values):
+        require_dense(values)
         return values.detach()
-    return np.asarray(values)
+    return array_of(values)
 
 
 def as_array_or_dask(values: AnyArray) -> AnyArray:
@@ -80,6 +83,7 @@ def on_accelerator(values: AnyArray) -> bool:
 def as_operand(values: AnyArray) -> AnyArray:
     """Return what to compute with: a float64 tensor on the accelerator where the values are, else a numpy array."""
     if on_accelerator(values):
+        require_dense(values)
         return values.detach().double()
     return as_numpy(values)
 
@@ -185,22 +189,3 @@ def block_rows(values: AnyArray, width: int) -> int:
 def rounding(values: AnyArray) -> float:
     """Relative spacing of the numbers in ``values``: 2⁻⁵² for float64, 2⁻²³ for float32, 2⁻⁷ for bfloat16."""
     return float(namespace(values).finfo(values.dtype).eps)
-
-
-def require_float(values: AnyArray, *, what: str) -> None:
-    """Refuse complex and integer values."""
-    kind = str(values.dtype).removeprefix("torch.")
-    if "float" in kind:
-        return
-    if "complex" in kind:
-        raise KannError(f"{what} are {kind}; pass real numbers, such as the real and imaginary parts side by side")
-    raise KannError(f"{what} are {kind}; pass floating-point numbers, such as {what}.astype('float32')")
-
-
-def require_width(values: AnyArray, width: int, *, what: str, of: str) -> None:
-    """Refuse values whose last axis is not ``width`` wide."""
-    got = 0
-    if values.ndim:
-        got = values.shape[-1]
-    if got != width:
-        raise KannError(f"{what} have {got} columns; {of} has {width}; pass an array of shape (..., {width})")

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from kann.backends.arrays import as_array_or_dask, as_numpy, cross_gram, gram, i
 from kann.backends.distributed import add_up
 from kann.data.blocks import Block, Cut
 from kann.data.files import load_npz, save_npz
+from kann.data.grams import can_remain_of
 from kann.data.reduction import accumulate, require_finite
 from kann.data.rows import Projection
 from kann.data.states import States, any_rows, as_states, input_rows
@@ -24,6 +25,8 @@ SPACINGS = ("rounding", "input_rounding")
 """Of several moments the coarsest counts; all other fields add up."""
 
 ARRAYS = ("sum_h", "sum_x", "sum_y", "hh", "xx", "xy", "yy", "sum_u", "uu", "xu", "uy")
+
+GRAMS = ("hh", "xx", "yy", "uu")
 
 ROWS_TO_MULTIPLY = 1024
 """So many rows at the ends of sequences are collected before they are multiplied: few rows cost as much as many."""
@@ -123,13 +126,16 @@ class Moments:
         if any(getattr(self, name) < getattr(other, name) for name in COUNTS):
             raise KannError(f"{other!r} cannot be part of {self!r}; subtract only what was added")
         self.require_alike(other)
-        if self.states == other.states:
-            return Moments()
         left: dict[str, Any] = {name: getattr(self, name) for name in SPACINGS}
         for name, theirs in other.to_device_of(self)._items():
             if theirs is not None and name not in left:
                 left[name] = getattr(self, name) - theirs
-        return Moments(**left)
+        rest = Moments(**left)
+        if not _can_remain(rest, self):
+            raise KannError(f"{other!r} cannot be part of {self!r}; subtract only what was added")
+        if not rest.states:
+            return Moments()
+        return rest
 
     def __radd__(self, other: Any) -> "Moments":
         """Let ``sum([...])`` work, which starts from 0."""
@@ -241,6 +247,14 @@ class Moments:
         if self.input_dim:
             values |= {"xu": matrix.T @ self.xu, "uy": self.uy @ matrix}
         return Moments(**values).numpy()
+
+
+def _can_remain(rest: Moments, whole: Moments) -> bool:
+    """Whether these can be the moments of some of the sequences of ``whole``: counts fit, and no square is negative."""
+    if (rest.states == 0) != (rest.sequences == 0) or not rest.sequences <= rest.states - rest.pairs:
+        return False
+    grams = [(getattr(rest, name), getattr(whole, name)) for name in GRAMS if getattr(whole, name) is not None]
+    return all(can_remain_of(as_numpy(left), as_numpy(of), empty=not rest.states) for left, of in grams)
 
 
 def _width(sums: AnyArray | None) -> int:
@@ -450,7 +464,12 @@ def require_finite_squares(states: States, *grams: AnyArray | None) -> None:
     squares = [as_numpy(product.diagonal()) for product in grams if product is not None]
     if all(np.isfinite(square).all() for square in squares):
         return
-    require_finite(states, inputs=len(squares) > 1)
+    refuse_not_finite(states, inputs=len(squares) > 1)
+
+
+def refuse_not_finite(states: States, *, inputs: bool) -> NoReturn:
+    """Say where in states or inputs the first NaN or infinite number is; without one, sums of squares overflowed."""
+    require_finite(states, inputs=inputs)
     raise KannError("the squares of the states exceed float64; divide the states by their largest value")
 
 

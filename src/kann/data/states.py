@@ -2,15 +2,16 @@
 
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
 from kann import notebook
-from kann.backends.arrays import as_array, as_array_or_dask, as_numpy, block_rows, namespace, require_float
+from kann.backends.arrays import as_array, as_array_or_dask, as_numpy, block_rows, namespace
+from kann.checks import require_array, require_float, require_whole_number, shown
 from kann.data import store
 from kann.data.files import read_npz, replacing
 from kann.data.reduction import read_unless_dask, rows_of_padded
@@ -39,19 +40,27 @@ class States:
     """(S,) the number of states of each sequence, each at least 1."""
     inputs: AnyArray | None = None
     """(N, p) what the network read to reach each state, or None."""
+    reverse: bool = False
+    """Whether the sequences were read from their end, as by the second direction of a bidirectional layer. States and
+    inputs are in the order of reading: the first state of a sequence is the one after its last token."""
     starts: Int[Array, " s"] = field(init=False, repr=False)
     """(S,) the row at which each sequence starts."""
 
     def __post_init__(self) -> None:
+        require_array(self.values, what="rows of states")
         if self.values.ndim != 2:
             raise KannError(f"rows of states have shape (N, d); got {tuple(self.values.shape)}; see States.from_padded")
         require_float(self.values, what="states")
+        if not isinstance(self.reverse, bool | np.bool_):
+            raise KannError(f"reverse={shown(self.reverse)} is neither True nor False; pass one of them")
+        object.__setattr__(self, "reverse", bool(self.reverse))
         object.__setattr__(self, "lengths", _checked_lengths(self.lengths))
         if not len(self.lengths):
             raise KannError("there are no sequences; pass at least one")
         if min(self.values.shape) == 0:
             raise KannError(f"states of shape {tuple(self.values.shape)} are empty; pass at least one unit")
-        if self.lengths.min() < 1 or self.lengths.sum() != self.values.shape[0]:
+        # Lengths beyond the rows are looked for too: their sum may overflow to the right number.
+        if self.lengths.max() > self.values.shape[0] or self.lengths.sum() != self.values.shape[0]:
             raise KannError(
                 f"lengths sum to {self.lengths.sum()}, the smallest is {self.lengths.min()}; there are "
                 f"{self.values.shape[0]} rows; pass one length of at least 1 per sequence"
@@ -102,7 +111,12 @@ class States:
         else:
             values, lengths, inputs = store.read(path)
         rows, counts = any_rows(values, lengths)
-        return States(values=rows, lengths=counts, inputs=input_rows(inputs, values, lengths))
+        return States(
+            values=rows,
+            lengths=counts,
+            inputs=input_rows(inputs, values, lengths),
+            reverse=getattr(values, "reverse", False),  # a store that kann wrote knows it
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a zarr store in chunks that end where sequences end; replaces a store that stands there."""
@@ -114,6 +128,7 @@ class States:
             raise KannError(f"{path} would be read as a numpy file; pass a name such as {Path(path).stem}.zarr")
         store.require_replaceable(path)
         with replacing(path) as temporary, store.Writer(temporary) as writer:
+            writer.note_direction(reverse=self.reverse)
             for first, last in sequence_ranges(self.lengths, self._rows_at_a_time()):
                 rows = slice(self.span(first).start, self.span(last - 1).stop)
                 writer.append(self.values[rows], self.lengths[first:last], self.inputs_at(rows))
@@ -132,7 +147,10 @@ class States:
         if self.inputs is not None:
             driven = f", {self.inputs.shape[1]} inputs"
         kind = str(self.values.dtype).removeprefix("torch.")
-        return f"States({len(self)} sequences of {steps} steps, {self.dim} units{driven}, {kind})"
+        direction = ""
+        if self.reverse:
+            direction = ", read from the end"
+        return f"States({len(self)} sequences of {steps} steps, {self.dim} units{driven}, {kind}{direction})"
 
     def _repr_html_(self) -> str:
         rows = [(i, length) for i, length in enumerate(self.lengths[:8].tolist())]
@@ -149,7 +167,9 @@ class States:
             inputs = None
             if self.inputs is not None:
                 inputs = [self.inputs[span] for span in spans]
-            return States.from_sequences([self.values[span] for span in spans], inputs=inputs)
+            return replace(
+                States.from_sequences([self.values[span] for span in spans], inputs=inputs), reverse=self.reverse
+            )
         return as_numpy(self.values[self.span(range(len(self))[key])])
 
     def span(self, i: Any) -> slice:
@@ -187,7 +207,9 @@ class States:
 
     def ranges(self, max_rows: int | None = None) -> Iterator[tuple[int, int]]:
         """Ranges ``(start, stop)`` of at most ``max_rows`` rows; only a sequence longer than that is cut."""
-        return row_ranges(self.lengths, max_rows or self._rows_at_a_time())
+        if max_rows is None:
+            max_rows = self._rows_at_a_time()
+        return row_ranges(self.lengths, require_whole_number(max_rows, "max_rows"))
 
 
 def as_states(data: Any, lengths: Any = None) -> States:
@@ -270,11 +292,15 @@ def _checked_lengths(lengths: Any) -> Int[Array, " s"]:
         raise KannError(f"lengths are {lengths.dtype} of shape {lengths.shape}; pass one whole number per sequence")
     if len(lengths) and lengths.min() < 1:
         raise KannError(f"lengths[{int(lengths.argmin())}] is {lengths.min()}; every sequence needs at least one state")
+    if len(lengths) and lengths.max() > np.iinfo(np.int64).max:
+        raise KannError(f"lengths[{int(lengths.argmax())}] is {lengths.max()}; no sequence is as long")
     return lengths.astype(np.int64)
 
 
 def _join(sequences: Sequence[AnyArray], *, what: str) -> tuple[AnyArray, Int[Array, " s"]]:
     """Concatenate (T_i, d) arrays, all numpy or all torch."""
+    if not isinstance(sequences, Iterable) or getattr(sequences, "ndim", 1) == 0:
+        raise KannError(f"{what} are {shown(sequences)}; pass a list of (steps, units) arrays")
     arrays = [as_array(sequence) for sequence in sequences]
     if not arrays:
         raise KannError(f"the list of {what} is empty; pass at least one sequence")
@@ -283,12 +309,18 @@ def _join(sequences: Sequence[AnyArray], *, what: str) -> tuple[AnyArray, Int[Ar
             raise KannError(f"{what}[{i}] has shape {tuple(array.shape)}; pass (steps, units) for each sequence")
         if array.shape[1] != arrays[0].shape[1]:
             raise KannError(f"{what}[{i}] has {array.shape[1]} columns, {what}[0] has {arrays[0].shape[1]}")
+        if namespace(array) is not namespace(arrays[0]) or array.device != arrays[0].device:
+            raise KannError(
+                f"{what}[{i}] is {type(array).__name__} on {array.device}, {what}[0] is {type(arrays[0]).__name__} on "
+                f"{arrays[0].device}; pass all of one kind and on one device"
+            )
     require_float(arrays[0], what=what)
     lengths = np.array([len(array) for array in arrays], dtype=np.int64)
     return namespace(arrays[0]).concat(arrays), lengths
 
 
 def _require_aligned(inputs: AnyArray, values: AnyArray) -> None:
+    require_array(inputs, what="inputs")
     if inputs.ndim != 2 or inputs.shape[0] != values.shape[0] or inputs.shape[1] == 0:
         raise KannError(
             f"inputs of shape {tuple(inputs.shape)} do not line up with {values.shape[0]} states; "

@@ -101,6 +101,11 @@ class Writer:
         self._waiting: dict[str, list[Array]] = {}
         self._waiting_rows = 0
 
+    def note_direction(self, *, reverse: bool) -> None:
+        """Keep with the store whether the sequences were read from their end."""
+        if reverse:  # a store without the attribute was read forwards, as those of earlier versions were
+            self._root.attrs["reverse"] = True
+
     def append(self, rows: AnyArray, lengths: Int[Array, " s"], inputs: AnyArray | None = None) -> None:
         """Add sequences, given as their rows one after the other."""
         # Copies: the caller may reuse its buffers before the part is full.
@@ -160,6 +165,8 @@ class StoredRows(LazyRows):
         self._parts, self.path, self._first = parts, path, first
         self._stops = np.cumsum([part.shape[0] for part in parts])
         self._last: tuple[int, Array] | None = None
+        self.reverse = False
+        """Whether the sequences were read from their end."""
         self.shape = (int(self._stops[-1]), int(parts[0].shape[1]))
         self.dtype = np.dtype(parts[0].dtype)
 
@@ -227,7 +234,16 @@ def read(path: str | os.PathLike[str], parts: slice = slice(None)) -> tuple[Any,
         raise KannError(f"{path} holds no sequences; the recording ended before its first part was written")
     lengths = np.concatenate([np.asarray(part.attrs["lengths"], dtype=np.int64) for part in opened["values"]])
     rows = {what: StoredRows(arrays, path=path, first=numbers[0]) for what, arrays in opened.items()}
+    rows["values"].reverse = _direction(node.attrs, path)
     return rows["values"], lengths, rows.get("inputs")
+
+
+def _direction(attributes: Any, path: str | os.PathLike[str]) -> bool:
+    """Whether the sequences of a store were read from their end, as the recorder noted."""
+    reverse = attributes.get("reverse", False)
+    if not isinstance(reverse, bool):
+        raise KannError(f"{path} is damaged (reverse is {reverse!r}); record or save it again")
+    return reverse
 
 
 def _parts(root: Any, what: str, numbers: range) -> list[Any]:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from kann.backends.arrays import as_numpy, namespace, on_accelerator, require_float
+from kann.backends.arrays import as_numpy, namespace, on_accelerator
+from kann.checks import require_float
 from kann.errors import KannError, RankWarning
 from kann.fitting.rank import Rank
 from kann.typing import AnyArray, Array, Float

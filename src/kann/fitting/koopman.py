@@ -1,13 +1,16 @@
 """One linear system for a network's hidden states, and what it does."""
 
+import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from kann import notebook
-from kann.backends.arrays import as_numpy, as_operand, namespace, require_float, require_width, to_device_of
+from kann.backends.arrays import as_numpy, as_operand, namespace, to_device_of
+from kann.checks import require_float, require_real, require_whole_number, require_width
 from kann.data.files import load_npz, save_npz
 from kann.errors import KannError
 from kann.fitting.spectrum import DOUBTFUL, TRUSTED, Mode, modes
@@ -15,6 +18,8 @@ from kann.typing import AnyArray, Array, Complex, Float
 
 KIND = "kann.Koopman"
 VERSION = 1
+MOST_NUMBERS = 2**37
+"""How many numbers a rollout may hold: a terabyte. More steps than that are a slip of the pen."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -73,7 +78,7 @@ class Koopman:
 
     def decode(self, z: AnyArray) -> Float[AnyArray, "... d"]:
         """States z Bᵀ + mean of coordinates (..., r)."""
-        z = as_operand(z)
+        z = _operand(z, require_float, what="coordinates")
         require_width(z, self.rank, what="coordinates", of="the operator's basis")
         return z @ to_device_of(z, self.basis.T) + to_device_of(z, self.mean)
 
@@ -86,9 +91,9 @@ class Koopman:
 
     def rollout(self, h: AnyArray, steps: int, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... s d"]:
         """The next ``steps`` states one after the other, each predicted from the one before."""
-        if steps < 1:
-            raise KannError(f"steps={steps} predicts nothing; pass steps>=1")
+        steps = require_whole_number(steps, "steps", too_small="predicts nothing")
         z = self.encode(h)
+        _require_manageable(steps, z)
         pushes = self._pushes(inputs, steps, z)
         matrix = to_device_of(z, self.matrix)
         path = []
@@ -141,10 +146,7 @@ class Koopman:
         return drawing + notebook.table(repr(self), head, rows)
 
     def _states(self, h: AnyArray) -> Float[AnyArray, "... d"]:
-        if not hasattr(h, "dtype"):
-            h = as_numpy(h)
-        require_float(h, what="states")
-        h = as_operand(h)
+        h = _operand(h, require_float, what="states")
         require_width(h, self.dim, what="states", of="the operator")
         return h
 
@@ -153,7 +155,7 @@ class Koopman:
             raise KannError("this operator is autonomous and reads no inputs; fit with driven=True")
         if inputs is None:
             raise KannError("this operator is driven; pass inputs=, what the network reads at each step")
-        given: Any = as_operand(inputs)
+        given: Any = _operand(inputs, require_real, what="inputs")
         require_width(given, len(self.drive), what="inputs", of="the operator's drive")
         if given.ndim < 2 or (steps is not None and given.shape[-2] != steps):
             shape = tuple(given.shape)
@@ -164,7 +166,36 @@ class Koopman:
         """What the inputs add to the coordinates at each step, (..., steps, r); None if autonomous."""
         if self.drive is None and inputs is None:
             return None
-        if inputs is not None and steps == 1 and as_operand(inputs).ndim == z.ndim:
-            inputs = as_operand(inputs)[..., None, :]
-        drive = self._inputs(inputs, steps)
+        given: Any = inputs
+        if given is not None:
+            given = _operand(given, require_real, what="inputs")
+            if steps == 1 and 0 < given.ndim == z.ndim:
+                given = given[..., None, :]
+        drive = self._inputs(given, steps)
+        _require_same_batch(drive, z)
         return drive @ to_device_of(drive, self.drive) + to_device_of(drive, self.offset)
+
+
+def _operand(values: AnyArray, require: Callable[..., None], *, what: str) -> AnyArray:
+    """What to compute with, checked first: on a GPU the conversion to float64 would drop imaginary parts."""
+    if not hasattr(values, "dtype"):
+        values = as_numpy(values)
+    require(values, what=what)
+    return as_operand(values)
+
+
+def _require_manageable(steps: int, z: AnyArray) -> None:
+    """Refuse more steps than any memory holds, instead of filling it."""
+    if steps * max(1, math.prod(z.shape)) > MOST_NUMBERS:
+        raise KannError(f"steps={steps} from states of shape {tuple(z.shape)} fit in no memory; pass fewer steps")
+
+
+def _require_same_batch(inputs: AnyArray, z: AnyArray) -> None:
+    """Refuse inputs (..., steps, p) for other states than z (..., r)."""
+    try:
+        np.broadcast_shapes(tuple(inputs.shape[:-2]), tuple(z.shape[:-1]))
+    except ValueError as error:
+        raise KannError(
+            f"inputs of shape {tuple(inputs.shape)} do not line up with states of shape {tuple(z.shape[:-1])} × units; "
+            "pass one row of inputs for each state and step"
+        ) from error

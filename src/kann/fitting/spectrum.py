@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kann.backends.arrays import as_numpy, namespace, on_accelerator, to_device_of
+from kann.checks import require_number
 from kann.errors import ConditionWarning, KannError
 from kann.typing import AnyArray, Array, Complex, Float
 
@@ -53,6 +54,7 @@ class Mode:
 
     def horizon(self, eps: int | float = 0.1) -> float:
         """Memory horizon: the τ with |λ|^τ = eps; infinite where the mode does not decay."""
+        eps = require_number(eps, "eps", remedy="pass 0 < eps < 1")
         if not 0 < eps < 1:
             raise KannError(f"eps={eps} is no fraction that can be left of a mode; pass 0 < eps < 1")
         if self.modulus >= 1:

@@ -43,6 +43,8 @@ def jacobians(
     step: StepFunction, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d d"], Float[Tensor, "n d p"]]:
     """The next states, ∂F_i/∂h_j and ∂F_i/∂x_j of each row."""
+    if not len(h):  # the step need not take no rows
+        return h, h.new_zeros(0, h.shape[1], h.shape[1]), h.new_zeros(0, h.shape[1], x.shape[1])
     parts = []
     for rows in row_blocks(*h.shape):
         h_leaf, x_leaf = h[rows].clone().requires_grad_(), x[rows].clone().requires_grad_()

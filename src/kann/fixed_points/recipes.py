@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from kann.checks import shown
 from kann.errors import KannError
 
 
@@ -90,6 +91,6 @@ def recipe_of(preset: str | Recipe) -> Recipe:
     """A recipe as it is, or the one of this name."""
     if isinstance(preset, Recipe):
         return preset
-    if preset not in RECIPES:
-        raise KannError(f"preset={preset!r} is unknown; pass one of {', '.join(map(repr, RECIPES))}, or a Recipe")
+    if not isinstance(preset, str) or preset not in RECIPES:
+        raise KannError(f"preset={shown(preset)} is unknown; pass one of {', '.join(map(repr, RECIPES))}, or a Recipe")
     return RECIPES[preset]

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kann import notebook
-from kann.backends.arrays import as_numpy, require_float, require_width
+from kann.backends.arrays import as_numpy
+from kann.checks import require_all_finite, require_float, require_real, require_whole_number, require_width
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Complex, Float, Int, Shaped
 
@@ -13,6 +14,8 @@ from kann.typing import AnyArray, Array, Complex, Float, Int, Shaped
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FixedPoints:
     """Fixed and slow points of a network, fixed ones first, and among those the one that most initial states led to.
+
+    There may be none: then ``candidate_speeds`` say how slow the states were that the searches ended at.
 
     Jacobians are as in the literature, J[i, j] = ∂F_i/∂h_j, so that for a column δ of differences F(h* + δ) ≈ h* + J δ.
     """
@@ -59,14 +62,30 @@ class FixedPoints:
 
     def __repr__(self) -> str:
         fixed = self.kinds == "fixed"
+        found = f"{fixed.sum()} fixed, of which {(fixed & self.stable).sum()} stable, {(~fixed).sum()} slow"
+        if not len(self):
+            found = f"none within slow_tolerance={self.slow_tolerance:g}, smallest speed {self._least_speed()}"
         precision = ""
         if self.precision != "float64":
             precision = f"; computed in {self.precision}"
         return (
-            f"FixedPoints({fixed.sum()} fixed, of which {(fixed & self.stable).sum()} stable, {(~fixed).sum()} slow; "
+            f"FixedPoints({found}; "
             f"{self.outlier.sum()} outliers; {self.points.shape[1]} units; "
             f"{(self.reached >= 0).sum()} of {len(self.reached)} initial states converged{precision})"
         )
+
+    def _least_speed(self) -> str:
+        """The smallest speed at which a search ended, as text; "inf" where all of them diverged."""
+        return f"{self.candidate_speeds.min():.3g}"
+
+    def _require_points(self) -> None:
+        """Refuse to go on where nothing was found."""
+        if not len(self):
+            raise KannError(
+                f"no search came to a speed ½|step(h, x) − h|² within slow_tolerance={self.slow_tolerance:g}, so that "
+                f"there are no points; the smallest speed reached is {self._least_speed()}; pass more or other initial "
+                "states, other inputs, or a slow_tolerance above that"
+            )
 
     def _repr_html_(self) -> str:
         rows = [
@@ -91,6 +110,11 @@ class FixedPoints:
     def nearest(self, h: AnyArray) -> Int[Array, "..."]:
         """Place of the point nearest to each state (..., d)."""
         h = self._states(h)
+        require_all_finite(h, what="states", remedy="leave such states out")
+        return self._nearest(h)
+
+    def _nearest(self, h: Float[Array, "... d"]) -> Int[Array, "..."]:
+        self._require_points()
         squares = (self.points**2).sum(
             axis=1
         ) - 2 * h @ self.points.T  # |h − h*|² but for |h|², the same for all points
@@ -131,8 +155,7 @@ class FixedPoints:
         ``inputs`` are (..., steps, p). Without ``at`` the nearest point is looked up anew at each step; pass
         ``at=points.nearest(h)`` to keep the first.
         """
-        if steps < 1:
-            raise KannError(f"steps={steps} predicts nothing; pass steps>=1")
+        steps = require_whole_number(steps, "steps", too_small="predicts nothing")
         h = self._states(h)
         x = self._inputs(inputs, (*h.shape[:-1], steps))
         inputs_of_steps = [None] * steps
@@ -156,6 +179,7 @@ class FixedPoints:
         if inputs is None:
             return None
         x = as_numpy(inputs)
+        require_real(x, what="inputs")
         require_width(x, self.inputs.shape[1], what="inputs", of="the network")
         if x.shape[:-1] != leading:
             raise KannError(
@@ -167,7 +191,8 @@ class FixedPoints:
     def _places(self, at: int | AnyArray | None, h: Float[Array, "... d"]) -> Int[Array, "..."]:
         """Which point each state is predicted from: the nearest, or the one that ``at`` names."""
         if at is None:
-            return self.nearest(h)
+            return self._nearest(h)
+        self._require_points()
         place, leading = as_numpy(at), h.shape[:-1]
         if place.dtype.kind not in "iu" or not np.all((-len(self) <= place) & (place < len(self))):
             raise KannError(f"at={at} is no place among the {len(self)} points; pass whole numbers below {len(self)}")

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.nn.utils import parametrize
 
 from kann.backends.arrays import as_numpy
+from kann.checks import require_number
+from kann.data.states import States
 from kann.errors import KannError
 from kann.fixed_points.adam import descend
 from kann.fixed_points.describing import describe
@@ -34,7 +36,7 @@ MAX_PAIRS = 1000
 
 def find_fixed_points(
     step: Any,
-    initial: AnyArray,
+    initial: AnyArray | States,
     *,
     inputs: AnyArray | None = None,
     tolerance: float = 1e-10,
@@ -53,6 +55,7 @@ def find_fixed_points(
     Where both end in a local minimum of q instead, it starts again from where Adam leads. It also starts halfway
     between each two stable points, since that is where to look for the saddle that parts them. A slow state that a
     search comes by, and from which it leaps far to a fixed point, is kept too: slow manifolds are shown, not skipped.
+    Where no search comes to a slow state the result is empty, and says how slow the slowest was.
 
     Parameters
     ----------
@@ -65,8 +68,8 @@ def find_fixed_points(
         with float64 tensors; if it fails on them, because it holds float32 weights, it is called with float32 ones, and
         the points are only as exact as that: see `FixedPoints.precision`.
     initial
-        States (n, d) to start from, numpy or torch: states that the network visits, since what is found depends on
-        them. `kann.record` gives them.
+        `States`, or (n, d) rows of them, numpy or torch: states that the network visits, since what is found depends
+        on them. `kann.record` gives them.
     inputs
         The constant input (p,), or one for each initial state (n, p). Without it a step whose input width is known,
         such as torch's cells and layers, gets zeros, and any other gets None.
@@ -82,8 +85,7 @@ def find_fixed_points(
     recipe = recipe_of(preset)
     if slow_tolerance is None:
         slow_tolerance = recipe.slow_tolerance
-    if not 0 < tolerance <= slow_tolerance:
-        raise KannError(f"tolerance={tolerance}, slow_tolerance={slow_tolerance}; pass 0 < tolerance <= slow_tolerance")
+    _require_tolerances(tolerance, slow_tolerance)
     # A caller may have switched gradients off; the last context computes the weights of parametrised modules once.
     with torch.inference_mode(False), torch.enable_grad(), parametrize.cached():
         h, x = starting_tensors(step, initial, inputs)
@@ -100,6 +102,16 @@ def find_fixed_points(
             border=_border(h, recipe),
         )
         return describe(problem, _explore(problem, h, x), initial=len(h))
+
+
+def _require_tolerances(tolerance: Any, slow_tolerance: Any) -> None:
+    """Refuse tolerances that are not numbers, or not in order; the one for slow points may be infinite."""
+    remedy = "pass 0 < tolerance <= slow_tolerance"
+    require_number(tolerance, "tolerance", remedy=remedy)
+    if not (isinstance(slow_tolerance, float) and slow_tolerance == math.inf):
+        require_number(slow_tolerance, "slow_tolerance", remedy=remedy)
+    if not 0 < tolerance <= slow_tolerance:
+        raise KannError(f"tolerance={tolerance}, slow_tolerance={slow_tolerance}; {remedy}")
 
 
 def _adam_step(

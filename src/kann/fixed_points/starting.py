@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kann.backends.arrays import as_array, as_numpy, require_float, require_width
+from kann.backends.arrays import as_array
+from kann.checks import require_float, require_width
+from kann.data.states import States
 from kann.errors import KannError
 from kann.fixed_points.step_function import widths_of
 from kann.typing import AnyArray, Float
@@ -19,6 +22,8 @@ def starting_tensors(
     Without inputs, a step whose input width is known gets zeros, and any other gets no columns.
     """
     state_width, input_width = widths_of(step) or (None, None)
+    if isinstance(initial, States):
+        initial = initial.values
     states = as_array(initial)
     if states.ndim != 2 or 0 in states.shape:
         raise KannError(f"initial states have shape {tuple(states.shape)}; pass (n, d) with n, d >= 1")
@@ -54,8 +59,8 @@ def _device_of(step: Any, initial: AnyArray) -> torch.device:
 
 def _float64_copy(values: AnyArray, device: torch.device, *, what: str) -> Float[Tensor, "..."]:
     require_float(values, what=what)
-    if not isinstance(values, Tensor):
-        values = torch.tensor(as_numpy(values))
+    if not isinstance(values, Tensor):  # numpy knows types and orders of bytes that torch does not
+        values = torch.from_numpy(values.astype(np.float64))
     tensor = values.detach().to(device=device, dtype=torch.float64, copy=True)
     bad = ~torch.isfinite(tensor).reshape(-1, tensor.shape[-1]).all(dim=-1)
     if bad.any():

@@ -14,7 +14,7 @@ from kann.recording.batching import Batch, tensors_of
 from kann.recording.layouts import batch_major
 from kann.recording.ragged import Packed, Padded, SequenceRows, require_right_padding
 from kann.recording.selection import Target
-from kann.recording.tracing import NamedRows, StateOptions, Tracer, continues, join_calls, require_called
+from kann.recording.tracing import NamedRows, StateOptions, Tracer, continues, hook_last, join_calls, require_called
 from kann.typing import Float
 
 
@@ -40,7 +40,7 @@ class CallTracer(Tracer):
 
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Hook the module."""
-        stack.callback(self._module.register_forward_hook(self._on_call, with_kwargs=True).remove)
+        hook_last(self._module, self._on_call, stack)
 
     def begin(self, batch: Batch) -> None:
         """Forget the calls of the last batch."""
@@ -49,6 +49,8 @@ class CallTracer(Tracer):
 
     def _on_call(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Keep copies of what went into a call and came out; a forward hook of torch's."""
+        if not self.is_watching:
+            return
         outputs = [part for part in tensors_of(output) if part.is_floating_point()]
         if not outputs:
             raise KannError(f"layer {self._path!r} returns {type(output).__name__} without real numbers")

@@ -14,7 +14,7 @@ from kann.recording.batching import Batch, tensors_of
 from kann.recording.layouts import batch_major
 from kann.recording.ragged import Padded, SequenceRows
 from kann.recording.selection import Target
-from kann.recording.tracing import HiddenStatesTracer, NamedRows, Tracer, require_called, returned_states
+from kann.recording.tracing import HiddenStatesTracer, NamedRows, Tracer, hook_last, require_called, returned_states
 from kann.typing import Float
 
 
@@ -33,10 +33,10 @@ class DepthTracer(Tracer):
         """Hook the blocks and the embedding."""
         for target in self._targets:
             module: Any = target.module
-            stack.callback(module.register_forward_hook(self._block_hook(target), with_kwargs=True).remove)
+            hook_last(module, self._block_hook(target), stack)
         if self._embedding is not None:
             module = self._embedding.module
-            stack.callback(module.register_forward_hook(self._on_embedding).remove)
+            hook_last(module, self._on_embedding, stack)
 
     def begin(self, batch: Batch) -> None:
         """Forget the calls of the last batch."""
@@ -44,13 +44,15 @@ class DepthTracer(Tracer):
         self._outputs: list[tuple[Target, Tensor]] = []
         self._first: list[tuple[str, Tensor]] = []  # h_0 and its name, once it was seen
 
-    def _on_embedding(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _on_embedding(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         # Only its first call: an encoder and a decoder may share it, and then it is called again.
-        if self._embedding is not None and not self._first:
+        if self._embedding is not None and not self._first and self.is_watching:
             self._first.append((self._embedding.name, _copy_of_states(output, self._embedding.name)))
 
     def _block_hook(self, target: Target) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if not self.is_watching:
+                return
             if self._starts_with_input and not self._first:
                 self._first.append(("what it reads", _copy_of_states((args, kwargs), target.name)))
             self._outputs.append((target, _copy_of_states(output, target.name)))

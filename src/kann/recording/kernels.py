@@ -134,9 +134,11 @@ class Pass:
     """The call of this layer alone, with what it read."""
     output: Tensor
     """h of all steps, the directions side by side; shaped as what was read."""
+    replaced: Tensor | None = None
+    """What forward hooks of the user made of ``output``, in the same shape; None if there are none."""
 
     def h(self, *, reverse: bool) -> Tensor:
-        """The states of one direction."""
+        """The states of one direction, as the kernel gave them."""
         return self.output.chunk(self.kernel.directions, dim=-1)[int(reverse)]
 
     def c(self, *, reverse: bool) -> Tensor:
@@ -155,11 +157,18 @@ class Pass:
         return c.reshape(*self.output.shape[:-1], -1)
 
     def states(self, state: str, *, reverse: bool) -> Tensor:
-        """What ``state`` names: "h", "c", or "hc" for both side by side."""
-        parts = [getattr(self, part)(reverse=reverse) for part in state]
+        """What ``state`` names: "h" as hooks may have changed it, "c", or "hc" for both side by side."""
+        parts = [self._state(part, reverse=reverse) for part in state]
         if len(parts) == 1:  # torch.cat would copy it
             return parts[0]
         return torch.cat(parts, dim=-1)
+
+    def _state(self, part: str, *, reverse: bool) -> Tensor:
+        if part == "c":
+            return self.c(reverse=reverse)
+        if self.replaced is not None:
+            return replace(self, output=self.replaced).h(reverse=reverse)
+        return self.h(reverse=reverse)
 
     def initial(self, state: str, *, reverse: bool) -> Float[Tensor, "b d"]:
         """The state that ``state`` names before the first step."""

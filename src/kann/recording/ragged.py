@@ -27,6 +27,8 @@ class SequenceRows:
     """What the layer read to reach each state, padding included, or None."""
     batch_sequences: int
     """How many sequences the batch held, those included that were not to be recorded."""
+    reverse: bool = False
+    """Whether the sequences were read from their end: the rows of each are in the order of reading."""
 
     def without_padding(self) -> "SequenceRows":
         """The same rows, copied out of the padding."""
@@ -73,6 +75,7 @@ def joined(parts: Sequence[SequenceRows]) -> SequenceRows:
         firsts=firsts,
         padded_inputs=torch.cat(inputs) if inputs else None,
         batch_sequences=sum(part.batch_sequences for part in parts),
+        reverse=parts[0].reverse,
     )
 
 
@@ -195,7 +198,11 @@ class Packed:
         if inputs is not None:
             inputs = inputs[places]
         return SequenceRows(
-            padded_values=values[places], lengths=lengths, padded_inputs=inputs, batch_sequences=batch_sequences
+            padded_values=values[places],
+            lengths=lengths,
+            padded_inputs=inputs,
+            batch_sequences=batch_sequences,
+            reverse=self.reverse,
         )
 
 

@@ -15,7 +15,8 @@ from kann.errors import KannError
 from kann.progress import progress as progress_bar
 from kann.recording.batching import Batch, BatchOptions, batches
 from kann.recording.ragged import SequenceRows
-from kann.recording.running import batch_runner, device_of, evaluation_mode
+from kann.recording.running import batch_runner, device_of, evaluation_mode, returned_hidden_states
+from kann.recording.selection import require_module
 from kann.recording.sinks import Sink, sink_maker
 from kann.recording.tracers import make_tracers
 from kann.recording.tracing import HiddenStatesTracer, NamedRows, StateOptions, Tracer
@@ -183,6 +184,7 @@ def record(
     progress
         Whether to show a progress bar if it takes long.
     """
+    require_module(model)
     tracers, single = make_tracers(
         model,
         layer,
@@ -199,15 +201,18 @@ def record(
         time_first=isinstance(model, nn.RNNBase) and not model.batch_first,
         dtype=_floating_type(model),
     )
+    hidden_states = any(isinstance(tracer, HiddenStatesTracer) for tracer in tracers)
     run = batch_runner(
         model,
         forward=forward,
         lengths=lengths,
         device=device_of(model, device),
-        hidden_states=any(isinstance(tracer, HiddenStatesTracer) for tracer in tracers),
+        hidden_states=hidden_states,
     )
     sinks: dict[str, Sink] = {}
     with evaluation_mode(model), contextlib.ExitStack() as stack:
+        if hidden_states and forward is None:
+            stack.enter_context(returned_hidden_states(model))
         make_sink = sink_maker(into, stack, single=single)
         for tracer in tracers:
             tracer.attach(stack)
@@ -262,6 +267,8 @@ def _rows_of_batches(
         for tracer in tracers:
             tracer.begin(batch)
         output = run(batch)
+        for tracer in tracers:
+            tracer.end()
         sequences = 0
         for name, rows in _traced(tracers, output):
             _require_count(rows, batch, name)

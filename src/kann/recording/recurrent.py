@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from kann.errors import KannError
-from kann.recording.selection import Target, named, only_recurrent, select
+from kann.recording.selection import Target, named, only_recurrent, require_module, select
 
 LSTM_ACTIVATIONS = (torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid)
 """Activations of an LSTM's input gate i, forget gate f, candidate g and output gate o, in the order of its weights."""
@@ -185,6 +185,7 @@ def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None =
     >>> readout_of(model)
     Linear(in_features=4, out_features=2, bias=True)
     """
+    require_module(model)
     if name is not None:
         return _named_module(model, name, remedy="pass a name of model.named_modules()")[1]
     if layer is None:

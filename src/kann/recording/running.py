@@ -6,6 +6,7 @@ import random
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from kann.errors import KannError
 from kann.recording.batching import Batch
+from kann.recording.shared import shared
 
 NOT_CONTIGUOUS = ".*weights are not part of single contiguous chunk of memory.*"
 """cudnn's warning about one layer's weights, which are a part of the module's; it copies them, which takes no time."""
@@ -22,17 +24,56 @@ NOT_CONTIGUOUS = ".*weights are not part of single contiguous chunk of memory.*"
 
 @contextlib.contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluate without gradients; afterwards restore modes, buffers and random numbers, whatever happened."""
+    """Evaluate without gradients; afterwards restore modes, buffers and random numbers, whatever happened.
+
+    All of them but the gradients are shared with other threads, which may be recording too: the last one restores them.
+    """
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_restored_random_numbers(model))
-        stack.callback(_restore_modes, [(module, module.training) for module in model.modules()])
-        stack.callback(_restore_buffers, [(m, dict(m._buffers), _buffer_copies(m)) for m in model.modules()])
-        stack.enter_context(_every_module_called())
+        stack.enter_context(shared("random numbers", _restored_random_numbers))
+        for device in {p.device for p in model.parameters() if p.device.type == "cuda"}:
+            stack.enter_context(shared(("random numbers", device), partial(_restored_gpu_random_numbers, device)))
+        for module in model.modules():
+            stack.enter_context(shared(("module", id(module)), partial(_restored_module, module)))
+        stack.enter_context(shared("modules are called", _every_module_called))
+        stack.enter_context(shared("warnings", _without_cudnn_warning))
         stack.enter_context(torch.no_grad())
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", message=NOT_CONTIGUOUS)
-        model.eval()
+        with contextlib.suppress(NotImplementedError):  # an exported program stays in the mode it was exported in
+            model.eval()
         yield
+
+
+@contextlib.contextmanager
+def returned_hidden_states(model: nn.Module) -> Iterator[None]:
+    """Let a HuggingFace model return its hidden states, by the switch in its configuration."""
+    configs = [getattr(module, "config", None) for module in model.modules()]
+    with contextlib.ExitStack() as stack:
+        for config in configs:
+            if hasattr(config, "output_hidden_states"):
+                stack.enter_context(shared(("config", id(config)), partial(_switched_on, config)))
+        yield
+
+
+@contextlib.contextmanager
+def _switched_on(config: Any) -> Iterator[None]:
+    before = config.output_hidden_states
+    config.output_hidden_states = True
+    try:
+        yield
+    finally:
+        config.output_hidden_states = before
+
+
+@contextlib.contextmanager
+def _restored_module(module: nn.Module) -> Iterator[None]:
+    """Restore the mode of a module and its own buffers, not those of the modules inside."""
+    training = getattr(module, "training", None)  # which torch.jit.freeze takes away
+    buffers, copies = dict(module._buffers.items()), _buffer_copies(module)
+    try:
+        yield
+    finally:
+        _restore_buffers(module, buffers, copies)
+        if training is not None:
+            module.training = training
 
 
 def _buffer_copies(module: nn.Module) -> dict[str, tuple[int, Tensor]]:
@@ -41,34 +82,44 @@ def _buffer_copies(module: nn.Module) -> dict[str, tuple[int, Tensor]]:
     return {name: (buffer._version, buffer.detach().clone()) for name, buffer in buffers if not buffer.is_inference()}
 
 
-def _restore_buffers(saved: list[tuple[nn.Module, dict[str, Tensor | None], dict[str, tuple[int, Tensor]]]]) -> None:
+def _restore_buffers(
+    module: nn.Module, buffers: dict[str, Tensor | None], copies: dict[str, tuple[int, Tensor]]
+) -> None:
     """Put back every buffer that was replaced, and the content of every one that was changed in place."""
+    # A module may have put another tensor in its place.
+    if isinstance(module, torch.jit.ScriptModule):  # its buffers are not in a dict of Python
+        for name, buffer in buffers.items():
+            setattr(module, name, buffer)
+    else:
+        module._buffers.update(buffers)
     with torch.no_grad():
-        for module, buffers, copies in saved:
-            module._buffers.update(buffers)  # a module may have put another tensor in its place
-            for name, (version, content) in copies.items():
-                buffer = buffers[name]
-                # torch counts the changes in place; without one there is nothing to copy.
-                if buffer is not None and buffer._version != version:
-                    buffer.copy_(content)
-
-
-def _restore_modes(modes: list[tuple[nn.Module, bool]]) -> None:
-    for module, training in modes:
-        module.training = training
+        for name, (version, content) in copies.items():
+            buffer = buffers[name]
+            # torch counts the changes in place; without one there is nothing to copy.
+            if buffer is not None and buffer._version != version:
+                buffer.copy_(content)
 
 
 @contextlib.contextmanager
-def _restored_random_numbers(model: nn.Module) -> Iterator[None]:
-    """Restore torch's generators, of the CPU and of the model's GPUs, and those of Python and numpy."""
-    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+def _restored_random_numbers() -> Iterator[None]:
+    """Restore the random numbers of torch on the CPU, of Python and of numpy."""
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002  # a loader may draw from it
     try:
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=[]):
             yield
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+@contextlib.contextmanager
+def _restored_gpu_random_numbers(device: torch.device) -> Iterator[None]:
+    """Restore torch's random numbers on one GPU."""
+    state = torch.cuda.get_rng_state(device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_rng_state(state, device)
 
 
 @contextlib.contextmanager
@@ -87,6 +138,13 @@ def _every_module_called() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextlib.contextmanager
+def _without_cudnn_warning() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=NOT_CONTIGUOUS)
+        yield
 
 
 def batch_runner(
@@ -131,27 +189,59 @@ def _model_call(model: nn.Module, *, forward: Callable[..., Any] | None, hidden_
     """How to call the model with a batch: by ``forward``, or by what the model's own forward takes."""
     if forward is not None:
         return lambda content: forward(model, content)
-    parameters = inspect.signature(model.forward).parameters
+    parameters = _parameters_of(model)
     options: dict[str, Any] = {}
-    if hidden_states and "output_hidden_states" in parameters:
+    if hidden_states and ("output_hidden_states" in parameters or _takes_any_keyword(parameters)):
         options["output_hidden_states"] = True
     # Of a tuple, what follows the arguments without a default are labels and the like.
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = sum(p.kind in positional and p.default is p.empty for p in parameters.values())
 
-    def call(content: Any) -> Any:
+    def call_with_options(content: Any) -> Any:
         if isinstance(content, Mapping):
             return model(**_accepted(content, parameters) | options)
         if isinstance(content, list | tuple) and not isinstance(content, PackedSequence):
             return model(*content[: max(1, required)], **options)
         return model(content, **options)
 
+    def call(content: Any) -> Any:
+        try:
+            return call_with_options(content)
+        except TypeError as error:
+            if not options or "output_hidden_states" not in str(error):
+                raise
+            raise KannError(
+                f"{type(model).__name__} does not take output_hidden_states ({error}); pass forward=lambda model, "
+                "batch: ... that calls it as it wants to be called"
+            ) from error
+
     return call
+
+
+def _parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """What the model's ``forward`` takes."""
+    if not isinstance(model, torch.jit.ScriptModule):
+        return inspect.signature(model.forward).parameters
+    # Compiled code has no signature of Python; torch keeps its own.
+    found = {}
+    schema: Any = model.forward.schema  # type: ignore[attr-defined]
+    for argument in schema.arguments[1:]:
+        default = inspect.Parameter.empty
+        if argument.has_default_value():
+            default = argument.default_value
+        found[argument.name] = inspect.Parameter(
+            argument.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default
+        )
+    return found
+
+
+def _takes_any_keyword(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
 def _accepted(content: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
     """The entries of a batch that the model takes."""
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+    if _takes_any_keyword(parameters):
         return dict(content)
     taken = {key: value for key, value in content.items() if key in parameters}
     if not taken:

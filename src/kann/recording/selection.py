@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
 from torch import nn
 
 from kann.errors import KannError
@@ -42,8 +43,41 @@ class Target:
     """Which of these layers, ``*`` for all."""
 
 
+def require_module(model: Any) -> None:
+    """Refuse what is not a torch module, such as an ONNX session, an exported program or a function."""
+    if isinstance(model, nn.Module):
+        return
+    raise KannError(
+        f"model is {type(model).__name__}, and not a torch module whose layers can be watched; pass the "
+        "torch.nn.Module that it was made from, or run it yourself and pass the states that it gives to kann.fit, as "
+        "an array (sequences, steps, units)"
+    )
+
+
+def _require_watchable(targets: Sequence[Target]) -> None:
+    """Refuse layers that torch.jit compiled: compiled code calls no hooks of Python."""
+    for target in targets:
+        if isinstance(target.module, torch.jit.ScriptModule):
+            raise _is_compiled(f"layer {target.path!r}")
+
+
+def _is_compiled(what: str) -> KannError:
+    return KannError(
+        f"{what} was compiled by torch.jit (script or trace), and what happens inside cannot be watched; pass the "
+        "model that it was made from, or layer= a function from the model's output to (sequences, steps, units), or "
+        "run it yourself and pass the states that it gives to kann.fit"
+    )
+
+
 def select(model: nn.Module, layer: Any) -> tuple[list[Target], bool]:
     """The layers that ``layer`` names, and whether it names a single one: a list or a pattern never does."""
+    require_module(model)
+    targets, single = _select(model, layer)
+    _require_watchable(targets)
+    return targets, single
+
+
+def _select(model: nn.Module, layer: Any) -> tuple[list[Target], bool]:
     if layer is None:
         path, module = only_recurrent(model)
         targets = _own_targets(path, module)
@@ -69,6 +103,8 @@ def only_recurrent(model: nn.Module) -> tuple[str, nn.Module]:
     if found:
         names = ", ".join(repr(path) for path, _ in found)
         raise KannError(f"the model has {len(found)} recurrent modules: {names}; pass layer= one or a list of them")
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise _is_compiled("the model, or a part of it,")
     names = [path for path, _ in model.named_modules() if path]
     some = [repr(path) for path in names[:8]]
     if len(names) > len(some):
@@ -91,6 +127,11 @@ def named(model: nn.Module, name: str) -> list[Target]:
     if _has_wildcard(name):
         return _matching(modules, name)
     close = difflib.get_close_matches(name, [*modules, *parts], n=5, cutoff=0.5) or [*filter(None, modules)][:8]
+    if not close:
+        raise KannError(
+            f"the model has no layer {name!r}, nor any other; pass layer= a function from its output to (sequences, "
+            "steps, units)"
+        )
     raise KannError(f"the model has no layer {name!r}; close to it are {', '.join(map(repr, close))}; pass one of them")
 
 

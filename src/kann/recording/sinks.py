@@ -67,7 +67,9 @@ class MemorySink(Sink):
     def result(self) -> States:
         """`States` in memory."""
         rows = joined(self._parts)
-        return States(values=_to_numpy(rows.values), lengths=rows.lengths, inputs=_to_numpy(rows.inputs))
+        return States(
+            values=_to_numpy(rows.values), lengths=rows.lengths, inputs=_to_numpy(rows.inputs), reverse=rows.reverse
+        )
 
 
 def _to_numpy(values: Tensor | None) -> AnyArray | None:
@@ -88,6 +90,8 @@ class StoreSink(Sink):
         """Write the rows of a batch."""
         rows = rows.without_padding()
         self._require_finite(rows)
+        if not self._sequences:
+            self._writer.note_direction(reverse=rows.reverse)
         self._writer.append(rows.values, rows.lengths, rows.inputs)
         self._sequences += len(rows.lengths)
 

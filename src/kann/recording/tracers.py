@@ -8,7 +8,7 @@ from torch import nn
 from kann.errors import KannError
 from kann.recording.calls import CallTracer
 from kann.recording.depth import DepthTracer, HiddenDepthTracer
-from kann.recording.selection import Target, by_module, named, select
+from kann.recording.selection import Target, by_module, select
 from kann.recording.tracing import HiddenStatesTracer, OutputTracer, StateOptions, Tracer
 from kann.recording.unrolling import FusedTracer
 
@@ -59,8 +59,8 @@ def _depth_tracer(model: nn.Module, layer: Any, options: StateOptions, embedding
         raise KannError("blocks along depth are modules of their own; pass a pattern or a list of their names")
     if not isinstance(embedding, str):
         return DepthTracer(targets, None, starts_with_input=bool(embedding))
-    (first,) = named(model, embedding)[:1]
-    return DepthTracer(targets, first, starts_with_input=False)
+    first, _ = select(model, embedding)
+    return DepthTracer(targets, first[0], starts_with_input=False)
 
 
 def _require_defaults(options: StateOptions, what: str) -> None:

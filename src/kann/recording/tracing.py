@@ -1,13 +1,14 @@
 """Watch a model while it runs, and turn what a layer did with a batch into the rows of its sequences."""
 
 import contextlib
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kann.errors import KannError
 from kann.recording.batching import Batch
@@ -36,6 +37,16 @@ class Tracer(ABC):
 
     batch: Batch
     """The batch that the model is running on."""
+    _thread: int | None = None
+    """The thread in which the model is running on it; None between batches."""
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether a call that is made now, in this thread, is part of the model's run on the batch.
+
+        Other threads may use the model meanwhile, and what makes the batches may use it in between.
+        """
+        return self._thread == threading.get_ident()
 
     @abstractmethod
     def names(self) -> Sequence[str]:
@@ -46,8 +57,12 @@ class Tracer(ABC):
         """Place hooks, and leave their removal to ``stack``."""
 
     def begin(self, batch: Batch) -> None:
-        """Forget the last batch."""
-        self.batch = batch
+        """Forget the last batch, and watch what this thread does with the next."""
+        self.batch, self._thread = batch, threading.get_ident()
+
+    def end(self) -> None:
+        """Watch no longer: the model has returned."""
+        self._thread = None
 
     @abstractmethod
     def take(self, output: Any) -> NamedRows:
@@ -58,11 +73,27 @@ class Tracer(ABC):
         return padded.rows(self.batch.real, limit=self.batch.limit, layer=layer)
 
 
+def hook_last(module: nn.Module, hook: Callable[..., None], stack: contextlib.ExitStack) -> None:
+    """Call ``hook(module, args, kwargs, output)`` after all other forward hooks, also those that are placed later.
+
+    A hook of the user may replace the output, and the model goes on with what the last hook returns.
+    """
+    handle = module.register_forward_hook(hook, with_kwargs=True)
+    stack.callback(handle.remove)
+
+    def move_to_end(*_: Any) -> None:
+        if next(reversed(module._forward_hooks)) != handle.id:
+            module._forward_hooks.move_to_end(handle.id)  # type: ignore[attr-defined]  # it is an OrderedDict
+
+    stack.callback(module.register_forward_pre_hook(move_to_end).remove)
+
+
 def require_called(calls: Sequence[Any], name: str) -> None:
     """Refuse a layer that was not called."""
     if not calls:
         raise KannError(
-            f"layer {name!r} was never called while the model ran; pass the name of a module that its forward uses"
+            f"layer {name!r} was never called while the model ran (calls count in the thread that records alone); "
+            "pass the name of a module that its forward uses"
         )
 
 

@@ -2,8 +2,9 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from kann.errors import KannError, PaddingWarning
-from kann.recording.batching import Batch
+from kann.recording.batching import Batch, tensors_of
 from kann.recording.kernels import Intercept, Kernel, Pass, run_layers
 from kann.recording.ragged import Packed, Padded, RealSteps, SequenceRows, require_right_padding
 from kann.recording.selection import Target
-from kann.recording.tracing import NamedRows, StateOptions, Tracer, continues, join_calls, require_called
+from kann.recording.shared import shared
+from kann.recording.tracing import NamedRows, StateOptions, Tracer, continues, hook_last, join_calls, require_called
 from kann.typing import Array, Float, Int
 
 
@@ -49,30 +51,31 @@ class FusedTracer(Tracer):
         return [target.name for target in self._targets]
 
     def attach(self, stack: contextlib.ExitStack) -> None:
-        """Replace ``forward`` by one that sees the calls of the kernel inside it.
+        """Ask to be told of the kernel calls inside the module's ``forward``, and of what hooks make of its output.
 
-        A hook would not do: it sees the module's output, which is h of the last layer alone.
+        A hook alone would not do: it sees the module's output, which is h of the last layer alone.
         """
-        module, forward = self._module, self._module.forward
-        replaced = module.__dict__.get("forward")
+        change = shared(("forward", id(self._module)), partial(_observed_forward, self._module))
+        observers: list[FusedTracer] = stack.enter_context(change)
+        observers.append(self)
+        stack.callback(observers.remove, self)
+        hook_last(self._module, self._on_output, stack)
 
-        def observed(*args: Any, **kwargs: Any) -> Any:
-            order = _batch_order((*args, *kwargs.values()))
-            with Intercept(lambda function, arguments: self._on_kernel_call(function, arguments, order)):
-                return forward(*args, **kwargs)
+    def intercept(self, arguments: Sequence[Any]) -> Intercept:
+        """What hands the kernel calls of one call of the module to this tracer."""
+        order = _batch_order(arguments)
+        self._passes = []
+        return Intercept(lambda function, args: self._on_kernel_call(function, args, order))
 
-        def restore() -> None:
-            del module.forward
-            if replaced is not None:
-                module.forward = replaced
-
-        stack.callback(restore)
-        module.forward = observed
+    def on_return(self, output: Any) -> None:
+        """Note what ``forward`` returned, before any hook has seen it."""
+        self._returned, self._versions = output, _versions(output)
 
     def begin(self, batch: Batch) -> None:
         """Forget the calls of the last batch."""
         super().begin(batch)
         self._calls: list[_FusedCall] = []
+        self._passes: list[Pass] = []  # of the last layer, in the module's call that is running
 
     def _on_kernel_call(self, function: Callable[..., Any], args: Sequence[Any], order: Any) -> Any:
         """Run the kernel, whole or layer by layer, keep what its layers gave, and return its result."""
@@ -91,7 +94,46 @@ class FusedTracer(Tracer):
             result = (_swapped_if(batch_first, output), *hidden)
         layers = {target.name: self._states(passes[target.level], target) for target in self._targets}
         self._calls.append(_FusedCall(start=kernel.hidden[0], end=result[1], layers=layers))
+        self._passes.append(passes[-1])
         return result
+
+    def _on_output(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Record what the model goes on with, if forward hooks of the user changed it; a forward hook that is last."""
+        if not self.is_watching or not self._passes or not _has_other_hooks(module):
+            return
+        if output is self._returned and _versions(output) == self._versions:
+            return
+        last = self._module.num_layers - 1
+        targets = [target for target in self._targets if target.level == last and "h" in self._options.state]
+        if not targets:  # a hook does not reach lower layers and cell states
+            return
+        tensors = [part for part in tensors_of(output) if part.is_floating_point()]
+        changed = replace(self._passes[-1], replaced=self._hooked_states(tensors))
+        call = self._calls[-1]
+        end = call.end
+        if len(tensors) > 1 and tensors[1].numel() == end.numel():  # the state that a next call may continue from
+            end = tensors[1].reshape(end.shape)
+        layers = {target.name: self._states(changed, target) for target in targets}
+        self._calls[-1] = replace(call, end=end, layers={**call.layers, **layers})
+
+    def _hooked_states(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The module's output after its hooks, in the layout of the kernel's."""
+        layer = self._passes[-1]
+        expected, got = layer.output.shape, None
+        if tensors:
+            states = tensors[0]
+            if layer.kernel.sizes is None and states.ndim == 2:  # a single sequence without an axis of sequences
+                states = states[:, None]
+            elif layer.kernel.sizes is None:
+                states = _swapped_if(self._module.batch_first, states)
+            if states.shape == expected and len(self._passes) == 1:
+                return states
+            got = tuple(tensors[0].shape)
+        raise KannError(
+            f"a forward hook changes the output of {self._targets[0].path!r} to {got or 'no tensor'}, which are not "
+            f"the states of all steps that were recorded before it, {tuple(expected)}; remove the hook, pack padded "
+            "sequences in the model, or pass layer= a function of the model's output"
+        )
 
     def _padding_read_first(self, kernel: Kernel) -> RealSteps | None:
         """The real steps of a batch whose padding the backward direction reads before the sequences, else None."""
@@ -161,7 +203,8 @@ class FusedTracer(Tracer):
         """The rows of calls that continue each other."""
         if isinstance(calls[0], SequenceRows):  # then it is the only one
             return calls[0]
-        return self.rows(join_calls(calls), target.path)  # type: ignore[arg-type]
+        rows = self.rows(join_calls(calls), target.path)  # type: ignore[arg-type]
+        return replace(rows, reverse=target.reverse)
 
     def _continues(self, before: _FusedCall, call: _FusedCall) -> bool:
         """Whether a call goes on where the one before ended, as a decoder does that makes one step a call."""
@@ -171,12 +214,55 @@ class FusedTracer(Tracer):
         return continues(before.end, call.start, exactly=states.values.shape[1] > 1)
 
 
+@contextlib.contextmanager
+def _observed_forward(module: nn.RNNBase) -> Iterator[list[FusedTracer]]:
+    """Replace ``forward`` by one that lets observers see the kernel calls inside it; give the list of observers."""
+    forward, replaced = module.forward, module.__dict__.get("forward")
+    observers: list[FusedTracer] = []
+
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        watching: list[FusedTracer] = []
+        with contextlib.ExitStack() as stack:
+            for observer in tuple(observers):  # another thread may begin or end a recording meanwhile
+                if observer.is_watching:
+                    stack.enter_context(observer.intercept((*args, *kwargs.values())))
+                    watching.append(observer)
+            output = forward(*args, **kwargs)
+        for observer in watching:
+            observer.on_return(output)
+        return output
+
+    module.forward = observed
+    try:
+        yield observers
+    finally:
+        del module.forward
+        if replaced is not None:
+            module.forward = replaced
+
+
 def _batch_order(arguments: Sequence[Any]) -> Int[Array, " b"] | None:
     """Where each sequence of the batch stands among the sorted ones, if a PackedSequence sorted them."""
     packed = next((argument for argument in arguments if isinstance(argument, PackedSequence)), None)
     if packed is None or packed.unsorted_indices is None:
         return None
     return packed.unsorted_indices.cpu().numpy()
+
+
+def _has_other_hooks(module: nn.Module) -> bool:
+    """Whether a module has forward hooks besides the recorder's own, or torch has some for all modules."""
+    return len(module._forward_hooks) > 1 or bool(nn.modules.module._global_forward_hooks)
+
+
+def _versions(output: Any) -> list[Any]:
+    """How often each tensor was changed in place; where torch does not count that, what is equal to nothing else."""
+    return [_version(part) for part in tensors_of(output)]
+
+
+def _version(tensor: Tensor) -> Any:
+    if tensor.is_inference():
+        return object()
+    return tensor._version
 
 
 def _swapped_if(swap: bool, values: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ import numpy as np
 from torch import Tensor, nn
 
 import kann
-from kann.errors import KannError
 from kann.paper.copy.task import BLANK, CopyNetwork, Task
 from kann.paper.orthogonal import OrthogonalRNN
 from kann.typing import Array, Float
@@ -39,10 +38,10 @@ def _fixed_or_slowest(
 ) -> kann.FixedPoints:
     """Fixed and slow points, or the slowest states that searches ended at if there are none."""
     cell = cell_of(network)
-    try:
-        return kann.find_fixed_points(cell, starts, inputs=inputs, slow_tolerance=SLOW_SPEED)
-    except KannError:
-        return kann.find_fixed_points(cell, starts, inputs=inputs, slow_tolerance=math.inf)
+    points = kann.find_fixed_points(cell, starts, inputs=inputs, slow_tolerance=SLOW_SPEED)
+    if not len(points):
+        points = kann.find_fixed_points(cell, starts, inputs=inputs, slow_tolerance=math.inf)
+    return points
 
 
 def cell_of(network: CopyNetwork) -> nn.Module:

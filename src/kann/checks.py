@@ -1,0 +1,142 @@
+"""The one gate for what users pass: numbers and arrays are checked here, with the same words in every error."""
+
+import math
+import numbers
+import operator
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from kann.errors import KannError
+from kann.typing import AnyArray, Array
+
+LONGEST_SHOWN = 60
+"""How many characters of a wrong value an error repeats."""
+
+
+def shown(value: Any) -> str:
+    """A value as an error repeats it: on one line and short. Of an array only type, dtype and shape are told."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{type(value).__name__} of {value.dtype}, shape {tuple(value.shape)}"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a foreign repr may fail in any way, and must not hide the error that is being told
+        text = f"<{type(value).__name__}>"
+    if len(text) > LONGEST_SHOWN:
+        text = f"{text[:LONGEST_SHOWN]}…"
+    return text
+
+
+def require_whole_number(value: Any, name: str, *, least: int | None = 1, too_small: str = "is too small") -> int:
+    """Return a whole number of at least ``least``; ``too_small`` says what is wrong with a smaller one."""
+    remedy = f"pass {name}>={least}"
+    if least is None:
+        remedy = "pass one"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool | np.bool_):
+        raise KannError(f"{name}={shown(value)} is not a whole number; {remedy}")
+    if least is not None and number < least:
+        raise KannError(f"{name}={shown(number)} {too_small}; {remedy}")
+    return number
+
+
+def require_number(value: Any, name: str, *, remedy: str) -> float:
+    """Return a finite real number; ``remedy`` says which numbers can be used, such as ``"pass ridge>=0"``."""
+    number = math.nan
+    is_number = isinstance(value, numbers.Real) or (getattr(value, "ndim", None) == 0 and hasattr(value, "item"))
+    if is_number and not isinstance(value, bool | np.bool_):
+        try:
+            number = float(value)
+        except (OverflowError, TypeError, ValueError, RuntimeError):
+            number = math.nan  # refused below: too large for float64, or a 0-d array of something else
+    if not math.isfinite(number):
+        raise KannError(f"{name}={shown(value)} is not a finite number; {remedy}")
+    return number
+
+
+def require_dense(values: Any) -> None:
+    """Refuse arrays whose numbers are not simply all there: masked, sparse, nested, or on torch's meta device."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise KannError(
+            "a masked array was passed, whose mask would be ignored; leave the masked rows out and pass lengths, or "
+            "pass array.data to use every number"
+        )
+    if array_api_compat.is_torch_array(values):
+        if values.is_meta:
+            raise KannError("a tensor on the meta device was passed, which holds no numbers; pass one on cpu or cuda")
+        if values.is_nested:
+            raise KannError("a nested tensor was passed; pass the list of its parts, tensor.unbind()")
+        if str(values.layout) != "torch.strided":
+            raise KannError(f"a tensor of layout {values.layout} was passed; pass a dense one, tensor.to_dense()")
+    elif hasattr(values, "toarray") and hasattr(values, "nnz"):
+        raise KannError(f"a sparse {type(values).__name__} was passed; pass a dense array, array.toarray()")
+
+
+def array_of(values: Any) -> Array:
+    """Return what is no tensor as a numpy array; refuse what numpy cannot read as one."""
+    require_dense(values)
+    try:
+        return np.asarray(values)
+    except KannError:
+        raise
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        if hasattr(values, "dtype"):  # an array of another library, which says best what is wrong
+            raise
+        reason = str(error).splitlines()[0]
+        raise KannError(
+            f"{shown(values)} cannot be read as an array ({reason}); pass numbers in a regular shape"
+        ) from error
+
+
+def require_array(values: Any, *, what: str) -> None:
+    """Refuse what is neither an array nor rows that are read when sliced."""
+    if not all(hasattr(values, name) for name in ("ndim", "shape", "dtype")):
+        raise KannError(f"{what} are {shown(values)}; pass a numpy array or a torch tensor")
+    require_dense(values)
+
+
+def require_real(values: AnyArray, *, what: str) -> None:
+    """Refuse values that are not real numbers; whole numbers and truth values are."""
+    kind = _kind(values)
+    if "complex" in kind:
+        raise KannError(f"{what} are {kind}; pass real numbers, such as the real and imaginary parts side by side")
+    if not ("float" in kind or "int" in kind or "bool" in kind):
+        raise KannError(f"{what} are {kind}; pass real numbers")
+
+
+def require_float(values: AnyArray, *, what: str) -> None:
+    """Refuse complex and integer values."""
+    kind = _kind(values)
+    if "float" in kind:
+        return
+    if "complex" in kind:
+        raise KannError(f"{what} are {kind}; pass real numbers, such as the real and imaginary parts side by side")
+    raise KannError(f"{what} are {kind}; pass floating-point numbers, such as {what}.astype('float32')")
+
+
+def _kind(values: AnyArray) -> str:
+    """The name of the values' type, such as ``"float32"``, in whichever byte order they are stored."""
+    if isinstance(values.dtype, np.dtype):
+        return values.dtype.name
+    return str(values.dtype).removeprefix("torch.")
+
+
+def require_width(values: AnyArray, width: int, *, what: str, of: str) -> None:
+    """Refuse values whose last axis is not ``width`` wide."""
+    got = 0
+    if values.ndim:
+        got = values.shape[-1]
+    if got != width:
+        raise KannError(f"{what} have {got} columns; {of} has {width}; pass an array of shape (..., {width})")
+
+
+def require_all_finite(values: Array, *, what: str, remedy: str) -> None:
+    """Refuse a numpy array that holds NaN or an infinite number, and say where the first one is."""
+    bad = ~np.isfinite(values)
+    if bad.any():
+        place = tuple(np.argwhere(bad)[0].tolist())
+        raise KannError(f"{what} hold {values[place]} at {place}; {remedy}")
