@@ -184,7 +184,12 @@ def operator_numbers(koopman: Koopman) -> dict[str, Any]:
         "explained": float(koopman.explained.sum()),
         "condition": finite_or_none(koopman.condition),
         "modes": [
-            {"re": mode.eigenvalue.real, "im": mode.eigenvalue.imag, "modulus": mode.modulus, "residual": mode.residual}
+            {
+                "re": mode.eigenvalue.real,
+                "im": mode.eigenvalue.imag,
+                "modulus": mode.modulus,
+                "residual": finite_or_none(mode.residual),
+            }
             for mode in koopman.modes
         ],
     }
