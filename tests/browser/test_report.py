@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from tests.reporting.html_pages import NASTY, signal_report, text_report
+from tests.reporting.html_pages import NASTY, long_report, many_report, odd_report, signal_report, text_report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -26,7 +26,8 @@ def browser():
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reports")
-    return {"text": text_report(folder / "text.html"), "signal": signal_report(folder / "signal.html")}
+    makers = {"text": text_report, "signal": signal_report, "many": many_report, "long": long_report, "odd": odd_report}
+    return {name: make(folder / f"{name}.html") for name, make in makers.items()}
 
 
 @pytest.fixture
@@ -181,6 +182,51 @@ def test_signals_are_drawn_with_the_selected_modes(visit):
     page.click("#table tbody tr[data-mode='1']")
     page.wait_for_selector("#over-time .legend :text('mode 1')")  # charts are drawn soon, not at once
     assert page.evaluate(names)[2:] == ["mode 1", "mode 2"]
+
+
+def test_what_has_no_use_for_signals_is_hidden(visit):
+    assert visit("signal").is_hidden("#views")
+    assert visit("text").is_visible("#views")
+
+
+def test_a_report_of_very_many_sequences(visit):
+    page = visit("many")
+    assert page.locator("#picker option").count() == 2001
+    assert "more: search for one by its number" in page.text_content("#picker option:last-child")
+    page.fill("#search", "129999")
+    page.wait_for_function("document.querySelectorAll('#picker option').length === 1")
+    assert page.inner_text("#text") == "good film"
+    assert len(set(shading(page))) > 1
+
+
+def test_a_report_of_a_very_long_text(visit):
+    page = visit("long")
+    assert page.locator("#text span").count() == 5000
+    page.fill("#from", "149990")
+    page.press("#from", "Tab")
+    page.wait_for_function("document.querySelectorAll('#text span').length === 10")
+    assert page.inner_text("#text").startswith("w149990")
+    with page.expect_download() as waiting:
+        page.click("#sequence-csv")
+    assert len(waiting.value.path().read_text(encoding="utf-8").splitlines()) == 150_001
+
+
+def test_kinds_of_points_are_text(visit):
+    page = visit("odd")
+    legend = page.text_content("#embedding .legend")
+    assert f"{NASTY} points" in legend
+    assert "<a href='https://example.org'>here</a> points" in legend
+    assert page.locator("#embedding .legend a").count() == 0
+
+
+def test_an_infinite_residual_is_doubtful_and_a_reverse_direction_says_so(visit):
+    page = visit("odd")
+    residuals = page.eval_on_selector_all("#table tbody tr", "rows => rows.map(row => row.cells[6].textContent)")
+    doubtful = page.eval_on_selector_all("#table tbody tr", "rows => rows.map(row => row.className === 'doubtful')")
+    assert "∞" in residuals
+    assert all(grey for text, grey in zip(residuals, doubtful, strict=True) if text == "∞")
+    assert "read from the end" in page.inner_text("#sequence-note")
+    assert page.inner_text("#text").startswith("word19 word18")
 
 
 def test_no_button_sends_a_chart_anywhere(visit):

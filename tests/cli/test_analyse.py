@@ -1,8 +1,14 @@
 """The commands that work on a user's own files: record, fit, report."""
 
+import contextlib
 import doctest
 import json
+import os
+import socket
 import sys
+import threading
+import time
+import warnings
 
 import numpy as np
 import pytest
@@ -12,13 +18,49 @@ from safetensors.torch import save_file
 import kann
 from kann.cli import loading
 from kann.data.files import save_npz
-from tests.reporting.html_pages import turning_states
+from tests.reporting.html_pages import rank_deficient_states, turning_states
 
 MODEL = """
 import torch
+from torch import nn
 
 def build():
     return torch.nn.GRU(3, 4, batch_first=True)
+
+def both():
+    return torch.nn.GRU(3, 4, batch_first=True, bidirectional=True)
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.rnn = nn.Embedding(9, 3), nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, tokens, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(self.words(tokens), lengths, batch_first=True, enforce_sorted=False)
+        return self.rnn(packed)[0]
+
+class Needy(Reader):
+    def forward(self, tokens, lengths, mood):
+        pass
+
+def fails():
+    raise RuntimeError("the weights\\nare not here")
+
+def stops():
+    raise KeyboardInterrupt
+
+class Stopped(nn.Module):
+    calls = 0
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x):
+        Stopped.calls += 1
+        if Stopped.calls == 3:
+            raise KeyboardInterrupt
+        return self.rnn(x)
 
 def nothing():
     return 7
@@ -82,6 +124,188 @@ def test_record_then_fit_then_report(run, tmp_path):
     assert "<title>Ours</title>" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
+def test_record_takes_numpys_default_type(run):
+    np.save("double.npy", np.load("data.npy").astype(np.float64))
+    np.save("big.npy", np.load("data.npy").astype(">f4"))
+    for name in ("double.npy", "big.npy"):
+        result = run("record", "model_for_tests:build", "--data", name, "-o", "s.zarr", "--force")
+        assert result.exit_code == 0, result.output
+        assert kann.States.open("s.zarr").values.dtype == np.float32
+
+
+def test_record_passes_lengths_to_a_model_that_reads_them(run):
+    tokens, lengths = np.arange(21).reshape(3, 7) % 9, np.array([7, 2, 4])
+    np.savez("tokens.npz", data=tokens.astype(np.int32), lengths=lengths)
+    np.save("tokens.npy", tokens)
+    np.save("lengths.npy", lengths)
+    for source in (["tokens.npz"], ["tokens.npy", "--lengths", "lengths.npy"]):
+        result = run("record", "model_for_tests:Reader", "--data", *source, "-o", "s.zarr", "--force", "--inputs")
+        assert result.exit_code == 0, result.output
+        assert kann.States.open("s.zarr").lengths.tolist() == [7, 2, 4]
+
+
+def test_record_takes_one_direction_of_a_bidirectional_model(run, tmp_path):
+    asked = ("record", "model_for_tests:both", "--data", "data.npy", "-o", "s.zarr", "--inputs")
+    result = run(*asked)
+    assert result.exit_code == 1
+    assert "several layers or directions to record; pass --layer with one of l0, l0_reverse" in result.stderr
+    assert not (tmp_path / "s.zarr").exists()
+    assert run(*asked, "--layer", "l0_reverse").exit_code == 0
+    assert kann.States.open("s.zarr").inputs.shape == (35, 3)
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_after_ctrl_c_record_says_what_is_there(run, tmp_path, force):
+    asked = ["record", "model_for_tests:stops", "--data", "data.npy", "-o", "new.zarr"]
+    result = run(*asked, *force)
+    assert result.exit_code == 130
+    assert result.stderr == "interrupted before anything was written to new.zarr; run the same command again\n"
+    if force:
+        turning_states().save("new.zarr")
+        result = run(*asked, *force)
+        assert "nothing new was written, and new.zarr is as it was before" in result.stderr
+        assert len(kann.States.open("new.zarr")) == 6
+
+
+def test_after_ctrl_c_record_names_what_was_finished(run):
+    asked = ["record", "model_for_tests:Stopped", "--data", "data.npy", "-o", "new.zarr", "--batch-size", "1"]
+    result = run(*asked)
+    assert result.exit_code == 130
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kann.KannWarning)  # it is not finished
+        assert len(kann.States.open("new.zarr")) == 2
+    assert result.stderr.startswith("interrupted; the 2 sequences that were finished are in new.zarr")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fit", "states.zarr", "--force", "-o"],
+        ["report", "operator.npz", "states.zarr", "--force", "-o"],
+        ["record", "model_for_tests:build", "--data", "data.npy", "--force", "-o"],
+        ["highlight", "Good.", "--force", "--html"],
+    ],
+)
+def test_what_is_no_regular_file_is_not_replaced(run, tmp_path, arguments):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/null")
+    for name in ("pipe", "link"):
+        result = run(*arguments, name)
+        assert result.exit_code == 1
+        assert result.stderr == f"error: {name} is not a regular file; pass another path\n"
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_folder_of_stores_names_them(run, tmp_path):
+    (tmp_path / "layers").mkdir()
+    for name in ("a", "b"):
+        turning_states().save(f"layers/{name}")
+    for command in (["fit", "layers"], ["report", "operator.npz", "layers"]):
+        result = run(*command, "-o", "new")
+        assert result.stderr == "error: layers is a folder of 2 stores; pass one of them: layers/a, layers/b\n"
+
+
+def whole_files(folder):
+    """Arguments that read each kind of file that a command takes."""
+    torch.save(torch.nn.GRU(3, 4, batch_first=True).state_dict(), folder / "weights.pt")
+    save_file(torch.nn.GRU(3, 4, batch_first=True).state_dict(), folder / "weights.safetensors")
+    (folder / "tokens.json").write_text(json.dumps([["a"] * length for length in range(30, 36)]))
+    np.save(folder / "states.npy", np.random.default_rng(0).normal(size=(2, 9, 5)))
+    np.savez_compressed(folder / "states.npz", values=np.random.default_rng(0).normal(size=(2, 9, 5)))
+    record = ["record", "model_for_tests:build", "-o", "n.zarr", "--data"]
+    return {
+        "states.npy": ["fit", "states.npy", "-o", "n.npz"],
+        "states.npz": ["fit", "states.npz", "-o", "n.npz"],
+        "moments.npz": ["fit", "moments.npz", "-o", "n.npz"],
+        "operator.npz": ["report", "operator.npz", "states.zarr"],
+        "tokens.json": ["report", "operator.npz", "states.zarr", "--tokens", "tokens.json"],
+        "data.npy": [*record, "data.npy"],
+        "data.npz": [*record, "data.npz"],
+        "weights.pt": [*record, "data.npy", "--weights", "weights.pt"],
+        "weights.safetensors": [*record, "data.npy", "--weights", "weights.safetensors"],
+    }
+
+
+NAMES = ["states.npy", "states.npz", "moments.npz", "operator.npz", "tokens.json", "data.npy", "data.npz"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "weights.pt", "weights.safetensors"])
+@pytest.mark.filterwarnings("ignore")
+def test_a_damaged_file_is_told_in_one_line(run, tmp_path, rng, name):
+    arguments = whole_files(tmp_path)[name]
+    whole = (tmp_path / name).read_bytes()
+    for _ in range(12):
+        damaged = bytearray(whole)
+        # Most damage that matters is in the first bytes: names, types and sizes.
+        places = rng.integers(min(len(whole), 400), size=3) if rng.random() < 0.7 else rng.integers(len(whole), size=3)
+        for place in places.tolist():
+            damaged[place] = int(rng.integers(256))
+        (tmp_path / name).write_bytes(damaged[: int(rng.integers(1, 2 * len(whole)))])
+        result = run(*arguments, "--force")
+        if result.exit_code:
+            assert isinstance(result.exception, SystemExit), (type(result.exception), damaged[:200])
+            assert result.stderr.startswith("error: ")
+            assert result.stderr.count("\n") == 1
+
+
+def nested(path):
+    path.write_text("[" * 100_000)
+
+
+def pickled_module(path):
+    torch.save(torch.nn.Linear(1, 1), path)
+
+
+def python_source(path):
+    path.write_bytes(b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (" + b" " * 66 + b"\n")
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "before"),
+    [
+        (nested, "t.json", ["report", "operator.npz", "states.zarr", "--tokens"]),
+        (
+            pickled_module,
+            "w.pt",
+            ["record", "model_for_tests:build", "--data", "data.npy", "-o", "n.zarr", "--weights"],
+        ),
+        (python_source, "d.npy", ["record", "model_for_tests:build", "-o", "n.zarr", "--data"]),
+        (python_source, "d.npy", ["fit", "-o", "n.npz"]),
+        (os.mkfifo, "d.npy", ["record", "model_for_tests:build", "-o", "n.zarr", "--data"]),
+        (os.mkfifo, "w.pt", ["record", "model_for_tests:build", "--data", "data.npy", "-o", "n.zarr", "--weights"]),
+    ],
+)
+def test_a_file_made_to_confuse_is_told_in_one_line(run, tmp_path, make, name, before):
+    make(tmp_path / name)
+    result = run(*before, name)
+    assert isinstance(result.exception, SystemExit)
+    assert result.stderr.startswith("error: ")
+    assert name in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"\xff" * 100])
+def test_what_is_no_dask_scheduler_is_told_in_time(run, monkeypatch, greeting):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(loading, "SCHEDULER_TIMEOUT", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            kept = []
+            with contextlib.suppress(OSError):
+                while True:
+                    kept.append(server.accept()[0])
+                    kept[-1].sendall(greeting)
+
+        threading.Thread(target=answer, daemon=True).start()
+        start = time.monotonic()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        result = run("fit", "states.zarr", "-o", "n.npz", "--scheduler", address)
+    assert time.monotonic() - start < 20
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: no Dask scheduler answers at {address}")
+
+
 def test_record_reads_lengths(run):
     result = run("record", "model_for_tests:build", "--data", "data.npz", "-o", "s.zarr")
     assert result.exit_code == 0, result.output
@@ -139,6 +363,19 @@ def test_record_reads_lengths(run):
             ["record", "model_for_tests:build", "--data", "data.npy", "-o", "n.zarr", "--layer", "*"],
             "may name several layers",
         ),
+        (["record", "model_for_tests:build", "--data", "data.npy", "-o", "x.npz"], "would be read as a numpy file"),
+        (["record", "model_for_tests:build", "--data", "data.npy", "-o", "s3://b/x.zarr"], "is an address"),
+        (["record", "model_for_tests:fails", "--data", "data.npy", "-o", "n.zarr"], "the weights are not here"),
+        (
+            ["record", "model_for_tests:build", "--data", "wide.npy", "-o", "n.zarr"],
+            "the model cannot run on wide.npy, whose data are float32 of shape (5, 7, 9)",
+        ),
+        (["record", "model_for_tests:Reader", "--data", "data.npy", "-o", "n.zarr"], "forward needs tokens, lengths"),
+        (
+            ["record", "model_for_tests:Needy", "--data", "data.npz", "-o", "n.zarr"],
+            "forward needs tokens, lengths, mood",
+        ),
+        (["record", "model_for_tests:build", "--data", "complex.npy", "-o", "n.zarr"], "complex.npy holds no data"),
     ],
 )
 def test_bad_input_is_told_in_one_line(run, tmp_path, arguments, message):
@@ -151,6 +388,8 @@ def test_bad_input_is_told_in_one_line(run, tmp_path, arguments, message):
     (tmp_path / "named.npz").write_bytes((tmp_path / "data.npy").read_bytes())
     (tmp_path / "named.npy").write_bytes((tmp_path / "data.npz").read_bytes())
     np.save("words.npy", np.array([["a", "b"]]))
+    np.save("wide.npy", np.zeros((5, 7, 9), dtype=np.float32))
+    np.save("complex.npy", np.zeros((5, 7, 3), dtype=np.complex64))
     save_npz("steering.npz", kind="\x1b]0;owned\x07", version=1, arrays={})
     torch.save({"weight": torch.zeros(1)}, "other.pt")
     result = run(*arguments)
@@ -162,6 +401,15 @@ def test_bad_input_is_told_in_one_line(run, tmp_path, arguments, message):
     assert not (tmp_path / "n.npz").exists()
     assert (tmp_path / "folder" / "thesis.txt").exists()
     assert "\x1b" not in result.output
+
+
+def test_json_has_no_infinite_residual(run):
+    np.save("flat.npy", rank_deficient_states().padded())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kann.KannWarning)
+        result = run("fit", "flat.npy", "-o", "n.npz", "--basis", "fourier", "--json")
+    assert result.exit_code == 0, result.output
+    assert None in [mode["residual"] for mode in json.loads(result.stdout)["modes"]]
 
 
 def test_json_has_no_infinity(run):

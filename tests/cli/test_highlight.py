@@ -169,7 +169,16 @@ def test_a_page_is_escaped_and_needs_nothing_else(model):
     parser.feed(shading_page(shading))
     assert not parser.tags & {"script", "img", "link", "iframe"}
     assert "".join(parser.text).count(hostile) == len(layers(shading))
-    assert "http" not in shading_page(shading)
+    assert "http:" not in shading_page(shading)
+    assert "https:" not in shading_page(shading)
+
+
+def test_a_page_may_do_nothing_but_show_itself(model):
+    (policy,) = re.findall(
+        r'http-equiv="Content-Security-Policy" content="(.*?)"', shading_page(shade("a", model=model))
+    )
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'")
+    assert "script" not in policy
 
 
 def test_a_page_is_written_whole_or_not_at_all(model, tmp_path):

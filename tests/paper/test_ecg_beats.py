@@ -1,4 +1,5 @@
 import os
+import tracemalloc
 import zipfile
 from dataclasses import replace
 
@@ -171,6 +172,37 @@ def test_a_zip_that_swells(tmp_path):
         archive.writestr("ECG5000_TEST.txt", b" " * (LARGEST_FILE + 1))
     with pytest.raises(KannError, match="no file of ECG5000 is as large"):
         read_beats(path, counts=COUNTS)
+
+
+def test_a_zip_of_many_large_files_is_not_unpacked_whole(folder, tmp_path):
+    megabytes = 4  # of each; the two files that are used have less
+    files = {name.name: name.read_bytes() for name in folder.glob("*.txt")}
+    blanks = {f"ECG5000_{i}.txt": b" " * megabytes * 2**20 for i in range(20)}
+    path = zipped(tmp_path / "a.zip", files | blanks, packed=True)
+    tracemalloc.start()
+    read_beats(path, counts=COUNTS)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * megabytes * 2**20
+
+
+def test_a_named_pipe_is_not_waited_for(folder, tmp_path, monkeypatch):
+    (folder / "ECG5000_TEST.txt").unlink()
+    os.mkfifo(folder / "ECG5000_TEST.txt")
+    with pytest.raises(KannError, match="not a regular file"):
+        read_beats(folder, counts=COUNTS)
+    with pytest.raises(KannError, match="not a regular file"):
+        read_file(folder / "ECG5000_TEST.txt")
+    monkeypatch.setenv(data.VARIABLE, str(folder))
+    monkeypatch.setattr(data, "cache_folder", lambda: tmp_path / "none")
+    assert data.find("ecg5000") is None
+
+
+def test_a_file_that_is_too_large_is_not_read(folder):
+    with open(folder / "ECG5000_TRAIN.txt", "ab") as file:
+        file.truncate(LARGEST_FILE + 1)
+    with pytest.raises(KannError, match="no file of ECG5000 is as large"):
+        read_beats(folder, counts=COUNTS)
 
 
 def test_a_damaged_zip(folder, tmp_path):

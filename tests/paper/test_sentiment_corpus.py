@@ -1,12 +1,14 @@
 import gzip
+import os
 import tarfile
+import warnings
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kann.errors import KannError
+from kann.errors import KannError, KannWarning
 from kann.paper.sentiment import archive as archive_module
 from kann.paper.sentiment import corpus as corpus_module
 from kann.paper.sentiment.archive import read_archive
@@ -129,8 +131,114 @@ def test_a_broken_cache_is_made_anew(tmp_path, few, archive):
     before = load_corpus(archive, cache=tmp_path)
     (kept,) = tmp_path.iterdir()
     kept.write_bytes(kept.read_bytes()[:100])
-    after = load_corpus(archive, cache=tmp_path)
+    with pytest.warns(KannWarning, match="damaged or of another version; the reviews are numbered anew"):
+        after = load_corpus(archive, cache=tmp_path)
     np.testing.assert_array_equal(before.test.words, after.test.words)
+
+
+def edited_words(arrays):
+    arrays["test_words"] = arrays["test_words"][::-1].copy()
+
+
+def without_checksum(arrays):
+    arrays.pop("checksum")
+
+
+@pytest.mark.parametrize("edit", [edited_words, without_checksum])
+def test_a_cache_that_holds_something_else_is_made_anew(tmp_path, few, archive, edit):
+    before = load_corpus(archive, cache=tmp_path)
+    (kept,) = tmp_path.iterdir()
+    with np.load(kept) as file:
+        arrays = dict(file)
+    edit(arrays)
+    np.savez(kept, **arrays)
+    with pytest.warns(KannWarning, match="the reviews are numbered anew"):
+        after = load_corpus(archive, cache=tmp_path)
+    np.testing.assert_array_equal(before.test.words, after.test.words)
+    np.testing.assert_array_equal(load_corpus(archive, cache=tmp_path).test.words, before.test.words)
+
+
+def test_a_flipped_bit_in_the_cache_is_found(tmp_path, few, archive, rng):
+    before = load_corpus(archive, cache=tmp_path)
+    (kept,) = tmp_path.iterdir()
+    whole = kept.read_bytes()
+    for place in rng.integers(len(whole), size=60).tolist():
+        kept.write_bytes(flipped(whole, place))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", KannWarning)
+            after = load_corpus(archive, cache=tmp_path)
+        np.testing.assert_array_equal(before.test.words, after.test.words)
+        assert before.vocabulary.words == after.vocabulary.words
+
+
+def flipped(content, place):
+    """The same bytes, with one bit of the byte at ``place`` flipped."""
+    return content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+
+
+def test_a_flipped_bit_in_the_archive_is_found(tmp_path, archive, rng):
+    whole, path = archive.read_bytes(), tmp_path / "a.tar.gz"
+    expected = read_archive(archive, per_folder=SMALL)
+    refused = 0
+    for place in rng.integers(len(whole), size=100).tolist():
+        path.write_bytes(flipped(whole, place))
+        try:
+            # The head of a gzip file holds a date and a name, in which a bit does no harm.
+            assert read_archive(path, per_folder=SMALL) == expected
+        except KannError:
+            refused += 1
+    assert refused > 90
+
+
+def test_an_archive_that_is_not_the_published_one_is_named(tmp_path, few, archive, monkeypatch):
+    path = tmp_path / "aclImdb_v1.tar.gz"
+    path.write_bytes(archive.read_bytes())
+    with pytest.warns(KannWarning, match=r"is not the published aclImdb_v1.tar.gz .* run 'kann data fetch imdb'"):
+        load_corpus(path, cache=tmp_path / "cache")
+    monkeypatch.setattr(corpus_module, "obtain", lambda name: archive)
+    with pytest.warns(KannWarning, match="is not the published"):
+        load_corpus(cache=tmp_path / "cache")
+
+
+def declares(archive, name, size, **settings):
+    """Put the head of a member into an open archive that declares more than follows."""
+    member = tarfile.TarInfo(name)
+    member.size = size
+    for key, value in settings.items():
+        setattr(member, key, value)
+    archive.fileobj.write(member.tobuf(tarfile.GNU_FORMAT))
+    archive.offset += 512
+
+
+PETABYTE = 2**50
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        ("aclImdb/urls.txt", PETABYTE, {}),
+        ("aclImdb/train/pos/77_9.txt", PETABYTE, {}),
+        ("pax", PETABYTE, {"type": tarfile.XHDTYPE}),
+        ("long", 2**32, {"type": tarfile.GNUTYPE_LONGNAME}),
+    ],
+)
+def test_an_archive_that_declares_a_petabyte(tmp_path, member):
+    name, size, settings = member
+    path = write_archive(tmp_path / "a.tar.gz", SMALL, extra=lambda archive: declares(archive, name, size, **settings))
+    with pytest.raises(KannError, match=r"declares|has 1125899906842624 bytes"):
+        read_archive(path, per_folder=SMALL)
+
+
+def test_an_archive_of_too_many_members(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive_module, "MAX_MEMBERS", 20)
+    with pytest.raises(KannError, match="more than 20 members"):
+        read_archive(write_archive(tmp_path / "a.tar.gz", SMALL), per_folder=SMALL)
+
+
+def test_a_named_pipe_is_no_archive(tmp_path):
+    os.mkfifo(tmp_path / "a.tar.gz")
+    with pytest.raises(KannError, match="not a regular file"):
+        load_corpus(tmp_path / "a.tar.gz", cache=tmp_path)
 
 
 def test_long_reviews_are_cut(tmp_path, few, archive, monkeypatch):

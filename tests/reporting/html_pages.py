@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -70,6 +71,52 @@ def signal_report(path):
     states = turning_states()
     signals = [np.sin(np.arange(length) / 3) for length in states.lengths]
     return report(path, kann.fit(states), states, signals=signals, decode=lambda h: h[:, 0])
+
+
+def many_report(path, *, count=130_000):
+    """A report of more sequences than a call in JavaScript takes arguments."""
+    rng = np.random.default_rng(2)
+    states = kann.States(values=rng.normal(size=(2 * count, 2)), lengths=np.full(count, 2))
+    readout = Linear(rng.normal(size=(1, 2)), 0.0)
+    return report(path, kann.fit(states), states, tokens=[["good", "film"]] * count, readout=readout)
+
+
+def long_report(path, *, steps=150_000):
+    """A report of one sequence with more words than a call in JavaScript takes arguments."""
+    states = kann.States(values=np.random.default_rng(3).normal(size=(steps, 2)), lengths=np.array([steps]))
+    return report(path, kann.fit(states), states, tokens=[[f"w{i}" for i in range(steps)]])
+
+
+class Points:
+    """Fixed points whose kinds are markup."""
+
+    points = np.zeros((2, 6))
+    kinds = (NASTY, "<a href='https://example.org'>here</a>")
+
+
+def rank_deficient_states():
+    """Four sequences of 20 states that fill three of six directions."""
+    rng = np.random.default_rng(4)
+    return kann.States.from_padded(rng.normal(size=(4, 20, 3)) @ rng.normal(size=(3, 6)))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ReverseStates(kann.States):
+    """States of a direction that reads from the end."""
+
+    reverse: bool = True
+
+
+def as_reverse(states):
+    """The same states, as those of a direction that reads from the end."""
+    return ReverseStates(values=states.values, lengths=states.lengths)
+
+
+def odd_report(path):
+    """A report of a reverse direction, of modes with infinite residuals, and of points with hostile names."""
+    states = as_reverse(rank_deficient_states())
+    tokens = [[f"word{t}" for t in range(20)]] * 4
+    return report(path, kann.fit(states, basis="fourier"), states, tokens=tokens, fixed_points=Points())
 
 
 def unpacked(text, name):

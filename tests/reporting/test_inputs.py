@@ -3,8 +3,9 @@ import pytest
 
 import kann
 from kann.errors import KannError
+from kann.reporting.inputs import checked_count
 from kann.reporting.page import report
-from tests.reporting.html_pages import Linear, turning_states
+from tests.reporting.html_pages import Linear, as_reverse, content_of, turning_states
 
 
 def test_errors_say_what_does_not_fit(tmp_path):
@@ -29,3 +30,80 @@ def test_errors_say_what_does_not_fit(tmp_path):
     with pytest.raises(KannError, match="decode= gave NaN or Inf"):
         report(path, koopman, states, signals=[h[:, 0] for h in states], decode=lambda h: np.full(len(h), np.nan))
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda values: values.__setitem__((33, 2), np.nan), "states hold nan at sequence 1, step 3, unit 2"),
+        (lambda values: values.__setitem__((33, 2), np.inf), "states hold inf at sequence 1, step 3, unit 2"),
+        (lambda values: values.__imul__(1e200), "the squares of the states exceed float64"),
+    ],
+)
+def test_states_that_no_number_can_be_read_off_are_refused(tmp_path, change, message):
+    states = turning_states()
+    koopman = kann.fit(states)
+    change(states.values)
+    with pytest.raises(KannError, match=message):
+        report(tmp_path / "r.html", koopman, states)
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_large_states_are_shown(tmp_path):
+    states = turning_states()
+    large = kann.States(values=states.values * 1e150, lengths=states.lengths)
+    _, _, tables = content_of(report(tmp_path / "r.html", kann.fit(states), large))
+    assert 1e149 < np.abs(tables["magnitude"]).max() < 1e152
+
+
+class NanPoints:
+    """Fixed points that are not finite."""
+
+    points = np.full((1, 5), np.nan)
+    kinds = ("fixed",)
+
+
+class OtherPoints:
+    """Fixed points of a smaller network."""
+
+    points = np.zeros((1, 2))
+    kinds = ("fixed",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"modes": -1}, "modes=-1 is no number of modes"),
+        ({"fixed_points": NanPoints()}, "fixed_points= holds NaN or Inf"),
+        ({"fixed_points": OtherPoints()}, r"fixed_points= holds points of shape \(1, 2\)"),
+        ({"fixed_points": 7}, "fixed_points= holds points of shape"),
+        ({"signals": ["abc"] * 6}, "the signal of sequence 0 is no array of real numbers"),
+        ({"readout": Linear(np.full((1, 5), np.nan), 0.0)}, "NaN|nan"),
+    ],
+)
+def test_bad_arguments_are_refused(tmp_path, settings, message):
+    states = turning_states()
+    with pytest.raises(KannError, match=message):
+        report(tmp_path / "r.html", kann.fit(states), states, **settings)
+    assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize("modes", [None, 2.5, True, "3"])
+def test_a_number_of_modes_is_whole(modes):
+    with pytest.raises(KannError, match=r"is no number of modes; pass a whole number"):
+        checked_count(modes)
+
+
+def test_tokens_and_signals_follow_the_direction_of_the_states(tmp_path):
+    forward = turning_states()
+    states = as_reverse(forward)
+    tokens = [[f"word{t}" for t in range(length)] for length in states.lengths]
+    signals = [np.arange(length) for length in states.lengths]
+    koopman = kann.fit(states)
+    _, page, tables = content_of(report(tmp_path / "r.html", koopman, states, tokens=tokens, signals=signals))
+    assert page["reverse"]
+    assert page["sequences"][1]["tokens"] == tokens[1][::-1]
+    np.testing.assert_allclose(tables["signal"][states.span(1), 0], signals[1][::-1], atol=1e-3)
+    _, page, _ = content_of(report(tmp_path / "r.html", koopman, forward, tokens=tokens))
+    assert not page["reverse"]
+    assert page["sequences"][1]["tokens"] == tokens[1]

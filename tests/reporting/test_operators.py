@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import kann
-from kann.reporting.operators import MAX_CURVE_POINTS, errors_over_time, slowest_and_most_important
-from tests.reporting.html_pages import turning_states
+from kann.reporting.operators import MAX_CURVE_POINTS, errors_over_time, mode_rows, slowest_and_most_important
+from kann.reporting.page import report
+from tests.reporting.html_pages import content_of, rank_deficient_states, turning_states
 
 
 def test_errors_over_time_are_means_over_the_sequences_that_are_that_long():
@@ -16,6 +17,16 @@ def test_errors_over_time_are_means_over_the_sequences_that_are_that_long():
     errors = [kann.relative_error(koopman, states[i : i + 1], reduce="none") for i in range(len(states))]
     assert curve["error"][4] == pytest.approx(np.mean([own[5] for own in errors]))
     assert curve["error"][-1] == pytest.approx(errors[-1][34])
+
+
+def test_an_infinite_residual_is_none_for_the_page(tmp_path):
+    states = rank_deficient_states()
+    koopman = kann.fit(states, basis="fourier")
+    assert np.isinf(koopman.residuals).any()
+    rows = mode_rows(koopman, np.ones(len(koopman.modes)))
+    assert [row["residual"] is None for row in rows] == [np.isinf(mode.residual) for mode in koopman.modes]
+    _, page, _ = content_of(report(tmp_path / "r.html", koopman, states))
+    assert [row["residual"] for row in page["modes"]] == [row["residual"] for row in rows]
 
 
 def test_a_long_curve_is_thinned_to_what_a_screen_shows(rng):

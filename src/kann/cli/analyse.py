@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 import kann
-from kann.cli import loading
+from kann.cli import loading, recording
 from kann.cli.errors import one_line_errors
 from kann.cli.output import AsJson, Force, print_result, require_free
 from kann.errors import KannError
@@ -16,6 +16,10 @@ def record(
     factory: Annotated[str, typer.Argument(metavar="PKG.MODULE:FACTORY", help="A function that returns the model.")],
     data: Annotated[Path, typer.Option(help="What the model reads: .npy, or .npz with 'data' and maybe 'lengths'.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The store to write, such as states.zarr.")],
+    lengths: Annotated[
+        Path | None,
+        typer.Option(help="How many steps of each sequence are real: .npy; also for a model that reads them."),
+    ] = None,
     weights: Annotated[Path | None, typer.Option(help="The weights of the model: .safetensors or .pt.")] = None,
     layer: Annotated[str | None, typer.Option(help="The layer to record; not needed if only one is recurrent.")] = None,
     state: Annotated[str, typer.Option(help="Which state of an LSTM: h, c or hc.")] = "h",
@@ -27,14 +31,16 @@ def record(
     as_json: AsJson = False,
 ) -> None:
     """Run a model over data and write the hidden states of a layer to a store."""
-    with one_line_errors(f"interrupted; what was finished is in {out}; pass --force to start again"):
+    with one_line_errors(recording.what_is_left(out)):
+        recording.require_store_name(out)
         require_free(out, force=force)
         if layer is not None and any(character in layer for character in "*?["):
             raise KannError(f"--layer {layer} may name several layers; pass one, or call kann.record from Python")
-        model, (values, lengths) = loading.model(factory, weights), loading.model_data(data)
-        states = kann.record(
-            model, values, lengths=lengths, layer=layer, state=state, inputs=inputs, batch_size=batch_size, into=out
-        )
+        model, (values, own_lengths) = loading.model(factory, weights), loading.model_data(data)
+        if lengths is not None:
+            own_lengths = loading.sequence_lengths(lengths)
+        options = {"layer": layer, "state": state, "inputs": inputs, "batch_size": batch_size, "into": out}
+        states = recording.record(model, values, own_lengths, source=data, options=options)
         numbers = {"sequences": len(states), "states": int(states.lengths.sum()), "units": states.dim, "path": str(out)}
         print_result(f"{states!r}\n{out}", numbers, as_json=as_json)
 
@@ -84,12 +90,12 @@ def report(
     """Write a report that can be opened offline and explored."""
     with one_line_errors():
         require_free(out, force=force)
-        koopman, shown = kann.Koopman.load(operator), kann.States.open(states)
+        koopman, shown = loading.operator(operator), loading.states(states)
         settings: dict[str, Any] = {"title": title, "about": about, "modes": modes}
         if tokens is not None:
             settings["tokens"] = loading.json_list(tokens)
         if labels is not None:
             settings["labels"] = loading.json_list(labels)
         if driven is not None:
-            settings["driven"] = kann.Koopman.load(driven)
+            settings["driven"] = loading.operator(driven)
         typer.echo(kann.report(out, koopman, shown, **settings))

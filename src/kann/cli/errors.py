@@ -3,7 +3,7 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 import typer
@@ -19,10 +19,10 @@ INTERRUPTED = 130
 
 
 @contextlib.contextmanager
-def one_line_errors(interrupted: str = "interrupted") -> Iterator[None]:
+def one_line_errors(interrupted: str | Callable[[], str] = "interrupted") -> Iterator[None]:
     """Turn an error inside this block into one line on standard error and exit status 1.
 
-    ``interrupted`` is what is printed after Ctrl-C.
+    ``interrupted`` is what is printed after Ctrl-C, or a function that finds out what to print.
     """
     if SHOW_TRACEBACKS.get():
         yield
@@ -34,7 +34,9 @@ def one_line_errors(interrupted: str = "interrupted") -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        typer.echo(interrupted, err=True)
+        if not isinstance(interrupted, str):
+            interrupted = interrupted()
+        typer.echo(visible(interrupted), err=True)
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
         message = _message(error)

@@ -1,17 +1,18 @@
 """Files and names that the user passes to a command, read and checked."""
 
+import asyncio
 import contextlib
 import importlib
 import json
 import socket
 import sys
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kann.data.archives import damage_explained, reason, require_file
 from kann.data.files import read_npz
 from kann.data.moments import Moments
 from kann.data.reduction import runs_on_dask
@@ -22,9 +23,6 @@ from kann.reporting.packing import finite_or_none
 
 SCHEDULER_TIMEOUT = 10.0
 """Seconds that a Dask scheduler has to answer before we say that there is none."""
-
-UNREADABLE = (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, AttributeError, zipfile.BadZipFile)
-"""What numpy raises on files that are not what their names say."""
 
 
 def number(text: str | None) -> int | float | None:
@@ -49,17 +47,43 @@ def states_or_moments(path: str) -> States | Moments:
     """Saved moments, or states in any format that `States.open` reads."""
     # Files that kann saved have a header; a user's own .npz with an array of states has none.
     if path.endswith(".npz") and Path(path).exists() and "header" in _array_names(Path(path)):
-        return Moments.load(path)
-    return States.open(path)
+        with damage_explained(path, problem="cannot be read as moments", remedy="save them again"):
+            return Moments.load(path)
+    return states(path)
+
+
+def states(path: str) -> States:
+    """States in any format that `States.open` reads."""
+    _require_no_folder_of_stores(path)
+    with damage_explained(path, problem="cannot be read as states", remedy="record or save them again"):
+        return States.open(path)
+
+
+def operator(path: Path) -> Koopman:
+    """The operator that ``kann fit`` wrote."""
+    with damage_explained(path, problem="cannot be read as an operator", remedy="write it again with 'kann fit'"):
+        return Koopman.load(path)
+
+
+def _require_no_folder_of_stores(path: str) -> None:
+    """Say which stores are in a folder that is none itself, such as one that several layers were recorded into."""
+    folder = Path(path)
+    if not folder.is_dir() or (folder / "zarr.json").exists():
+        return
+    stores = sorted(str(each.parent) for each in folder.glob("*/zarr.json"))
+    if stores:
+        raise KannError(f"{path} is a folder of {len(stores)} stores; pass one of them: {', '.join(stores[:8])}")
 
 
 def _array_names(path: Path) -> list[str]:
-    """Names of the arrays in an ``.npz`` file; none if it cannot be read, which the function that opens it explains."""
-    try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            return list(archive.files)
-    except UNREADABLE:
-        return []
+    """Names of the arrays in an ``.npz`` file."""
+    require_file(path)
+    with (
+        damage_explained(path, problem="is no whole .npz file", remedy="save it again"),
+        open(path, "rb") as file,
+        np.load(file, allow_pickle=False) as archive,
+    ):
+        return list(archive.files)
 
 
 @contextlib.contextmanager
@@ -92,19 +116,37 @@ def _connect(address: str) -> Any:
     except ImportError as error:
         raise ImportError("--scheduler needs dask and distributed: pip install 'kann[dask]'") from error
     try:
-        # A client that never connects keeps the process from ending, so we first see whether anything answers.
+        # A client that never connects keeps the process from ending, so we first see whether anything answers, and
+        # then whether it is a scheduler.
         socket.create_connection(get_address_host_port(address), timeout=SCHEDULER_TIMEOUT).close()
-        return Client(address, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise KannError(f"no Dask scheduler answers at {address} ({error}); start one with 'dask scheduler'") from error
+        asyncio.run(_greet(address))
+        return Client(address, set_as_default=False, timeout=SCHEDULER_TIMEOUT)
+    except Exception as error:  # what is no scheduler may answer anything, which Dask takes for sizes of messages
+        raise KannError(
+            f"no Dask scheduler answers at {address} ({reason(error)}); start one with 'dask scheduler', and pass the "
+            "address that it prints, whose port is 8786 unless you chose another"
+        ) from error
+
+
+async def _greet(address: str) -> None:
+    """Ask whoever is at this address for its identity; only a Dask scheduler has one, and within some seconds."""
+    from distributed.core import rpc
+
+    server: Any = rpc(address, timeout=SCHEDULER_TIMEOUT)
+    try:
+        answer: Any = await asyncio.wait_for(server.identity(), SCHEDULER_TIMEOUT)
+        if answer.get("type") != "Scheduler":
+            raise ValueError(f"a Dask {answer.get('type')} answers there")
+    finally:
+        await server.close_rpc()
 
 
 def json_list(path: Path) -> list[Any]:
     """The list in a JSON file."""
-    try:
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    with damage_explained(path, problem="is not JSON", remedy="pass a JSON list with one entry per sequence"):
         entries = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise KannError(f"{path} is not JSON ({error})") from error
     if not isinstance(entries, list):
         raise KannError(f"{path} holds a {type(entries).__name__}, not a list; pass a list with one entry per sequence")
     return entries
@@ -123,9 +165,12 @@ def model(factory: str, weights: Path | None) -> Any:
         sys.path.insert(0, "")
     try:
         build: Callable[[], Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise KannError(f"{factory!r} cannot be imported ({error})") from error
-    built = build()
+    except Exception as error:  # the user's module may raise anything
+        raise KannError(f"{factory!r} cannot be imported ({_named(error)}); see 'kann --debug record'") from error
+    try:
+        built = build()
+    except Exception as error:
+        raise KannError(f"{factory!r} failed ({_named(error)}); see 'kann --debug record'") from error
     if not hasattr(built, "named_modules"):
         raise KannError(f"{factory!r} returned {type(built).__name__}; it must return a torch module")
     if weights is not None:
@@ -133,18 +178,20 @@ def model(factory: str, weights: Path | None) -> Any:
     return built
 
 
+def _named(error: Exception) -> str:
+    """The name of an error and what it says."""
+    return f"{type(error).__name__}: {reason(error)}"
+
+
 def _load_weights(network: Any, path: Path) -> None:
     """Load weights into a network, without running any code that the file may hold."""
-    from safetensors import SafetensorError
-
     if not path.exists():
         raise FileNotFoundError(f"no weights at {path}")
-    try:
-        network.load_state_dict(_tensors(path))
-    except (SafetensorError, RuntimeError, TypeError, ValueError, EOFError) as error:
-        raise KannError(f"{path} does not fit the model ({' '.join(str(error).split())})") from error
-    except Exception as error:  # pickle raises anything at all on a file that is not a pickle
-        raise KannError(f"{path} holds no weights ({type(error).__name__})") from error
+    require_file(path)
+    with damage_explained(path, problem="holds no weights", remedy="pass a .safetensors file or a saved state_dict"):
+        tensors = _tensors(path)
+    with damage_explained(path, problem="does not fit the model", remedy="pass the weights of this model"):
+        network.load_state_dict(tensors)
 
 
 def _tensors(path: Path) -> Any:
@@ -160,19 +207,42 @@ def _tensors(path: Path) -> Any:
 
 def model_data(path: Path) -> tuple[Any, Any]:
     """What the model reads, and the lengths of the sequences if the file has them."""
+    if path.suffix == ".npz":
+        arrays = _data_arrays(path)
+        if "data" not in arrays:
+            raise KannError(f"{path} holds no array 'data'; it has {sorted(arrays)}; pass numpy.savez(path, data=...)")
+        return arrays["data"], arrays.get("lengths")
+    return _data_arrays(path)["data"], None
+
+
+def sequence_lengths(path: Path) -> Any:
+    """The lengths in an ``.npy`` file."""
+    return _data_arrays(path)["data"]
+
+
+def _data_arrays(path: Path) -> dict[str, Any]:
+    """The arrays of an ``.npz`` file by name, or that of an ``.npy`` file as ``data``; numbers only."""
     if not path.exists():
         raise FileNotFoundError(f"no data at {path}")
-    import torch
-
-    try:
+    require_file(path)
+    with damage_explained(path, problem="holds no data", remedy="pass .npy, or .npz with an array 'data'"):
         if path.suffix == ".npz":
             arrays = read_npz(path)
         else:
             with open(path, "rb") as file:  # given a path, numpy does not close a file of another format
                 arrays = {"data": np.load(file, allow_pickle=False)}
-        return torch.from_numpy(arrays["data"]), arrays.get("lengths")
-    except UNREADABLE as error:
-        raise KannError(f"{path} holds no data ({error}); pass .npy, or .npz with an array 'data'") from error
+        return {name: _plain_numbers(array, name) for name, array in arrays.items()}
+
+
+def _plain_numbers(array: Any, name: str) -> Any:
+    """An array of real numbers in this machine's byte order; whole ones in the type that embeddings take."""
+    if not isinstance(array, np.ndarray):
+        raise ValueError("it holds several arrays")
+    if array.dtype.kind in "iub":
+        return array.astype(np.int64)
+    if array.dtype.kind != "f":
+        raise ValueError(f"{name} is {array.dtype}, not real numbers")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def operator_numbers(koopman: Koopman) -> dict[str, Any]:
@@ -184,7 +254,12 @@ def operator_numbers(koopman: Koopman) -> dict[str, Any]:
         "explained": float(koopman.explained.sum()),
         "condition": finite_or_none(koopman.condition),
         "modes": [
-            {"re": mode.eigenvalue.real, "im": mode.eigenvalue.imag, "modulus": mode.modulus, "residual": mode.residual}
+            {
+                "re": mode.eigenvalue.real,
+                "im": mode.eigenvalue.imag,
+                "modulus": mode.modulus,
+                "residual": finite_or_none(mode.residual),
+            }
             for mode in koopman.modes
         ],
     }

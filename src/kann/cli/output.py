@@ -13,7 +13,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def require_free(path: Path, *, force: bool) -> None:
-    """Refuse to replace a file that exists, unless the user forces it."""
+    """Refuse to replace what exists unless the user forces it, and in any case what is neither a file nor a folder."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise KannError(f"{path} is not a regular file; pass another path")
     if path.exists() and not force:
         raise KannError(f"{path} exists; pass --force to replace it, or another path")
 

@@ -7,13 +7,14 @@ import contextlib
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kann.data.files import replacing
-from kann.errors import KannError
+from kann.errors import KannError, KannWarning
 
 VARIABLE = "KANN_DATA_DIR"
 """Environment variable: a folder in which data sets are looked for first."""
@@ -106,11 +107,16 @@ def find(name: str) -> Path | None:
     data = _known(name)
     for parent in _folders():
         for folder in (parent / name, parent):
-            if data.unpacked and all(any(folder.glob(pattern)) for pattern in data.unpacked):
+            if data.unpacked and all(_has_file(folder, pattern) for pattern in data.unpacked):
                 return folder
             if (folder / data.archive).is_file():
                 return folder / data.archive
     return None
+
+
+def _has_file(folder: Path, pattern: str) -> bool:
+    """Whether a folder has a regular file of this pattern; a named pipe, say, is none."""
+    return any(path.is_file() for path in folder.glob(pattern))
 
 
 def locate(name: str) -> Path:
@@ -167,6 +173,18 @@ def _reason(error: Exception) -> str:
 def obtain(name: str) -> Path:
     """The data set from this machine, or else from the network."""
     return find(name) or fetch(name)
+
+
+def warn_unless_published(name: str, path: Path, sha256: str) -> None:
+    """Warn if a file with this checksum is not the one that is published. It may be a copy that was packed again."""
+    data = _known(name)
+    if data.sha256 is not None and sha256 != data.sha256:
+        warnings.warn(
+            f"{path} is not the published {data.archive} (its sha256 begins with {sha256[:8]}, not {data.sha256[:8]}); "
+            f"if you did not pack it again yourself, remove it and run 'kann data fetch {name}'",
+            KannWarning,
+            stacklevel=3,
+        )
 
 
 def _known(name: str) -> DataSet:

@@ -8,7 +8,8 @@ import numpy as np
 
 from kann.analysis.decisions import Readout
 from kann.backends.arrays import as_numpy
-from kann.data.states import States
+from kann.data.moments import state_gram
+from kann.data.states import States, as_states
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import AnyArray, Array, Float
@@ -41,6 +42,35 @@ class ReportInputs:
         return weight
 
 
+def checked_states(states: Any) -> States:
+    """The states to show; refuse those that are NaN or infinite, or whose squares are, in the words of `kann.fit`."""
+    states = as_states(states)
+    state_gram(states)
+    return states
+
+
+def checked_count(modes: Any) -> int:
+    """How many modes to show."""
+    if isinstance(modes, bool) or not isinstance(modes, int | np.integer) or modes < 0:
+        raise KannError(f"modes={modes!r} is no number of modes; pass a whole number such as 20")
+    return int(modes)
+
+
+def checked_points(fixed_points: Any, koopman: Koopman) -> Any:
+    """The fixed points to show, if they are points of this network."""
+    if fixed_points is None:
+        return None
+    shape = np.shape(getattr(fixed_points, "points", ()))
+    if len(shape) != 2 or shape[1] < koopman.dim or len(fixed_points.kinds) != shape[0]:
+        raise KannError(
+            f"fixed_points= holds points of shape {shape}; pass what kann.find_fixed_points returned for a network of "
+            f"{koopman.dim} units"
+        )
+    if not np.isfinite(fixed_points.points).all():
+        raise KannError("fixed_points= holds NaN or Inf; pass finite points")
+    return fixed_points
+
+
 def checked_labels(labels: Sequence[Any] | None, states: States) -> list[str] | None:
     """The label of each sequence, as text."""
     if labels is None:
@@ -51,23 +81,36 @@ def checked_labels(labels: Sequence[Any] | None, states: States) -> list[str] | 
 
 
 def checked_tokens(tokens: Sequence[Any] | None, states: States) -> list[list[str]] | None:
-    """The words of each sequence, one for each state."""
+    """The words of each sequence, one for each state, in the order of the states."""
     if tokens is None:
         return None
     _require_one_per_state(tokens, states, "tokens")
-    return [[str(token) for token in own] for own in tokens]
+    words = [[str(token) for token in own] for own in tokens]
+    if reads_from_the_end(states):
+        return [own[::-1] for own in words]
+    return words
 
 
 def checked_signals(signals: Sequence[AnyArray] | None, states: States) -> list[Float[Array, "_ _"]] | None:
-    """The signal of each sequence, (T, channels), one row for each state."""
+    """The signal of each sequence, (T, channels), one row for each state, in the order of the states."""
     if signals is None:
         return None
     arrays = [as_numpy(signal) for signal in signals]
-    _require_one_per_state(arrays, states, "samples")
     for i, array in enumerate(arrays):
+        if not array.ndim or array.dtype.kind not in "fiub":
+            raise KannError(f"the signal of sequence {i} is no array of real numbers; pass (T,) or (T, channels)")
         if not np.isfinite(array).all():
             raise KannError(f"the signal of sequence {i} holds NaN or Inf; pass finite samples")
-    return [np.asarray(array, dtype=np.float64).reshape(len(array), -1) for array in arrays]
+    _require_one_per_state(arrays, states, "samples")
+    rows = [np.asarray(array, dtype=np.float64).reshape(len(array), -1) for array in arrays]
+    if reads_from_the_end(states):
+        return [own[::-1] for own in rows]
+    return rows
+
+
+def reads_from_the_end(states: States) -> bool:
+    """Whether these are states of a direction that reads sequences from the end: its first state read the last word."""
+    return bool(getattr(states, "reverse", False))
 
 
 def _require_one_per_state(values: Sequence[Any], states: States, what: str) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from kann.analysis.fidelity import agreement, relative_error
 from kann.analysis.modes import importance
 from kann.data.states import States
+from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import TRUSTED
 from kann.reporting.inputs import ReportInputs
@@ -48,7 +49,7 @@ def mode_rows(koopman: Koopman, importances: Float[Array, " m"]) -> list[dict[st
             "modulus": mode.modulus,
             "period": finite_or_none(mode.period),
             "horizon": finite_or_none(mode.horizon()),
-            "residual": mode.residual,
+            "residual": finite_or_none(mode.residual),  # infinite where the states have no energy
             "importance": float(own),
         }
         for number, (mode, own) in enumerate(zip(koopman.modes, importances, strict=True))
@@ -58,11 +59,16 @@ def mode_rows(koopman: Koopman, importances: Float[Array, " m"]) -> list[dict[st
 def operator_quality(inputs: ReportInputs, koopman: Koopman) -> dict[str, Any]:
     """How well an operator predicts the network, in numbers."""
     states = inputs.states
+    error = float(relative_error(koopman, states))
+    if not np.isfinite(error):
+        raise KannError(
+            f"the operator predicts these states with an error of {error}; pass states like those it was fitted to"
+        )
     numbers: dict[str, Any] = {
         "driven": koopman.drive is not None,
         "rank": koopman.rank,
         "explained": float(koopman.explained.sum()),
-        "error": float(relative_error(koopman, states)),
+        "error": error,
         "times": errors_over_time(koopman, states),
         "agreement": None,
         "condition": finite_or_none(koopman.condition),

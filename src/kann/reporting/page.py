@@ -14,11 +14,19 @@ from typing import Any
 from kann._version import __version__
 from kann.analysis.decisions import Readout
 from kann.data.files import replacing
-from kann.data.states import as_states
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import DOUBTFUL, TRUSTED
-from kann.reporting.inputs import ReportInputs, checked_labels, checked_signals, checked_tokens
+from kann.reporting.inputs import (
+    ReportInputs,
+    checked_count,
+    checked_labels,
+    checked_points,
+    checked_signals,
+    checked_states,
+    checked_tokens,
+    reads_from_the_end,
+)
 from kann.reporting.operators import (
     SLOW_FROM,
     mode_importance,
@@ -37,7 +45,10 @@ try:
 except ImportError as error:
     raise ImportError("reports need plotly and jinja2: pip install 'kann[report]'") from error
 
-POLICY = "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
+POLICY = (
+    "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
+    "form-action 'none'"
+)
 """What a page may do: run the scripts with these checksums, and nothing else. It can reach no address."""
 
 
@@ -74,9 +85,10 @@ def report(
     koopman, states
         An operator, and the states to show: as many as a person would look at. Some hundred sequences are quick.
     tokens
-        For text: what the network read at each step, a list of words for each sequence.
+        For text: what the network read at each step, a list of words for each sequence, in the order of the text. For
+        states of a direction that reads from the end, the words are put into its order.
     signals
-        For signals: what the network read at each step, (T,) or (T, channels) for each sequence.
+        For signals: what the network read at each step, (T,) or (T, channels) for each sequence, in the same order.
     readout
         From states to outputs. A linear one, such as ``torch.nn.Linear``, also gives the contribution of each mode.
     decode
@@ -93,7 +105,7 @@ def report(
     path = Path(path)
     if path.is_dir():
         raise KannError(f"{path} is a folder; pass the name of a file")
-    states = as_states(states)
+    states, modes = checked_states(states), checked_count(modes)
     importances = mode_importance(koopman, states)
     inputs = ReportInputs(
         koopman=koopman,
@@ -106,7 +118,7 @@ def report(
         classes=classes,
         driven=driven,
         others=dict(others or {}),
-        fixed_points=fixed_points,
+        fixed_points=checked_points(fixed_points, koopman),
         modes_shown=slowest_and_most_important(importances, modes),
     )
     tables = sequence_tables(inputs)
@@ -134,6 +146,7 @@ def _findings(inputs: ReportInputs, importances: Float[Array, " m"]) -> dict[str
         "verdict": verdict(koopman, quality, driven_quality),
         "modes": mode_rows(koopman, importances),
         "shown": list(inputs.modes_shown),
+        "reverse": reads_from_the_end(states),
         "embedding": embedding(inputs),
         "limits": {"trusted": TRUSTED, "doubtful": DOUBTFUL, "slow": SLOW_FROM},
     }

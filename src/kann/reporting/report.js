@@ -28,7 +28,13 @@
   }
   await Promise.all(Object.keys(page.tables).map(async (name) => { tables[name] = await unpackTable(name); }));
 
-  const significant = (value, count = 4) => value === null ? "∞" : Number(value.toPrecision(count)).toString();
+  // JSON has no infinity. A mode with an infinite residual is as doubtful as a mode can be.
+  for (const m of page.modes) m.residual ??= Infinity;
+  const significant = (value, count = 4) => Number.isFinite(value) ? Number(value.toPrecision(count)).toString() : "∞";
+  // Math.max(...values) fails from some 100,000 values on: a call takes no more arguments.
+  const largestOf = (values, atLeast) => values.reduce((largest, value) => Math.max(largest, value), atLeast);
+  const smallestOf = (values, atMost) => values.reduce((smallest, value) => Math.min(smallest, value), atMost);
+  const wordsShown = 5000, sequencesListed = 2000, pointsDrawn = 20000;  // more would make the page slow
   const mode = () => page.modes[state.mode];
   // Plotly reads names as HTML; ours are text.
   const escapeMarkup = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
@@ -73,7 +79,7 @@
       .filter(([, fit]) => fit).map(([name, fit], i) => ({ name: escapeMarkup(name), x: fit.times.step, y: fit.times.error, mode: "lines",
         line: { color: colours[i % colours.length], dash: ["solid", "dash", "dot", "dashdot"][i % 4] } }));
     const sizes = traces.flatMap(trace => trace.y).filter(value => value > 0);
-    const decades = Math.log10(Math.max(...sizes) / Math.min(...sizes));
+    const decades = Math.log10(largestOf(sizes, 0) / smallestOf(sizes, Infinity));
     drawSoon("errors", traces, { showlegend: traces.length > 1, legend: { orientation: "h", y: 1.15 },
       xaxis: axis("step"), yaxis: axis("relative error", { type: "log", tickformat: ".1~g",
         dtick: decades > 3 ? Math.ceil(decades / 6) : "D2" }) });
@@ -81,7 +87,7 @@
 
   function drawPlane() {
     const angles = Array.from({ length: 181 }, (_, i) => i * Math.PI / 90);
-    const mostImportant = Math.max(...page.modes.map((m) => m.importance), 1e-300);
+    const mostImportant = largestOf(page.modes.map((m) => m.importance), 1e-300);
     const dots = page.modes.flatMap((m) => m.pair ? [[m, 1], [m, -1]] : [[m, 1]]);
     const size = ([m]) => 7 + 17 * Math.sqrt(m.importance / mostImportant);
     const others = Object.entries(page.others).map(([name, fit], i) => ({ name: escapeMarkup(name), x: fit.eigenvalues.map((v) => v[0]),
@@ -103,19 +109,32 @@
 
   function drawDecay() {
     const chosen = selectedModes().map((number) => page.modes[number]);
-    const longest = Math.max(...page.sequences.map((sequence) => sequence.length));
-    const last = Math.min(500, Math.max(10, ...chosen.map((m) => Math.ceil(m.horizon === null ? longest : 1.3 * m.horizon))));
+    const longest = largestOf(page.sequences.map((sequence) => sequence.length), 1);
+    const last = Math.min(500, largestOf(chosen.map((m) => Math.ceil(m.horizon === null ? longest : 1.3 * m.horizon)), 10));
     const steps = Array.from({ length: 101 }, (_, i) => i * last / 100);
     drawSoon("decay", chosen.map((m, i) => ({ name: `mode ${m.number}`, x: steps, y: steps.map((t) => m.modulus ** t), mode: "lines",
       line: { color: colours[i % colours.length] } })), { showlegend: true, legend: { orientation: "h", y: 1.1 },
       xaxis: axis("steps"), yaxis: axis("|λ|ⁿ", { rangemode: "tozero" }) });
   }
 
+  /** The steps at which a curve is drawn: all, or of a long one the largest of each stretch, so that no peak is lost. */
+  function drawnSteps(values) {
+    const stretch = Math.ceil(values.length / pointsDrawn);
+    return Array.from({ length: Math.ceil(values.length / stretch) }, (_, number) => {
+      let largest = number * stretch;
+      for (let i = largest; i < Math.min(values.length, (number + 1) * stretch); i++)
+        if (Math.abs(values[i]) > Math.abs(values[largest])) largest = i;
+      return largest;
+    });
+  }
+
   function drawOverTime() {
     const { start, length } = page.sequences[state.sequence];
-    const steps = Array.from({ length }, (_, i) => i);
     const traces = [];
-    const add = (name, y, extra) => traces.push({ name, x: steps, y, mode: "lines", ...extra });
+    const add = (name, values, extra) => {
+      const steps = drawnSteps(values);
+      traces.push({ name, x: steps, y: steps.map((i) => values[i]), mode: "lines", ...extra });
+    };
     if (tables.signal) add("signal", tables.signal.column(0, start, length), { line: { color: style("--soft") } });
     if (tables.decoded) add("decoded from the states", tables.decoded.column(0, start, length), { line: { color: style("--ink"), dash: "dot" } });
     const table = tables.decoded_modes ?? tables[tableOfView()];
@@ -147,7 +166,7 @@
       line: { color: style("--ink"), width: 1 }, marker: { size: 5, color: style("--ink") } });
     for (const kind of new Set(points ? points.kinds : [])) {
       const own = points.kinds.map((k, i) => k === kind ? i : -1).filter((i) => i >= 0);
-      traces.push({ name: `${kind} points`, x: own.map((i) => points.at[i][0]), y: own.map((i) => points.at[i][1]), mode: "markers",
+      traces.push({ name: escapeMarkup(`${kind} points`), x: own.map((i) => points.at[i][0]), y: own.map((i) => points.at[i][1]), mode: "markers",
         marker: { symbol: kind === "fixed" ? "star" : "diamond-open", size: 10, color: "#E69F00" } });
     }
     drawSoon("embedding", traces, { showlegend: true, legend: { itemsizing: "constant" }, xaxis: axis("first component"), yaxis: axis("second component") });
@@ -246,19 +265,23 @@
 
   function drawText() {
     const sequence = page.sequences[state.sequence], shown = values(sequence);
-    const facts = [sequence.label === null ? "" : `label: ${sequence.label}`, sequence.prediction === null ? "" : `prediction: ${sequence.prediction}`, `${sequence.length} steps`];
+    const facts = [sequence.label === null ? "" : `label: ${sequence.label}`, sequence.prediction === null ? "" : `prediction: ${sequence.prediction}`, `${sequence.length} steps`, page.reverse ? "read from the end" : ""];
     const note = shown ? "" : ` Mode ${state.mode} is not shown here: it is not among the ${page.shown.length} slowest and most important modes.`;
     const key = state.view === "magnitude" ? " Green words have a large magnitude." : " Orange words raise the output, blue words lower it.";
     byId("sequence-note").textContent = facts.filter(Boolean).join(" · ") + "." + (shown && sequence.tokens ? key : note);
     byId("text").hidden = !sequence.tokens;
+    byId("from").parentElement.hidden = !sequence.tokens || sequence.length <= wordsShown;
     if (!sequence.tokens) return;
-    const largest = shown ? Math.max(...shown.map(Math.abs), 1e-300) : 1;
-    byId("text").replaceChildren(...sequence.tokens.flatMap((token, i) => {
-      const word = document.createElement("span");
+    const largest = shown ? largestOf(shown.map(Math.abs), 1e-300) : 1;
+    const from = Math.max(0, Math.min(Number(byId("from").value) || 0, sequence.length - 1));
+    const words = new DocumentFragment();
+    sequence.tokens.slice(from, from + wordsShown).forEach((token, i) => {
+      const word = document.createElement("span"), value = shown && shown[from + i];
       word.textContent = token;
-      if (shown) { word.style.background = shade(shown[i], largest); word.title = `${token}: ${significant(shown[i], 3)}`; }
-      return [word, " "];
-    }));
+      if (shown) { word.style.background = shade(value, largest); word.title = `${token}: ${significant(value, 3)}`; }
+      words.append(word, " ");
+    });
+    byId("text").replaceChildren(words);
   }
 
   function fillPicker() {
@@ -266,10 +289,15 @@
     const fits = (s, i) => !wanted || String(i) === wanted || [s.label, s.prediction].some((t) => t !== null && t.toLowerCase().includes(wanted)) ||
       (s.tokens ?? []).some((token) => token.toLowerCase().includes(wanted));
     const found = page.sequences.map((s, i) => [s, i]).filter(([s, i]) => fits(s, i));
-    byId("picker").replaceChildren(...found.map(([s, i]) => {
+    byId("picker").replaceChildren(...found.slice(0, sequencesListed).map(([s, i]) => {
       const parts = [`${i}`, s.label, s.prediction === null ? null : `→ ${s.prediction}`, `${s.length} steps`, s.tokens ? s.tokens.slice(0, 6).join(" ") : null];
       return new Option(parts.filter((part) => part !== null).join(" · "), i, false, i === state.sequence);
     }));
+    if (found.length > sequencesListed) {
+      const more = new Option(`… and ${found.length - sequencesListed} more: search for one by its number`);
+      more.disabled = true;
+      byId("picker").append(more);
+    }
     if (!found.length) { byId("sequence-note").textContent = "No sequence matches the search."; byId("text").replaceChildren(); return; }
     if (!found.some(([, i]) => i === state.sequence)) selectSequence(found[0][1]); else drawText();
   }
@@ -283,6 +311,7 @@
   }
   function selectSequence(sequence) {
     state.sequence = sequence;
+    byId("from").value = 0;
     byId("picker").value = sequence;
     drawText(); drawOverTime(); drawEmbedding();
   }
@@ -305,9 +334,10 @@
   byId("previous").onclick = () => moveSelection(-1);
   byId("next").onclick = () => moveSelection(1);
   byId("search").oninput = fillPicker;
+  byId("from").onchange = drawText;
   byId("picker").onchange = (event) => selectSequence(Number(event.target.value));
   byId("modes-csv").onclick = () => save("kann-modes.csv", [["mode", "re", "im", "modulus", "period", "horizon", "residual", "importance"],
-    ...page.modes.map((m) => [m.number, m.re, m.im, m.modulus, m.period ?? "inf", m.horizon ?? "inf", m.residual, m.importance])]);
+    ...page.modes.map((m) => [m.number, m.re, m.im, m.modulus, m.period ?? "inf", m.horizon ?? "inf", Number.isFinite(m.residual) ? m.residual : "inf", m.importance])]);
   byId("fits-csv").onclick = () => save("kann-operators.csv", fitRows());
   byId("sequence-csv").onclick = () => {
     const sequence = page.sequences[state.sequence], shown = values(sequence) ?? [];

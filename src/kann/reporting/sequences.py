@@ -70,7 +70,7 @@ def mode_magnitudes(inputs: ReportInputs) -> Packed:
     blocks = [
         magnitude(inputs.koopman, as_numpy(values[start:stop]))[:, firsts] for start, stop in inputs.states.ranges()
     ]
-    return pack(np.concatenate(blocks).astype(np.float32))
+    return pack(np.concatenate(blocks))
 
 
 def mode_contributions(inputs: ReportInputs, readout: Readout) -> Packed:
@@ -80,17 +80,22 @@ def mode_contributions(inputs: ReportInputs, readout: Readout) -> Packed:
     outputs: what all outputs have in common decides nothing.
     """
     weight = as_numpy(inputs.readout_weight).astype(np.float64)
+    if not np.isfinite(weight).all():
+        raise KannError("the weights of the readout hold NaN or Inf; pass a readout with finite weights")
     outputs = np.zeros(len(inputs.states), dtype=int)
     if len(weight) > 1:
         weight = weight - weight.mean(axis=0)
         outputs = _predicted_classes(readout, inputs.states)
-    shown = list(inputs.modes_shown)
-    # Sequence by sequence, each with one output: all modes and all outputs of all states might not fit into memory.
-    parts = [
-        contributions(inputs.koopman, as_numpy(h), weight[[output]]).modes[:, shown, 0]
-        for h, output in zip(inputs.states, outputs, strict=True)
-    ]
-    return pack(np.concatenate(parts).astype(np.float32), bits=16)
+    states, shown = inputs.states, list(inputs.modes_shown)
+    output_of_row = np.repeat(outputs, states.lengths)
+    table = np.empty((len(output_of_row), len(shown)))
+    # Block by block and output by output: all modes and all outputs of all states might not fit into memory.
+    for start, stop in states.ranges():
+        h, rows = as_numpy(states.values[start:stop]), np.arange(start, stop)
+        for output in np.unique(output_of_row[rows]).tolist():
+            own = output_of_row[rows] == output
+            table[rows[own]] = contributions(inputs.koopman, h[own], weight[[output]]).modes[:, shown, 0]
+    return pack(table, bits=16)
 
 
 def decoded_signals(inputs: ReportInputs, decode: Callable[[Any], Any]) -> dict[str, Packed]:

@@ -130,10 +130,14 @@ def _terminal_line(shading: Shading, layer: Layer, *, coloured: bool) -> "Text":
     return line
 
 
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+"""What the page may do: nothing but show itself. It has no script and can reach no address."""
+
 PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>kann highlight</title>
 <style>
@@ -163,7 +167,7 @@ def shading_page(shading: Shading) -> str:
         f'<h2>{html.escape(layer.title)}</h2>\n<p class="text" dir="auto">{_page_line(shading, layer)}</p>'
         for layer in layers(shading)
     )
-    return PAGE.format(verdict=html.escape(shading.verdict), sections=sections)
+    return PAGE.format(policy=POLICY, verdict=html.escape(shading.verdict), sections=sections)
 
 
 def _page_line(shading: Shading, layer: Layer) -> str:

@@ -26,7 +26,7 @@ def verdict(koopman: Koopman, quality: dict[str, Any], driven: dict[str, Any] | 
     return [
         _about_prediction(quality),
         *_about_decisions(quality),
-        _about_modes(koopman),
+        _about_modes(koopman, quality),
         *_about_inputs(quality, driven),
         *_about_basis(quality),
     ]
@@ -39,25 +39,36 @@ def _about_prediction(quality: dict[str, Any]) -> str:
         return f"{sentence}: it follows the network closely."
     if error <= ROUGH:
         return f"{sentence}: it follows the network roughly. Trust what it says about the main directions, not details."
-    return f"{sentence}: a linear map cannot stand for this network, and its modes should not be relied on."
+    subject = "a linear map of the states alone"
+    if quality["driven"]:
+        subject = "a linear map of states and inputs"
+    return f"{sentence}: {subject} cannot stand for this network, and its modes as a whole should not be relied on."
 
 
 def _about_decisions(quality: dict[str, Any]) -> list[str]:
-    agreement = quality["agreement"]
+    agreement, error = quality["agreement"], quality["error"]
     if agreement is None:
         return []
     reason = "so part of what decides lies outside the operator"
     if agreement >= KEPT:
         reason = "so the operator keeps what decides"
+        if error > ROUGH:
+            reason += ", although it misses much of the rest"
+    elif error <= CLOSE:
+        reason += ", in the little that it misses"
     return [f"Read out from the predicted last state, {agreement:.1%} of the decisions are the network's, {reason}."]
 
 
-def _about_modes(koopman: Koopman) -> str:
+def _about_modes(koopman: Koopman, quality: dict[str, Any]) -> str:
     modes = koopman.modes
     trusted = sum(mode.residual <= TRUSTED for mode in modes)
     doubtful = sum(mode.residual >= DOUBTFUL for mode in modes)
+    # The residual says how linearly one direction evolves, whatever the operator makes of the whole state.
+    meaning = "can be read as the network's own"
+    if quality["error"] > ROUGH:
+        meaning = "evolve linearly by themselves: only those can be read as the network's own"
     return (
-        f"Of {len(modes)} modes, {trusted} have a residual up to {TRUSTED} and can be read as the network's own; "
+        f"Of {len(modes)} modes, {trusted} have a residual up to {TRUSTED} and {meaning}; "
         f"{doubtful} have {DOUBTFUL} or more and are artefacts of fitting a finite matrix: do not interpret those."
     )
 

@@ -5,6 +5,7 @@ Each of the two splits is published as ``.txt`` (class first, blanks between), `
 for four kinds of anomaly. Copies in which every anomaly is called 2 are read too: nothing here tells them apart.
 """
 
+import lzma
 import os
 import zipfile
 import zlib
@@ -19,8 +20,21 @@ from kann.zoo.heartbeats import Beats
 
 CLASSES = (1, 2, 3, 4, 5)
 
-LARGEST_FILE = 64 * 2**20
-"""Bytes of a file inside a zip beyond which it is not read: the largest official one has 10 MB."""
+LARGEST_FILE = 32 * 2**20
+"""Bytes of a file, on disk or inside a zip, beyond which it is not read: the largest official one has 10 MB."""
+
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    NotImplementedError,
+    RuntimeError,
+    EOFError,
+    OSError,
+    ValueError,
+    MemoryError,
+)
+"""What reading a damaged zip raises."""
 
 NORMALISATION_TOLERANCE = 1e-3
 """How far mean and deviation of a beat may be from 0 and 1. The archive prints seven digits, so 1e-6 is its worst."""
@@ -47,11 +61,9 @@ OFFICIAL = Counts(train=500, test=4500, normal=2919, samples=140)
 def read_beats(path: str | os.PathLike[str], *, counts: Counts = OFFICIAL) -> Beats:
     """All beats of a folder or a zip with both splits, those of ``_TRAIN`` first."""
     path = Path(path)
-    files = _read_files(path)
     parts = []
-    for split, expected in (("TRAIN", counts.train), ("TEST", counts.test)):
-        name = _file_of_split(list(files), split, path)
-        part = parse(files[name], name=name, samples=counts.samples)
+    for name, content, expected in _read_splits(path, counts):
+        part = parse(content, name=name, samples=counts.samples)
         if len(part.labels) != expected:
             raise KannError(
                 f"{name} in {path} holds {len(part.labels)} beats; there should be {expected}; fetch it again"
@@ -67,11 +79,20 @@ def read_beats(path: str | os.PathLike[str], *, counts: Counts = OFFICIAL) -> Be
 def read_file(path: str | os.PathLike[str], *, samples: int = OFFICIAL.samples) -> Beats:
     """The beats of one ``.txt``, ``.ts`` or ``.arff`` file."""
     path = Path(path)
+    return parse(_content(path), name=path.name, samples=samples)
+
+
+def _content(path: Path) -> bytes:
+    """The content of a regular file that is no larger than a file of ECG5000 can be."""
+    if path.exists() and not path.is_file():  # to open a named pipe would wait until somebody writes to it
+        raise KannError(f"{path} is not a regular file; pass a file of ECG5000")
     try:
-        content = path.read_bytes()
+        size = path.stat().st_size
+        if size > LARGEST_FILE:
+            raise KannError(f"{path} has {size} bytes; no file of ECG5000 is as large; fetch it again")
+        return path.read_bytes()
     except OSError as error:
         raise KannError(f"{path} cannot be read ({error.strerror or error}); pass a file of ECG5000") from error
-    return parse(content, name=path.name, samples=samples)
 
 
 def parse(content: bytes, *, name: str, samples: int = OFFICIAL.samples) -> Beats:
@@ -164,26 +185,34 @@ def _file_of_split(names: list[str], split: str, path: Path) -> str:
     raise KannError(f"{path} has no ECG5000_{split} ({kinds}); put the file there, or fetch the zip again")
 
 
-def _read_files(path: Path) -> dict[str, bytes]:
-    """The contents of the files of ECG5000 in a folder or a zip, by name."""
+def _read_splits(path: Path, counts: Counts) -> Iterator[tuple[str, bytes, int]]:
+    """For each split the name and content of its file in a folder or a zip, and how many beats it should hold."""
+    splits = {"TRAIN": counts.train, "TEST": counts.test}
     if path.is_file():
-        return _read_zip(path)
+        yield from _read_zip(path, splits)
+        return
     if not path.is_dir():
         raise KannError(f"there is nothing at {path}; pass the folder or the zip of ECG5000")
-    wanted = [file for file in sorted(path.glob("ECG5000_*")) if file.suffix in READERS]
-    return {file.name: file.read_bytes() for file in wanted}
+    found = [file.name for file in sorted(path.glob("ECG5000_*"))]
+    for split, expected in splits.items():
+        name = _file_of_split(found, split, path)
+        yield name, _content(path / name), expected
 
 
-def _read_zip(path: Path) -> dict[str, bytes]:
-    """The contents of the files of ECG5000 in a zip, by name. Nothing is unpacked to disk."""
+def _read_zip(path: Path, splits: dict[str, int]) -> Iterator[tuple[str, bytes, int]]:
+    """The same of a zip. Nothing is unpacked to disk, and in memory only the two files that are used."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
             for member in members:
                 _refuse_dangerous(member, path)
-            wanted = [member for member in members if PurePosixPath(member.filename).name.startswith("ECG5000_")]
-            return {member.filename: archive.read(member) for member in wanted if not member.is_dir()}
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError) as error:
+            found = [member.filename for member in members if not member.is_dir()]
+            for split, expected in splits.items():
+                name = _file_of_split(found, split, path)
+                yield name, archive.read(name), expected
+    except KannError:
+        raise
+    except DAMAGE as error:
         raise KannError(f"{path} is no whole zip ({error}); fetch it again") from error
 
 

@@ -1,5 +1,8 @@
 """Read the reviews out of the IMDB archive, checked against its official layout, without extracting anything."""
 
+import bz2
+import gzip
+import lzma
 import os
 import re
 import tarfile
@@ -28,6 +31,18 @@ REVIEW_PATH = re.compile(r"aclImdb/(train|test)/(neg|pos)/(\d{1,9})_(\d{1,2})\.t
 MAX_REVIEW_BYTES = 2**20
 """A larger review is refused; the longest of the official ones has 14 thousand bytes."""
 
+MAX_UNPACKED_BYTES = 2**30
+"""An archive that declares more is refused; the official one has about 300 million bytes."""
+
+MAX_MEMBERS = 200_000
+"""An archive with more members is refused; the official one has about 100,000."""
+
+DECOMPRESSORS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+"""What unpacks an archive that begins with these bytes; any other is read as it is."""
+
+DAMAGE = (tarfile.TarError, EOFError, OSError, ValueError, MemoryError, zlib.error, lzma.LZMAError)
+"""What reading a damaged archive raises."""
+
 
 def read_archive(path: str | os.PathLike[str], *, per_folder: int | None = None) -> dict[Folder, list[NumberedText]]:
     """All reviews by folder, each with its number. Nothing is written to disk, whatever the archive holds."""
@@ -35,13 +50,17 @@ def read_archive(path: str | os.PathLike[str], *, per_folder: int | None = None)
     wanted = per_folder or PER_FOLDER
     with open_archive(Path(path)) as file:
         try:
-            with tarfile.open(fileobj=file, mode="r|*") as archive:  # a stream: one member at a time
+            unpacked = BoundedReader(_decompressed(file))
+            with tarfile.open(fileobj=unpacked, mode="r:") as archive:  # type: ignore[arg-type]
                 for folder, number, text in iterate_reviews(archive):
                     texts[folder].append((number, text))
                     if len(texts[folder]) > wanted:
                         where = "/".join(folder)
                         raise KannError(f"{path} holds more than {wanted} reviews in {where}; fetch it again")
-        except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+            unpacked.read_to_end()
+        except KannError:
+            raise
+        except DAMAGE as error:
             raise KannError(f"{path} is no whole tar archive ({error}); fetch it again") from error
     _require_counts(path, texts, wanted)
     return texts
@@ -49,10 +68,55 @@ def read_archive(path: str | os.PathLike[str], *, per_folder: int | None = None)
 
 def open_archive(path: Path) -> BufferedReader:
     """The archive's file, or an error that names it."""
+    if path.exists() and not path.is_file():  # to open a named pipe would wait until somebody writes to it
+        raise KannError(f"the archive {path} is not a regular file; pass the path of a file")
     try:
         return open(path, "rb")
     except OSError as error:
         raise KannError(f"the archive {path} cannot be read ({error.strerror}); pass the path of a file") from error
+
+
+def _decompressed(file: BufferedReader) -> Any:
+    """The file as it was before it was compressed; what unpacks it compares the checksums in it."""
+    decompressor = DECOMPRESSORS.get(file.peek(2)[:2])
+    if decompressor is None:
+        return file
+    return decompressor(file, "rb")
+
+
+class BoundedReader:
+    """The unpacked bytes of an archive, as far as an honest one goes. It goes forward only, as tarfile does.
+
+    tarfile's own streams skip what a member declares block by block, far beyond the end of the file, and do not compare
+    the checksum of a gzip file.
+    """
+
+    def __init__(self, file: Any):
+        self._file = file
+
+    def tell(self) -> int:
+        """The position in the unpacked archive."""
+        return self._file.tell()
+
+    def seek(self, position: int) -> int:
+        """Go to a position, if an honest archive can be that long."""
+        if position > MAX_UNPACKED_BYTES:
+            raise KannError(
+                f"the archive declares {position} bytes or more; the official one has less than {MAX_UNPACKED_BYTES}, "
+                "fetch it again"
+            )
+        return self._file.seek(position)
+
+    def read(self, size: int) -> bytes:
+        """Read this many bytes, or fewer at the end; no part of the archive that is kept is longer than a review."""
+        if size > 2 * MAX_REVIEW_BYTES or self.tell() > MAX_UNPACKED_BYTES:
+            raise KannError(f"the archive declares an entry of {size} bytes that no official one has; fetch it again")
+        return self._file.read(size)
+
+    def read_to_end(self) -> None:
+        """Read the rest, so that the checksum at the end of a compressed file is compared."""
+        while self.read(2**16):
+            pass
 
 
 def _require_counts(path: Any, texts: dict[Folder, list[NumberedText]], wanted: int) -> None:
@@ -68,8 +132,10 @@ def _require_counts(path: Any, texts: dict[Folder, list[NumberedText]], wanted: 
 
 
 def iterate_reviews(archive: tarfile.TarFile) -> Iterator[tuple[Folder, int, str]]:
-    """Folder, number and text of every review of a stream. Links and paths out of the archive are refused."""
-    for member in archive:
+    """Folder, number and text of every review. Links and paths out of the archive are refused."""
+    for count, member in enumerate(archive):
+        if count == MAX_MEMBERS:
+            raise KannError(f"the archive has more than {MAX_MEMBERS} members; fetch the official one")
         name = member.name
         if name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or re.match(r"[A-Za-z]:", name):
             raise KannError(f"the archive holds {name!r}, which leads out of its folder; fetch the official one")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kann.data.files import load_npz, save_npz
-from kann.errors import KannError
-from kann.paper.data import cache_folder, obtain
+from kann.data.files import load_npz, remove, save_npz
+from kann.errors import KannError, KannWarning
+from kann.paper.data import DATA_SETS, cache_folder, obtain, warn_unless_published
 from kann.paper.sentiment.archive import FOLDERS, Folder, NumberedText, open_archive, read_archive
 from kann.typing import Array, Int, Shaped
 from kann.zoo.vocabulary import LINE_BREAK, WORD, Vocabulary
@@ -27,8 +28,8 @@ VOCABULARY = 10_000
 BATCHES_SORTED = 50
 """Reviews of this many batches, drawn at random, are sorted by length together and then cut into batches."""
 
-KIND, VERSION = "kann.Reviews", 1
-"""What the cache file says it is."""
+KIND, VERSION = "kann.Reviews", 2
+"""What the cache file says it is. Version 2 also holds a checksum of its arrays."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -88,24 +89,50 @@ def load_corpus(
     """
     words = words or VOCABULARY
     archive = Path(path or obtain("imdb"))
+    content = _content_of(archive)
+    if path is None or archive.name == DATA_SETS["imdb"].archive:
+        warn_unless_published("imdb", archive, content)
     folder = Path(cache or cache_folder())
-    kept = folder / f"imdb-{_cache_key(archive, words)}.npz"
+    kept = folder / f"imdb-{_cache_key(content, words)}.npz"
     if kept.exists():
         try:
-            return _from_arrays(load_npz(kept, kind=KIND, version=VERSION), source=kept)
-        except KannError:  # a broken or foreign file is replaced
-            kept.unlink()
+            return _read_cache(kept)
+        except Exception:  # whatever is wrong with the file, it can be made again
+            message = f"{kept} is damaged or of another version; the reviews are numbered anew, which takes a minute"
+            warnings.warn(message, KannWarning, stacklevel=2)
+            remove(kept)
     arrays = _numbered(read_archive(archive), words)
     folder.mkdir(parents=True, exist_ok=True)
-    save_npz(kept, kind=KIND, version=VERSION, arrays=arrays)
+    save_npz(kept, kind=KIND, version=VERSION, arrays=arrays | {"checksum": _checksum(arrays)})
     return _from_arrays(arrays, source=kept)
 
 
-def _cache_key(archive: Path, words: int) -> str:
-    """A short text that changes with everything that the numbers of words depend on."""
+def _content_of(archive: Path) -> str:
+    """The sha256 of the archive's file."""
     with open_archive(archive) as file:
-        content = hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _cache_key(content: str, words: int) -> str:
+    """A short text that changes with everything that the numbers of words depend on."""
     return hashlib.sha256(json.dumps([content, words, LONGEST, LINE_BREAK, WORD]).encode()).hexdigest()[:16]
+
+
+def _read_cache(path: Path) -> Corpus:
+    """The corpus in a cache file, if its arrays are those that were written."""
+    arrays = load_npz(path, kind=KIND, version=VERSION)
+    if "checksum" not in arrays or bytes(arrays.pop("checksum")) != bytes(_checksum(arrays)):
+        raise KannError("its checksum does not match")
+    return _from_arrays(arrays, source=path)
+
+
+def _checksum(arrays: dict[str, Array]) -> Array:
+    """The sha256 of named arrays, as bytes."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode() + array.tobytes())
+    return np.frombuffer(digest.digest(), dtype=np.uint8)
 
 
 def _numbered(texts: dict[Folder, list[NumberedText]], words: int) -> dict[str, Array]:
