@@ -10,7 +10,7 @@ import zarr
 
 import kann
 from kann.data import store
-from kann.errors import KannError
+from kann.errors import KannError, UnfinishedWarning
 
 
 @pytest.fixture
@@ -109,7 +109,8 @@ def test_a_store_from_a_newer_version_is_refused(tmp_path, states):
 def test_a_store_whose_writer_was_killed_opens_with_what_was_finished(tmp_path, states, small_parts):
     writer = store.Writer(tmp_path / "s.zarr")
     writer.append(states.values, states.lengths)  # and never close: as if the process had died here
-    opened = kann.States.open(tmp_path / "s.zarr")
+    with pytest.warns(UnfinishedWarning, match=r"unfinished: .* holds \d+ sequences with \d+ states; record again"):
+        opened = kann.States.open(tmp_path / "s.zarr")
     finished = len(opened)
     assert 0 < finished <= len(states)
     np.testing.assert_array_equal(np.asarray(opened.values), states[:finished].values)
@@ -119,7 +120,8 @@ def test_an_exception_while_writing_keeps_what_was_appended(tmp_path, states):
     with pytest.raises(KeyboardInterrupt), store.Writer(tmp_path / "s.zarr") as writer:
         writer.append(states.values, states.lengths)
         raise KeyboardInterrupt
-    assert len(kann.States.open(tmp_path / "s.zarr")) == len(states)
+    with pytest.warns(UnfinishedWarning, match="holds 60 sequences"):
+        assert len(kann.States.open(tmp_path / "s.zarr")) == len(states)
 
 
 def test_a_store_without_a_part_is_refused(tmp_path):

@@ -428,12 +428,22 @@ def _chunks_of_store(states: RaggedRows, rows: StoredRows) -> Iterator[_Chunk]:
         yield _Chunk(
             name=f"parts {first} to {last - 1} of {rows.path}",
             read=_read_parts,
-            arguments=(path, slice(first, last), states.lengths[at], numbers, starts, np.zeros_like(starts)),
+            arguments=(
+                path,
+                rows.identity,
+                slice(first, last),
+                states.lengths[at],
+                numbers,
+                starts,
+                np.zeros_like(starts),
+            ),
         )
         first, start = last, stop
 
 
-def _read_parts(name: str, path: str, parts: slice, expected: Int[Array, " k"], *places: Array) -> Block:
+def _read_parts(
+    name: str, path: str, identity: str | None, parts: slice, expected: Int[Array, " k"], *places: Array
+) -> Block:
     """Run on a worker: open some parts of a store."""
     try:
         if not store.is_url(path) and not os.path.exists(path):
@@ -441,6 +451,6 @@ def _read_parts(name: str, path: str, parts: slice, expected: Int[Array, " k"], 
         values, lengths, inputs = store.read(path, parts)
     except (KannError, FileNotFoundError) as error:
         raise KannError("a worker finds no states there; pass an address that every worker can reach") from error
-    if lengths is None or not np.array_equal(lengths, expected):
+    if lengths is None or not np.array_equal(lengths, expected) or values.identity != identity:
         raise KannError("a worker finds other states there; pass an address that means the same to every worker")
     return _placed(name, values, inputs, lengths, *places)
