@@ -128,6 +128,7 @@ class Writer:
         zarr = _zarr()
         self._root = zarr.open_group(str(path), mode="w-", zarr_format=3)
         self._parts = self._sequences = self._states = 0
+        self._has_inputs = False
         self._root.attrs.update(
             {"kind": KIND, "version": VERSION, "id": uuid.uuid4().hex, "complete": False, **self._counts()}
         )
@@ -161,14 +162,20 @@ class Writer:
             for what in self._waiting[0]:
                 self._write(what, [sequence[what] for sequence in self._waiting])
             self._parts += 1
+            self._has_inputs = "inputs" in self._waiting[0]
             self._sequences += len(self._waiting)
             self._states += sum(len(sequence["values"]) for sequence in self._waiting)
             self._waiting, self._waiting_rows = [], 0
             self._root.attrs.update(self._counts())
 
     def _counts(self) -> dict[str, int]:
-        """How much is on disk."""
-        return {"parts": self._parts, "sequences": self._sequences, "states": self._states}
+        """What is on disk, and how much."""
+        return {
+            "parts": self._parts,
+            "sequences": self._sequences,
+            "states": self._states,
+            "inputs": self._has_inputs,
+        }
 
     def _write(self, what: str, sequences: Sequence[Array]) -> None:
         rows = np.concatenate(sequences)
@@ -331,25 +338,37 @@ def read(path: str | os.PathLike[str], parts: slice = slice(None)) -> tuple[Any,
         return _foreign(node, path)
     require_format(dict(node.attrs), kind=KIND, version=VERSION, path=path)
     opened.identify(node.attrs)
-    is_whole = parts == slice(None)
-    with damage_explained(path, problem="is truncated or damaged", remedy=AGAIN):
-        numbers = range(_whole_number(node.attrs["parts"], "parts"))[parts]
-        arrays = {what: _parts(node, what, numbers) for what in ("values", "inputs") if what in node}
-        if not arrays.get("values"):
-            raise KannError(f"{path} holds no sequences; the recording ended before its first part was written")
-        lengths = np.concatenate([_lengths(part) for part in arrays["values"]])
-        _require_alike(**arrays)
-        if is_whole:
-            _require_totals(node.attrs, lengths)
-    if is_whole and not node.attrs.get("complete", True):  # older releases did not say
+    try:
+        with damage_explained(path, problem="is truncated or damaged", remedy=AGAIN):
+            arrays, lengths, first = _open_parts(node, path, parts)
+    finally:
+        opened.require_unchanged()  # else these may be parts of two stores
+    if parts == slice(None) and not node.attrs.get("complete", True):  # older releases did not say
         warnings.warn(
             f"{path} is unfinished: its recording was stopped, and it holds {len(lengths)} sequences with "
             f"{lengths.sum()} states; record again if you need the rest",
             UnfinishedWarning,
             stacklevel=3,  # the line that calls States.open
         )
-    rows = {what: StoredRows(found, opened=opened, first=numbers[0]) for what, found in arrays.items()}
+    rows = {what: StoredRows(found, opened=opened, first=first) for what, found in arrays.items()}
     return rows["values"], lengths, rows.get("inputs")
+
+
+def _open_parts(
+    root: Any, path: str | os.PathLike[str], parts: slice
+) -> tuple[dict[str, list[Any]], Int[Array, " s"], int]:
+    """Open some parts and compare what their metadata say: arrays, lengths, and the number of the first part."""
+    numbers = range(_whole_number(root.attrs["parts"], "parts"))[parts]
+    if not numbers:
+        raise KannError(f"{path} holds no sequences; the recording ended before its first part was written")
+    arrays = {"values": _parts(root, "values", numbers)}
+    if root.attrs.get("inputs", "inputs" in root):  # older releases did not say
+        arrays["inputs"] = _parts(root, "inputs", numbers)
+    lengths = np.concatenate([_lengths(part) for part in arrays["values"]])
+    _require_alike(**arrays)
+    if parts == slice(None):
+        _require_totals(root.attrs, lengths)
+    return arrays, lengths, numbers[0]
 
 
 def _open_node(path: str | os.PathLike[str]) -> Any:
