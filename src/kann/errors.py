@@ -19,3 +19,7 @@ class PaddingWarning(KannWarning):
 
 class ConditionWarning(KannWarning):
     """The eigenvectors are nearly dependent: the operator is defective or close to it."""
+
+
+class UnfinishedWarning(KannWarning):
+    """The store was opened, and its recording was stopped before the end."""

@@ -1,24 +1,230 @@
-import os
+"""The one way to read: whatever is done to a file, it is read as it was saved or refused in one line."""
 
+import io
+import json
+import os
+import warnings
+import zipfile
+
+import numpy as np
 import pytest
 
-from kann.data.files import replacing
+import kann
+from kann import zoo
+from kann.data.archives import open_npy, read_npz
+from kann.errors import KannError
 
 
-def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path, monkeypatch):
-    old, moves = tmp_path / "folder", []
-    old.mkdir()
-    (old / "kept").write_text("precious")
-    move = os.replace
+@pytest.fixture(params=["koopman", "driven", "moments"])
+def saved(request, tmp_path, rng):
+    """The path of a saved result, its loader and its arrays."""
+    states = kann.States.from_padded(rng.normal(size=(4, 30, 6)), inputs=rng.normal(size=(4, 30, 2)))
+    path = tmp_path / "saved.npz"
+    if request.param == "moments":
+        kann.Moments.of(states).save(path)
+        load = kann.Moments.load
+    else:
+        kann.fit(states, driven=request.param == "driven").save(path)
+        load = kann.Koopman.load
+    with np.load(path) as arrays:
+        return path, load, dict(arrays)
 
-    def fail_on_the_second(source, target):
-        moves.append((source, target))
-        if len(moves) == 2:
-            raise OSError(28, "No space left on device")
-        move(source, target)
 
-    monkeypatch.setattr(os, "replace", fail_on_the_second)
-    with pytest.raises(OSError, match="could not save: No space left on device"), replacing(old) as temporary:
-        temporary.mkdir()
-    assert (old / "kept").read_text() == "precious"
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+def _refused(path, load, arrays, **edits):
+    np.savez(path, **{name: array for name, array in (arrays | edits).items() if array is not None})
+    with pytest.raises(KannError, match=r"saved\.npz (is not a whole kann file|has |holds ).*; \w+") as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_edited_field_is_refused(saved):
+    path, load, arrays = saved
+    load(path)
+    for name, array in arrays.items():
+        if name == "header":
+            continue
+        _refused(path, load, arrays, **{name: None})
+        _refused(path, load, arrays, **{name: array[None]})
+        _refused(path, load, arrays, **{name: array.real.astype(np.float32)})
+        _refused(path, load, arrays, **{name: array.astype(str)})
+        if array.ndim:
+            _refused(path, load, arrays, **{name: array[..., :-1]})
+            _refused(path, load, arrays, **{name: array[:0]})
+        if array.dtype.kind in "fc":
+            _refused(path, load, arrays, **{name: array * np.nan})
+        if name not in ("mean", "offset", "drive", "sum_h", "sum_x", "sum_y", "sum_u", "xy", "xu", "uy"):
+            _refused(path, load, arrays, **{name: -1 - np.abs(array)})
+    _refused(path, load, arrays, another=np.ones(3))
+    np.savez(path, **arrays)
+    load(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b'{"kind": 3, "version": 1}',
+        b'{"kind": "KIND"}',
+        b'{"kind": "KIND", "version": null}',
+        b'{"kind": "KIND", "version": "1"}',
+        b'{"kind": "KIND", "version": true}',
+        b'{"kind": "KIND", "version": 0}',
+        b'{"kind": "KIND", "version": 2}',
+        b"[" * 9000,
+        b"\xff\xfe",
+    ],
+)
+def test_every_edited_header_is_refused(saved, header):
+    path, load, arrays = saved
+    kind = json.loads(bytes(arrays["header"]))["kind"].encode()
+    _refused(path, load, arrays, header=np.frombuffer(header.replace(b"KIND", kind), dtype=np.uint8))
+    _refused(path, load, arrays, header=arrays["header"].astype(np.int64))
+
+
+def test_fields_that_contradict_each_other_are_refused(tmp_path, rng):
+    states = rng.normal(size=(4, 30, 6))
+    path = tmp_path / "saved.npz"
+    kann.fit(states).save(path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    messages = {
+        "basis": (arrays["basis"] * 1.1, "its basis is not orthonormal"),
+        "matrix": (arrays["matrix"] + 0.01, "are not those of its matrix"),
+        "eigenvalues": (arrays["eigenvalues"] * 1.01, "are not those of its matrix"),
+        "left": (arrays["left"] * 1.01, "not the inverse of the right ones"),
+        "residuals": (-arrays["residuals"], "holds numbers below 0"),
+        "condition": (np.array(0.5), "holds numbers below 1"),
+    }
+    for name, (edited, message) in messages.items():
+        np.savez(path, **(arrays | {name: edited}))
+        with pytest.raises(KannError, match=message):
+            kann.Koopman.load(path)
+    order = np.argsort(np.abs(arrays["eigenvalues"]), kind="stable")
+    turned = {
+        "eigenvalues": arrays["eigenvalues"][order],
+        "right": arrays["right"][:, order],
+        "left": arrays["left"][order],
+    }
+    np.savez(path, **(arrays | turned))
+    with pytest.raises(KannError, match=r"not sorted by modulus|side by side"):
+        kann.Koopman.load(path)
+    kann.Moments.of(states).save(path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    for edits, message in (
+        ({"states": np.array(3)}, "contradict each other"),
+        ({"pairs": np.array(10**9)}, "contradict each other"),
+        ({"hh": np.triu(arrays["hh"]) * 2}, "no Gram matrix"),
+        ({"rounding": np.array(2.0)}, "no spacing of numbers"),
+    ):
+        np.savez(path, **(arrays | edits))
+        with pytest.raises(KannError, match=message):
+            kann.Moments.load(path)
+
+
+def test_what_was_saved_loads_also_when_it_is_extreme(tmp_path, rng):
+    """Defective, of rank 1, infinite residuals and condition, empty: all that `save` can write."""
+    for data in (np.array([[[1.0, 0], [0, 1], [0, 0]]]), rng.normal(size=(2, 9, 1)) * 1e-150, np.ones((3, 5, 4))):
+        for basis in ("svd", "fourier"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                fitted = kann.fit(data, basis=basis)
+            fitted.save(tmp_path / "k.npz")
+            np.testing.assert_array_equal(kann.Koopman.load(tmp_path / "k.npz").residuals, fitted.residuals)
+    kann.Moments().save(tmp_path / "m.npz")
+    assert kann.Moments.load(tmp_path / "m.npz").states == 0
+
+
+def test_the_operator_that_ships_loads():
+    assert kann.Koopman.load(zoo.files.folder("sentiment") / "koopman.npz").rank == 252
+
+
+def test_every_flipped_byte_gives_the_same_file_or_one_line(saved, rng):
+    path, load, _ = saved
+    whole, expected = path.read_bytes(), repr(load(path))
+    directory = whole.index(b"PK\x01\x02")  # where most of what zipfile trusts is
+    for place in [*rng.integers(0, len(whole), 60), *rng.integers(directory, len(whole), 60)]:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            told = repr(load(path))
+        except KannError as error:
+            told = str(error)
+        assert told == expected or ("saved.npz" in told and "\n" not in told)
+
+
+def _npy(shape, dtype="<f8", data=b""):
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return file.getvalue() + data
+
+
+@pytest.mark.parametrize("load", [kann.Koopman.load, kann.Moments.load, kann.States.open, read_npz])
+def test_nothing_is_unpacked_beyond_what_it_may_claim(tmp_path, load):
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("values.npy", "w") as member:
+        member.write(_npy((2**24,)))
+        for _ in range(128):
+            member.write(bytes(2**20))
+    assert path.stat().st_size < 2**20
+    with pytest.raises(KannError, match=r"bomb\.npz .*it would unpack from"):
+        load(path)
+    for shape in ((10**12,), (2**62, 2**62), (-1,)):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("values.npy", _npy(shape, data=bytes(64)))
+            archive.writestr("header.npy", _npy(shape, "|u1", data=bytes(64)))
+        with pytest.raises(KannError, match=r"bomb\.npz .*not what the file has room for"):
+            load(path)
+
+
+def test_archives_that_numpy_would_not_write_are_refused(tmp_path):
+    path = tmp_path / "odd.npz"
+    member = _npy((1,), data=bytes(8))
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with zipfile.ZipFile(path, "w", method) as archive:
+            archive.writestr("values.npy", member)
+        with pytest.raises(KannError, match="packed in a way that numpy does not use"):
+            read_npz(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("values.npy", member)
+        with pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("values.npy", member)
+    with pytest.raises(KannError, match="holds 'values' twice"):
+        read_npz(path)
+
+
+def test_a_damaged_npy_file_is_refused(tmp_path):
+    path = tmp_path / "x.npy"
+    for content in (
+        b"",
+        b"\x93NUMPY",
+        b"\x93NUMPY\x01\x00\x10\x00{'descr': (((((",
+        b"\x93NUMPY\x09\x00" + bytes(90),
+        _npy((10**12, 3)),
+        _npy((2, 2), data=bytes(31)),
+        _npy((2, 2), data=bytes(33)),
+        b"PK\x03\x04" + bytes(30),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(KannError, match=r"x\.npy cannot be read as plain arrays \(.+\); save it again"):
+            kann.States.open(path)
+    np.save(path, np.ones((2, 3)))
+    assert open_npy(path).shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.npy", "x.zarr"])
+def test_a_fifo_is_refused_and_not_waited_for(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    for load in (kann.Koopman.load, kann.Moments.load, kann.States.open):
+        with pytest.raises(KannError, match="is a FIFO, not a regular file"):
+            load(tmp_path / name)
+
+
+def test_other_arrays_in_a_users_file_are_left_alone(tmp_path):
+    np.savez(tmp_path / "x.npz", values=np.ones((2, 5, 3)), words=np.array(["a", "b"]))
+    assert len(kann.States.open(tmp_path / "x.npz")) == 2
+    assert read_npz(tmp_path / "x.npz")["words"].tolist() == ["a", "b"]

@@ -1,12 +1,15 @@
 """Where recorded states go: memory, moments, a store on disk."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import kann
-from kann.errors import KannError
+from kann.data import store
+from kann.errors import KannError, UnfinishedWarning
 from kann.recording import sinks
 from tests.recording.models import EXACT, Failure, Stops, Tagger, by_hand, same
 from tests.recording.single_steps import reference
@@ -71,7 +74,10 @@ def test_what_was_written_before_an_error_stays_readable(error, tmp_path, words)
     model = Stops(error)
     with pytest.raises(error):
         kann.record(model, words, into=tmp_path / "part.zarr", batch_size=2)
-    same(kann.States.open(tmp_path / "part.zarr"), by_hand(model, words[:4]))
+    with pytest.warns(UnfinishedWarning, match="holds 4 sequences"):
+        kept = kann.States.open(tmp_path / "part.zarr")
+    same(kept, by_hand(model, words[:4]))
+    assert [path.name for path in tmp_path.iterdir()] == ["part.zarr"]
 
 
 @pytest.mark.parametrize("error", [Failure, KeyboardInterrupt])
@@ -158,3 +164,77 @@ def test_errors_of_the_moments_come_through():
     huge = torch.full((2, 3, 2), 1e200, dtype=torch.float64)
     with pytest.raises(KannError, match="squares of the states exceed float64"):
         kann.record(nn.Identity(), huge, layer="", into="moments")
+
+
+@pytest.mark.parametrize("fault", ["nan", "full disk", "interrupt"])
+def test_a_recording_that_fails_leaves_the_old_store_and_says_where_the_new_one_is(tmp_path, fault, monkeypatch):
+    model, path = nn.GRU(3, 4, batch_first=True), tmp_path / "s.zarr"
+    kann.record(model, torch.zeros(7, 5, 3), into=path)
+    bad = {
+        "nan": torch.full((2, 5, 3), torch.nan),
+        "full disk": OSError(28, "No space left"),
+        "interrupt": KeyboardInterrupt,
+    }
+
+    def batches():
+        yield torch.ones(2, 5, 3)
+        if not isinstance(bad[fault], torch.Tensor):
+            raise bad[fault]
+        yield bad[fault]
+
+    # Parts of one sequence: on a full disk nothing more is written, and what waits is lost.
+    monkeypatch.setattr(store, "PART_BYTES", 1)
+    with pytest.raises((KannError, OSError, KeyboardInterrupt)) as caught:
+        kann.record(model, batches(), into=path)
+    assert len(kann.States.open(path)) == 7
+    (kept,) = tmp_path.glob("s.zarr.*.unfinished")
+    assert caught.value.__notes__ == [f"2 finished sequences are in {kept}; {path} is as before"]
+    with pytest.warns(UnfinishedWarning, match="holds 2 sequences with 10 states"):
+        assert len(kann.States.open(kept)) == 2
+    kann.record(model, torch.zeros(3, 5, 3), into=path)
+    assert len(kann.States.open(path)) == 3
+
+
+def test_a_failure_in_the_first_batch_leaves_nothing(tmp_path):
+    path = tmp_path / "s.zarr"
+    with pytest.raises(KannError, match="hold nan") as caught:
+        kann.record(nn.GRU(3, 4, batch_first=True), torch.full((2, 5, 3), torch.nan), into=path)
+    assert caught.value.__notes__ == [f"no sequence was finished; {path} is as before"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_of_layers_never_lead_out_of_the_folder(tmp_path):
+    outside = tmp_path / "outside"
+    model = nn.Sequential()
+    names = [str(outside), "a/b", "model", "con: 1", "x" * 300, "é"]
+    for name in names:
+        model.add_module(name, nn.Identity())
+    stored = kann.record(model, torch.ones(2, 3, 4), layer=[*names, ""], into=tmp_path / "inside")
+    assert list(stored) == [*names, ""]
+    assert all(len(states) == 2 for states in stored.values())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["inside"]
+    folders = [entry.name for entry in (tmp_path / "inside").iterdir()]
+    assert len(folders) == len(names) + 1
+    assert {"model", sinks.file_name("a/b")} <= set(folders)
+    for hostile in ("..", ".", "../../etc", "\0", "\ud800"):
+        assert "/" not in sinks.file_name(hostile)
+        assert not sinks.file_name(hostile).startswith(".")
+
+
+def test_a_recording_is_not_written_where_it_could_not_be_opened(tmp_path):
+    with pytest.raises(KannError, match=r"would be read as a numpy file; pass a name such as x\.zarr"):
+        kann.record(nn.GRU(3, 4), torch.randn(2, 5, 3), into=tmp_path / "x.npz")
+
+
+def test_threads_that_record_into_one_path_each_write_a_whole_store(tmp_path):
+    """The last one stays."""
+    with ThreadPoolExecutor(4) as pool:
+        models = [nn.GRU(3, 4, batch_first=True) for _ in range(4)]
+        jobs = [
+            pool.submit(kann.record, model, torch.zeros(n + 1, 5, 3), into=tmp_path / "s.zarr", progress=False)
+            for n, model in enumerate(models)
+        ]
+        for job in jobs:
+            job.exception()
+    assert len(kann.States.open(tmp_path / "s.zarr")) in range(1, 5)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["s.zarr"]

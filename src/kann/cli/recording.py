@@ -9,7 +9,7 @@ from typing import Any
 
 import kann
 from kann.data.archives import reason
-from kann.data.states import NUMPY_FILES
+from kann.data.recordings import NUMPY_FILES
 from kann.errors import KannError
 from kann.typing import Array
 

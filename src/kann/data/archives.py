@@ -1,11 +1,27 @@
-"""Whatever a damaged file makes its readers raise, as one line that names the file and the remedy."""
+"""The one way to read ``.npy`` and ``.npz`` files: nothing is unpacked beyond what the file may honestly claim."""
 
 import contextlib
+import math
 import os
 import stat
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from kann.data.placing import require_plain
 from kann.errors import KannError
+from kann.typing import Array
+
+MAX_EXPANSION = 32
+"""How many times its size a compressed file may unpack to. Numbers that mean something hardly compress; states with
+much padding may shrink to a tenth."""
+
+ALWAYS_UNPACKED = 64 * 2**20
+"""A file may unpack to so many bytes whatever its size."""
 
 LONGEST_REASON = 200
 """Characters of a foreign error that are shown: some libraries quote the whole file."""
@@ -15,7 +31,7 @@ LONGEST_REASON = 200
 def damage_explained(path: str | os.PathLike[str], *, problem: str, remedy: str) -> Iterator[None]:
     """Turn whatever a damaged file makes its readers raise into one line that names the file and the remedy.
 
-    All exceptions are caught: on damaged bytes zipfile, zlib, numpy, torch and Python's own parser raise anything, from
+    All exceptions are caught: on damaged bytes zipfile, zlib, numpy, zarr and Python's own parser raise anything, from
     MemoryError to SyntaxError. What kann says itself, and a missing package, come through as they are.
     """
     try:
@@ -36,8 +52,107 @@ def reason(error: Exception) -> str:
 
 def require_file(path: str | os.PathLike[str]) -> None:
     """Refuse a folder, a device, a FIFO or a socket; what is missing raises FileNotFoundError."""
-    mode = os.stat(path).st_mode
-    if stat.S_ISDIR(mode):
+    if stat.S_ISDIR(require_plain(path).st_mode):
         raise KannError(f"{path} is a folder; pass the name of a file")
-    if not stat.S_ISREG(mode):
-        raise KannError(f"{path} is not a regular file; pass the path of a file")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Claim:
+    """What the header of an array says about it, before the array is read."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class NpzReader:
+    """The arrays of an open ``.npz`` file. Damage raises all sorts of errors; see `damage_explained`."""
+
+    def __init__(self, file: Any):
+        magic = file.read(6)
+        if magic == b"\x93NUMPY":
+            raise ValueError("it holds one bare array, as .npy files do")
+        self._archive = zipfile.ZipFile(file)
+        self._members = _honest_members(self._archive, os.fstat(file.fileno()).st_size)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all arrays."""
+        return list(self._members)
+
+    def claim(self, name: str) -> Claim:
+        """What the header of an array says, which must be what the archive has room for."""
+        member = self._members[name]
+        with self._archive.open(member) as file:
+            return _claim(file, name=repr(name), size=member.file_size)
+
+    def read(self, name: str) -> Array:
+        """One array, in the byte order of this machine."""
+        self.claim(name)
+        with self._archive.open(self._members[name]) as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+            file.read(1)  # at the end of a member zipfile compares its checksum
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _honest_members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
+    """The members of an archive by name; refuse those that numpy does not write, or that claim more than there is."""
+    members: dict[str, zipfile.ZipInfo] = {}
+    for info in archive.infolist():
+        name = info.filename.removesuffix(".npy")
+        if name in members:
+            raise ValueError(f"it holds {name!r} twice")
+        if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"{name!r} is packed in a way that numpy does not use")
+        if info.compress_type == zipfile.ZIP_STORED and info.compress_size != info.file_size:
+            raise ValueError(f"{name!r} claims two different sizes")
+        members[name] = info
+    packed = sum(info.compress_size for info in members.values())
+    unpacked = sum(info.file_size for info in members.values())
+    if packed > size:
+        raise ValueError(f"its arrays claim {packed} bytes, and the file has {size}")
+    if unpacked > max(ALWAYS_UNPACKED, MAX_EXPANSION * packed):
+        raise ValueError(f"it would unpack from {packed} to {unpacked} bytes; numpy.savez does not compress")
+    return members
+
+
+def _claim(file: Any, *, name: str, size: int) -> Claim:
+    """Read the header of an array that has ``size`` bytes in all."""
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    elif version == (2, 0):
+        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
+    else:
+        raise ValueError(f"{name} has version {version} of numpy's format, which is not for plain numbers")
+    if dtype.hasobject:
+        raise ValueError(f"{name} holds Python objects, which could run code")
+    if min(shape, default=0) < 0 or file.tell() + math.prod(shape) * dtype.itemsize != size:
+        raise ValueError(f"{name} claims shape {shape} of {dtype}, which is not what the file has room for")
+    return Claim(shape=shape, dtype=dtype)
+
+
+NOT_PLAIN = "cannot be read as plain arrays"
+
+
+def read_npz(path: str | os.PathLike[str], names: Collection[str] | None = None) -> dict[str, Array]:
+    """The arrays of an ``.npz`` file, all or those of these names that it has; nothing that is pickled."""
+    require_file(path)
+    with damage_explained(path, problem=NOT_PLAIN, remedy="save it again with numpy.savez"), open(path, "rb") as file:
+        reader = NpzReader(file)
+        return {name: reader.read(name) for name in reader.names if names is None or name in names}
+
+
+def npz_names(path: str | os.PathLike[str]) -> list[str]:
+    """The names of the arrays of an ``.npz`` file; nothing is unpacked."""
+    require_file(path)
+    with damage_explained(path, problem=NOT_PLAIN, remedy="save it again with numpy.savez"), open(path, "rb") as file:
+        return NpzReader(file).names
+
+
+def open_npy(path: str | os.PathLike[str]) -> Array:
+    """The array of an ``.npy`` file, which stays on disk until it is used; nothing that is pickled."""
+    require_file(path)
+    with damage_explained(path, problem=NOT_PLAIN, remedy="save it again with numpy.save"):
+        with open(path, "rb") as file:
+            _claim(file, name="its array", size=os.fstat(file.fileno()).st_size)
+        return np.lib.format.open_memmap(Path(path), mode="r")

@@ -12,6 +12,7 @@ from kann.backends.distributed import add_up
 from kann.data.blocks import Block, Cut
 from kann.data.files import load_npz, save_npz
 from kann.data.grams import can_remain_of
+from kann.data.moments_fields import FIELDS, require_consistent
 from kann.data.reduction import accumulate, require_finite
 from kann.data.rows import Projection
 from kann.data.states import States, any_rows, as_states, input_rows
@@ -188,8 +189,8 @@ class Moments:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Moments":
-        """Read what `save` wrote."""
-        arrays = load_npz(path, kind=KIND, version=VERSION)
+        """Read what `save` wrote; refuse a file whose fields are damaged or contradict each other."""
+        arrays = load_npz(path, kind=KIND, version=VERSION, fields=FIELDS, check=require_consistent)
         values: dict[str, Any] = dict(arrays)
         values |= {name: arrays[name].item() for name in (*COUNTS, *SPACINGS)}
         return Moments(**values)

@@ -33,6 +33,9 @@ MIN_TASK_ROWS_PER_UNIT = 8
 MAX_STORE_TASKS = 4096
 """Into how many tasks a store is cut at most: of more data each task reads more, and no more matrices are sent."""
 
+CORRECT_CHUNKS = "correct its chunks, as with dask's compute_chunk_sizes()"
+"""The remedy where chunks have other shapes than the dask array says."""
+
 
 @runtime_checkable
 class RaggedRows(Protocol):
@@ -340,7 +343,15 @@ def _chunks_of_rows(states: RaggedRows, drive: AnyArray | None) -> Iterator[_Chu
         yield _Chunk(
             name=f"chunk {i} of the dask array (rows {start} to {stop - 1})",
             read=_read_rows,
-            arguments=(blocks[i], _entry(drives, i), lengths, np.arange(at.start, at.stop), states.starts[at], steps),
+            arguments=(
+                blocks[i],
+                _entry(drives, i),
+                (stop - start, array.shape[1]),
+                lengths,
+                np.arange(at.start, at.stop),
+                states.starts[at],
+                steps,
+            ),
             cut=cut,
         )
 
@@ -369,6 +380,7 @@ def _chunks_of_padded(states: RaggedRows, rows: PaddedRows, drive: AnyArray | No
                 arguments=(
                     blocks[i, j],
                     _entry(drives, (i, j)),
+                    (high - low, late - early, array.shape[2]),
                     here,
                     low + real,
                     starts[real],
@@ -401,21 +413,41 @@ def _cut_between(blocks: Any, drives: Any, here: Any, there: Any, ends: tuple, r
 
 def _take(block: AnyArray, places: Any) -> AnyArray:
     """Run on a worker: some rows of a block."""
-    return as_array(block)[places]
+    try:
+        return as_array(block)[places]
+    except IndexError as error:
+        raise KannError(f"a chunk is smaller than the dask array says; {CORRECT_CHUNKS}") from error
 
 
-def _read_rows(name: str, values: AnyArray, inputs: AnyArray | None, lengths: Array, *places: Array) -> Block:
+def _read_rows(
+    name: str, values: AnyArray, inputs: AnyArray | None, declared: tuple[int, ...], lengths: Array, *places: Array
+) -> Block:
     """Run on a worker: a chunk of rows."""
+    values, inputs = _as_declared(values, inputs, declared)
+    return _placed(name, values, inputs, lengths, *places)
+
+
+def _read_padded(
+    name: str, values: AnyArray, inputs: AnyArray | None, declared: tuple[int, ...], lengths: Array, *places: Array
+) -> Block:
+    """Run on a worker: a chunk of padded states. ``lengths`` may be 0; ``places`` tell of the other sequences."""
+    values, inputs = _as_declared(values, inputs, declared)
+    if inputs is not None:
+        inputs = PaddedRows(inputs, lengths)
+    return _placed(name, PaddedRows(values, lengths), inputs, lengths[lengths > 0], *places)
+
+
+def _as_declared(
+    values: AnyArray, inputs: AnyArray | None, declared: tuple[int, ...]
+) -> tuple[AnyArray, AnyArray | None]:
+    """Run on a worker: the arrays of a chunk, which must have the shape that the dask array says."""
+    values = as_array(values)
     if inputs is not None:
         inputs = as_array(inputs)
-    return _placed(name, as_array(values), inputs, lengths, *places)
-
-
-def _read_padded(name: str, values: AnyArray, inputs: AnyArray | None, lengths: Array, *places: Array) -> Block:
-    """Run on a worker: a chunk of padded states. ``lengths`` may be 0; ``places`` tell of the other sequences."""
-    if inputs is not None:
-        inputs = PaddedRows(as_array(inputs), lengths)
-    return _placed(name, PaddedRows(as_array(values), lengths), inputs, lengths[lengths > 0], *places)
+    for array, shape in ((values, declared), (inputs, declared[:-1])):
+        if array is not None and tuple(array.shape[: len(shape)]) != shape:
+            raise KannError(f"it has shape {tuple(array.shape)}, and the dask array says {shape}; {CORRECT_CHUNKS}")
+    return values, inputs
 
 
 def _placed(
@@ -443,12 +475,22 @@ def _chunks_of_store(states: RaggedRows, rows: StoredRows) -> Iterator[_Chunk]:
         yield _Chunk(
             name=f"parts {first} to {last - 1} of {rows.path}",
             read=_read_parts,
-            arguments=(path, slice(first, last), states.lengths[at], numbers, starts, np.zeros_like(starts)),
+            arguments=(
+                path,
+                rows.identity,
+                slice(first, last),
+                states.lengths[at],
+                numbers,
+                starts,
+                np.zeros_like(starts),
+            ),
         )
         first, start = last, stop
 
 
-def _read_parts(name: str, path: str, parts: slice, expected: Int[Array, " k"], *places: Array) -> Block:
+def _read_parts(
+    name: str, path: str, identity: str | None, parts: slice, expected: Int[Array, " k"], *places: Array
+) -> Block:
     """Run on a worker: open some parts of a store."""
     try:
         if not store.is_url(path) and not os.path.exists(path):
@@ -456,6 +498,6 @@ def _read_parts(name: str, path: str, parts: slice, expected: Int[Array, " k"], 
         values, lengths, inputs = store.read(path, parts)
     except (KannError, FileNotFoundError) as error:
         raise KannError("a worker finds no states there; pass an address that every worker can reach") from error
-    if lengths is None or not np.array_equal(lengths, expected):
+    if lengths is None or not np.array_equal(lengths, expected) or values.identity != identity:
         raise KannError("a worker finds other states there; pass an address that means the same to every worker")
     return _placed(name, values, inputs, lengths, *places)

@@ -1,7 +1,6 @@
 """Hidden states of many sequences of different lengths."""
 
 import os
-import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,14 +11,13 @@ import numpy as np
 from kann import notebook
 from kann.backends.arrays import as_array, as_array_or_dask, as_numpy, block_rows, namespace
 from kann.checks import require_array, require_float, require_whole_number, shown
-from kann.data import store
-from kann.data.files import read_npz, replacing
+from kann.data import recordings, store
+from kann.data.archives import damage_explained, npz_names, open_npy, read_npz
+from kann.data.placing import replacing
 from kann.data.reduction import read_unless_dask, rows_of_padded
 from kann.data.rows import row_ranges, sequence_ranges
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Int, Shaped
-
-NUMPY_FILES = (".npy", ".npz")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -104,34 +102,32 @@ class States:
         zarr group holds ``values``, and may hold ``lengths`` and ``inputs``; with ``lengths``, two-dimensional values
         are the rows of all sequences one after the other.
         """
-        if not store.is_url(path) and not Path(path).exists():
-            raise FileNotFoundError(f"no states at {path}")
-        if not store.is_url(path) and Path(path).suffix in NUMPY_FILES:
+        if not store.is_url(path) and not os.path.exists(path):
+            raise FileNotFoundError(_missing(path))
+        if not store.is_url(path) and Path(path).suffix in recordings.NUMPY_FILES:
             values, lengths, inputs = _read_numpy(Path(path))
         else:
             values, lengths, inputs = store.read(path)
-        rows, counts = any_rows(values, lengths)
-        return States(
-            values=rows,
-            lengths=counts,
-            inputs=input_rows(inputs, values, lengths),
-            reverse=getattr(values, "reverse", False),  # a store that kann wrote knows it
-        )
+        with damage_explained(path, problem="holds no states that can be used", remedy="save it again"):
+            rows, counts = any_rows(values, lengths)
+            return States(
+                values=rows,
+                lengths=counts,
+                inputs=input_rows(inputs, values, lengths),
+                reverse=getattr(values, "reverse", False),  # a store that kann wrote knows it
+            )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a zarr store in chunks that end where sequences end; replaces a store that stands there."""
-        if store.is_url(path):
-            raise KannError(
-                f"{path} is an address; save to a folder, and copy it there with fsspec or your cloud's tools"
-            )
-        if Path(path).suffix in NUMPY_FILES:
-            raise KannError(f"{path} would be read as a numpy file; pass a name such as {Path(path).stem}.zarr")
-        store.require_replaceable(path)
-        with replacing(path) as temporary, store.Writer(temporary) as writer:
-            writer.note_direction(reverse=self.reverse)
-            for first, last in sequence_ranges(self.lengths, self._rows_at_a_time()):
-                rows = slice(self.span(first).start, self.span(last - 1).stop)
-                writer.append(self.values[rows], self.lengths[first:last], self.inputs_at(rows))
+        """Write a zarr store in chunks that end where sequences end; replaces a store that is there already."""
+        recordings.require_store_name(path, verb="save")
+        with replacing(path) as temporary:
+            recordings.require_replaceable(path)
+            with store.Writer(temporary) as writer:
+                writer.note_direction(reverse=self.reverse)
+                for first, last in sequence_ranges(self.lengths, self._rows_at_a_time()):
+                    rows = slice(self.span(first).start, self.span(last - 1).stop)
+                    writer.append(self.values[rows], self.lengths[first:last], self.inputs_at(rows))
+            recordings.require_replaceable(path)  # writing may have taken long
 
     @property
     def dim(self) -> int:
@@ -331,13 +327,20 @@ def _require_aligned(inputs: AnyArray, values: AnyArray) -> None:
         raise KannError("of states and inputs one is a torch tensor and the other is not; pass both as the same")
 
 
+def _missing(path: str | os.PathLike[str]) -> str:
+    """What to say where there is no file: perhaps a recording was killed before it took its name."""
+    unfinished = recordings.unfinished_beside(path)
+    if not unfinished:
+        return f"no states at {path}"
+    return f"no states at {path}; a recording that was stopped is at {unfinished[-1]}"
+
+
 def _read_numpy(path: Path) -> tuple[AnyArray, Any, Any]:
-    try:
-        if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False, mmap_mode="r"), None, None
-        arrays = read_npz(path)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise KannError(f"{path} cannot be read as plain arrays ({error}); save it again with numpy.save") from error
+    if path.suffix == ".npy":
+        return open_npy(path), None, None
+    arrays = read_npz(path, names=("values", "lengths", "inputs"))
     if "values" not in arrays:
-        raise KannError(f"{path} has no array 'values'; it has {sorted(arrays)}; pass numpy.savez(path, values=...)")
+        raise KannError(
+            f"{path} has no array 'values'; it has {sorted(npz_names(path))}; pass numpy.savez(path, values=...)"
+        )
     return arrays["values"], arrays.get("lengths"), arrays.get("inputs")

@@ -2,14 +2,21 @@
 
 Layout: ``values/000000``, ``values/000001``, … are arrays of whole sequences, one chunk each, with the sequences'
 lengths among their attributes; ``inputs/…`` stand beside them. (zarr has regular chunks only, and sequences are not
-regular, hence one array per chunk.) The root counts the parts that are complete, and is written after each of them: a
-store whose writer was killed opens with what was finished.
+regular, hence one array per chunk.) Every chunk ends with its checksum. The root counts the parts that are written, and
+is written after each of them; at the end it says that the store is complete and how much it holds. A store whose writer
+was stopped opens with what was finished, and with a warning.
 """
 
+import itertools
 import json
+import math
 import os
+import stat
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -18,9 +25,11 @@ from typing import Any
 import numpy as np
 
 from kann.backends.arrays import as_numpy
+from kann.data.archives import damage_explained, reason
 from kann.data.files import require_format
+from kann.data.placing import require_plain
 from kann.data.rows import LazyRows
-from kann.errors import KannError
+from kann.errors import KannError, UnfinishedWarning
 from kann.typing import AnyArray, Array, Int, Shaped
 
 KIND = "kann.States"
@@ -29,6 +38,8 @@ PART_BYTES = 8 * 2**20
 """How many bytes of states a part holds, unless a single sequence is longer."""
 PARALLEL_REQUESTS = 32
 """How many parts of a store are opened at a time: in a network each waits for an answer."""
+AGAIN = "record or save it again"
+"""The remedy for a damaged store."""
 
 
 def _zarr() -> Any:
@@ -47,12 +58,30 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 def is_zarr(array: Any) -> bool:
     """Whether this is a zarr array."""
     zarr = sys.modules.get("zarr")
-    return zarr is not None and isinstance(array, zarr.Array)
+    return isinstance(array, ForeignArray) or (zarr is not None and isinstance(array, zarr.Array))
 
 
 def is_remote(array: Any) -> bool:
     """Whether a zarr array was opened by an address."""
     return isinstance(array.store, _zarr().storage.FsspecStore)
+
+
+class ForeignArray:
+    """A zarr array that kann did not write. Reading a damaged chunk is an error that names the array."""
+
+    def __init__(self, array: Any):
+        self.array, self.store, self.path = array, array.store, array.path
+        self.shape, self.dtype, self.ndim, self.chunks = array.shape, array.dtype, array.ndim, array.chunks
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Array:
+        with damage_explained(str(self.array.store_path), problem="is damaged", remedy="write it again"):
+            return self.array[key]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self[:], dtype=dtype)
 
 
 class ReachableArray:
@@ -90,16 +119,22 @@ def part_rows(width: int, itemsize: int) -> int:
 
 
 class Writer:
-    """Append whole sequences to a store. Close it, or use it in ``with``: what was appended is then on disk."""
+    """Append whole sequences to a new store. Close it, or use it in ``with``: what was appended is then on disk.
+
+    After an error in the ``with``, what was appended is written too, and the store stays marked as unfinished.
+    """
 
     def __init__(self, path: str | os.PathLike[str]):
         zarr = _zarr()
-        require_replaceable(path)
-        self._root = zarr.open_group(str(path), mode="w", zarr_format=3)
-        self._root.attrs.update({"kind": KIND, "version": VERSION, "parts": 0})
-        self._parts = 0
-        self._waiting: dict[str, list[Array]] = {}
+        self._root = zarr.open_group(str(path), mode="w-", zarr_format=3)
+        self._parts = self._sequences = self._states = 0
+        self._has_inputs = False
+        self._root.attrs.update(
+            {"kind": KIND, "version": VERSION, "id": uuid.uuid4().hex, "complete": False, **self._counts()}
+        )
+        self._waiting: list[dict[str, Array]] = []
         self._waiting_rows = 0
+        self._turn = threading.Lock()
 
     def note_direction(self, *, reverse: bool) -> None:
         """Keep with the store whether the sequences were read from their end."""
@@ -115,18 +150,37 @@ class Writer:
         full = part_rows(rows.shape[1], arrays["values"].itemsize)
         stops = np.cumsum(lengths)
         for start, stop in zip(stops - lengths, stops, strict=True):
-            for what, array in arrays.items():
-                self._waiting.setdefault(what, []).append(array[start:stop])
+            self._waiting.append({what: array[start:stop] for what, array in arrays.items()})
             self._waiting_rows += int(stop - start)
             if self._waiting_rows >= full:
                 self._write_part()
 
     def _write_part(self) -> None:
-        for what, sequences in self._waiting.items():
-            self._write(what, sequences)
-        self._parts += 1
-        self._root.attrs["parts"] = self._parts
-        self._waiting, self._waiting_rows = {}, 0
+        """Write what waits, in a thread that Ctrl-C does not reach: a part that was begun is also finished."""
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(self._write_waiting).result()
+
+    def _write_waiting(self) -> None:
+        with self._turn:  # after a second Ctrl-C, `close` may come while the first writing still runs
+            if not self._waiting:
+                return
+            for what in self._waiting[0]:
+                self._write(what, [sequence[what] for sequence in self._waiting])
+            self._parts += 1
+            self._has_inputs = "inputs" in self._waiting[0]
+            self._sequences += len(self._waiting)
+            self._states += sum(len(sequence["values"]) for sequence in self._waiting)
+            self._waiting, self._waiting_rows = [], 0
+            self._root.attrs.update(self._counts())
+
+    def _counts(self) -> dict[str, int]:
+        """What is on disk, and how much."""
+        return {
+            "parts": self._parts,
+            "sequences": self._sequences,
+            "states": self._states,
+            "inputs": self._has_inputs,
+        }
 
     def _write(self, what: str, sequences: Sequence[Array]) -> None:
         rows = np.concatenate(sequences)
@@ -138,37 +192,55 @@ class Writer:
             shape=rows.shape,
             dtype=rows.dtype,
             chunks=(min(len(rows), 2 * chunk), rows.shape[1]),
-            compressors=None,  # hidden states hardly compress, and compressing would be slower than the disk
+            # Hidden states hardly compress, and compressing would be slower than the disk: chunks get a checksum alone.
+            compressors=[_zarr().codecs.Crc32cCodec()],
             fill_value=np.nan,  # a chunk that was lost reads as NaN, which `StoredRows` refuses
             attributes={"lengths": [len(sequence) for sequence in sequences]},
+            overwrite=True,  # a part whose writing failed half way
         )
         array[:] = rows
 
-    def close(self) -> None:
+    def flush(self) -> None:
         """Write what is still waiting."""
         if self._waiting:
             self._write_part()
+
+    def close(self) -> None:
+        """Write what is still waiting, and that the store is complete."""
+        self.flush()
+        self._root.attrs.update({"complete": True, **self._counts()})
 
     def __enter__(self) -> "Writer":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        # After a failed write, trying once more would only hide the first error.
-        if not isinstance(error, OSError):
+        if error is None:
             self.close()
+        elif not isinstance(error, OSError):  # after a failed write, another would only hide the first error
+            self.flush()
 
 
 class StoredRows(LazyRows):
     """The rows of a store. Keeps the part that was read last."""
 
-    def __init__(self, parts: Sequence[Any], *, path: str | os.PathLike[str], first: int = 0):
-        self._parts, self.path, self._first = parts, path, first
+    def __init__(self, parts: Sequence[Any], *, opened: "OpenedStore", first: int = 0):
+        self._parts, self._opened, self._first = parts, opened, first
         self._stops = np.cumsum([part.shape[0] for part in parts])
         self._last: tuple[int, Array] | None = None
         self.reverse = False
         """Whether the sequences were read from their end."""
         self.shape = (int(self._stops[-1]), int(parts[0].shape[1]))
         self.dtype = np.dtype(parts[0].dtype)
+
+    @property
+    def path(self) -> str | os.PathLike[str]:
+        """Where the store is."""
+        return self._opened.path
+
+    @property
+    def identity(self) -> str | None:
+        """What tells this store from others at its path; None for stores of older releases."""
+        return self._opened.identity
 
     @property
     def part_stops(self) -> Int[Array, " k"]:
@@ -198,42 +270,94 @@ class StoredRows(LazyRows):
             yield self._last[1][low:high]
 
     def _read(self, number: int, rows: slice) -> Array:
-        name = f"part {self._first + number} of {self.path}"
+        name, part = f"part {self._first + number} of {self.path}", self._parts[number]
         try:
-            values = self._parts[number][rows]
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise KannError(f"{name} is damaged ({error}); record or save it again") from error
+            with damage_explained(name, problem="is damaged", remedy=AGAIN):
+                _require_chunks(part, rows, name)
+                values = part[rows]
+        finally:
+            self._opened.require_unchanged()
         if values.size and np.isnan(values[0]).all() and np.isnan(values).all():
-            raise KannError(f"{name} is missing or empty; record or save it again")
+            raise KannError(f"{name} is missing or empty; {AGAIN}")
         return values
+
+
+def _require_chunks(part: Any, rows: slice, name: str) -> None:
+    """Refuse chunks of a folder that are missing, or not as large as the metadata claim, before memory is taken."""
+    checksums = [type(codec).__name__ == "Crc32cCodec" for codec in part.compressors]
+    if not isinstance(part.store, _zarr().storage.LocalStore) or not all(checksums) or part.shards is not None:
+        return
+    expected = math.prod(part.chunks) * part.dtype.itemsize + 4 * len(checksums)
+    start, stop, _ = rows.indices(part.shape[0])
+    for number in range(start // part.chunks[0], -(-stop // part.chunks[0])):
+        try:
+            chunk = (part.store.root / part.path / "c" / str(number) / "0").stat()
+        except FileNotFoundError:
+            raise KannError(f"{name} is missing or empty; {AGAIN}") from None
+        if not stat.S_ISREG(chunk.st_mode) or chunk.st_size != expected:
+            raise ValueError(f"chunk {number} has {chunk.st_size} bytes, not {expected}")
+
+
+class OpenedStore:
+    """Which store was opened, to notice when another one takes its place while it is read."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path, self.identity, self._metadata, self._seen = path, None, None, None
+        if not is_url(path):
+            self._metadata = Path(path).absolute() / "zarr.json"
+            self._seen = self._signature()
+
+    def identify(self, attributes: Mapping[str, Any]) -> None:
+        """Take the identity from the attributes of the store's root."""
+        self.identity = attributes.get("id")
+
+    def _signature(self) -> tuple[int, int] | None:
+        """What changes when the metadata of a folder are written: cheap enough to ask at every part."""
+        try:
+            found = os.stat(self._metadata)  # pyright: ignore[reportArgumentType]
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def require_unchanged(self) -> None:
+        """Refuse to go on if the folder holds another store now; at an address, workers compare identities."""
+        if self._metadata is None or self._signature() == self._seen:
+            return
+        try:
+            now = json.loads(self._metadata.read_text())["attributes"].get("id")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            now = None
+        if now is None or now != self.identity:
+            raise KannError(f"{self.path} was replaced or removed after it was opened; open it again")
+        self._seen = self._signature()  # the same store, to which its writer has added
 
 
 def read(path: str | os.PathLike[str], parts: slice = slice(None)) -> tuple[Any, Int[Array, " s"] | None, Any]:
     """Open a store, or some of its parts: its values, lengths if it has any, and inputs or None.
 
-    Only metadata are read.
+    Only metadata are read. Warns if the whole store is opened and its recording was stopped.
     """
-    zarr = _zarr()
-    try:
-        node = zarr.open(str(path), mode="r")
-    except ModuleNotFoundError as error:
-        raise ImportError("stores at addresses need fsspec: pip install 'kann[dask]'") from error
-    except (OSError, ValueError, KeyError) as error:
-        if is_url(path):
-            raise KannError(f"there is no zarr store at {path} ({error}); pass one, as s3://bucket/x.zarr") from error
-        raise KannError(f"{path} is not a zarr store ({error}); pass one that States.save() wrote") from error
-    if isinstance(node, zarr.Array) or "kind" not in node.attrs:
+    if not is_url(path):
+        require_plain(path)
+    opened = OpenedStore(path)
+    node = _open_node(path)
+    if not hasattr(node, "members") or "kind" not in node.attrs:
         return _foreign(node, path)
-    require_format(node.attrs, kind=KIND, version=VERSION, path=path)
-    numbers = range(node.attrs["parts"])[parts]
+    require_format(dict(node.attrs), kind=KIND, version=VERSION, path=path)
+    opened.identify(node.attrs)
     try:
-        opened = {what: _parts(node, what, numbers) for what in ("values", "inputs") if what in node}
-    except (KeyError, OSError, ValueError) as error:
-        raise KannError(f"{path} is truncated ({error}); record or save it again") from error
-    if not opened.get("values"):
-        raise KannError(f"{path} holds no sequences; the recording ended before its first part was written")
-    lengths = np.concatenate([np.asarray(part.attrs["lengths"], dtype=np.int64) for part in opened["values"]])
-    rows = {what: StoredRows(arrays, path=path, first=numbers[0]) for what, arrays in opened.items()}
+        with damage_explained(path, problem="is truncated or damaged", remedy=AGAIN):
+            arrays, lengths, first = _open_parts(node, path, parts)
+    finally:
+        opened.require_unchanged()  # else these may be parts of two stores
+    if parts == slice(None) and not node.attrs.get("complete", True):  # older releases did not say
+        warnings.warn(
+            f"{path} is unfinished: its recording was stopped, and it holds {len(lengths)} sequences with "
+            f"{lengths.sum()} states; record again if you need the rest",
+            UnfinishedWarning,
+            stacklevel=3,  # the line that calls States.open
+        )
+    rows = {what: StoredRows(found, opened=opened, first=first) for what, found in arrays.items()}
     rows["values"].reverse = _direction(node.attrs, path)
     return rows["values"], lengths, rows.get("inputs")
 
@@ -246,16 +370,86 @@ def _direction(attributes: Any, path: str | os.PathLike[str]) -> bool:
     return reverse
 
 
+def _open_parts(
+    root: Any, path: str | os.PathLike[str], parts: slice
+) -> tuple[dict[str, list[Any]], Int[Array, " s"], int]:
+    """Open some parts and compare what their metadata say: arrays, lengths, and the number of the first part."""
+    numbers = range(_whole_number(root.attrs["parts"], "parts"))[parts]
+    if not numbers:
+        raise KannError(f"{path} holds no sequences; the recording ended before its first part was written")
+    arrays = {"values": _parts(root, "values", numbers)}
+    if root.attrs.get("inputs", "inputs" in root):  # older releases did not say
+        arrays["inputs"] = _parts(root, "inputs", numbers)
+    lengths = np.concatenate([_lengths(part) for part in arrays["values"]])
+    _require_alike(**arrays)
+    if parts == slice(None):
+        _require_totals(root.attrs, lengths)
+    return arrays, lengths, numbers[0]
+
+
+def _open_node(path: str | os.PathLike[str]) -> Any:
+    """The array or group at a path or an address."""
+    try:
+        return _zarr().open(str(path), mode="r")
+    except ModuleNotFoundError as error:
+        raise ImportError("stores at addresses need fsspec: pip install 'kann[dask]'") from error
+    except Exception as error:  # damaged metadata make zarr raise anything
+        if is_url(path):
+            message = f"there is no zarr store at {path} ({reason(error)}); pass one, as s3://bucket/x.zarr"
+        else:
+            message = f"{path} is not a zarr store ({reason(error)}); pass one that States.save() wrote"
+        raise KannError(message) from error
+
+
 def _parts(root: Any, what: str, numbers: range) -> list[Any]:
+    """Open some parts. A few at a time: a number of parts that is made up ends at the first that is missing."""
+    found, waiting = [], iter(numbers)
     with ThreadPoolExecutor(PARALLEL_REQUESTS) as pool:
-        return list(pool.map(lambda number: root[f"{what}/{number:06d}"], numbers))
+        while some := list(itertools.islice(waiting, 8 * PARALLEL_REQUESTS)):
+            found += pool.map(lambda number: root[f"{what}/{number:06d}"], some)
+    return found
+
+
+def _whole_number(value: Any, what: str) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{what} is {value!r}, not a whole number")
+    return value
+
+
+def _lengths(part: Any) -> Int[Array, " s"]:
+    """The lengths of the sequences of a part, which must be all of its rows."""
+    lengths = [_whole_number(length, "a length") for length in part.attrs["lengths"]]
+    if min(lengths, default=0) < 1 or sum(lengths) != part.shape[0]:
+        raise ValueError(f"the lengths of {part.path} are not those of its {part.shape[0]} rows")
+    return np.array(lengths, dtype=np.int64)
+
+
+def _require_alike(values: Sequence[Any], inputs: Sequence[Any] | None = None) -> None:
+    """Refuse parts of different width or type, and inputs that do not go with the values."""
+    for parts in (values, inputs or values):
+        for part, rows in zip(parts, values, strict=True):
+            if part.ndim != 2 or part.shape[0] != rows.shape[0] or part.chunks[1] != part.shape[1]:
+                raise ValueError(f"{part.path} has shape {part.shape} in chunks of {part.chunks}")
+            if part.shape[1] != parts[0].shape[1] or part.dtype != parts[0].dtype:
+                raise ValueError(f"{part.path} has another width or type than the first part")
+
+
+def _require_totals(attributes: Mapping[str, Any], lengths: Int[Array, " s"]) -> None:
+    """Refuse a store that holds more or less than its writer said; those of older releases did not say."""
+    if "complete" not in attributes:
+        return
+    if type(attributes["complete"]) is not bool:
+        raise ValueError(f"complete is {attributes['complete']!r}, not true or false")
+    for what, count in (("sequences", len(lengths)), ("states", int(lengths.sum()))):
+        if attributes.get(what) != count:
+            raise ValueError(f"it holds {count} {what}, and was written with {attributes.get(what)}")
 
 
 def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
     """Read zarr that kann did not write: an array, or a group of ``values`` and perhaps ``lengths`` and ``inputs``."""
     if not hasattr(node, "members"):
-        return node, None, None
-    try:
+        return ForeignArray(node), None, None
+    with damage_explained(path, problem="holds arrays that cannot be read", remedy="store plain numbers"):
         if "values" not in node:
             raise KannError(
                 f"{path} has no array 'values'; it has {sorted(node)}; pass a store that States.save() wrote"
@@ -265,21 +459,7 @@ def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
             if lengths.dtype.kind not in "iu":
                 raise KannError(f"lengths in {path} are {lengths.dtype}; store one whole number per sequence")
             lengths = lengths[:]
-        return node["values"], lengths, node.get("inputs", None)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, KannError):
-            raise
-        raise KannError(f"{path} holds arrays that cannot be read ({error}); store plain numbers") from error
-
-
-def require_replaceable(path: str | os.PathLike[str]) -> None:
-    """Refuse to write over anything but a store of states or an empty folder."""
-    path = Path(path)
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return
-    try:
-        kind = json.loads((path / "zarr.json").read_text()).get("attributes", {}).get("kind")
-    except (OSError, ValueError):
-        kind = None
-    if kind != KIND:
-        raise KannError(f"{path} exists and is no store of states; pass another path or remove it first")
+        inputs = node.get("inputs", None)
+        if inputs is not None:
+            inputs = ForeignArray(inputs)
+        return ForeignArray(node["values"]), lengths, inputs

@@ -11,8 +11,10 @@ import numpy as np
 from kann import notebook
 from kann.backends.arrays import as_numpy, as_operand, namespace, to_device_of
 from kann.checks import require_float, require_real, require_whole_number, require_width
+from kann.data.fields import Field
 from kann.data.files import load_npz, save_npz
 from kann.errors import KannError
+from kann.fitting.basis import ORTHONORMAL_TO
 from kann.fitting.spectrum import DOUBTFUL, TRUSTED, Mode, modes
 from kann.typing import AnyArray, Array, Complex, Float
 
@@ -20,6 +22,25 @@ KIND = "kann.Koopman"
 VERSION = 1
 MOST_NUMBERS = 2**37
 """How many numbers a rollout may hold: a terabyte. More steps than that are a slip of the pen."""
+
+FIELDS = {
+    "matrix": Field(axes="r r"),
+    "basis": Field(axes="d r"),
+    "mean": Field(axes="d"),
+    "explained": Field(axes="r"),
+    "eigenvalues": Field(axes="r", numbers="complex"),
+    "right": Field(axes="r r", numbers="complex"),
+    "left": Field(axes="r r", numbers="complex"),
+    "residuals": Field(axes="r", may_be_infinite=True),
+    "condition": Field(may_be_infinite=True),
+    "drive": Field(axes="p r", group="driven"),
+    "offset": Field(axes="r", group="driven"),
+}
+"""What a saved operator holds."""
+
+CONSISTENT_TO = 1e-8
+"""How far the fields of a saved operator may contradict each other, relative to their size. Rounding in float64 stays
+below 1e-11, also for thousands of units, and what an edited field breaks is far above."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -122,8 +143,8 @@ class Koopman:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Koopman":
-        """Read what `save` wrote."""
-        arrays: dict[str, Any] = load_npz(path, kind=KIND, version=VERSION)
+        """Read what `save` wrote; refuse a file whose fields are damaged or contradict each other."""
+        arrays: dict[str, Any] = load_npz(path, kind=KIND, version=VERSION, fields=FIELDS, check=_require_consistent)
         arrays["condition"] = float(arrays["condition"])
         return Koopman(**arrays)
 
@@ -199,3 +220,38 @@ def _require_same_batch(inputs: AnyArray, z: AnyArray) -> None:
             f"inputs of shape {tuple(inputs.shape)} do not line up with states of shape {tuple(z.shape[:-1])} × units; "
             "pass one row of inputs for each state and step"
         ) from error
+
+
+def _require_consistent(arrays: dict[str, Array]) -> None:
+    """Refuse fields that contradict each other: BᵀB = I, C V = V Λ and V U = I must hold, and the order of the modes.
+
+    Matrix identities are tested on a vector of random signs, in r² operations: both sides agree only if the matrices
+    do, up to chance. Multiplying the matrices would take minutes for thousands of units.
+    """
+    matrix, basis, right = arrays["matrix"], arrays["basis"], arrays["right"]
+    eigenvalues, rank = arrays["eigenvalues"], len(arrays["matrix"])
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=rank)
+    if np.abs(basis.T @ (basis @ signs) - signs).max() > rank * ORTHONORMAL_TO:
+        raise ValueError("its basis is not orthonormal")
+    step = matrix @ (right @ signs) - right @ (eigenvalues * signs)
+    if np.linalg.norm(step) > CONSISTENT_TO * np.sqrt(rank) * np.linalg.norm(matrix):
+        raise ValueError("its eigenvalues and eigenvectors are not those of its matrix")
+    condition = float(arrays["condition"])
+    # Of nearly dependent eigenvectors the inverse is known to as many digits as the condition leaves.
+    tolerance = CONSISTENT_TO + 100 * rank * np.finfo(float).eps * condition
+    if tolerance < 1 and np.linalg.norm(right @ (arrays["left"] @ signs) - signs) > tolerance * np.linalg.norm(signs):
+        raise ValueError("its left eigenvectors are not the inverse of the right ones")
+    for name, least in (("explained", 0.0), ("residuals", 0.0), ("condition", 1.0 - CONSISTENT_TO)):
+        if arrays[name].min() < least:
+            raise ValueError(f"{name!r} holds numbers below {least:.0f}")
+    _require_ordered(eigenvalues)
+
+
+def _require_ordered(eigenvalues: Complex[Array, " r"]) -> None:
+    """Refuse eigenvalues that are not by decreasing modulus, or pairs that are not side by side, as `modes` needs."""
+    modulus = np.abs(eigenvalues)
+    first, second = np.flatnonzero(np.imag(eigenvalues) > 0), np.flatnonzero(np.imag(eigenvalues) < 0)
+    if not np.array_equal(first + 1, second) or (eigenvalues[first].conj() != eigenvalues[second]).any():
+        raise ValueError("its complex eigenvalues are no conjugate pairs side by side")
+    if (modulus[1:] > modulus[:-1] * (1 + CONSISTENT_TO) + np.finfo(float).tiny).any():
+        raise ValueError("its eigenvalues are not sorted by modulus")

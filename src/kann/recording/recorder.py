@@ -165,8 +165,9 @@ def record(
     into
         ``"states"``, ``"moments"``, a `Moments` to add to, or a path such as ``"states.zarr"`` for a store. The last
         two hold what was finished if the work is interrupted. A store of states at the path is replaced when the
-        first batch is done. Where torch.distributed has several ranks, a rank without data gets empty moments, for
-        `Moments.all_reduce` to fill; in all other cases data without a batch are an error.
+        new one is complete; after an error the old one stays, and a note on the error says where the new one is. Where
+        torch.distributed has several ranks, a rank without data gets empty moments, for `Moments.all_reduce` to fill;
+        in all other cases data without a batch are an error.
     initial
         Whether to include the state before the first step.
     embedding

@@ -1,7 +1,9 @@
 """Where recorded rows go: memory, a store on disk, or moments."""
 
 import contextlib
+import hashlib
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +15,15 @@ from torch import Tensor
 from kann.backends.arrays import as_numpy, block_rows
 from kann.data.blocks import Block, find_not_finite
 from kann.data.moments import Moments, measure, require_finite_squares
+from kann.data.recordings import recording_to, require_store_name
 from kann.data.states import States
-from kann.data.store import Writer, is_url
+from kann.data.store import Writer
 from kann.errors import KannError
 from kann.recording.ragged import SequenceRows, joined, starts_of
 from kann.typing import AnyArray
+
+LONGEST_FILE_NAME = 100
+"""Characters of a layer's name that its store is named after; the store's own endings must fit behind them."""
 
 
 class Sink(ABC):
@@ -96,7 +102,7 @@ class StoreSink(Sink):
         self._sequences += len(rows.lengths)
 
     def result(self) -> States:
-        """The store, opened; the writer is closed by the stack of `sink_maker`."""
+        """The store, opened; the stack of `sink_maker` has closed it and given it its name."""
         return States.open(self._path)
 
 
@@ -172,7 +178,7 @@ def sink_maker(
 ) -> Callable[[str], Sink]:
     """How to make the sink of a layer, given its name. Several layers have one store each, in a folder.
 
-    ``stack`` closes the stores, so that what was finished is kept whatever happens.
+    ``stack`` closes the stores, so that what was finished is kept whatever happens: `recording_to` has the rule.
     """
     if isinstance(into, Moments):
         return _adding_to(into, stack, single=single)
@@ -202,20 +208,32 @@ def _writing_to(path: Path, stack: contextlib.ExitStack, *, single: bool) -> Cal
     def make(name: str) -> Sink:
         store = path
         if not single:
-            store = path / (name or "model")  # the model itself has no name
-        return StoreSink(name, store, stack.enter_context(Writer(store)))
+            store = path / file_name(name)
+        return StoreSink(name, store, stack.enter_context(recording_to(store)))
 
     return make
+
+
+def file_name(layer: str) -> str:
+    """The name of a layer as the name of its store: itself where it can be one, else like it, with a hash of it.
+
+    >>> file_name("rnn.l0"), file_name(""), file_name("/etc/passwd")
+    ('rnn.l0', 'model', '_etc_passwd-b08b4ee7')
+    """
+    if not layer:
+        return "model"  # the model itself has no name
+    # Slashes would lead elsewhere, dots in front hide or lead upwards, and "model" is taken.
+    plain = re.sub(r"[^\w.-]|^\.", "_", layer, flags=re.ASCII)[:LONGEST_FILE_NAME]
+    if plain == layer != "model":
+        return layer
+    return f"{plain}-{hashlib.sha256(layer.encode(errors='surrogatepass')).hexdigest()[:8]}"
 
 
 def _store_path(into: str | os.PathLike[str], *, single: bool) -> Path:
     """The folder to write to; refuse mistyped words, addresses, and folders that hold something else."""
     if isinstance(into, str) and not Path(into).suffix and os.sep not in into:
         raise KannError(f"into={into!r} is neither 'states' nor 'moments'; for a store pass a path such as {into}.zarr")
-    if is_url(into):
-        raise KannError(
-            f"{into} is an address; record to a folder, and copy it there with fsspec or your cloud's tools"
-        )
+    require_store_name(into, verb="record")
     path = Path(into)
     if not single and (path.is_file() or (path / "zarr.json").exists()):
         raise KannError(f"{path} is taken, and several layers need a folder with one store each; pass another path")
