@@ -58,6 +58,13 @@ def require_number(value: Any, name: str, *, remedy: str) -> float:
     return number
 
 
+def require_flag(value: Any, name: str) -> bool:
+    """Return True or False; refuse what only counts as one of them, such as an array that was meant for another."""
+    if not isinstance(value, bool | np.bool_):
+        raise KannError(f"{name}={shown(value)} is neither True nor False; pass one of them")
+    return bool(value)
+
+
 def require_dense(values: Any) -> None:
     """Refuse arrays whose numbers are not simply all there: masked, sparse, nested, or on torch's meta device."""
     if isinstance(values, np.ma.MaskedArray):

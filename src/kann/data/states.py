@@ -11,7 +11,7 @@ import numpy as np
 
 from kann import notebook
 from kann.backends.arrays import as_array, as_array_or_dask, as_numpy, block_rows, namespace
-from kann.checks import require_array, require_float, require_whole_number, shown
+from kann.checks import require_array, require_flag, require_float, require_whole_number, shown
 from kann.data import store
 from kann.data.files import read_npz, replacing
 from kann.data.reduction import read_unless_dask, rows_of_padded
@@ -51,9 +51,7 @@ class States:
         if self.values.ndim != 2:
             raise KannError(f"rows of states have shape (N, d); got {tuple(self.values.shape)}; see States.from_padded")
         require_float(self.values, what="states")
-        if not isinstance(self.reverse, bool | np.bool_):
-            raise KannError(f"reverse={shown(self.reverse)} is neither True nor False; pass one of them")
-        object.__setattr__(self, "reverse", bool(self.reverse))
+        object.__setattr__(self, "reverse", require_flag(self.reverse, "reverse"))
         object.__setattr__(self, "lengths", _checked_lengths(self.lengths))
         if not len(self.lengths):
             raise KannError("there are no sequences; pass at least one")
