@@ -1,7 +1,8 @@
 """Damage files and read them, in a process of its own that may use 1 GB of memory and 5 s for each.
 
 ``python -m tests.fuzz.worker FOLDER --seed 7 --case 1234`` repeats one case, shows what happened, and leaves the
-damaged file in FOLDER. Without ``--case`` the cases from ``--first`` to ``--last`` run, and each failure is a line of JSON.
+damaged file in FOLDER.
+Without ``--case`` the cases from ``--first`` to ``--last`` run, and each failure is a line of JSON.
 """
 
 import argparse

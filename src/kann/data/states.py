@@ -11,7 +11,7 @@ import numpy as np
 
 from kann import notebook
 from kann.backends.arrays import as_array, as_array_or_dask, as_numpy, block_rows, namespace
-from kann.checks import require_array, require_float, require_whole_number, shown
+from kann.checks import require_array, require_float, require_path, require_whole_number, shown
 from kann.data import store
 from kann.data.files import read_npz, replacing
 from kann.data.reduction import read_unless_dask, rows_of_padded
@@ -98,6 +98,7 @@ class States:
         zarr group holds ``values``, and may hold ``lengths`` and ``inputs``; with ``lengths``, two-dimensional values
         are the rows of all sequences one after the other.
         """
+        require_path(path)
         if not store.is_url(path) and not Path(path).exists():
             raise FileNotFoundError(f"no states at {path}")
         if not store.is_url(path) and Path(path).suffix in NUMPY_FILES:
