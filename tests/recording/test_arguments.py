@@ -52,7 +52,10 @@ def x():
             {"inputs": torch.ones(5, 6, 3)},
             r"inputs=Tensor of torch.float32, shape \(5, 6, 3\) is neither True nor False",
         ),
-        ({"initial": "yes"}, "initial='yes' is neither True nor False; pass one of them"),
+        (
+            {"initial": np.zeros(4)},
+            r"initial=ndarray of float64, shape \(4,\) is neither True nor False; pass one of them",
+        ),
         ({"into": None}, "into=None is no target; pass 'states', 'moments', a Moments, or a path such as x.zarr"),
         ({"into": b"x.zarr"}, "into=b'x.zarr' is no target"),
         ({"forward": "f"}, "forward='f' is not a function; pass one, or leave it out"),

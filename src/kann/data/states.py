@@ -11,7 +11,7 @@ import numpy as np
 
 from kann import notebook
 from kann.backends.arrays import as_array, as_array_or_dask, as_numpy, block_rows, namespace
-from kann.checks import require_array, require_flag, require_float, require_whole_number, shown
+from kann.checks import require_array, require_flag, require_float, require_path, require_whole_number, shown
 from kann.data import store
 from kann.data.files import read_npz, replacing
 from kann.data.reduction import read_unless_dask, rows_of_padded
@@ -51,7 +51,8 @@ class States:
         if self.values.ndim != 2:
             raise KannError(f"rows of states have shape (N, d); got {tuple(self.values.shape)}; see States.from_padded")
         require_float(self.values, what="states")
-        object.__setattr__(self, "reverse", require_flag(self.reverse, "reverse"))
+        require_flag(self.reverse, "reverse")
+        object.__setattr__(self, "reverse", bool(self.reverse))
         object.__setattr__(self, "lengths", _checked_lengths(self.lengths))
         if not len(self.lengths):
             raise KannError("there are no sequences; pass at least one")
@@ -102,6 +103,7 @@ class States:
         zarr group holds ``values``, and may hold ``lengths`` and ``inputs``; with ``lengths``, two-dimensional values
         are the rows of all sequences one after the other.
         """
+        require_path(path)
         if not store.is_url(path) and not Path(path).exists():
             raise FileNotFoundError(f"no states at {path}")
         if not store.is_url(path) and Path(path).suffix in NUMPY_FILES:

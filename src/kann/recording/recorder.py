@@ -186,11 +186,13 @@ def record(
         Whether to show a progress bar if it takes long.
     """
     require_module(model)
+    require_flag(inputs, "inputs")
+    require_flag(initial, "initial")
     _require_arguments(into, forward=forward, collate=collate)
     tracers, single = make_tracers(
         model,
         layer,
-        StateOptions(state=state, inputs=require_flag(inputs, "inputs"), initial=require_flag(initial, "initial")),
+        StateOptions(state=state, inputs=bool(inputs), initial=bool(initial)),
         axis=axis,
         embedding=embedding,
     )
