@@ -1,10 +1,10 @@
-# make demo | test | check | bench | reproduce | clean. Everything is installed into .venv by the first of them.
+# make demo | test | check | fuzz | bench | reproduce | clean. Everything is installed into .venv by the first of them.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format bench reproduce clean
+.PHONY: demo test check format fuzz bench reproduce clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -26,6 +26,11 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+SEED ?= -1
+fuzz: $(READY)
+	$(BIN)/python -m pytest tests/fuzz -s --fuzz-seed=$(SEED) --fuzz-cases=100000 --fuzz-arguments=10000 --fuzz-kills=500 \
+		--fuzz-processes=2
 
 bench: $(READY)
 	$(INSTALL) -e '.[bench]'

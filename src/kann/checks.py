@@ -3,6 +3,7 @@
 import math
 import numbers
 import operator
+import os
 from typing import Any
 
 import array_api_compat
@@ -17,9 +18,9 @@ LONGEST_SHOWN = 60
 
 def shown(value: Any) -> str:
     """A value as an error repeats it: on one line and short. Of an array only type, dtype and shape are told."""
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
-        return f"{type(value).__name__} of {value.dtype}, shape {tuple(value.shape)}"
     try:
+        if hasattr(value, "dtype") and hasattr(value, "shape"):
+            return f"{type(value).__name__} of {value.dtype}, shape {tuple(value.shape)}"
         text = " ".join(repr(value).split())
     except Exception:  # a foreign repr may fail in any way, and must not hide the error that is being told
         text = f"<{type(value).__name__}>"
@@ -56,6 +57,32 @@ def require_number(value: Any, name: str, *, remedy: str) -> float:
     if not math.isfinite(number):
         raise KannError(f"{name}={shown(value)} is not a finite number; {remedy}")
     return number
+
+
+def require_instance(value: Any, kind: type, name: str) -> None:
+    """Refuse what is not of this class."""
+    if not isinstance(value, kind):
+        raise KannError(f"{name}={shown(value)} is no {kind.__name__}; pass one")
+
+
+def require_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
+    """Refuse what is none of several words."""
+    if not isinstance(value, str) or value not in choices:
+        raise KannError(f"{name}={shown(value)} is unknown; pass {' or '.join(map(repr, choices))}")
+
+
+def require_flag(value: Any, name: str) -> None:
+    """Refuse what is neither true nor false, such as an array of several truth values."""
+    try:
+        bool(value)
+    except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+        raise KannError(f"{name}={shown(value)} is neither True nor False; pass one of them") from error
+
+
+def require_path(path: Any) -> None:
+    """Refuse what is no path."""
+    if not isinstance(path, str | os.PathLike):
+        raise KannError(f"{shown(path)} is no path; pass a string or a pathlib.Path")
 
 
 def require_dense(values: Any) -> None:

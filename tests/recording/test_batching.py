@@ -139,7 +139,7 @@ def test_data_that_cannot_be_used(model, words):
         kann.record(model, {"words": padded, "n": torch.zeros(3)})
     with pytest.raises(KannError, match=re.escape("keys ['a'] and the model takes ['words']")):
         kann.record(model, {"a": padded})
-    with pytest.raises(KannError, match="batch_size=0 and max_sequences=None must be at least 1"):
+    with pytest.raises(KannError, match="batch_size=0 is too small; pass batch_size>=1"):
         kann.record(model, padded, batch_size=0)
     with pytest.raises(KannError, match="has no axis of sequences"):
         kann.record(model, torch.tensor(3))

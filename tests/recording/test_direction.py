@@ -64,8 +64,8 @@ def test_a_store_without_a_direction_was_read_forwards(tmp_path):
 
 @pytest.mark.usefixtures("untyped")
 def test_a_direction_that_is_neither_is_refused(tmp_path):
-    with pytest.raises(KannError, match="reverse='yes' is neither True nor False; pass one of them"):
-        States(values=np.ones((4, 2)), lengths=np.array([4]), reverse="yes")
+    with pytest.raises(KannError, match=r"reverse=ndarray of .* is neither True nor False; pass one of them"):
+        States(values=np.ones((4, 2)), lengths=np.array([4]), reverse=np.ones(2, dtype=bool))
     States.from_padded(np.ones((2, 3, 4))).save(tmp_path / "states.zarr")
     metadata = json.loads((tmp_path / "states.zarr" / "zarr.json").read_text())
     metadata["attributes"]["reverse"] = 3

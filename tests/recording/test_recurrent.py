@@ -71,7 +71,15 @@ def test_readouts_are_found_or_named(model):
         }
     )
     assert kann.readout_of(deep) is deep["head"]
-    assert kann.readout_of(deep, "rnn.l0") is deep["head"]
+    assert kann.readout_of(deep, "rnn") is deep["head"]
+    # Either direction has 3 units, and the head reads 6: it is the readout of both, and of neither.
+    for name in ("rnn.l0", "rnn.l0_reverse"):
+        with pytest.raises(KannError, match=rf"'{name}' is one direction of 'rnn', 3 units, .*pass layer='rnn'"):
+            kann.readout_of(deep, name)
+    stacked = nn.ModuleDict({"rnn": nn.GRU(2, 4, num_layers=2), "head": nn.Linear(4, 2)})
+    assert kann.readout_of(stacked, "rnn.l1") is stacked["head"]
+    with pytest.raises(KannError, match=r"'rnn.l0' is read by the next layer of 'rnn', and by no readout"):
+        kann.readout_of(stacked, "rnn.l0")
     plain = nn.Sequential(nn.GRU(2, 3), nn.Linear(3, 3), nn.Linear(3, 1))
     with pytest.raises(KannError, match="read the 3 units of '0': '1', '2'; pass name="):
         kann.readout_of(plain)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kann.backends.arrays import as_numpy
-from kann.checks import require_real, require_width
+from kann.checks import require_instance, require_real, require_width
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import AnyArray, Array, Float
@@ -34,6 +34,7 @@ def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArra
     Unlike a magnitude, a contribution says which way a mode pushes an output, and nothing is lost: the contributions
     of all modes, of what lies outside the basis, and of the bias sum to the readout.
     """
+    require_instance(koopman, Koopman, "koopman")
     h, weight = as_numpy(h), _linear_readout(weight, koopman.dim)
     z = koopman.encode(h)
     coordinates, weights = z @ koopman.right, koopman.left @ (koopman.basis.T @ weight.T)  # (..., r) and (r, o)

@@ -8,7 +8,7 @@ import numpy as np
 
 from kann.analysis.decisions import Readout, decide, read_out
 from kann.backends.arrays import as_numpy, as_operand
-from kann.checks import require_whole_number, require_width
+from kann.checks import require_choice, require_instance, require_whole_number, require_width
 from kann.data.blocks import Block, Cut
 from kann.data.moments import refuse_not_finite
 from kann.data.reduction import Total, accumulate, take_rows
@@ -24,8 +24,7 @@ def relative_error(koopman: Koopman, states: Any, reduce: str = "mean") -> float
     With ``reduce="none"`` there is one number for each row of ``states.values``; the first state of a sequence, which
     nothing predicts, and states that are exactly zero have NaN, and are left out of the mean.
     """
-    if reduce not in ("mean", "none"):
-        raise KannError(f"reduce={reduce!r} is unknown; pass 'mean' or 'none'")
+    require_choice(reduce, "reduce", ("mean", "none"))
     states = as_states(states)
     driven = _inputs(koopman, states) is not None
     errors = partial(_errors_in_block, koopman), partial(_errors_at_cut, koopman)
@@ -139,12 +138,14 @@ def hybrid(koopman: Koopman, states: Any, known: int) -> States:
 
 def orthogonality(koopman: Koopman) -> float:
     """Distance of C from an orthogonal matrix: |CᵀC − I|² / |C|², as in the paper's appendix on the copy task."""
+    require_instance(koopman, Koopman, "koopman")
     C = koopman.matrix
     return float(np.linalg.norm(C.T @ C - np.eye(len(C))) ** 2 / np.linalg.norm(C) ** 2)
 
 
 def _inputs(koopman: Koopman, states: States) -> Any:
     """What drives the operator: the states' inputs, or None if it is autonomous. States of other units are refused."""
+    require_instance(koopman, Koopman, "koopman")
     require_width(states.values, koopman.dim, what="states", of="the operator")
     if koopman.drive is None:
         return None

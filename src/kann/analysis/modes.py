@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from kann.backends.arrays import as_numpy, to_device_of
-from kann.checks import require_float, require_whole_number, require_width, shown
+from kann.checks import (
+    require_choice,
+    require_dense,
+    require_float,
+    require_instance,
+    require_whole_number,
+    require_width,
+    shown,
+)
 from kann.data.blocks import Block
 from kann.data.moments import refuse_not_finite
 from kann.data.reduction import Total, accumulate, map_rows
@@ -35,6 +43,8 @@ def magnitude(koopman: Koopman, h: AnyArray) -> Float[AnyArray, "... r"]:
 
 def _map_states(function: Callable[[AnyArray], AnyArray], koopman: Koopman, h: AnyArray, *, dtype: Any) -> AnyArray:
     """A function from single states to one number for each eigenvector, applied to all states."""
+    require_instance(koopman, Koopman, "koopman")
+    require_dense(h)
     if isinstance(h, States | str | os.PathLike):
         h = as_states(h).values
     if hasattr(h, "ndim"):
@@ -55,6 +65,7 @@ def _magnitude(koopman: Koopman, h: AnyArray) -> Float[AnyArray, "... r"]:
 
 def importance(koopman: Koopman, states: Any) -> Float[Array, " r"]:
     """ξ: the magnitude of each eigenvector, summed over time and averaged over sequences."""
+    require_instance(koopman, Koopman, "koopman")
     states = as_states(states)
     require_width(states.values, koopman.dim, what="states", of="the operator")
     make = partial(Total, partial(_summed_magnitude, koopman))
@@ -80,8 +91,7 @@ def reconstruct(
     projection onto the modes, which is real since conjugate pairs stay together, and all modes together give back what
     lies in the basis. ``part="modulus"`` is the paper's h B |V_S U_S| Bᵀ, whose elementwise modulus loses the signs.
     """
-    if part not in ("real", "modulus"):
-        raise KannError(f"part={part!r} is unknown; pass 'real' or 'modulus'")
+    require_choice(part, "part", ("real", "modulus"))
     indices = sorted({index for mode in chosen_modes(koopman, modes) for index in mode.indices})
     projection = koopman.right[:, indices] @ koopman.left[indices]
     kept = np.real(projection)
@@ -93,6 +103,7 @@ def reconstruct(
 
 def chosen_modes(koopman: Koopman, modes: int | Mode | Iterable[int | Mode]) -> list[Mode]:
     """The modes that a user names, by themselves or by their numbers in ``koopman.modes``."""
+    require_instance(koopman, Koopman, "koopman")
     every = koopman.modes
     if isinstance(modes, Mode) or not isinstance(modes, Iterable) or getattr(modes, "ndim", 1) == 0:
         return [_chosen_mode(every, modes)]

@@ -9,6 +9,7 @@ import numpy as np
 
 from kann.backends.arrays import as_array_or_dask, as_numpy, cross_gram, gram, indices_for, namespace, to_device_of
 from kann.backends.distributed import add_up
+from kann.checks import require_flag, require_path
 from kann.data.blocks import Block, Cut
 from kann.data.files import load_npz, save_npz
 from kann.data.grams import can_remain_of
@@ -88,6 +89,7 @@ class Moments:
         Of a dask array or a store at an address they are computed chunk by chunk on Dask, and so they are of a store on
         disk if this process has a Dask client.
         """
+        require_flag(inputs, "inputs")
         return moments_of(as_states(states), inputs=inputs)
 
     def update(self, values: AnyArray, lengths: Any = None, *, inputs: AnyArray | None = None) -> "Moments":
@@ -190,6 +192,7 @@ class Moments:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Moments":
         """Read what `save` wrote; refuse a file whose fields are damaged or contradict each other."""
+        require_path(path)
         arrays = load_npz(path, kind=KIND, version=VERSION, fields=FIELDS, check=require_consistent)
         values: dict[str, Any] = dict(arrays)
         values |= {name: arrays[name].item() for name in (*COUNTS, *SPACINGS)}

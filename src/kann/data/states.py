@@ -10,7 +10,7 @@ import numpy as np
 
 from kann import notebook
 from kann.backends.arrays import as_array, as_array_or_dask, as_numpy, block_rows, namespace
-from kann.checks import require_array, require_float, require_whole_number, shown
+from kann.checks import require_array, require_flag, require_float, require_path, require_whole_number, shown
 from kann.data import recordings, store
 from kann.data.archives import damage_explained, npz_names, open_npy, read_npz
 from kann.data.placing import replacing
@@ -49,8 +49,7 @@ class States:
         if self.values.ndim != 2:
             raise KannError(f"rows of states have shape (N, d); got {tuple(self.values.shape)}; see States.from_padded")
         require_float(self.values, what="states")
-        if not isinstance(self.reverse, bool | np.bool_):
-            raise KannError(f"reverse={shown(self.reverse)} is neither True nor False; pass one of them")
+        require_flag(self.reverse, "reverse")
         object.__setattr__(self, "reverse", bool(self.reverse))
         object.__setattr__(self, "lengths", _checked_lengths(self.lengths))
         if not len(self.lengths):
@@ -102,6 +101,7 @@ class States:
         zarr group holds ``values``, and may hold ``lengths`` and ``inputs``; with ``lengths``, two-dimensional values
         are the rows of all sequences one after the other.
         """
+        require_path(path)
         if not store.is_url(path) and not os.path.exists(path):
             raise FileNotFoundError(_missing(path))
         if not store.is_url(path) and Path(path).suffix in recordings.NUMPY_FILES:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kann.backends.arrays import as_numpy, namespace
-from kann.checks import require_number
+from kann.checks import require_flag, require_number
 from kann.data.moments import Moments, StateGram, centre_in_place, moments_of, state_gram
 from kann.data.rows import Projection
 from kann.data.states import States, as_states
@@ -102,6 +102,7 @@ def fit(
     ridge
         Adds ridge·(|C|² + |D|²) to the sum of squares over all pairs.
     """
+    require_flag(driven, "driven")
     require_number(ridge, "ridge", remedy="pass ridge>=0")
     request = _Request(rank=parse_rank(rank), kind=parse_basis(basis), driven=driven, exact=not ridge)
     if not ridge >= 0:

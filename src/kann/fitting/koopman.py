@@ -10,7 +10,7 @@ import numpy as np
 
 from kann import notebook
 from kann.backends.arrays import as_numpy, as_operand, namespace, to_device_of
-from kann.checks import require_float, require_real, require_whole_number, require_width
+from kann.checks import require_dense, require_float, require_path, require_real, require_whole_number, require_width
 from kann.data.fields import Field
 from kann.data.files import load_npz, save_npz
 from kann.errors import KannError
@@ -144,6 +144,7 @@ class Koopman:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Koopman":
         """Read what `save` wrote; refuse a file whose fields are damaged or contradict each other."""
+        require_path(path)
         arrays: dict[str, Any] = load_npz(path, kind=KIND, version=VERSION, fields=FIELDS, check=_require_consistent)
         arrays["condition"] = float(arrays["condition"])
         return Koopman(**arrays)
@@ -201,6 +202,7 @@ def _operand(values: AnyArray, require: Callable[..., None], *, what: str) -> An
     """What to compute with, checked first: on a GPU the conversion to float64 would drop imaginary parts."""
     if not hasattr(values, "dtype"):
         values = as_numpy(values)
+    require_dense(values)
     require(values, what=what)
     return as_operand(values)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from kann.checks import shown
 from kann.errors import KannError
 from kann.typing import Array, Float
 
@@ -41,7 +42,7 @@ def parse_rank(rank: Any) -> Rank:
     if rank is None:
         return Rank()
     if isinstance(rank, bool) or not isinstance(rank, int | float | np.number):
-        raise KannError(f"rank={rank!r} is no number; pass a whole number, a fraction such as 0.99, or None")
+        raise KannError(f"rank={shown(rank)} is no number; pass a whole number, a fraction such as 0.99, or None")
     if isinstance(rank, float | np.floating):
         if not 0 < rank <= 1:
             raise KannError(f"rank={rank} is no fraction of explained variance; pass 0 < rank <= 1, or a whole number")

@@ -11,8 +11,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from kann.checks import array_of, require_dense, require_whole_number
 from kann.errors import KannError
 from kann.recording.ragged import RealSteps, packed_lengths, real_steps
+from kann.typing import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -56,8 +58,9 @@ Batches = tuple[Iterator[Batch], int | None]
 def batches(data: Any, options: BatchOptions) -> Batches:
     """The batches of ``data`` with the lengths of their sequences, and how many batches there are, if that is known."""
     lengths = options.lengths
-    if options.batch_size < 1 or (options.max_sequences is not None and options.max_sequences < 1):
-        raise KannError(f"batch_size={options.batch_size} and max_sequences={options.max_sequences} must be at least 1")
+    require_whole_number(options.batch_size, "batch_size")
+    if options.max_sequences is not None:
+        require_whole_number(options.max_sequences, "max_sequences")
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset) and options.collate is None:
         raise KannError(f"{type(data).__name__} is a dataset of samples; pass DataLoader(dataset, batch_size=...)")
     cut, total = _cut(data, options)
@@ -85,7 +88,7 @@ def _cut(data: Any, options: BatchOptions) -> Batches:
         return _cut_mapping(data, options)
     if isinstance(data, list | tuple) and data and all(_is_sequence(item) for item in data):
         return _pad_sequences([_to_tensor(item, options.dtype) for item in data], options)
-    if not isinstance(data, Iterable):
+    if not isinstance(data, Iterable) or isinstance(data, str | bytes):
         raise KannError(f"data is {type(data).__name__}; pass a tensor, a list of tensors, or an iterable of batches")
     return _as_they_come(data, options.dtype), _size(data)
 
@@ -159,12 +162,13 @@ def _cut_tensor(data: Tensor, options: BatchOptions) -> Batches:
 
 def _cut_mapping(data: Mapping[str, Any], options: BatchOptions) -> Batches:
     """Cut a mapping of tensors, such as a tokenizer returns, as one large batch."""
-    tensors = {key: _to_tensor(v, options.dtype) for key, v in data.items() if isinstance(v, Tensor | np.ndarray)}
+    arrays = {key: v for key, v in data.items() if isinstance(v, Tensor | np.ndarray) and v.ndim}
+    tensors = {key: _to_tensor(array, options.dtype) for key, array in arrays.items()}
     counts = {len(tensor) for tensor in tensors.values()}
     if len(counts) != 1:
         raise KannError(f"the entries {list(data)} do not hold equally many sequences; pass tensors of equal length")
     cuts = _slices(counts.pop(), options)
-    # What is not a tensor, such as a flag, goes with every batch.
+    # What is not a tensor, such as a flag, or a single number goes with every batch.
     rest = {key: value for key, value in data.items() if key not in tensors}
     parts = (({key: tensor[cut] for key, tensor in tensors.items()} | rest, cut) for cut in cuts)
     return (Batch(content=part, count=cut.stop - cut.start) for part, cut in parts), len(cuts)
@@ -193,11 +197,26 @@ def _pad_sequences(sequences: list[Tensor], options: BatchOptions) -> Batches:
 def _to_tensor(values: Any, dtype: torch.dtype) -> Tensor:
     """A tensor as it is; numbers from numpy, which are double unless told otherwise, in the model's precision."""
     if isinstance(values, Tensor):
+        if not values.is_meta:  # refused where it is moved, which says where to
+            require_dense(values)
         return values
-    tensor = torch.as_tensor(np.asarray(values))
+    tensor = torch.from_numpy(_readable_by_torch(array_of(values)))
     if tensor.is_floating_point():
         return tensor.to(dtype)
     return tensor
+
+
+def _readable_by_torch(array: Array) -> Array:
+    """The same numbers in a type, an order of bytes and a layout that torch has."""
+    if array.dtype.kind not in "biufc":
+        raise KannError(f"data are {array.dtype}; pass numbers, such as the places of words in a vocabulary")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        return array.astype(np.float64)
+    # torch takes no other order of bytes and no steps backwards; a copy is made only where there are such.
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if any(stride < 0 for stride in array.strides):
+        return array.copy()
+    return array
 
 
 def _with_lengths_of_all(cut: Iterator[Batch], real: RealSteps, options: BatchOptions) -> Iterator[Batch]:

@@ -53,7 +53,12 @@ class CallTracer(Tracer):
             return
         outputs = [part for part in tensors_of(output) if part.is_floating_point()]
         if not outputs:
-            raise KannError(f"layer {self._path!r} returns {type(output).__name__} without real numbers")
+            kinds = ", ".join(str(part.dtype).removeprefix("torch.") for part in tensors_of(output))
+            raise KannError(
+                f"layer {self._path!r} returns {type(output).__name__} without real numbers ({kinds or 'no tensor'}); "
+                "pass a layer that gives real numbers, or layer= a function from the model's output to such, as "
+                "lambda y: torch.view_as_real(y).flatten(-2) for complex ones"
+            )
         if self._options.state == "h":
             outputs = outputs[:1]
         arguments = self._arguments(args, kwargs, outputs[0])

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kann.backends.arrays import indices_for, run_indices
+from kann.backends.arrays import as_numpy, indices_for, run_indices
+from kann.checks import require_dense, require_float
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Float, Int
 
@@ -128,6 +129,7 @@ class Padded:
 
     def rows(self, real: RealSteps | None, *, limit: int | None, layer: str) -> SequenceRows:
         """The rows of the real steps of the first ``limit`` sequences; all steps are real if ``real`` is None."""
+        _require_states(self.values, layer)
         batch_sequences, steps = self.values.shape[:2]
         values, inputs = self._with_initial(limit)
         sequences, rows_each = values.shape[:2]
@@ -235,6 +237,17 @@ def _packed_places(
     return starts_of(sizes)[steps] + np.repeat(order, lengths)
 
 
+def _require_states(values: Tensor, layer: str) -> None:
+    """Refuse what a layer gave if it is not an array of real numbers with at least one unit."""
+    require_dense(values)
+    require_float(values, what=f"states of layer {layer!r}")
+    if 0 in values.shape[1:]:
+        raise KannError(
+            f"layer {layer!r} gave {tuple(values.shape)}, which holds no numbers; pass one that gives (sequences, "
+            "steps, units)"
+        )
+
+
 def _require_fits(real: RealSteps, *, sequences: int, steps: int, layer: str) -> None:
     """Refuse lengths of other sequences than a layer saw, or that reach further than it went."""
     if len(real) != sequences:
@@ -262,9 +275,7 @@ def require_right_padding(real: RealSteps, *, layer: str) -> None:
 
 def real_steps(value: AnyArray, *, marks_padding: bool = False) -> RealSteps:
     """Read (S,) lengths, or an (S, T) mask, which is true for the real steps unless it ``marks_padding``."""
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
-    array = np.asarray(value)
+    array = as_numpy(value)
     if array.ndim == 2:
         return _real_steps_of_mask((array != 0) != marks_padding)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):  # numpy takes [] for real numbers

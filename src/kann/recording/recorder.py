@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import torch
 from torch import nn
 
+from kann.checks import require_flag, shown
 from kann.data.moments import Moments
 from kann.data.states import States
 from kann.errors import KannError
@@ -186,10 +187,13 @@ def record(
         Whether to show a progress bar if it takes long.
     """
     require_module(model)
+    require_flag(inputs, "inputs")
+    require_flag(initial, "initial")
+    _require_arguments(into, forward=forward, collate=collate)
     tracers, single = make_tracers(
         model,
         layer,
-        StateOptions(state=state, inputs=inputs, initial=initial),
+        StateOptions(state=state, inputs=bool(inputs), initial=bool(initial)),
         axis=axis,
         embedding=embedding,
     )
@@ -227,6 +231,17 @@ def record(
     if single:
         return next(iter(results.values()))
     return results
+
+
+def _require_arguments(into: Any, **functions: Any) -> None:
+    """Refuse a target that is none, and functions that cannot be called."""
+    if not isinstance(into, str | os.PathLike | Moments):
+        raise KannError(
+            f"into={shown(into)} is no target; pass 'states', 'moments', a Moments, or a path such as x.zarr"
+        )
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise KannError(f"{name}={shown(function)} is not a function; pass one, or leave it out")
 
 
 def _result_without_data(

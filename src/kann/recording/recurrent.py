@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from kann.checks import shown
 from kann.errors import KannError
 from kann.recording.selection import Target, named, only_recurrent, require_module, select
 
@@ -46,6 +47,10 @@ class RecurrentStep:
 
     def __call__(self, h: Tensor, x: Tensor) -> Tensor:
         """The states after reading ``x``."""
+        _require_tensor(h, "h")
+        _require_tensor(x, "x")
+        if not h.is_floating_point():  # the weights, brought to its type, would lose their digits
+            raise KannError(f"step of {self.name!r} takes states of real numbers; got {h.dtype}; pass h.float()")
         if h.shape[-1] != self.dim or x.shape[-1] != self.input_dim:
             raise KannError(
                 f"step of {self.name!r} takes states (n, {self.dim}) and inputs (n, {self.input_dim}); "
@@ -70,6 +75,11 @@ class RecurrentStep:
 
     def __repr__(self) -> str:
         return f"RecurrentStep({self.name!r}, {self.dim} units, {self.input_dim} inputs)"
+
+
+def _require_tensor(value: Any, name: str) -> None:
+    if not isinstance(value, Tensor) or not value.ndim:
+        raise KannError(f"{name} is {shown(value)}; pass a torch tensor with one row a state, as torch.as_tensor makes")
 
 
 def _converted(weights: Sequence[Tensor | None], to: Tensor | torch.dtype, **options: Any) -> list[Tensor | None]:
@@ -192,6 +202,7 @@ def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None =
         path, module = only_recurrent(model)
     else:
         path, module = _named_module(model, layer, remedy="pass name= that of the readout")
+        _require_what_is_read(named(model, layer)[0], layer)
     width = _total_output_dim(module)
     modules = dict(model.named_modules())
     fitting = [key for key, part in modules.items() if isinstance(part, nn.Linear) and part.in_features == width]
@@ -213,6 +224,23 @@ def _named_module(model: nn.Module, name: str, *, remedy: str) -> tuple[str, nn.
     if target.module is None:
         raise KannError(f"{name!r} is no module; {remedy}")
     return target.path, target.module
+
+
+def _require_what_is_read(target: Target, layer: str) -> None:
+    """Refuse a part of a fused module that a readout does not read alone: a lower layer, or one of two directions."""
+    module = target.module
+    if not isinstance(module, nn.RNNBase) or layer == target.path:
+        return
+    if target.level < module.num_layers - 1:
+        raise KannError(
+            f"{layer!r} is read by the next layer of {target.path!r}, and by no readout; pass layer={target.path!r} "
+            "for the readout of its last layer"
+        )
+    if module.bidirectional:
+        raise KannError(
+            f"{layer!r} is one direction of {target.path!r}, {_output_dim(module)} units, and a readout reads both "
+            f"side by side; pass layer={target.path!r} for it, and take the columns of its weight that belong to one"
+        )
 
 
 def _total_output_dim(module: Any) -> int:

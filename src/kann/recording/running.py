@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from kann.checks import shown
 from kann.errors import KannError
-from kann.recording.batching import Batch
+from kann.recording.batching import Batch, tensors_of
 from kann.recording.shared import shared
 
 NOT_CONTIGUOUS = ".*weights are not part of single contiguous chunk of memory.*"
@@ -164,15 +165,49 @@ def batch_runner(
             content = to_device(content, device, except_for=_lengths_entry(content, lengths))
         try:
             return call(content)
-        except RuntimeError as error:
-            if not re.search("same device|expected device", str(error)):  # torch has no class for this error
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+            explained = _explained(error, device)
+            if explained is None and forward is None:
+                explained = _explained_without_tensors(error, content)
+            if explained is None:
                 raise
-            raise KannError(
-                f"the model, on {device}, and something that it reads are on different devices ({error}); move all of "
-                "the model with model.to(...), and what forward= makes as well"
-            ) from error
+            raise explained from error
 
     return run
+
+
+def _explained_without_tensors(error: Exception, content: Any) -> KannError | None:
+    """What to do about a model that fails on a batch of something else than tensors, such as text."""
+    if not isinstance(error, TypeError | AttributeError) or next(tensors_of(content), None) is not None:
+        return None
+    return KannError(
+        f"the model cannot read the batch {shown(content)}, which holds no tensor ({type(error).__name__}: {error}); "
+        "pass tensors, or forward= that makes them of such a batch"
+    )
+
+
+def _explained(error: Exception, device: torch.device | None) -> KannError | None:
+    """What to do about a model that cannot read the batch; None for any other error, which is the model's own."""
+    if isinstance(error, KannError) or not isinstance(error, RuntimeError | ValueError):
+        return None
+    lines = str(error).splitlines() or [""]
+    # Torch has no classes for these errors, only words.
+    if re.search("same device|expected device", lines[0]):
+        return KannError(
+            f"the model, on {device}, and something that it reads are on different devices ({error}); move all of "
+            "the model with model.to(...), and what forward= makes as well"
+        )
+    if re.search("dtype|scalar type", lines[0]):
+        return KannError(
+            f"the model and the data hold different types of numbers ({lines[0]}); pass data of the model's type, such "
+            "as data.float(), and whole numbers only to an embedding"
+        )
+    if re.search("input_size|Expected input to be|shapes cannot be multiplied|Expected sequence length", lines[0]):
+        return KannError(
+            f"the model cannot read data of this shape ({lines[0]}); pass (sequences, steps, ...) as wide as the model "
+            "reads, with at least one step"
+        )
+    return None
 
 
 def _lengths_entry(content: Any, lengths: Any) -> Any:
@@ -256,7 +291,7 @@ def device_of(model: nn.Module, device: torch.device | str | None) -> torch.devi
     """Where batches go: where the model is, or ``device`` if it has neither parameters nor buffers."""
     asked = None
     if device is not None:
-        asked = torch.device(device)
+        asked = _device(device)
     found = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), None)
     if found is None:
         return asked
@@ -265,6 +300,14 @@ def device_of(model: nn.Module, device: torch.device | str | None) -> torch.devi
     if asked is not None and (asked.type != found.type or (asked.index is not None and asked.index != found.index)):
         raise KannError(f"the model is on {found} and device={str(asked)!r}; call model.to({str(asked)!r}) first")
     return found
+
+
+def _device(name: Any) -> torch.device:
+    try:
+        return torch.device(name)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise KannError(f"device={shown(name)} is no device of torch ({reason}); pass one, such as 'cpu'") from error
 
 
 def to_device(value: Any, device: torch.device, *, except_for: Any = None) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from kann.checks import shown
 from kann.errors import KannError
 
 HIDDEN_STATES = re.compile(r"(?P<field>\w*hidden_states)\.(?P<place>-?\d+|\*)")
@@ -89,7 +90,7 @@ def _select(model: nn.Module, layer: Any) -> tuple[list[Target], bool]:
         return [Target(name="output", view=layer)], True
     if isinstance(layer, nn.Module) or not isinstance(layer, Iterable):
         raise KannError(f"layer is {type(layer).__name__}; pass a name, a list of names, or a function of the output")
-    targets = [target for name in layer for target in named(model, str(name))]
+    targets = [target for name in layer for target in named(model, name)]
     if not targets:
         raise KannError("layer=[] names no layer; pass at least one name, or None")
     return list({target.name: target for target in targets}.values()), False
@@ -116,6 +117,8 @@ def only_recurrent(model: nn.Module) -> tuple[str, nn.Module]:
 
 def named(model: nn.Module, name: str) -> list[Target]:
     """The layers that one name, or one pattern, stands for."""
+    if not isinstance(name, str):
+        raise KannError(f"{shown(name)} is no name of a layer; pass one of model.named_modules(), such as 'rnn'")
     modules = dict(model.named_modules(remove_duplicate=False))
     if name in modules:
         return _own_targets(name, modules[name])

@@ -1,0 +1,232 @@
+"""Wrong arguments for every public name: good calls in which one or two arguments are replaced."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from torch import nn
+
+import kann
+from tests.systems import noisy_states
+
+DTYPES = ("f8", "f4", "f2", "g", ">f8", "i8", "u1", "?", "c16", "O", "U2", "M8[s]")
+FILLS = (0.0, 1.0, np.nan, np.inf, 1e200, -1e-200)
+TENSOR_TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
+
+
+@st.composite
+def arrays(draw):
+    """Numpy arrays of any rank from 0 to 4, also empty, of many types, with numbers that few expect."""
+    shape = tuple(draw(st.lists(st.integers(0, 5), max_size=4)))
+    rng = np.random.default_rng(draw(st.integers(0, 9)))
+    array = rng.normal(size=shape)
+    if array.size and draw(st.booleans()):
+        array.reshape(-1)[0] = draw(st.sampled_from(FILLS))
+    with np.errstate(all="ignore"):
+        array = np.nan_to_num(array, posinf=9).astype(draw(st.sampled_from(DTYPES))) if draw(st.booleans()) else array
+    kind = draw(st.sampled_from(("plain", "plain", "masked", "list", "transposed")))
+    if kind == "masked":
+        return np.ma.masked_array(array, np.zeros(shape, bool))
+    if kind == "list":
+        return array.tolist()
+    if kind == "transposed":
+        return array.T
+    return array
+
+
+@st.composite
+def near_misses(draw):
+    """States of the right width that hold a number which is none, or that are of another kind."""
+    values = noisy_states(np.random.default_rng(0), sequences=3, steps=5, d=4)
+    values[tuple(draw(st.tuples(st.integers(0, 2), st.integers(0, 4), st.integers(0, 3))))] = draw(
+        st.sampled_from(FILLS)
+    )
+    form = draw(st.sampled_from(("padded", "rows", "list", "tensor", "states", "single", "big-endian", "half")))
+    return {
+        "padded": values,
+        "rows": values.reshape(-1, 4),
+        "list": list(values),
+        "tensor": torch.tensor(values),
+        "states": kann.States.from_padded(values),
+        "single": values[:, :1],
+        "big-endian": values.astype(">f8"),
+        "half": np.clip(np.nan_to_num(values), -9, 9).astype("f2"),
+    }[form]
+
+
+def nested():
+    """A nested tensor, without torch's warning that it may change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)])
+
+
+def tensors():
+    """Tensors of many types, also sparse ones, ones without numbers, and nested ones."""
+    special = (
+        lambda: torch.eye(4).to_sparse(),
+        lambda: torch.ones(3, 5, 4, device="meta"),
+        lambda: torch.ones(3, 5, 4, requires_grad=True),
+        nested,
+        lambda: torch.tensor(3),
+    )
+    plain = [lambda dtype=dtype: torch.ones(3, 5, 4).to(dtype) for dtype in TENSOR_TYPES]
+    return st.sampled_from((*special, *plain)).map(lambda make: make())
+
+
+def raises(*arguments, **named):
+    raise ZeroDivisionError("a function of the user's own")
+
+
+NONSENSE = (
+    *(
+        None,
+        True,
+        False,
+        "",
+        "x",
+        "svd",
+        b"bytes",
+        0,
+        1,
+        -1,
+        2,
+        10**9,
+        -(10**15),
+        10**30,
+        0.5,
+        -0.5,
+        1e308,
+        np.nan,
+        np.inf,
+    ),
+    *(1j, [], (), {}, set(), [None], ["a"], [[1.0], [1.0, 2.0]], [np.ones((2, 4)), np.ones((3, 5))], object(), print),
+    *(
+        Path("/nonexistent/x"),
+        "/dev/null",
+        "s3",
+        np.float32(2),
+        np.int8(1),
+        np.array(None),
+        range(3),
+        slice(2),
+        Ellipsis,
+    ),
+    *(raises, lambda h: None, lambda h: h, lambda h: (h, h), lambda h: h[:1], lambda h: "x", lambda h: h * np.nan),
+    *(nn.Linear(4, 2), nn.Linear(7, 2), nn.ReLU(), nn.GRU(4, 3), scipy.sparse.eye(4), kann.Moments(), kann.KannError),
+)
+
+
+def anything():
+    """Something that should not be there, or that only looks as if it should."""
+    return st.one_of(arrays(), near_misses(), tensors(), st.sampled_from(NONSENSE))
+
+
+@dataclass(frozen=True)
+class Good:
+    """What good calls pass. Made anew for each case, since a call may change it."""
+
+    folder: Path
+
+    def __post_init__(self):
+        rng = np.random.default_rng(0)
+        padded = noisy_states(rng, sequences=3, steps=8, d=4)
+        states = kann.States.from_padded(padded, inputs=rng.normal(size=(3, 8, 2)))
+        fill = object.__setattr__
+        fill(self, "padded", padded)
+        fill(self, "states", states)
+        fill(self, "koopman", kann.fit(states, rank=3))
+        fill(self, "driven", kann.fit(states, driven=True))
+        fill(self, "moments", kann.Moments.of(states))
+        fill(self, "model", nn.ModuleDict({"rnn": nn.GRU(2, 4, batch_first=True), "head": nn.Linear(4, 2)})["rnn"])
+        fill(self, "axes", Figure().add_subplot())
+
+
+Call = tuple[Callable[..., Any], dict[str, Any]]
+
+
+def calls(good: Any) -> dict[str, Call]:
+    """A good call of every public name, and of every public method of a public class: a function and its arguments."""
+    koopman, driven, states, moments = good.koopman, good.driven, good.states, good.moments
+    h, weight = states.values[:5], np.ones((2, 4))
+    readout = nn.Linear(4, 2)
+    both = nn.Sequential(good.model)
+    return {
+        "agreement": (kann.agreement, {"koopman": koopman, "states": states, "readout": readout, "threshold": 0.0}),
+        "contributions": (kann.contributions, {"koopman": koopman, "h": h, "weight": weight, "bias": np.ones(2)}),
+        "decision_map": (
+            kann.decision_map,
+            {"koopman": koopman, "mode": 0, "readout": readout, "grid": np.ones(3) + 0j},
+        ),
+        "find_fixed_points": (
+            kann.find_fixed_points,
+            {"step": kann.step_of(good.model), "initial": h[:2], "inputs": np.zeros(2), "tolerance": 1e-6},
+        ),
+        "fit": (kann.fit, {"data": good.padded, "rank": 2, "basis": "svd", "lengths": [8, 3, 2], "ridge": 0.0}),
+        "fit driven": (kann.fit, {"data": states, "driven": True, "ridge": 1e-3}),
+        "hybrid": (kann.hybrid, {"koopman": koopman, "states": states, "known": 2}),
+        "importance": (kann.importance, {"koopman": koopman, "states": states}),
+        "magnitude": (kann.magnitude, {"koopman": koopman, "h": h}),
+        "orthogonality": (kann.orthogonality, {"koopman": koopman}),
+        "project": (kann.project, {"koopman": koopman, "h": h}),
+        "readout_of": (
+            kann.readout_of,
+            {"model": nn.Sequential(good.model, nn.Linear(4, 2)), "layer": "0", "name": "1"},
+        ),
+        "reconstruct": (kann.reconstruct, {"koopman": koopman, "h": h, "modes": [0], "part": "real"}),
+        "record": (
+            kann.record,
+            {"model": both, "data": torch.ones(2, 5, 2), "layer": "0", "lengths": [5, 2], "inputs": True, "state": "h"},
+        ),
+        "record into": (kann.record, {"model": both, "data": torch.ones(2, 5, 2), "into": "moments", "axis": "time"}),
+        "relative_error": (kann.relative_error, {"koopman": driven, "states": states, "reduce": "mean"}),
+        "report": (
+            kann.report,
+            {"path": good.folder / "report.html", "koopman": koopman, "states": states, "readout": readout, "modes": 2}
+            | {"tokens": [["a"] * 8] * 3, "labels": [0, 1, 0], "title": "t"},
+        ),
+        "step_of": (kann.step_of, {"model": both, "layer": "0"}),
+        "plots": (kann.plots.draw_spectrum, {"koopman": koopman, "ax": good.axes}),
+        "Koopman.encode": (koopman.encode, {"h": h}),
+        "Koopman.decode": (koopman.decode, {"z": koopman.encode(h)}),
+        "Koopman.predict": (driven.predict, {"h": h, "steps": 1, "inputs": np.ones((5, 2))}),
+        "Koopman.rollout": (koopman.rollout, {"h": h, "steps": 3, "inputs": None}),
+        "Koopman.simulate": (driven.simulate, {"inputs": np.ones((5, 3, 2)), "initial": h}),
+        "Koopman.load": (kann.Koopman.load, {"path": good.folder / "absent.npz"}),
+        "Mode": (koopman.modes[0].horizon, {"eps": 0.5}),
+        "Moments.of": (kann.Moments.of, {"states": states, "inputs": True}),
+        "Moments.update": (
+            kann.Moments().update,
+            {"values": good.padded, "lengths": [1, 2, 3], "inputs": np.ones((3, 8, 2))},
+        ),
+        "Moments.load": (kann.Moments.load, {"path": good.folder / "absent.npz"}),
+        "Moments.__add__": (moments.__add__, {"other": moments}),
+        "Moments.__sub__": (moments.__sub__, {"other": moments}),
+        "States": (kann.States, {"values": states.values, "lengths": [8, 8, 8], "inputs": states.inputs}),
+        "States.from_padded": (
+            kann.States.from_padded,
+            {"values": good.padded, "lengths": [1, 2, 3], "inputs": np.ones((3, 8, 2))},
+        ),
+        "States.from_sequences": (kann.States.from_sequences, {"sequences": list(good.padded), "inputs": None}),
+        "States.open": (kann.States.open, {"path": good.folder / "absent.zarr"}),
+        "States.ranges": (states.ranges, {"max_rows": 3}),
+    }
+
+
+NOT_CALLED = {
+    "ConditionWarning": "a warning",
+    "KannError": "the error itself",
+    "KannWarning": "a warning",
+    "PaddingWarning": "a warning",
+    "RankWarning": "a warning",
+    "Contributions": "a result, which functions make",
+    "FixedPoints": "a result, which functions make",
+}
+"""Public names without a call of their own, and why."""
