@@ -21,5 +21,23 @@ def test_a_notebook_shows_states_and_fixed_points(rng):
     assert "<td>fixed</td><td>True</td>" in shown
 
 
+def test_a_notebook_shows_how_many_sequences_are_not_listed(rng):
+    shown = kann.States.from_padded(rng.normal(size=(11, 4, 2)))._repr_html_()
+    assert "<td>… 3 more</td><td>12</td>" in shown
+    assert "<td>1</td><td>4</td><td>4 to 7</td>" in shown
+
+
+def test_a_notebook_shows_the_modes_that_contribute_most(rng):
+    states = noisy_states(rng, d=5)
+    parts = kann.contributions(kann.fit(states, rank=3), states.reshape(-1, 5), rng.normal(size=(2, 5)), np.ones(2))
+    shown = parts._repr_html_()
+    largest = np.abs(parts.modes).mean(axis=0).max(axis=1).argmax()
+    assert shown.split("<td>")[1].startswith(f"mode {largest}<")
+    assert shown.count("<tr>") == 1 + parts.modes.shape[1] + 2
+    assert "<td>bias</td><td>+1</td><td>+1</td>" in shown
+    assert repr(parts).startswith(f"Contributions({parts.modes.shape[1]} modes to 2 outputs")
+    assert "array" not in repr(parts)
+
+
 def test_cells_are_escaped():
     assert "<td>&lt;b&gt;</td>" in table("a", ("b",), [("<b>",)])

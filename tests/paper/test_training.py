@@ -1,3 +1,4 @@
+import contextlib
 import math
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 from kann.errors import KannError
@@ -138,6 +140,59 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, share):
     (tmp_path / "a").write_bytes(content[: int(share * len(content))])
     with pytest.raises(KannError, match=r"is no whole checkpoint .* remove it to train anew"):
         run(tmp_path / "a")
+
+
+def rewritten(path, change, **metadata):
+    """Write a checkpoint again with other tensors."""
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+    change(tensors)
+    save_file(tensors, path, metadata={"made_by": '{"seed": 3}'} | metadata)  # without a checksum, as of old
+
+
+@pytest.mark.parametrize(
+    ("change", "metadata"),
+    [
+        (lambda tensors: None, {"made_by": "[1]"}),
+        (lambda tensors: None, {"made_by": "[" * 100_000}),
+        (lambda tensors: tensors.pop("losses"), {}),
+        (lambda tensors: tensors.update(losses=torch.zeros(())), {}),
+        (lambda tensors: tensors.update({"network.0.weight": torch.full((8, 4), math.nan)}), {}),
+        (lambda tensors: tensors.update({"optimizer.zero.step": torch.zeros(())}), {}),
+        (lambda tensors: tensors.update({"optimizer.0": torch.zeros(())}), {}),
+        (lambda tensors: tensors.update(lowest=torch.zeros(3)), {}),
+        (lambda tensors: tensors.update({"best.0.weight": torch.zeros(1)}), {}),
+    ],
+)
+def test_an_edited_checkpoint_is_refused(tmp_path, change, metadata):
+    with pytest.raises(StoppedError):
+        run(tmp_path / "a", stop=20)
+    rewritten(tmp_path / "a", change, **metadata)
+    with pytest.raises(KannError, match=r"a (is no whole checkpoint|does not fit this network) .*; remove it to train"):
+        run(tmp_path / "a")
+
+
+def test_a_flipped_bit_in_the_weights_is_found_and_old_checkpoints_are_read(tmp_path):
+    network, _ = run(tmp_path / "a")
+    whole = (tmp_path / "a").read_bytes()
+    (tmp_path / "a").write_bytes(whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:])
+    with pytest.raises(KannError, match="its checksum does not match"):
+        run(tmp_path / "a")
+    (tmp_path / "a").write_bytes(whole)
+    rewritten(tmp_path / "a", lambda tensors: None)
+    again, _ = run(tmp_path / "a", stop=0)
+    assert same(network, again)
+
+
+def test_a_checkpoint_with_random_damage_gives_one_line(tmp_path, rng):
+    with pytest.raises(StoppedError):
+        run(tmp_path / "whole", stop=20)
+    whole = (tmp_path / "whole").read_bytes()
+    for place in rng.integers(1200, size=80).tolist():
+        (tmp_path / "a").write_bytes(whole[:place] + bytes([rng.integers(256)]) + whole[place + 1 :])
+        with contextlib.suppress(KannError):
+            run(tmp_path / "a", plan=replace(PLAN, iterations=21))
+        (tmp_path / "a").unlink()
 
 
 def test_a_foreign_checkpoint_is_refused(tmp_path):

@@ -1,3 +1,4 @@
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -35,6 +36,21 @@ def square(n=41, radius=2.0):
 
 def texts(ax):
     return {text.get_text(): text.get_position() for text in ax.texts}
+
+
+def test_without_axes_a_figure_is_made(koopman, rng):
+    drawn = [
+        draw_spectrum(koopman),
+        draw_decision_map(np.zeros((3, 3), dtype=int), square(3)),
+        draw_matrix(np.eye(3)),
+        draw_curves({"a": np.ones((2, 3))}, np.arange(3.0)),
+        draw_decay(koopman.modes[:2], steps=5),
+        draw_words(["a"], np.ones(1), colours=SIGNED),
+        draw_embedding(rng.normal(size=(4, 2))),
+    ]
+    assert len({ax.figure for ax in drawn}) == len(drawn)
+    for ax in drawn:
+        plt.close(ax.figure)
 
 
 def test_the_spectrum_shows_every_eigenvalue_where_it_is(ax, koopman):

@@ -1,4 +1,5 @@
 import doctest
+import shutil
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import torch
 
 from kann import zoo
 from kann.errors import KannError
-from kann.zoo import files, heartbeats, vocabulary
+from kann.zoo import autoencoder, files, heartbeats, sentiment_network, vocabulary
 
 
 def test_an_unknown_model():
@@ -20,6 +21,30 @@ def test_a_model_that_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "folder", lambda name: tmp_path / name)
     with pytest.raises(KannError, match="model 'ecg' is not part of this installation"):
         zoo.provenance("ecg")
+
+
+DAMAGE = (b"", b"{", b"[1]", b"\xff\xfe", b"{}")
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("ecg", "provenance.json"),
+        ("ecg", "weights.safetensors"),
+        ("sentiment", "provenance.json"),
+        ("sentiment", "weights.safetensors"),
+        ("sentiment", "vocabulary.json"),
+        ("sentiment", "koopman.npz"),
+    ],
+)
+def test_a_damaged_installation_is_named(tmp_path, model, name, damage):
+    load = {"ecg": autoencoder.pretrained, "sentiment": sentiment_network.pretrained}[model]
+    place = shutil.copytree(zoo.folder(model), tmp_path / model)
+    (place / name).write_bytes(damage)
+    with pytest.raises(KannError, match=name) as caught:
+        load(place)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("module", [zoo, files, heartbeats, vocabulary])

@@ -4,11 +4,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kann import notebook
 from kann.backends.arrays import as_numpy
 from kann.checks import require_instance, require_real, require_width
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import AnyArray, Array, Float
+
+ROWS_SHOWN, OUTPUTS_SHOWN = 8, 6
+"""How many modes and outputs a notebook shows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -21,6 +25,26 @@ class Contributions:
     """What the part of the state outside the operator's basis contributes."""
     bias: Float[Array, " o"]
     """What does not depend on the state: the readout's bias and, for a PCA basis, the readout of the mean."""
+
+    def __repr__(self) -> str:
+        *states, modes, outputs = self.modes.shape
+        return f"Contributions({modes} modes to {outputs} outputs, states {tuple(states)})"
+
+    def _repr_html_(self) -> str:
+        """The modes that contribute most, by the mean size of their contribution; then what is not in any mode."""
+        *_, modes, outputs = self.modes.shape
+        sizes = np.abs(self.modes).reshape(-1, modes, outputs).mean(axis=0)
+        means = self.modes.reshape(-1, modes, outputs).mean(axis=0)
+        rows = []
+        for mode in np.argsort(-sizes.max(axis=1), kind="stable")[:ROWS_SHOWN].tolist():
+            cells = zip(means[mode, :OUTPUTS_SHOWN], sizes[mode, :OUTPUTS_SHOWN], strict=True)
+            rows.append([f"mode {mode}", *(f"{mean:+.3g} ({size:.3g})" for mean, size in cells)])
+        rest = self.rest.reshape(-1, outputs)[:, :OUTPUTS_SHOWN]
+        cells = zip(rest.mean(axis=0), np.abs(rest).mean(axis=0), strict=True)
+        rows.append(["outside the basis", *(f"{mean:+.3g} ({size:.3g})" for mean, size in cells)])
+        rows.append(["bias", *(f"{value:+.3g}" for value in np.broadcast_to(self.bias, (outputs,))[:OUTPUTS_SHOWN])])
+        head = ["mean (mean size)", *(f"output {i}" for i in range(min(outputs, OUTPUTS_SHOWN)))]
+        return notebook.table(repr(self), head, rows)
 
     @property
     def total(self) -> Float[Array, "... o"]:

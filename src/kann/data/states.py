@@ -149,8 +149,11 @@ class States:
         return f"States({len(self)} sequences of {steps} steps, {self.dim} units{driven}, {kind}{direction})"
 
     def _repr_html_(self) -> str:
-        rows = [(i, length) for i, length in enumerate(self.lengths[:8].tolist())]
-        return notebook.table(repr(self), ("sequence", "steps"), rows)
+        shown = zip(self.lengths[:8].tolist(), self.starts[:8].tolist(), strict=True)
+        rows = [(str(i), length, f"{start} to {start + length - 1}") for i, (length, start) in enumerate(shown)]
+        if len(self) > len(rows):
+            rows.append((f"… {len(self) - len(rows)} more", int(self.lengths[8:].sum()), ""))
+        return notebook.table(repr(self), ("sequence", "steps", "rows of values"), rows)
 
     @overload
     def __getitem__(self, key: int) -> Array: ...

@@ -207,7 +207,11 @@ def _folders() -> Iterator[Path]:
     folder = _users_folder()
     if folder is not None:
         yield folder
-    yield cache_folder()
+    try:
+        cache = cache_folder()
+    except ImportError:  # without pooch nothing is downloaded, but what the user has is found
+        return
+    yield cache
 
 
 def _remedy(data: DataSet) -> str:

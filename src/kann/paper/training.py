@@ -18,16 +18,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kann.data.archives import damage_explained, require_file
 from kann.data.files import remove, replacing
 from kann.errors import KannError
 from kann.progress import progress
 from kann.typing import Array, Float
 
 try:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
     from safetensors.torch import save
 except ImportError as error:
     raise ImportError("the paper's experiments need safetensors: pip install 'kann[paper]'") from error
+
+CHECKSUM = "checksum of the tensors"
+"""The entry of a checkpoint's header that tells a damaged one."""
 
 Schedule = Literal["constant", "linear", "exponential"]
 
@@ -142,25 +146,41 @@ class _TrainingState:
             for parameter, state in self.optimizer.state_dict()["state"].items():
                 tensors |= _add_prefix(f"optimizer.{parameter}", state)
         copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+        # One entry of metadata, since safetensors writes several in any order.
+        header = json.dumps(dict(made_by) | {CHECKSUM: _checksum(copies)})
         with replacing(path) as temporary:
-            temporary.write_bytes(save(copies, metadata={"made_by": json.dumps(made_by)}))
+            temporary.write_bytes(save(copies, metadata={"made_by": header}))
 
     def resume(self, path: Path, made_by: Mapping[str, Any]) -> None:
         """Put everything where the checkpoint left it."""
         tensors = _read_checkpoint(path, made_by)
-        states = _optimizer_states(tensors)
-        try:
+        with damage_explained(path, problem="does not fit this network", remedy="remove it to train anew"):
+            states = _optimizer_states(tensors)
+            if len({tuple(sorted(state)) for state in states.values()}) > 1:
+                raise ValueError("the optimizer's numbers are incomplete")
             self.network.load_state_dict(_with_prefix("network", tensors))
             self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": states})
+            _require_finite(tensors)
             self.done = len(tensors["losses"])
             self.losses[: self.done] = tensors["losses"]
-        except (KeyError, RuntimeError, ValueError) as error:
-            raise KannError(f"{path} does not fit this network ({error}); remove it to train anew") from error
+            self.lowest = float(tensors.get("lowest", math.inf))
+            self.best = _with_prefix("best", tensors)
+            if self.best and _shapes(self.best) != _shapes(self.network.state_dict()):
+                raise ValueError("its best weights are those of another network")
         if not states and self.done < len(self.losses):
             raise KannError(f"{path} holds a finished training of {self.done} iterations; remove it to train anew")
-        device = self.losses.device
-        self.best = {name: value.to(device) for name, value in _with_prefix("best", tensors).items()}
-        self.lowest = float(tensors.get("lowest", math.inf))
+        self.best = {name: value.to(self.losses.device) for name, value in self.best.items()}
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in tensors.items()}
+
+
+def _require_finite(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse numbers that no training can have written: `save` writes none that are NaN or infinite."""
+    for name, value in tensors.items():
+        if name != "lowest" and value.is_floating_point() and not torch.isfinite(value).all():
+            raise ValueError(f"{name} holds NaN or Inf")
 
 
 def _optimizer_states(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
@@ -183,12 +203,18 @@ def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 def _read_checkpoint(path: Path, made_by: Mapping[str, Any]) -> dict[str, Tensor]:
     """The tensors of a checkpoint, if it is whole and was made by the same configuration."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})["made_by"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise KannError(f"{path} is no whole checkpoint ({error}); remove it to train anew") from error
+    require_file(path)
+    with (
+        damage_explained(path, problem="is no whole checkpoint", remedy="remove it to train anew"),
+        safe_open(path, framework="pt") as file,
+    ):
+        header = json.loads((file.metadata() or {})["made_by"])
+        if not isinstance(header, dict):
+            raise ValueError("it does not say what made it")
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+        # Checkpoints of earlier releases have no checksum.
+        if header.pop(CHECKSUM, None) not in (None, _checksum(tensors)):
+            raise ValueError("its checksum does not match")
     wanted = json.loads(json.dumps(made_by))  # as it would be read back: tuples become lists
     if header != wanted:
         differing = sorted(key for key in header.keys() | wanted.keys() if header.get(key) != wanted.get(key))
@@ -196,6 +222,12 @@ def _read_checkpoint(path: Path, made_by: Mapping[str, Any]) -> dict[str, Tensor
             f"{path} was trained with other settings ({', '.join(differing)}); remove it, or pass another folder"
         )
     return tensors
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    """A text that changes with every bit of the tensors and their names."""
+    names = sorted(tensors)
+    return hashlib.sha256(f"{names} {fingerprint(*(tensors[name].numpy() for name in names))}".encode()).hexdigest()
 
 
 def fingerprint(*arrays: Array) -> str:

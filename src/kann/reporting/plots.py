@@ -1,4 +1,4 @@
-"""Figures for papers: each function draws a result on an ``ax`` and returns the ``ax``. None computes anything."""
+"""Figures for papers: each function draws a result on an ``ax``, a new one if none is given, and returns it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from kann.fitting.spectrum import Mode
 from kann.typing import AnyArray, Array, Complex, Float
 
 try:
-    from matplotlib import colormaps, patheffects
+    from matplotlib import colormaps, patheffects, pyplot
     from matplotlib.axes import Axes
     from matplotlib.colors import ListedColormap, LogNorm
     from matplotlib.patches import Rectangle
@@ -57,11 +57,21 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 """Lines differ in their dashes too, for print without colour."""
 
 
-def draw_spectrum(koopman: Koopman, *, ax: Axes, others: Mapping[str, Complex[Array, " n"]] | None = None) -> Axes:
+def _axes(ax: Axes | None) -> Axes:
+    """The axes to draw on: those of the caller, or those of a new figure."""
+    if ax is None:
+        _, ax = pyplot.subplots(layout="constrained")
+    return ax
+
+
+def draw_spectrum(
+    koopman: Koopman, *, ax: Axes | None = None, others: Mapping[str, Complex[Array, " n"]] | None = None
+) -> Axes:
     """Eigenvalues in the complex plane with the unit circle, coloured by residual: the dark ones can be trusted.
 
     ``others`` are eigenvalues of other operators, by name, drawn as crosses.
     """
+    ax = _axes(ax)
     circle = np.exp(1j * np.linspace(0, 2 * np.pi, 361))
     ax.plot(*_plane(circle), color="#999999", linewidth=0.8, zorder=1)
     dots = ax.scatter(
@@ -94,7 +104,7 @@ def draw_decision_map(
     outputs: AnyArray,
     grid: AnyArray,
     *,
-    ax: Axes,
+    ax: Axes | None = None,
     names: Sequence[str] | None = None,
     path: Complex[Array, " t"] | None = None,
 ) -> Axes:
@@ -103,6 +113,7 @@ def draw_decision_map(
     ``outputs`` is what `kann.decision_map` returned for the rectangular ``grid``, both (n, m). ``path`` are the
     coefficients of one input over time, drawn from light to dark.
     """
+    ax = _axes(ax)
     outputs, grid = np.asarray(outputs), np.asarray(grid)
     if outputs.shape != grid.shape or outputs.ndim != 2:
         raise KannError(f"outputs {outputs.shape} and grid {grid.shape} do not fit; pass two arrays of the same (n, m)")
@@ -158,8 +169,9 @@ def _position(
     return left + (column + 0.5) / shape[1] * (right - left), bottom + (row + 0.5) / shape[0] * (top - bottom)
 
 
-def draw_matrix(matrix: Float[Array, "n m"], *, ax: Axes, limit: float | None = None) -> Axes:
+def draw_matrix(matrix: Float[Array, "n m"], *, ax: Axes | None = None, limit: float | None = None) -> Axes:
     """A matrix as an image: zero is white, positive orange, negative purple; ``limit`` gets the full colour."""
+    ax = _axes(ax)
     limit = limit or float(np.abs(matrix).max()) or 1.0
     image = ax.imshow(matrix, cmap=SIGNED, vmin=-limit, vmax=limit, aspect="equal", interpolation="nearest")
     # The colour bar is placed in units of the width of the matrix: this makes it equally wide next to all of them.
@@ -174,13 +186,14 @@ def draw_curves(
     curves: Mapping[str, Float[Array, "s n"]],
     positions: Float[Array, " n"],
     *,
-    ax: Axes,
+    ax: Axes | None = None,
     marks: Mapping[str, float] | None = None,
 ) -> Axes:
     """Named curves over several runs: the mean of each, and every run as a faint line.
 
     ``marks`` are positions at which a dot is set on the mean of a curve.
     """
+    ax = _axes(ax)
     for i, (name, runs) in enumerate(curves.items()):
         colour, mean = COLOURS[i % len(COLOURS)], runs.mean(axis=0)
         # The first lines are the widest, so that those which later ones cover can still be seen.
@@ -193,8 +206,9 @@ def draw_curves(
     return ax
 
 
-def draw_decay(modes: Sequence[Mode], *, ax: Axes, steps: int) -> Axes:
+def draw_decay(modes: Sequence[Mode], *, ax: Axes | None = None, steps: int) -> Axes:
     """How much of each mode is left after n steps: |λ|ⁿ."""
+    ax = _axes(ax)
     after = np.arange(steps + 1)
     for i, mode in enumerate(modes):
         colour, dash = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
@@ -206,8 +220,9 @@ def draw_decay(modes: Sequence[Mode], *, ax: Axes, steps: int) -> Axes:
     return ax
 
 
-def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes, colours: str) -> Axes:
+def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes | None = None, colours: str) -> Axes:
     """Words in lines, each on a background for its number in [0, 1]; with `SIGNED` colours, 0.5 is white."""
+    ax = _axes(ax)
     palette, x, y = colormaps[colours], 0, 0
     # The darkest part of a colour map is left out, so that black letters can be read on it.
     low, high = 0.0, 0.65
@@ -231,11 +246,12 @@ def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes, co
 def draw_embedding(
     places: Float[Array, "n 2"],
     *,
-    ax: Axes,
+    ax: Axes | None = None,
     groups: Sequence[str] | None = None,
     path: Float[Array, "t 2"] | None = None,
 ) -> Axes:
     """States in the plane, such as two principal components, coloured by group, with the path of one sequence."""
+    ax = _axes(ax)
     names = np.full(len(places), "states")
     if groups is not None:
         names = np.array(groups)

@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from kann.data.archives import damage_explained
 from kann.typing import Float
-from kann.zoo.files import WEIGHTS, folder, read_provenance
+from kann.zoo.files import PROVENANCE, WEIGHTS, folder, read_provenance
 from kann.zoo.heartbeats import Beats, draw_beats
 
 EXAMPLES = 64
@@ -85,12 +86,14 @@ def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
     """The autoencoder that ships with the package, or the one in the folder ``place``; its beats need no data set."""
     place = Path(place or folder("ecg"))
     provenance = read_provenance(place)
-    # JSON has no infinity: the writer puts null.
-    settings: dict[str, Any] = {"clip": math.inf} | {k: v for k, v in provenance["config"].items() if v is not None}
-    config = Config(**settings)
-    # A new network draws starting weights; the caller's random numbers must not depend on that.
-    with torch.random.fork_rng(devices=[]):
-        network = Autoencoder(config)
-    network.load_state_dict(load_file(place / WEIGHTS))
+    with damage_explained(place / PROVENANCE, problem="describes no autoencoder", remedy="reinstall kann"):
+        # JSON has no infinity: the writer puts null.
+        settings: dict[str, Any] = {"clip": math.inf} | {k: v for k, v in provenance["config"].items() if v is not None}
+        config = Config(**settings)
+        # A new network draws starting weights; the caller's random numbers must not depend on that.
+        with torch.random.fork_rng(devices=[]):
+            network = Autoencoder(config)
+    with damage_explained(place / WEIGHTS, problem="holds no weights of this autoencoder", remedy="reinstall kann"):
+        network.load_state_dict(load_file(place / WEIGHTS))
     beats = draw_beats(np.random.default_rng(0), normal=EXAMPLES, anomalous=EXAMPLES)
     return Pretrained(network=network.eval(), config=config, beats=beats, provenance=provenance)

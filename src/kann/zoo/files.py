@@ -5,6 +5,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from kann.data.archives import damage_explained
 from kann.errors import KannError
 
 MODELS = ("ecg", "sentiment")
@@ -36,4 +37,5 @@ def read_provenance(place: Path) -> dict[str, Any]:
     path = place / PROVENANCE
     if not path.is_file():
         raise KannError(f"model {place.name!r} is not part of this installation ({path} is missing); reinstall kann")
-    return json.loads(path.read_text(encoding="utf-8"))
+    with damage_explained(path, problem="is damaged", remedy="reinstall kann"):
+        return dict(json.loads(path.read_text(encoding="utf-8")))

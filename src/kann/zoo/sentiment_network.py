@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from kann.data.archives import damage_explained
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import Float, Int
@@ -70,7 +70,9 @@ def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
     missing = [name for name in (WEIGHTS, VOCABULARY, OPERATOR, PROVENANCE) if not (place / name).is_file()]
     if missing:
         raise KannError(f"the sentiment network lacks {missing[0]} in {place}; reinstall kann")
-    vocabulary = Vocabulary.from_json((place / VOCABULARY).read_text(encoding="utf-8"), source=place / VOCABULARY)
+    with damage_explained(place / VOCABULARY, problem="is no text", remedy="reinstall kann"):
+        words = (place / VOCABULARY).read_text(encoding="utf-8")
+    vocabulary = Vocabulary.from_json(words, source=place / VOCABULARY)
     network = _read_network(place / WEIGHTS, words=len(vocabulary))
     koopman = Koopman.load(place / OPERATOR)
     if koopman.dim != network.readout.in_features:
@@ -78,18 +80,18 @@ def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
             f"the operator in {place} is for {koopman.dim} hidden units; the network has "
             f"{network.readout.in_features}; reinstall kann"
         )
-    modes = read_provenance(place)["modes"]
-    return Pretrained(network=network, vocabulary=vocabulary, koopman=koopman, modes=tuple(modes))
+    provenance = read_provenance(place)
+    with damage_explained(place / PROVENANCE, problem="does not name the modes", remedy="reinstall kann"):
+        modes = tuple(range(len(koopman.modes))[mode] for mode in provenance["modes"])
+    return Pretrained(network=network, vocabulary=vocabulary, koopman=koopman, modes=modes)
 
 
 def _read_network(path: Path, *, words: int) -> SentimentNetwork:
     """A GRU of the size that its weights have; ``words`` is the size of the vocabulary that came with them."""
-    try:
+    with damage_explained(path, problem="holds no sentiment network", remedy="reinstall kann"):
         weights = load_file(path)
         known, embedding = weights["embedding.weight"].shape
         units = weights["readout.weight"].shape[1]
-    except (SafetensorError, OSError, KeyError) as error:
-        raise KannError(f"{path} holds no sentiment network ({error}); reinstall kann") from error
     if known != words:
         raise KannError(
             f"the vocabulary has {words} words and the weights in {path} are for {known}; "
@@ -98,10 +100,8 @@ def _read_network(path: Path, *, words: int) -> SentimentNetwork:
     # A new network draws starting weights; the caller's random numbers must not depend on that.
     with torch.random.fork_rng(devices=[]):
         network = SentimentNetwork(words=words, arch="gru", units=units, embedding=embedding)
-    try:
+    with damage_explained(path, problem="holds weights that are not those of a sentiment GRU", remedy="reinstall kann"):
         # Files hold half precision, which is too coarse to compute with on a CPU.
         network.load_state_dict({name: value.float() for name, value in weights.items()})
-    except RuntimeError as error:
-        raise KannError(f"the weights in {path} are not those of a sentiment GRU ({error}); reinstall kann") from error
     network.requires_grad_(False)
     return network.eval()
