@@ -76,18 +76,28 @@ def test_two_folders_are_exchanged_in_one_step(tmp_path):
     assert (tmp_path / "other" / "one").exists()
 
 
-def test_devices_fifos_and_sockets_are_never_replaced(tmp_path, operator, states):
+@pytest.fixture
+def device(tmp_path):
+    """A null device of our own: as root, a faulty `replacing` would replace that of the machine."""
+    try:
+        os.mknod(tmp_path / "null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    except PermissionError:
+        return "/dev/null"  # which we cannot replace either
+    return tmp_path / "null"
+
+
+def test_devices_fifos_and_sockets_are_never_replaced(tmp_path, operator, states, device):
     os.mkfifo(tmp_path / "fifo")
     with socket.socket(socket.AF_UNIX) as end:
         end.bind(str(tmp_path / "socket"))
-    (tmp_path / "link").symlink_to("/dev/null")
-    for path, kind in (("/dev/null", "device"), (tmp_path / "link", "device"), (tmp_path / "fifo", "FIFO")):
+    (tmp_path / "link").symlink_to(device)
+    for path, kind in ((device, "device"), (tmp_path / "link", "device"), (tmp_path / "fifo", "FIFO")):
         for thing in (operator, kann.Moments.of(states), states):
             with pytest.raises(KannError, match=f"is a {kind}, not a regular file|no store of states"):
                 thing.save(path)
     with pytest.raises(KannError, match="is a socket, not a regular file"):
         operator.save(tmp_path / "socket")
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert stat.S_ISCHR(os.stat(device).st_mode)
     assert stat.S_ISFIFO(os.stat(tmp_path / "fifo").st_mode)
 
 
@@ -149,7 +159,7 @@ def test_threads_that_save_to_one_path_do_not_collide(tmp_path, operator, states
 
     def save(thing, path):
         try:
-            for _ in range(5):
+            for _ in range(15):
                 thing.save(path)
         except BaseException as error:
             errors.append(error)

@@ -360,9 +360,10 @@ from kann.data import store
 from kann.data.recordings import recording_to
 store.PART_BYTES = 10 * 8 * 8
 with recording_to(sys.argv[1]) as writer:
-    print("ready", flush=True)
     for n in range(10**6):
         writer.append(np.full((4, 8), float(n)), np.array([4]))
+        if n == 20:
+            print("ready", flush=True)
 """
 
 

@@ -218,7 +218,7 @@ def file_name(layer: str) -> str:
     """The name of a layer as the name of its store: itself where it can be one, else like it, with a hash of it.
 
     >>> file_name("rnn.l0"), file_name(""), file_name("/etc/passwd")
-    ('rnn.l0', 'model', '_etc_passwd-b08b4ee7')
+    ('rnn.l0', 'model', '_etc_passwd-74acf318')
     """
     if not layer:
         return "model"  # the model itself has no name
