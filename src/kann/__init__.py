@@ -9,7 +9,7 @@ from kann.analysis.fidelity import agreement, hybrid, orthogonality, relative_er
 from kann.analysis.modes import importance, magnitude, project, reconstruct
 from kann.data.moments import Moments
 from kann.data.states import States
-from kann.errors import ConditionWarning, KannError, KannWarning, PaddingWarning, RankWarning
+from kann.errors import ConditionWarning, KannError, KannWarning, PaddingWarning, PrecisionWarning, RankWarning
 from kann.fitting.fit import fit
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
@@ -59,6 +59,7 @@ __all__ = [
     "Mode",
     "Moments",
     "PaddingWarning",
+    "PrecisionWarning",
     "RankWarning",
     "States",
     "agreement",

@@ -17,6 +17,10 @@ class PaddingWarning(KannWarning):
     """The model itself reads padding, so that what was recorded is not what it computed."""
 
 
+class PrecisionWarning(KannWarning):
+    """Rounding has taken digits of the result; the message says how many are left."""
+
+
 class ConditionWarning(KannWarning):
     """The eigenvectors are nearly dependent: the operator is defective or close to it."""
 

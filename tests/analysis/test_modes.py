@@ -67,6 +67,18 @@ def test_contributions_sum_to_the_readout(rng, koopman, states, with_bias):
     np.testing.assert_allclose(shares.total, h @ weight.T + (0 if bias is None else bias), atol=1e-9)
 
 
+def test_contributions_of_a_defective_operator_sum_to_the_readout(tmp_path):
+    """[[0, 1], [0, 0]] has one eigenvector for two directions: what that cannot represent is in no mode."""
+    h = np.array([[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]])
+    with pytest.warns(kann.ConditionWarning):
+        koopman = kann.fit(h)
+    koopman.save(tmp_path / "operator.npz")
+    for operator in (koopman, kann.Koopman.load(tmp_path / "operator.npz")):
+        found = kann.contributions(operator, h, np.eye(2), np.ones(2))
+        np.testing.assert_allclose(found.total, h + 1, atol=1e-12)
+        np.testing.assert_allclose(found.rest + found.modes.sum(-2), h, atol=1e-12)
+
+
 def test_a_modes_contribution_is_the_readout_of_the_state_with_that_mode_alone(rng, koopman, states):
     weight, h = rng.normal(size=(2, 10)), states.values[:7]
     shares = kann.contributions(koopman, h, weight)

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 import kann
-from kann.fitting.regression import solve
+from kann.fitting.regression import ColumnEnergies, solve
 from tests.systems import run, stable_matrix
 
 
-def from_grams(a, y, *, ridge=0.0):
-    return solve(a.T @ a, a.T @ y, squares=(a**2).sum(0), ridge=ridge, rounding=0.0)
+def from_grams(a, y):
+    squares = (a**2).sum(0)
+    energies = ColumnEnergies(multiplied=squares, constant_below=np.zeros_like(squares))
+    return solve(a.T @ a, a.T @ y, squares=squares, energies=energies, ridge=0.0, floor=1e-13).weights
 
 
 def test_independent_columns_give_the_least_squares_solution(rng):

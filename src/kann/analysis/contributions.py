@@ -22,7 +22,8 @@ class Contributions:
     modes: Float[Array, "... m o"]
     """What each mode contributes to each output."""
     rest: Float[Array, "... o"]
-    """What the part of the state outside the operator's basis contributes."""
+    """What is in no mode: the part of the state outside the operator's basis, and what the eigenvectors of a defective
+    operator cannot represent."""
     bias: Float[Array, " o"]
     """What does not depend on the state: the readout's bias and, for a PCA basis, the readout of the mean."""
 
@@ -56,7 +57,7 @@ def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArra
     """Signed contribution of each mode to ``h @ weight.T + bias``; weight is (o, d), as in `torch.nn.Linear`.
 
     Unlike a magnitude, a contribution says which way a mode pushes an output, and nothing is lost: the contributions
-    of all modes, of what lies outside the basis, and of the bias sum to the readout.
+    of all modes, of what is in no mode, and of the bias sum to the readout.
     """
     require_instance(koopman, Koopman, "koopman")
     h, weight = as_numpy(h), _linear_readout(weight, koopman.dim)
@@ -69,8 +70,11 @@ def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArra
     constant = koopman.mean @ weight.T
     if bias is not None:
         constant = constant + _bias(bias, outputs=len(weight))
-    outside = h - koopman.decode(z)
-    return Contributions(modes=np.stack(per_mode, axis=-2), rest=outside @ weight.T, bias=constant)
+    modes = np.stack(per_mode, axis=-2)
+    # What is left of the readout, not the readout of what lies outside the basis: a defective operator has fewer
+    # eigenvectors than its basis has directions, and its modes do not sum to all that lies inside.
+    rest = (h - koopman.mean) @ weight.T - modes.sum(axis=-2)
+    return Contributions(modes=modes, rest=rest, bias=constant)
 
 
 def _linear_readout(weight: AnyArray, width: int) -> Float[Array, "o d"]:

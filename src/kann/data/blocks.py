@@ -67,7 +67,7 @@ def float64_blocks(block: Block, *, inputs: bool, projection: Projection | None)
     """Read a block piece by piece, in float64 and in memory of bounded size.
 
     Each piece may be overwritten, and is overwritten when the next one is read. ``inputs`` says whether inputs are
-    wanted; states are projected where a ``projection`` is given.
+    wanted; where a ``projection`` is given, states are projected and inputs are shifted.
     """
     source = block.inputs
     if not inputs:
@@ -90,6 +90,8 @@ def float64_blocks(block: Block, *, inputs: bool, projection: Projection | None)
         read = None
         if source is not None and drives is not None:
             read = drives.filled_with(source[start:stop])
+            if projection is not None:
+                read = projection.of_inputs(read)
         yield Block(
             values=values,
             inputs=read,

@@ -292,10 +292,12 @@ def _add_cut(
 ) -> Any:
     """Run on a worker: the result for the pairs that the end of a chunk separates."""
     before, after = float64_copy(before), float64_copy(after)
-    if projection is not None:
-        before, after = projection.of(before), projection.of(after)
     if inputs is not None:
         inputs = float64_copy(inputs)
+    if projection is not None:
+        before, after = projection.of(before), projection.of(after)
+        if inputs is not None:
+            inputs = projection.of_inputs(inputs)
     accumulator = make()
     with np.errstate(over="ignore", invalid="ignore"):
         accumulator.add_cut(Cut(before=before, after=after, inputs=inputs, rows=rows))

@@ -81,15 +81,23 @@ class PaddedRows(LazyRows):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Projection:
-    """Coordinates (h − mean) @ matrix, to be computed as the states h are read."""
+    """Coordinates (h − mean) @ matrix of states h, and inputs about their mean, to be computed as they are read."""
 
     matrix: Float[Array, "d r"]
     mean: Float[Array, " d"]
+    input_mean: Float[Array, " p"] | None = None
+    """What is taken off the inputs; None for nothing."""
 
     def of(self, rows: AnyArray) -> AnyArray:
         """The coordinates of float64 rows, which are overwritten."""
         rows -= to_device_of(rows, self.mean)
         return rows @ to_device_of(rows, self.matrix)
+
+    def of_inputs(self, rows: AnyArray) -> AnyArray:
+        """Float64 inputs about their mean, written over the rows."""
+        if self.input_mean is not None:
+            rows -= to_device_of(rows, self.input_mean)
+        return rows
 
 
 def sequence_ranges(lengths: Int[Array, " s"], max_rows: int) -> Iterator[tuple[int, int]]:

@@ -20,6 +20,10 @@ that if it happened once). What a network computes is rounded several times, so 
 GRAM_NOISE = 32 * np.finfo(np.float64).eps
 """Eigenvalues of HᵀH below this fraction of the largest are rounding noise of the product itself, not of the states."""
 
+UNITS_ALIKE_TO = 1e6
+"""Ratio of the energies of two units up to which one noise floor serves both. A unit of less energy is rounded more
+finely than the others, and its directions are real where theirs would be noise."""
+
 FULL_EIGH_BELOW = 512
 """Below this many units all singular vectors cost so little that computing only a few of them saves nothing."""
 
@@ -105,35 +109,58 @@ def svd_from_gram(gram: AnyArray, *, norm: float, rounding: float, largest: int 
     squares, vectors = _eigenpairs(gram, largest or d)
     values = np.sqrt(np.maximum(squares[::-1], 0.0))
     energy = float(namespace(gram).trace(gram))
-    floor = np.sqrt(GRAM_NOISE) * norm
-    return _svd(values, vectors[:, ::-1], energy=energy, floor=floor, norm=norm, rounding=rounding)
+    floor = max(np.sqrt(GRAM_NOISE), ROUNDINGS * rounding / np.sqrt(d)) * norm
+    return _svd(values, vectors[:, ::-1], energy=energy, floor=floor)
+
+
+def units_differ(squares: Float[Array, " d"]) -> bool:
+    """Whether the energies of the units, as far as they have any, are too far apart for one noise floor."""
+    live = squares[squares > 0]
+    return bool(len(live) and live.max() > UNITS_ALIKE_TO * live.min())
+
+
+def svd_from_scaled_gram(gram: Float[Array, "d d"], *, squares: Float[Array, " d"], rounding: float) -> StateSVD:
+    """The same as `svd_from_gram` for units of very different energies ``squares`` (before a mean was taken off).
+
+    A product of two units is rounded relative to these two alone. In units of equal energy the Gram matrix therefore
+    shows what an eigenvalue solver, which is exact relative to the largest unit only, would lose.
+    """
+    scale = np.sqrt(np.where(squares > 0, squares, 1.0))
+    unit = gram / scale[:, None] / scale
+    return svd_from_coordinates(unit, back=np.diag(scale), squares=squares, rounding=rounding, noise=GRAM_NOISE)
 
 
 def svd_from_coordinates(
-    gram: Float[Array, "d d"], *, back: Float[Array, "d d"], norm: float, rounding: float
+    gram: Float[Array, "d d"],
+    *,
+    back: Float[Array, "d d"],
+    squares: Float[Array, " d"],
+    rounding: float,
+    noise: float = 0.0,
+    row: Float[Array, " d"] | None = None,
 ) -> StateSVD:
-    """The singular values and vectors of H = Z @ back from the Gram matrix ZᵀZ of nearly orthonormal Z.
+    """The singular values and vectors of H = Z @ back from the Gram matrix ZᵀZ.
 
-    They are as good as from H itself: Z = Q R with Q orthonormal, so H has the singular values of ``R @ back``.
+    Where Z is nearly orthonormal they are as good as from H itself: Z = Q R with Q orthonormal, so H has the singular
+    values of ``R @ back``. ``squares`` are the energies of the units as they are stored. Eigenvalues of ZᵀZ below the
+    fraction ``noise`` of the largest count as 0. A ``row`` is put below H.
     """
-    squares, rotation = np.linalg.eigh(gram)
-    _, values, transposed = np.linalg.svd(np.sqrt(np.maximum(squares, 0.0))[:, None] * (rotation.T @ back))
+    values, rotation = np.linalg.eigh(gram)
+    kept = np.where(values > noise * values[-1], np.maximum(values, 0.0), 0.0)
+    factor = np.sqrt(kept)[:, None] * (rotation.T @ back)
+    if row is not None:
+        factor = np.vstack([factor, row])
+    _, values, transposed = np.linalg.svd(factor, full_matrices=False)
     floor = len(gram) * np.finfo(np.float64).eps * values[0]
-    energy = float(np.sum(values**2))
-    return _svd(values, transposed.T, energy=energy, floor=floor, norm=norm, rounding=rounding)
+    # Each unit is rounded relative to its own size, so a direction has the noise of the units that it is made of.
+    rounded = ROUNDINGS * rounding * np.sqrt(transposed**2 @ squares)
+    return _svd(values, transposed.T, energy=float(np.sum(values**2)), floor=np.maximum(floor, rounded))
 
 
 def _svd(
-    values: Float[Array, " k"],
-    vectors: Float[Array, "d k"],
-    *,
-    energy: float,
-    floor: float,
-    norm: float,
-    rounding: float,
+    values: Float[Array, " k"], vectors: Float[Array, "d k"], *, energy: float, floor: float | Float[Array, " k"]
 ) -> StateSVD:
-    noise = ROUNDINGS * rounding * norm / np.sqrt(len(vectors))
-    resolved = int(np.sum(values > max(floor, noise)))
+    resolved = int(np.sum(values > floor))
     return StateSVD(values=values, vectors=_signed(vectors), energy=energy, resolved=resolved)
 
 
@@ -185,7 +212,10 @@ def fourier(d: int) -> Float[Array, "d d"]:
 def choose_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, " d"]) -> Basis:
     """The basis of this kind, cut to ``rank`` columns, for states that vary about ``mean``."""
     if not svd.resolved:
-        raise KannError("every state is the same, so nothing evolves; pass states that change over time")
+        raise KannError(
+            "every state is the same up to rounding, so nothing evolves; pass states that change over time, and take a "
+            "constant near their mean off first if it dwarfs the change"
+        )
     d = len(mean)
     if not kind.is_from_data:
         vectors = kind.vectors(d)

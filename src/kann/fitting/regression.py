@@ -1,13 +1,45 @@
 """The least-squares fit of one step, from second moments."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.linalg
 
 from kann.data.moments import Moments, centred
-from kann.fitting.basis import GRAM_NOISE
+from kann.fitting.basis import GRAM_NOISE, ROUNDINGS
 from kann.typing import Array, Float
+
+EPS = float(np.finfo(np.float64).eps)
+
+PRODUCT_ROUNDING = 4 * EPS
+"""Relative rounding of a sum of products, as BLAS adds them: it grows far more slowly than the number of them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ColumnEnergies:
+    """Sums of squares of the columns of the design matrix A, which tell what of AᵀA is rounding."""
+
+    multiplied: Float[Array, " q"]
+    """Of the numbers whose products were summed. Products are rounded relative to these, even where a change of basis
+    or taking off a mean leaves far less of them."""
+    constant_below: Float[Array, " q"]
+    """Variation of less energy than this is the rounding of the numbers as they are stored."""
+
+    @staticmethod
+    def of(multiplied: Float[Array, " q"], *, stored: Float[Array, " q"], rounding: float) -> "ColumnEnergies":
+        """From both sums of squares and the relative spacing of the stored numbers.
+
+        Numbers of low precision that are a third of their spacing apart on average are told apart: they may be exact,
+        as whole numbers are. What is computed in float64 is rounded several times before it is stored.
+        """
+        return ColumnEnergies(multiplied=multiplied, constant_below=max(rounding / 4, ROUNDINGS * EPS) ** 2 * stored)
+
+    def and_inputs(self, inputs: "ColumnEnergies") -> "ColumnEnergies":
+        """Those of the columns of states, followed by those of inputs."""
+        return ColumnEnergies(
+            multiplied=np.concatenate([self.multiplied, inputs.multiplied]),
+            constant_below=np.concatenate([self.constant_below, inputs.constant_below]),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -24,25 +56,59 @@ class LinearStep:
     """EᵀE, where the rows of E are z[t+1] − z[t] C − u[t+1] D − c."""
     state_gram: Float[Array, "r r"]
     """XᵀX in the basis; of a driven system about the mean of the pairs, which its offset explains."""
+    noise: Float[Array, " r"]
+    """What of the diagonal of ``state_gram`` may be rounding."""
+    error: float
+    """Estimated relative error of C and D because products of the columns were rounded."""
+    mean_error: float
+    """The part of it that comes from means, which were taken off after multiplying."""
 
 
-def regress(moments: Moments, shift: Float[Array, " r"], *, driven: bool, ridge: int | float) -> LinearStep:
+def regress(
+    moments: Moments,
+    shift: Float[Array, " r"],
+    *,
+    energies: ColumnEnergies,
+    input_mean: Float[Array, " p"] | None = None,
+    driven: bool,
+    ridge: int | float,
+) -> LinearStep:
     """Minimise Σ |z C + u D + c − z₊|² + ridge·(|C|² + |D|²): without u and c, the paper's equation for C.
 
-    ``moments`` are those of coordinates in the basis, from which ``shift`` is still to be taken off.
+    ``moments`` are those of coordinates in the basis, from which ``shift`` is still to be taken off, and of inputs from
+    which ``input_mean`` was taken off.
     """
     if driven:
-        return _driven(moments, shift, ridge=ridge)
+        return _driven(moments, shift, energies=energies, input_mean=input_mean, ridge=ridge)
     n, x, y = moments.pairs, moments.sum_x, moments.sum_y
     xx = _shifted(moments.xx, x, x, shift, n)
     xy = _shifted(moments.xy, x, y, shift, n)
     yy = _shifted(moments.yy, y, y, shift, n)
-    matrix = solve(xx, xy, squares=np.diag(moments.xx), ridge=ridge, rounding=moments.rounding)
-    residual = residual_gram(xx, xy, yy, matrix)
-    return LinearStep(matrix=matrix, drive=None, offset=None, residual_gram=residual, state_gram=xx)
+    mean_error = 0.0
+    if shift.any():
+        mean_error = _mean_error(xx, np.diag(moments.xx) + ridge, energies)
+    floor = noise_floor(len(xx), moments.rounding)
+    solution = solve(xx, xy, squares=np.diag(moments.xx), energies=energies, ridge=ridge, floor=floor)
+    return LinearStep(
+        matrix=solution.weights,
+        drive=None,
+        offset=None,
+        residual_gram=residual_gram(xx, xy, yy, solution.weights),
+        state_gram=xx,
+        noise=floor * energies.multiplied,
+        error=solution.error,
+        mean_error=mean_error,
+    )
 
 
-def _driven(moments: Moments, shift: Float[Array, " r"], *, ridge: int | float) -> LinearStep:
+def _driven(
+    moments: Moments,
+    shift: Float[Array, " r"],
+    *,
+    energies: ColumnEnergies,
+    input_mean: Float[Array, " p"] | None,
+    ridge: int | float,
+) -> LinearStep:
     """The fit with inputs and an offset, which makes it a regression about the means."""
     n, x, y, u = moments.pairs, moments.sum_x, moments.sum_y, moments.sum_u
     xx, xu = centred(moments.xx, x, x, n), centred(moments.xu, x, u, n)
@@ -50,16 +116,37 @@ def _driven(moments: Moments, shift: Float[Array, " r"], *, ridge: int | float) 
     design = np.block([[xx, xu], [xu.T, uu]])
     target = np.vstack([centred(moments.xy, x, y, n), centred(moments.uy, u, y, n)])
     squares = np.concatenate([np.diag(moments.xx), np.diag(moments.uu)])
-    coarsest = max(moments.rounding, moments.input_rounding)
-    weights = solve(design, target, squares=squares, ridge=ridge, rounding=coarsest)
-    matrix, drive = weights[: len(x)], weights[len(x) :]
+    floor = noise_floor(len(design), max(moments.rounding, moments.input_rounding))
+    solution = solve(design, target, squares=squares, energies=energies, ridge=ridge, floor=floor)
+    matrix, drive = solution.weights[: len(x)], solution.weights[len(x) :]
+    mean_u = u / n
+    if input_mean is not None:
+        mean_u = mean_u + input_mean
     return LinearStep(
         matrix=matrix,
         drive=drive,
-        offset=(y / n - shift) - (x / n - shift) @ matrix - (u / n) @ drive,
-        residual_gram=residual_gram(design, target, yy, weights),
+        offset=(y / n - shift) - (x / n - shift) @ matrix - mean_u @ drive,
+        residual_gram=residual_gram(design, target, yy, solution.weights),
         state_gram=xx,
+        noise=floor * energies.multiplied[: len(x)],
+        error=solution.error,
+        mean_error=_mean_error(design, squares + ridge, energies),
     )
+
+
+def noise_floor(size: int, rounding: float) -> float:
+    """The fraction of a column's energy below which there is rounding: of the factorisation, products or states."""
+    return max(size * EPS, 8 * GRAM_NOISE, rounding**2)
+
+
+def _mean_error(gram: Float[Array, "q q"], squares: Float[Array, " q"], energies: ColumnEnergies) -> float:
+    """Relative error of the column that taking off its mean hurt most; ``squares`` are those before.
+
+    A column that is constant up to the rounding of its numbers has nothing to lose.
+    """
+    left = np.diag(gram)
+    worst = np.where((left == 0) | (np.abs(left) <= energies.constant_below), 0.0, squares)
+    return PRODUCT_ROUNDING * float(np.max(worst / np.where(worst > 0, np.abs(left), 1.0)))
 
 
 def _shifted(
@@ -83,54 +170,90 @@ def residual_gram(
     return total - cross - cross.T + weights.T @ design @ weights
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Solution:
+    """Least-squares weights, and how good they are."""
+
+    weights: Float[Array, "q r"]
+    error: float
+    """Estimated relative error of the weights because products of the columns were rounded."""
+
+
 def solve(
     gram: Float[Array, "q q"],
     target: Float[Array, "q r"],
     *,
     squares: Float[Array, " q"],
+    energies: ColumnEnergies,
     ridge: int | float,
-    rounding: float,
-) -> Float[Array, "q r"]:
+    floor: float,
+) -> Solution:
     """Least-squares weights W of AᵀA W = AᵀY, those of smallest norm where the data leave them open.
 
     ``squares`` are the sums of squares of the columns of A before a mean was taken off. Scaling by them keeps
-    directions of little energy as accurate as the others, and shows what of a column is rounding of its mean.
+    directions of little energy as accurate as the others, and shows what of a column is rounding of its mean. What is
+    below the fraction ``floor`` of them is rounding noise.
     """
     energy = squares + ridge
-    used = np.flatnonzero(energy > 0)
-    scale = np.sqrt(energy[used])[:, None]
-    unit = (gram[np.ix_(used, used)] + ridge * np.eye(len(used))) / (scale * scale.T)
+    is_used = (energy > 0) & (np.diag(gram) > energies.constant_below)
+    if is_used.all():
+        return _solve_scaled(gram, target, energy, multiplied=energies.multiplied, ridge=ridge, floor=floor)
     weights = np.zeros_like(target)
-    if len(used):
-        # Below this there is rounding noise only: of the factorisation, of the products, or of the states.
-        floor = max(len(unit) * np.finfo(np.float64).eps, 8 * GRAM_NOISE, rounding**2)
-        weights[used] = _solve_scaled(unit, target[used] / scale, scale, floor=floor)
-    return weights
+    if not is_used.any():
+        return Solution(weights=weights, error=0.0)
+    solution = _solve_scaled(
+        gram[np.ix_(is_used, is_used)],
+        target[is_used],
+        energy[is_used],
+        multiplied=energies.multiplied[is_used],
+        ridge=ridge,
+        floor=floor,
+    )
+    weights[is_used] = solution.weights
+    return replace(solution, weights=weights)
 
 
 def _solve_scaled(
-    unit: Float[Array, "q q"], target: Float[Array, "q r"], scale: Float[Array, "q 1"], *, floor: float
-) -> Float[Array, "q r"]:
-    """Weights of the scaled problem, scaled back: those of smallest norm if its columns depend on each other."""
-    if _reciprocal_condition(unit) > floor:
-        return np.linalg.solve(unit, target) / scale
+    gram: Float[Array, "q q"],
+    target: Float[Array, "q r"],
+    energy: Float[Array, " q"],
+    *,
+    multiplied: Float[Array, " q"],
+    ridge: int | float,
+    floor: float,
+) -> Solution:
+    """The same for columns that vary; by eigenvectors if they depend on each other."""
+    scale = np.sqrt(energy)[:, None]
+    if ridge:
+        gram = gram + ridge * np.eye(len(gram))
+    unit, target = gram / (scale * scale.T), target / scale
+    rounding = PRODUCT_ROUNDING * multiplied / energy  # of the diagonal of unit
+    factor = _factor_if_independent(unit, floor)
+    if factor is not None:
+        weights = np.linalg.solve(unit, target) / scale
+        # The squares of the factor's diagonal are what is left of each column once the ones before it are taken off.
+        return Solution(weights=weights, error=float(np.max(rounding / factor.diagonal() ** 2)))
     values, vectors = np.linalg.eigh(unit)
     kept, null = vectors[:, values > floor], vectors[:, values <= floor] / scale
-    weights = kept @ ((kept.T @ target) / values[values > floor, None]) / scale
+    values = values[values > floor]
+    weights = kept @ ((kept.T @ target) / values[:, None]) / scale
     # What remains open changes no prediction, since its columns of A cancel: take off the part along it.
-    return weights - null @ np.linalg.lstsq(null, weights, rcond=None)[0]
+    weights -= null @ np.linalg.lstsq(null, weights, rcond=None)[0]
+    return Solution(weights=weights, error=float(np.max((kept.T**2 @ rounding) / values, initial=0.0)))
 
 
-def _reciprocal_condition(matrix: Float[Array, "q q"]) -> float:
-    """LAPACK's estimate of 1/(|M| |M⁻¹|) for a symmetric matrix; 0 if it is not positive definite.
+def _factor_if_independent(matrix: Float[Array, "q q"], floor: float) -> Float[Array, "q q"] | None:
+    """The Cholesky factor, or None if the columns depend on each other: a reciprocal condition of at most ``floor``.
 
-    The pivots of a Cholesky factor alone do not tell: without exchange of rows they can all be large although columns
+    The diagonal of the factor alone does not tell: without exchange of rows all of it can be large although columns
     depend on each other.
     """
     try:
         factor = np.linalg.cholesky(matrix)
-    except np.linalg.LinAlgError:
-        return 0.0
+    except np.linalg.LinAlgError:  # not positive definite
+        return None
     (estimate,) = scipy.linalg.get_lapack_funcs(("pocon",), (factor,))
-    reciprocal, _ = estimate(factor, np.abs(matrix).sum(axis=0).max(), uplo="L")
-    return float(reciprocal)
+    reciprocal_condition, _ = estimate(factor, np.abs(matrix).sum(axis=0).max(), uplo="L")
+    if reciprocal_condition <= floor:
+        return None
+    return factor

@@ -184,16 +184,20 @@ def _phased(vectors: Complex[Array, "r k"]) -> Complex[Array, "r k"]:
 
 
 def residuals(
-    right: Complex[Array, "r r"], residual_gram: Float[Array, "r r"], state_gram: Float[Array, "r r"]
+    right: Complex[Array, "r r"],
+    residual_gram: Float[Array, "r r"],
+    state_gram: Float[Array, "r r"],
+    noise: Float[Array, " r"],
 ) -> Float[Array, " r"]:
     """|Y v − λ X v| / |X v| for each eigenvector, from the Gram matrices of the step's residuals and of the states.
 
-    C v = λ v makes Y v − λ X v equal to (Y − X C) v. Directions without energy get an infinite residual.
+    C v = λ v makes Y v − λ X v equal to (Y − X C) v. Directions without more energy than the ``noise`` of their
+    coordinates get an infinite residual.
     """
     missed, present = _quadratic_forms(residual_gram, right), _quadratic_forms(state_gram, right)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.sqrt(np.maximum(missed, 0.0) / np.maximum(present, 0.0))
-    return np.where(np.isnan(ratio), np.inf, ratio)
+    is_real = present > noise @ (np.real(right) ** 2 + np.imag(right) ** 2)
+    ratio = np.maximum(missed, 0.0) / np.where(is_real, present, 1.0)
+    return np.where(is_real, np.sqrt(ratio), np.inf)
 
 
 def _quadratic_forms(gram: Float[Array, "r r"], vectors: Complex[Array, "r k"]) -> Float[Array, " k"]:

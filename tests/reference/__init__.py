@@ -1,0 +1,1 @@
+"""Fits against the same fits in sixty digits."""
