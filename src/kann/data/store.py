@@ -129,7 +129,7 @@ class Writer:
         self._root = zarr.open_group(str(path), mode="w-", zarr_format=3)
         self._parts = self._sequences = self._states = 0
         self._has_inputs = False
-        self._root.attrs.update(
+        self._root.update_attributes(
             {"kind": KIND, "version": VERSION, "id": uuid.uuid4().hex, "complete": False, **self._counts()}
         )
         self._waiting: list[dict[str, Array]] = []
@@ -171,7 +171,7 @@ class Writer:
             self._sequences += len(self._waiting)
             self._states += sum(len(sequence["values"]) for sequence in self._waiting)
             self._waiting, self._waiting_rows = [], 0
-            self._root.attrs.update(self._counts())
+            self._root.update_attributes(self._counts())  # in one step, unlike attrs.update
 
     def _counts(self) -> dict[str, int]:
         """What is on disk, and how much."""
@@ -208,7 +208,7 @@ class Writer:
     def close(self) -> None:
         """Write what is still waiting, and that the store is complete."""
         self.flush()
-        self._root.attrs.update({"complete": True, **self._counts()})
+        self._root.update_attributes({"complete": True, **self._counts()})
 
     def __enter__(self) -> "Writer":
         return self
