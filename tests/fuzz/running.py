@@ -14,6 +14,9 @@ ROOT = Path(__file__).parents[2]
 HANGS_AFTER = 60
 """Seconds without a new case after which a worker is called hung; its own alarm should have ended it before."""
 
+STARTS_WITHIN = 240
+"""Seconds that a worker may take to import everything on a busy machine."""
+
 SHOWN = 60
 """How many different failures are told, each with one case to repeat."""
 
@@ -56,7 +59,8 @@ def _run(command: list[str], folder: Path) -> tuple[object, str]:
             try:
                 code = process.wait(1)
             except subprocess.TimeoutExpired:
-                if time.time() - max(started, _last_begun(folder)) > HANGS_AFTER:
+                begun = _last_begun(folder)
+                if time.time() - max(started + STARTS_WITHIN, begun) > HANGS_AFTER:
                     process.kill()
                     process.wait()
                     code = "a hang"
