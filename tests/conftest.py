@@ -9,7 +9,7 @@ def pytest_addoption(parser):
     parser.addoption("--seed", type=int, default=0, help="seed of the random numbers in tests")
     parser.addoption("--fuzz-seed", type=int, default=0, help="seed of tests/fuzz; -1 draws one")
     parser.addoption("--fuzz-cases", type=int, default=400, help="how many damaged files to read")
-    parser.addoption("--fuzz-arguments", type=int, default=300, help="how many wrong arguments to pass")
+    parser.addoption("--fuzz-arguments", type=int, default=200, help="how many wrong arguments to pass")
     parser.addoption("--fuzz-kills", type=int, default=10, help="how often to kill a process that saves")
     parser.addoption("--fuzz-processes", type=int, default=1, help="in how many processes files are damaged and read")
 

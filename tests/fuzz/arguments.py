@@ -110,7 +110,6 @@ NONSENSE = (
     *(1j, [], (), {}, set(), [None], ["a"], [[1.0], [1.0, 2.0]], [np.ones((2, 4)), np.ones((3, 5))], object(), print),
     *(
         Path("/nonexistent/x"),
-        "/dev/null",
         "s3",
         np.float32(2),
         np.int8(1),

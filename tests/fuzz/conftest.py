@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -22,8 +23,14 @@ def pytest_configure(config):
         config.option.fuzz_seed = random.SystemRandom().randrange(10**6)
 
 
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.fuzz)
+
+
 @pytest.fixture(scope="session")
-def fuzz(request, pytestconfig):
+def fuzz(pytestconfig):
     """The options, and the seed printed where the failure of a test shows it."""
     names = ("seed", "cases", "arguments", "kills", "processes")
     chosen = Fuzz(**{name: pytestconfig.getoption(f"--fuzz-{name}") for name in names})

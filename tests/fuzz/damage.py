@@ -203,12 +203,15 @@ def edit_npy_values(data: bytes, rng: np.random.Generator) -> bytes:
         with np.errstate(all="ignore"):
             return npy(np.real(array).astype(chosen(rng, ("f4", "f2", ">f8", "i8", "u1", "c16", "?"))))
     if kind == "shape":
+        array = np.atleast_1d(array)
         return npy(chosen(rng, (array[..., None], array.reshape(-1), array[:0], array.T, np.resize(array, (2, 3)))))
     if kind == "object":
         return npy(np.array([print, {}], dtype=object))
     if kind == "text":
         return npy(np.array(["a", "b"]))
-    return npy(array * (0 if kind == "zero" else -1))
+    if kind == "zero":
+        return npy(np.zeros_like(array))
+    return npy(np.negative(array, dtype=np.result_type(array.dtype, np.int16), casting="unsafe"))
 
 
 # Members of an .npz or another zip

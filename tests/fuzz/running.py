@@ -4,12 +4,19 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+HANGS_AFTER = 60
+"""Seconds without a new case after which a worker is called hung; its own alarm should have ended it before."""
+
+STARTS_WITHIN = 240
+"""Seconds that a worker may take to import everything on a busy machine."""
+
 SHOWN = 60
 """How many different failures are told, each with one case to repeat."""
 
@@ -27,9 +34,7 @@ def _run_share(folder: Path, first: int, *, seed: int, cases: int, processes: in
     while first < cases:
         command = [sys.executable, "-m", "tests.fuzz.worker", folder, "--seed", seed]
         command += ["--first", first, "--step", processes, "--last", cases]
-        # A second for each case is far more than they take: a worker that hangs is stopped and told.
-        timeout = 120 + (cases - first) / processes
-        code, printed = _run(list(map(str, command)), folder, timeout)
+        code, printed = _run(list(map(str, command)), folder)
         found += [json.loads(line) for line in printed.splitlines() if line.endswith("}")]
         if found and "peak" in found[-1]:
             break
@@ -43,19 +48,32 @@ def _run_share(folder: Path, first: int, *, seed: int, cases: int, processes: in
     return found
 
 
-def _run(command: list[str], folder: Path, timeout: float) -> tuple[object, str]:
-    """The exit code of a process (or that it hung), and what it printed."""
+def _run(command: list[str], folder: Path) -> tuple[object, str]:
+    """The exit code of a process (or that it hung), and what it printed. A case that hangs is ended with it."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with (folder / "stdout").open("w+") as out, (folder / "stderr").open("w") as err:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=err)
-        try:
-            code: object = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            code = "a hang"
+        code: object = None
+        started = time.time()
+        while code is None:
+            try:
+                code = process.wait(1)
+            except subprocess.TimeoutExpired:
+                begun = _last_begun(folder)
+                if time.time() - max(started + STARTS_WITHIN, begun) > HANGS_AFTER:
+                    process.kill()
+                    process.wait()
+                    code = "a hang"
         out.seek(0)
         return code, out.read()
+
+
+def _last_begun(folder: Path) -> float:
+    """When the worker began its last case; 0 if it has not begun any."""
+    current = folder / "current"
+    if not current.exists():
+        return 0.0
+    return current.stat().st_mtime
 
 
 def failures_told(found: list[dict], seed: int) -> str:

@@ -45,7 +45,8 @@ def within(seconds: float) -> Iterator[None]:
         raise TooSlowError(f"took more than {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Again each second: leaving a pool of threads waits for its threads, and that must be interrupted too.
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:
@@ -188,6 +189,7 @@ def main() -> None:
         current.write_text(str(case))  # whoever started this process reads here what killed it
         found = run_case(originals, arguments.seed, case, arguments.folder / "case")
         sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()  # what was found before a case that kills the process is kept
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     sys.stdout.write(json.dumps({"peak": peak}) + "\n")
     sys.stdout.flush()
