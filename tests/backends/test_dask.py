@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 import kann
 from kann.cli import app
-from kann.data import reduction, store
+from kann.data import chunks, reduction, store
 from kann.data.moments import moments_of
 from kann.data.reduction import runs_on_dask
 from kann.data.rows import Projection
@@ -183,8 +183,8 @@ def test_a_plain_zarr_array_is_opened_by_its_address(padded, states, tmp_path):
 
 def test_runs_of_parts_add_up_to_the_store(states, tmp_path, monkeypatch):
     monkeypatch.setattr(store, "PART_BYTES", 1000)
-    monkeypatch.setattr(reduction, "MIN_TASK_BYTES", 3000)
-    monkeypatch.setattr(reduction, "MIN_TASK_ROWS_PER_UNIT", 1)
+    monkeypatch.setattr(chunks, "MIN_TASK_BYTES", 3000)
+    monkeypatch.setattr(chunks, "MIN_TASK_ROWS_PER_UNIT", 1)
     states.save(tmp_path / "states.zarr")
     stored = kann.States.open(f"file://{tmp_path}/states.zarr")
     assert len(list(reduction._chunks(stored, inputs=True))) > 5
@@ -292,8 +292,8 @@ def test_an_operator_is_in_the_graph_once(padded):
 
 def test_the_second_reading_of_a_store_gives_the_moments_of_coordinates(rng, states, tmp_path, monkeypatch):
     monkeypatch.setattr(store, "PART_BYTES", 1000)
-    monkeypatch.setattr(reduction, "MIN_TASK_BYTES", 3000)
-    monkeypatch.setattr(reduction, "MIN_TASK_ROWS_PER_UNIT", 0)
+    monkeypatch.setattr(chunks, "MIN_TASK_BYTES", 3000)
+    monkeypatch.setattr(chunks, "MIN_TASK_ROWS_PER_UNIT", 0)
     states.save(tmp_path / "states.zarr")
     stored = kann.States.open(f"file://{tmp_path}/states.zarr")
     assert len(list(reduction._chunks(stored, inputs=False))) > 5

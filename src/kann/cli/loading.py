@@ -15,7 +15,7 @@ import numpy as np
 from kann.data.archives import damage_explained, reason, require_file
 from kann.data.files import read_npz
 from kann.data.moments import Moments
-from kann.data.reduction import runs_on_dask
+from kann.data.reduction import require_on_dask
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
@@ -99,8 +99,7 @@ def dask_workers(address: str | None, data: States | Moments) -> Iterator[str]:
     import dask.config
 
     with client, dask.config.set(scheduler=client):
-        if not (isinstance(data, States) and runs_on_dask(data)):
-            raise KannError("--scheduler is for zarr stores, which workers can read; leave it out for other files")
+        require_on_dask(data)
         count = len(client.scheduler_info(n_workers=-1)["workers"])
         workers = "waiting for Dask workers"
         if count:

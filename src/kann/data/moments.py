@@ -31,7 +31,7 @@ ARRAYS = ("sum_h", "sum_x", "sum_y", "hh", "xx", "xy", "yy", "sum_u", "uu", "xu"
 GRAMS = ("hh", "xx", "yy", "uu")
 
 ROWS_TO_MULTIPLY = 1024
-"""So many rows at the ends of sequences are collected before they are multiplied: few rows cost as much as many."""
+"""So many rows at the ends of sequences are collected before they are multiplied: a product of few rows takes as long."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -275,7 +275,7 @@ def moments_of(states: States, *, inputs: bool, projection: Projection | None = 
 
 
 def measure(states: States, *, inputs: bool, projection: Projection | None = None) -> Moments:
-    """The same, without a look at whether they are finite: on a GPU, looking would wait for it to finish."""
+    """Moments without the check for NaN and overflow, which would synchronise a GPU."""
     moments = accumulate(states, PairProducts, inputs=inputs, projection=projection, what="moments")
     moments.sequences = len(states)
     return moments
@@ -312,7 +312,9 @@ class PairProducts:
             h, begin[is_long], end[is_long], end[is_long] - 1, begin[~is_long], begin
         )
         ends, before = h[last], h[before]
-        blank = namespace(h).zeros((1, h.shape[1]), dtype=h.dtype, device=h.device)  # a plain 0 would make a GPU wait
+        blank = namespace(h).zeros(
+            (1, h.shape[1]), dtype=h.dtype, device=h.device
+        )  # assigning a number would synchronise a GPU
         h[last] = blank  # from here on no row is followed by one of another sequence
         if not is_long.all():
             self._collect("single", h[single])
@@ -321,7 +323,9 @@ class PairProducts:
         self._add("xy", before.T @ ends)
         if block.inputs is not None:
             u = block.inputs
-            u[starts] = namespace(u).zeros((1, u.shape[1]), dtype=u.dtype, device=u.device)  # part of no pair here
+            u[starts] = namespace(u).zeros(
+                (1, u.shape[1]), dtype=u.dtype, device=u.device
+            )  # it belongs to a pair with an earlier block, or to none
             self._add("xu", cross_gram(h[:-1], u[1:]))
             self._add("uy", cross_gram(u, h) + u[last].T @ ends)
             self._add_rows("u", u)
@@ -348,10 +352,10 @@ class PairProducts:
             self._multiply_cuts()
 
     def _multiply_cuts(self) -> None:
-        x, y = self._taken("cut_x"), self._taken("cut_y")
+        x, y = self._pop_waiting("cut_x"), self._pop_waiting("cut_y")
         self._add("xy", x.T @ y)
         if "cut_u" in self._waiting:
-            u = self._taken("cut_u")
+            u = self._pop_waiting("cut_u")
             self._add("xu", x.T @ u)
             self._add("uy", u.T @ y)
             self._add_rows("u", u)
@@ -373,10 +377,10 @@ class PairProducts:
         waiting = self._waiting.setdefault(name, [])
         waiting.append(rows)
         if sum(map(len, waiting)) >= ROWS_TO_MULTIPLY:
-            self._add_rows(name, self._taken(name))
+            self._add_rows(name, self._pop_waiting(name))
 
-    def _taken(self, name: str) -> AnyArray:
-        """The rows that wait, of which there are then none."""
+    def _pop_waiting(self, name: str) -> AnyArray:
+        """Remove the rows that wait under this name, and join them."""
         rows = self._waiting.pop(name)
         return namespace(rows[0]).concat(rows)
 
@@ -385,7 +389,7 @@ class PairProducts:
         if "cut_x" in self._waiting:
             self._multiply_cuts()
         for name in list(self._waiting):
-            self._add_rows(name, self._taken(name))
+            self._add_rows(name, self._pop_waiting(name))
         if "middle" not in self._totals:  # pairs of a cut alone, whose states are counted elsewhere
             xy = self._totals["xy"]
             self._totals |= {"middle": 0 * xy, "sum_middle": 0 * xy[0]}

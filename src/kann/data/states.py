@@ -221,7 +221,7 @@ def as_states(data: Any, lengths: Any = None) -> States:
         if lengths is not None:
             raise KannError(
                 "lengths are for arrays; States, stores and lists of sequences know theirs; a store has them in an "
-                "array 'lengths' beside 'values'"
+                "array 'lengths' next to 'values'"
             )
         if isinstance(data, list | tuple):
             return States.from_sequences(data)

@@ -1,7 +1,7 @@
 """Ragged rows on disk: a zarr v3 group whose chunks end where sequences end.
 
 Layout: ``values/000000``, ``values/000001``, … are arrays of whole sequences, one chunk each, with the sequences'
-lengths among their attributes; ``inputs/…`` stand beside them. (zarr has regular chunks only, and sequences are not
+lengths among their attributes; ``inputs/…`` have the same layout. (zarr has regular chunks only, and sequences are not
 regular, hence one array per chunk.) Every chunk ends with its checksum. The root counts the parts that are written, and
 is written after each of them; at the end it says that the store is complete and how much it holds. A store whose writer
 was stopped opens with what was finished, and with a warning.

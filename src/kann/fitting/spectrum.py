@@ -15,7 +15,7 @@ ILL_CONDITIONED = 1e8
 """Condition of V above which half of float64's digits are lost in U = V⁻¹."""
 
 DEVICE_FROM_RANK = 512
-"""From this rank on a GPU is faster at eigenvectors than its host: on an H200 beside 16 cores it takes 1.1 times the
+"""From this rank on a GPU is faster at eigenvectors than its host: an H200, compared with 16 cores, takes 1.1 times the
 host's time at 256, 0.4 at 512, and 0.2 at 1,024 and above."""
 
 SAME_MODULUS = 1e-9
@@ -194,9 +194,9 @@ def residuals(
     C v = λ v makes Y v − λ X v equal to (Y − X C) v. Directions without more energy than the ``noise`` of their
     coordinates get an infinite residual.
     """
-    missed, present = _quadratic_forms(residual_gram, right), _quadratic_forms(state_gram, right)
-    is_real = present > noise @ (np.real(right) ** 2 + np.imag(right) ** 2)
-    ratio = np.maximum(missed, 0.0) / np.where(is_real, present, 1.0)
+    residual_energy, state_energy = _quadratic_forms(residual_gram, right), _quadratic_forms(state_gram, right)
+    is_real = state_energy > noise @ (np.real(right) ** 2 + np.imag(right) ** 2)
+    ratio = np.maximum(residual_energy, 0.0) / np.where(is_real, state_energy, 1.0)
     return np.where(is_real, np.sqrt(ratio), np.inf)
 
 

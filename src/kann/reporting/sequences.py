@@ -9,11 +9,12 @@ from kann.analysis.contributions import contributions
 from kann.analysis.decisions import Readout, decide, read_out
 from kann.analysis.modes import magnitude, reconstruct
 from kann.backends.arrays import as_numpy
+from kann.data.reduction import map_rows
 from kann.data.states import States
 from kann.errors import KannError
 from kann.reporting.inputs import ReportInputs
 from kann.reporting.packing import Packed, pack
-from kann.typing import Array, Float, Int
+from kann.typing import AnyArray, Array, Float, Int
 
 MAX_EMBEDDED_STATES = 3000
 """States in the picture of principal components: more would only cover each other."""
@@ -65,12 +66,12 @@ def sequence_tables(inputs: ReportInputs) -> dict[str, Packed]:
 
 def mode_magnitudes(inputs: ReportInputs) -> Packed:
     """The magnitude |ĥ| of each mode at each state; of a conjugate pair, that of either eigenvector."""
-    values = inputs.states.values
     firsts = [inputs.koopman.modes[number].indices[0] for number in inputs.modes_shown]
-    blocks = [
-        magnitude(inputs.koopman, as_numpy(values[start:stop]))[:, firsts] for start, stop in inputs.states.ranges()
-    ]
-    return pack(np.concatenate(blocks))
+
+    def shown(h: AnyArray) -> Float[Array, "n k"]:
+        return as_numpy(magnitude(inputs.koopman, h))[:, firsts]
+
+    return pack(as_numpy(map_rows(inputs.states.values, shown, width=len(firsts), dtype=np.float64)))
 
 
 def mode_contributions(inputs: ReportInputs, readout: Readout) -> Packed:

@@ -1,0 +1,255 @@
+"""The chunks in which Dask reads states: of a dask array, padded or not, or of a store.
+
+A chunk may cut sequences. Its block then holds pieces of them, and the pairs that its end separates are told apart.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from kann.backends.arrays import as_array
+from kann.backends.dask import as_dask_array, delayed
+from kann.data import store
+from kann.data.blocks import Block, pieces
+from kann.data.rows import PaddedRows
+from kann.data.store import StoredRows
+from kann.errors import KannError
+from kann.typing import AnyArray, Array, Int
+
+MIN_TASK_BYTES = 64 * 2**20
+"""How much of a store one task reads at least, part by part, so that there are far fewer tasks than parts."""
+
+MIN_TASK_ROWS_PER_UNIT = 8
+"""How many rows of a store one task reads at least, for each unit: they must outweigh the d × d matrices it sends."""
+
+MAX_STORE_TASKS = 4096
+"""Into how many tasks a store is cut at most: of more data each task reads more, and no more matrices are sent."""
+
+CORRECT_CHUNKS = "correct its chunks, as with dask's compute_chunk_sizes()"
+"""The remedy where chunks have other shapes than the dask array says."""
+
+
+@runtime_checkable
+class RaggedRows(Protocol):
+    """Rows of sequences of different lengths, one after the other: `kann.States`, or what looks like it."""
+
+    @property
+    def values(self) -> AnyArray:
+        """(N, d) the rows."""
+
+    @property
+    def inputs(self) -> AnyArray | None:
+        """(N, p) what led to each of them, or None."""
+
+    @property
+    def lengths(self) -> Any:
+        """(S,) how many rows each sequence has."""
+
+    @property
+    def starts(self) -> Any:
+        """(S,) the row at which each sequence starts."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Chunk:
+    """A chunk that a worker will read, and what is known of it before."""
+
+    name: str
+    read: Callable[..., Block]
+    """Makes the block on a worker, from these arguments, some of which are delayed."""
+    arguments: tuple
+    cut: tuple | None = None
+    """What the `Cut` at the end of this chunk is made of, in part delayed; None if no sequence is cut there."""
+
+
+def _as_dask(array: Any, *, chunks: Any = None) -> Any:
+    if store.is_zarr(array):
+        array = store.ReachableArray(array)
+    return as_dask_array(array, chunks=chunks)
+
+
+def _bounds(sizes: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    """(number, start, stop) of each chunk along an axis, without the empty ones."""
+    stops = np.cumsum(sizes).tolist()
+    return [(i, stop - size, stop) for i, (size, stop) in enumerate(zip(sizes, stops, strict=True)) if size]
+
+
+def chunks_of_rows(states: RaggedRows, drive: AnyArray | None) -> Iterator[Chunk]:
+    """Chunks of the rows of all sequences one after the other, which may end anywhere."""
+    array = _as_dask(states.values)
+    blocks, drives = array.to_delayed()[:, 0], None
+    if drive is not None:
+        drives = _as_dask(drive, chunks=array.chunks[:1]).to_delayed()[:, 0]
+    bounds = _bounds(array.chunks[0])
+    for place, (i, start, stop) in enumerate(bounds):
+        at, steps, lengths = pieces(states.starts, start, stop)
+        cut = None
+        ends_inside = at.stop == len(states.lengths) or int(states.starts[at.stop]) != stop
+        if ends_inside and place + 1 < len(bounds):
+            cut = _cut_between(
+                blocks, drives, i, bounds[place + 1][0], (slice(-1, None), slice(0, 1)), np.array([stop])
+            )
+        yield Chunk(
+            name=f"chunk {i} of the dask array (rows {start} to {stop - 1})",
+            read=_read_rows,
+            arguments=(
+                blocks[i],
+                _entry(drives, i),
+                (stop - start, array.shape[1]),
+                lengths,
+                np.arange(at.start, at.stop),
+                states.starts[at],
+                steps,
+            ),
+            cut=cut,
+        )
+
+
+def chunks_of_padded(states: RaggedRows, rows: PaddedRows, drive: AnyArray | None) -> Iterator[Chunk]:
+    """Chunks of padded states, which may end at any step. Those that hold padding alone are never read."""
+    array = _as_dask(rows.padded)
+    blocks, drives = array.to_delayed()[..., 0], None
+    if drive is not None:
+        drives = _as_dask(_padded(drive, like=array), chunks=array.chunks[:2]).to_delayed()[..., 0]
+    times = _bounds(array.chunks[1])
+    for i, low, high in _bounds(array.chunks[0]):
+        lengths, starts = rows.lengths[low:high], states.starts[low:high]
+        for place, (j, early, late) in enumerate(times):
+            here = np.clip(lengths - early, 0, late - early)
+            real, longer = np.flatnonzero(here), np.flatnonzero(lengths > late)
+            if not len(real):
+                break
+            cut = None
+            if len(longer):
+                ends = (longer, -1), (longer, 0)
+                cut = _cut_between(blocks, drives, (i, j), (i, times[place + 1][0]), ends, starts[longer] + late)
+            yield Chunk(
+                name=f"chunk ({i}, {j}) of the dask array (sequences {low} to {high - 1}, steps {early} to {late - 1})",
+                read=_read_padded,
+                arguments=(
+                    blocks[i, j],
+                    _entry(drives, (i, j)),
+                    (high - low, late - early, array.shape[2]),
+                    here,
+                    low + real,
+                    starts[real],
+                    np.full(len(real), early),
+                ),
+                cut=cut,
+            )
+
+
+def _padded(drive: AnyArray, *, like: Any) -> AnyArray:
+    """Inputs with the axes (sequence, time, input) of the states ``like``."""
+    if isinstance(drive, PaddedRows):
+        return drive.padded
+    return drive.reshape(*like.shape[:2], drive.shape[1])  # without padding, they are kept as rows
+
+
+def _entry(drives: Any, place: Any) -> Any:
+    if drives is None:
+        return None
+    return drives[place]
+
+
+def _cut_between(blocks: Any, drives: Any, here: Any, there: Any, ends: tuple, rows: Int[Array, " k"]) -> tuple:
+    """What `Chunk.cut` holds, for two blocks, of which ``ends`` are the last and the first rows."""
+    take, inputs = delayed(_take), None
+    if drives is not None:
+        inputs = take(drives[there], ends[1])
+    return take(blocks[here], ends[0]), take(blocks[there], ends[1]), inputs, rows
+
+
+def _take(block: AnyArray, places: Any) -> AnyArray:
+    """Run on a worker: some rows of a block."""
+    try:
+        return as_array(block)[places]
+    except IndexError as error:
+        raise KannError(f"a chunk is smaller than the dask array says; {CORRECT_CHUNKS}") from error
+
+
+def _read_rows(
+    name: str, values: AnyArray, inputs: AnyArray | None, declared: tuple[int, ...], lengths: Array, *places: Array
+) -> Block:
+    """Run on a worker: a chunk of rows."""
+    values, inputs = _as_declared(values, inputs, declared)
+    return _placed(name, values, inputs, lengths, *places)
+
+
+def _read_padded(
+    name: str, values: AnyArray, inputs: AnyArray | None, declared: tuple[int, ...], lengths: Array, *places: Array
+) -> Block:
+    """Run on a worker: a chunk of padded states. ``lengths`` may be 0; ``places`` tell of the other sequences."""
+    values, inputs = _as_declared(values, inputs, declared)
+    if inputs is not None:
+        inputs = PaddedRows(inputs, lengths)
+    return _placed(name, PaddedRows(values, lengths), inputs, lengths[lengths > 0], *places)
+
+
+def _as_declared(
+    values: AnyArray, inputs: AnyArray | None, declared: tuple[int, ...]
+) -> tuple[AnyArray, AnyArray | None]:
+    """Run on a worker: the arrays of a chunk, which must have the shape that the dask array says."""
+    values = as_array(values)
+    if inputs is not None:
+        inputs = as_array(inputs)
+    for array, shape in ((values, declared), (inputs, declared[:-1])):
+        if array is not None and tuple(array.shape[: len(shape)]) != shape:
+            raise KannError(f"it has shape {tuple(array.shape)}, and the dask array says {shape}; {CORRECT_CHUNKS}")
+    return values, inputs
+
+
+def _placed(
+    name: str, values: AnyArray, inputs: AnyArray | None, lengths: Array, numbers: Array, starts: Array, steps: Array
+) -> Block:
+    return Block(name=name, values=values, inputs=inputs, lengths=lengths, numbers=numbers, starts=starts, steps=steps)
+
+
+def chunks_of_store(states: RaggedRows, rows: StoredRows) -> Iterator[Chunk]:
+    """Runs of parts of a store, which workers open themselves. Parts hold whole sequences, so none is cut."""
+    stops = rows.part_stops
+    path = rows.path
+    if not store.is_url(path):
+        path = os.path.abspath(path)  # a worker's current folder may be another one
+    bytes_per_row = rows.shape[1] * rows.dtype.itemsize
+    min_rows = max(
+        MIN_TASK_BYTES // bytes_per_row, MIN_TASK_ROWS_PER_UNIT * rows.shape[1], len(rows) // MAX_STORE_TASKS
+    )
+    first = start = 0
+    while first < len(stops):
+        last = min(int(np.searchsorted(stops, start + min_rows)) + 1, len(stops))
+        stop = int(stops[last - 1])
+        at = slice(*np.searchsorted(states.starts, [start, stop]))
+        numbers, starts = np.arange(at.start, at.stop), states.starts[at]
+        yield Chunk(
+            name=f"parts {first} to {last - 1} of {rows.path}",
+            read=_read_parts,
+            arguments=(
+                path,
+                rows.identity,
+                slice(first, last),
+                states.lengths[at],
+                numbers,
+                starts,
+                np.zeros_like(starts),
+            ),
+        )
+        first, start = last, stop
+
+
+def _read_parts(
+    name: str, path: str, identity: str | None, parts: slice, expected: Int[Array, " k"], *places: Array
+) -> Block:
+    """Run on a worker: open some parts of a store."""
+    try:
+        if not store.is_url(path) and not os.path.exists(path):
+            raise FileNotFoundError(path)
+        values, lengths, inputs = store.read(path, parts)
+    except (KannError, FileNotFoundError) as error:
+        raise KannError("a worker finds no states there; pass an address that every worker can reach") from error
+    if lengths is None or not np.array_equal(lengths, expected) or values.identity != identity:
+        raise KannError("a worker finds other states there; pass an address that means the same to every worker")
+    return _placed(name, values, inputs, lengths, *places)
