@@ -31,7 +31,7 @@ ARRAYS = ("sum_h", "sum_x", "sum_y", "hh", "xx", "xy", "yy", "sum_u", "uu", "xu"
 GRAMS = ("hh", "xx", "yy", "uu")
 
 ROWS_TO_MULTIPLY = 1024
-"""So many rows at the ends of sequences are collected before they are multiplied: a product of few rows takes as long."""
+"""So many rows at the ends of sequences are collected before they are multiplied: a product of fewer takes as long."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
