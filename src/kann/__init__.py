@@ -9,7 +9,15 @@ from kann.analysis.fidelity import agreement, hybrid, orthogonality, relative_er
 from kann.analysis.modes import importance, magnitude, project, reconstruct
 from kann.data.moments import Moments
 from kann.data.states import States
-from kann.errors import ConditionWarning, KannError, KannWarning, PaddingWarning, PrecisionWarning, RankWarning
+from kann.errors import (
+    ConditionWarning,
+    KannError,
+    KannWarning,
+    PaddingWarning,
+    PrecisionWarning,
+    RankWarning,
+    UnfinishedWarning,
+)
 from kann.fitting.fit import fit
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
@@ -62,6 +70,7 @@ __all__ = [
     "PrecisionWarning",
     "RankWarning",
     "States",
+    "UnfinishedWarning",
     "agreement",
     "contributions",
     "decision_map",

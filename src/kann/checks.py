@@ -79,6 +79,21 @@ def require_flag(value: Any, name: str) -> None:
         raise KannError(f"{name}={shown(value)} is neither True nor False; pass one of them") from error
 
 
+def require_text(value: Any, name: str) -> None:
+    """Refuse what is no text."""
+    if not isinstance(value, str):
+        raise KannError(f"{name}={shown(value)} is no text; pass a string")
+
+
+def require_sequence(value: Any, name: str) -> None:
+    """Refuse what has no entries in a row, such as a single number."""
+    try:
+        len(value)
+        iter(value)
+    except TypeError as error:
+        raise KannError(f"{name}={shown(value)} is no list; pass one entry for each sequence") from error
+
+
 def require_path(path: Any) -> None:
     """Refuse what is no path."""
     if not isinstance(path, str | os.PathLike):

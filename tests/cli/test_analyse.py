@@ -334,9 +334,12 @@ def test_record_reads_lengths(run):
         (["report", "operator.npz", "states.zarr", "--tokens", "object.json"], "object.json holds a dict, not a list"),
         (
             ["record", "model_for_tests:build", "--data", "labels.txt.npz", "-o", "n.zarr"],
-            "labels.txt.npz holds no data",
+            "labels.txt.npz cannot be read as plain arrays",
         ),
-        (["record", "model_for_tests:build", "--data", "named.npz", "-o", "n.zarr"], "named.npz holds no data"),
+        (
+            ["record", "model_for_tests:build", "--data", "named.npz", "-o", "n.zarr"],
+            "named.npz cannot be read as plain arrays",
+        ),
         (["record", "model_for_tests:build", "--data", "named.npy", "-o", "n.zarr"], "named.npy holds no data"),
         (["record", "model_for_tests:build", "--data", "words.npy", "-o", "n.zarr"], "words.npy holds no data"),
         (["record", ":build", "--data", "data.npy", "-o", "n.zarr"], "names no function"),
@@ -368,7 +371,7 @@ def test_record_reads_lengths(run):
         (["record", "model_for_tests:fails", "--data", "data.npy", "-o", "n.zarr"], "the weights are not here"),
         (
             ["record", "model_for_tests:build", "--data", "wide.npy", "-o", "n.zarr"],
-            "the model cannot run on wide.npy, whose data are float32 of shape (5, 7, 9)",
+            "the model cannot read data of this shape",
         ),
         (["record", "model_for_tests:Reader", "--data", "data.npy", "-o", "n.zarr"], "forward needs tokens, lengths"),
         (

@@ -221,6 +221,8 @@ def calls(good: Any) -> dict[str, Call]:
 
 NOT_CALLED = {
     "ConditionWarning": "a warning",
+    "PrecisionWarning": "a warning",
+    "UnfinishedWarning": "a warning",
     "KannError": "the error itself",
     "KannWarning": "a warning",
     "PaddingWarning": "a warning",

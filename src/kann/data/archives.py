@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import stat
+import struct
 import zipfile
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,12 @@ much padding may shrink to a tenth."""
 ALWAYS_UNPACKED = 64 * 2**20
 """A file may unpack to so many bytes whatever its size."""
 
+LOCAL_HEADER = struct.Struct("<4s5H3L2H")
+"""What stands before each member of a zip archive; the last two numbers are the lengths of its name and extra field."""
+
+MAX_DESCRIPTOR = 24
+"""Bytes that may follow a member whose size was not known when it was begun."""
+
 LONGEST_REASON = 200
 """Characters of a foreign error that are shown: some libraries quote the whole file."""
 
@@ -32,13 +39,15 @@ def damage_explained(path: str | os.PathLike[str], *, problem: str, remedy: str)
     """Turn whatever a damaged file makes its readers raise into one line that names the file and the remedy.
 
     All exceptions are caught: on damaged bytes zipfile, zlib, numpy, zarr and Python's own parser raise anything, from
-    MemoryError to SyntaxError. What kann says itself, and a missing package, come through as they are.
+    MemoryError to SyntaxError. What kann says itself, a missing package and a missing file come through as they are.
     """
     try:
         yield
     except (KannError, ImportError):
         raise
     except Exception as error:
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
+            raise
         raise KannError(f"{path} {problem} ({reason(error)}); {remedy}") from error
 
 
@@ -106,6 +115,7 @@ def _honest_members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.Zi
         if info.compress_type == zipfile.ZIP_STORED and info.compress_size != info.file_size:
             raise ValueError(f"{name!r} claims two different sizes")
         members[name] = info
+    _require_all_listed(archive)
     packed = sum(info.compress_size for info in members.values())
     unpacked = sum(info.file_size for info in members.values())
     if packed > size:
@@ -113,6 +123,20 @@ def _honest_members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.Zi
     if unpacked > max(ALWAYS_UNPACKED, MAX_EXPANSION * packed):
         raise ValueError(f"it would unpack from {packed} to {unpacked} bytes; numpy.savez does not compress")
     return members
+
+
+def _require_all_listed(archive: zipfile.ZipFile) -> None:
+    """Refuse a directory that leaves out the last members, which a damaged count at the end of a file does.
+
+    Members follow each other up to the directory; between two of them numpy writes nothing.
+    """
+    end = 0
+    for info in archive.infolist():
+        archive.fp.seek(info.header_offset + LOCAL_HEADER.size - 4)  # type: ignore[union-attr]
+        name, extra = struct.unpack("<HH", archive.fp.read(4))  # type: ignore[union-attr]
+        end = max(end, info.header_offset + LOCAL_HEADER.size + name + extra + info.compress_size)
+    if archive.start_dir - end > MAX_DESCRIPTOR:
+        raise ValueError(f"{archive.start_dir - end} bytes before its directory belong to no array")
 
 
 def _claim(file: Any, *, name: str, size: int) -> Claim:

@@ -73,6 +73,30 @@ def require_plain(path: str | os.PathLike[str]) -> os.stat_result:
     return found
 
 
+def require_plain_tree(path: str | os.PathLike[str]) -> None:
+    """The same for a folder and all that it holds: reading a FIFO in place of a chunk would never end."""
+    require_plain(path)
+    folders = [os.fspath(path)]
+    while folders:
+        try:
+            entries = list(os.scandir(folders.pop()))
+        except OSError:  # a file, or a folder that may not be read: opening it says so
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+            elif not entry.is_file(follow_symlinks=False):
+                _require_plain_target(entry.path)
+
+
+def _require_plain_target(path: str) -> None:
+    """Refuse a link into nowhere or in a circle too: zarr would take what it stands for as missing, or hang."""
+    try:
+        require_plain(path)
+    except OSError as error:
+        raise KannError(f"{path} cannot be read ({error.strerror}); save it again") from error
+
+
 def _kind(mode: int) -> str:
     if stat.S_ISFIFO(mode):
         return "a FIFO"

@@ -27,7 +27,7 @@ import numpy as np
 from kann.backends.arrays import as_numpy
 from kann.data.archives import damage_explained, reason
 from kann.data.files import require_format
-from kann.data.placing import require_plain
+from kann.data.placing import require_plain_tree
 from kann.data.rows import LazyRows
 from kann.errors import KannError, UnfinishedWarning
 from kann.typing import AnyArray, Array, Int, Shaped
@@ -338,7 +338,7 @@ def read(path: str | os.PathLike[str], parts: slice = slice(None)) -> tuple[Any,
     Only metadata are read. Warns if the whole store is opened and its recording was stopped.
     """
     if not is_url(path):
-        require_plain(path)
+        require_plain_tree(path)
     opened = OpenedStore(path)
     node = _open_node(path)
     if not hasattr(node, "members") or "kind" not in node.attrs:

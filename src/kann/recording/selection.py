@@ -88,7 +88,7 @@ def _select(model: nn.Module, layer: Any) -> tuple[list[Target], bool]:
         return targets, len(targets) == 1 and not _is_pattern(model, layer)
     if callable(layer) and not isinstance(layer, nn.Module):
         return [Target(name="output", view=layer)], True
-    if isinstance(layer, nn.Module) or not isinstance(layer, Iterable):
+    if isinstance(layer, nn.Module) or not isinstance(layer, Iterable) or not getattr(layer, "ndim", 1):
         raise KannError(f"layer is {type(layer).__name__}; pass a name, a list of names, or a function of the output")
     targets = [target for name in layer for target in named(model, name)]
     if not targets:

@@ -8,6 +8,7 @@ import numpy as np
 
 from kann.analysis.decisions import Readout
 from kann.backends.arrays import as_numpy
+from kann.checks import require_sequence, require_whole_number
 from kann.data.moments import state_gram
 from kann.data.states import States, as_states
 from kann.errors import KannError
@@ -51,9 +52,7 @@ def checked_states(states: Any) -> States:
 
 def checked_count(modes: Any) -> int:
     """How many modes to show."""
-    if isinstance(modes, bool) or not isinstance(modes, int | np.integer) or modes < 0:
-        raise KannError(f"modes={modes!r} is no number of modes; pass a whole number such as 20")
-    return int(modes)
+    return require_whole_number(modes, "modes", least=0)
 
 
 def checked_points(fixed_points: Any, koopman: Koopman) -> Any:
@@ -75,6 +74,7 @@ def checked_labels(labels: Sequence[Any] | None, states: States) -> list[str] | 
     """The label of each sequence, as text."""
     if labels is None:
         return None
+    require_sequence(labels, "labels")
     if len(labels) != len(states):
         raise KannError(f"there are {len(labels)} labels for {len(states)} sequences; pass one for each")
     return [str(label) for label in labels]
@@ -84,6 +84,7 @@ def checked_tokens(tokens: Sequence[Any] | None, states: States) -> list[list[st
     """The words of each sequence, one for each state, in the order of the states."""
     if tokens is None:
         return None
+    require_sequence(tokens, "tokens")
     _require_one_per_state(tokens, states, "tokens")
     words = [[str(token) for token in own] for own in tokens]
     if reads_from_the_end(states):
@@ -95,6 +96,7 @@ def checked_signals(signals: Sequence[AnyArray] | None, states: States) -> list[
     """The signal of each sequence, (T, channels), one row for each state, in the order of the states."""
     if signals is None:
         return None
+    require_sequence(signals, "signals")
     arrays = [as_numpy(signal) for signal in signals]
     for i, array in enumerate(arrays):
         if not array.ndim or array.dtype.kind not in "fiub":

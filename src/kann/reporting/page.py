@@ -13,6 +13,7 @@ from typing import Any
 
 from kann._version import __version__
 from kann.analysis.decisions import Readout
+from kann.checks import require_instance, require_path, require_text
 from kann.data.files import replacing
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
@@ -102,6 +103,10 @@ def report(
     modes
         How many modes are shown for each sequence: half of them the slowest, the others the most important of the rest.
     """
+    require_path(path)
+    require_instance(koopman, Koopman, "koopman")
+    require_text(title, "title")
+    require_text(about, "about")
     path = Path(path)
     if path.is_dir():
         raise KannError(f"{path} is a folder; pass the name of a file")

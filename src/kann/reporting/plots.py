@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
+from kann.checks import require_instance
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
@@ -61,6 +62,7 @@ def _axes(ax: Axes | None) -> Axes:
     """The axes to draw on: those of the caller, or those of a new figure."""
     if ax is None:
         _, ax = pyplot.subplots(layout="constrained")
+    require_instance(ax, Axes, "ax")
     return ax
 
 
@@ -71,6 +73,7 @@ def draw_spectrum(
 
     ``others`` are eigenvalues of other operators, by name, drawn as crosses.
     """
+    require_instance(koopman, Koopman, "koopman")
     ax = _axes(ax)
     circle = np.exp(1j * np.linspace(0, 2 * np.pi, 361))
     ax.plot(*_plane(circle), color="#999999", linewidth=0.8, zorder=1)
