@@ -27,6 +27,10 @@ finely than the others, and its directions are real where theirs would be noise.
 FULL_EIGH_BELOW = 512
 """Below this many units all singular vectors cost so little that computing only a few of them saves nothing."""
 
+QUIET_EIGH_UP_TO = 64
+"""Up to so many units scipy's eigenvectors are used: numpy's wake its other threads, which takes longer than the rest
+of a small fit. Above, numpy's threads are awake from the products, and scipy's own would only compete with them."""
+
 LANCZOS_FROM_RATIO = 64
 """Lanczos iteration pays where at most one direction in so many is wanted: at 4,096 units it takes 1/9 of the time for
 16 of them, 2/5 for 64, and twice the time for 256."""
@@ -173,8 +177,9 @@ def _eigenpairs(gram: AnyArray, count: int) -> tuple[Float[Array, " k"], Float[A
         return as_numpy(values[d - count :]), as_numpy(vectors[:, d - count :])
     gram = as_numpy(gram)
     if d < FULL_EIGH_BELOW or 2 * count > d:
-        # scipy's, since numpy's wakes the other threads for a few dozen units already, which takes longer than the rest
-        return scipy.linalg.eigh(gram, driver="evd", check_finite=False)  # type: ignore[return-value]
+        if d <= QUIET_EIGH_UP_TO:
+            return scipy.linalg.eigh(gram, driver="evd", check_finite=False)  # type: ignore[return-value]
+        return np.linalg.eigh(gram)
     found: Any = None
     if LANCZOS_FROM_RATIO * count <= d:
         found = _lanczos(gram, count)
