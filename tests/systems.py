@@ -3,6 +3,9 @@
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+AS_IN_PAPER = {"basis": "svd", "offset": False}
+"""The arguments of `kann.fit` for the paper's operator, which is about zero and has no offset."""
+
 
 def stable_matrix(rng, d):
     """A non-normal matrix with complex eigenvalues, all of modulus 0.5 to 0.98."""

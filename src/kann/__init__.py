@@ -11,6 +11,8 @@ from kann.data.moments import Moments
 from kann.data.states import States
 from kann.errors import (
     ConditionWarning,
+    DependenceWarning,
+    FewPairsWarning,
     KannError,
     KannWarning,
     PaddingWarning,
@@ -60,6 +62,8 @@ def __dir__() -> list[str]:
 __all__ = [
     "ConditionWarning",
     "Contributions",
+    "DependenceWarning",
+    "FewPairsWarning",
     "FixedPoints",
     "KannError",
     "KannWarning",

@@ -13,6 +13,14 @@ class RankWarning(KannWarning):
     """The data resolve fewer directions than were asked for."""
 
 
+class FewPairsWarning(KannWarning):
+    """There are too few pairs of states for the rank, so that the operator fits noise."""
+
+
+class DependenceWarning(KannWarning):
+    """Inputs contain the state, so that what each of them does cannot be told apart."""
+
+
 class PaddingWarning(KannWarning):
     """The model itself reads padding, so that what was recorded is not what it computed."""
 

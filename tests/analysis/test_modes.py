@@ -4,7 +4,7 @@ import torch
 
 import kann
 from kann.errors import KannError
-from tests.systems import noisy_states, run, stable_matrix
+from tests.systems import AS_IN_PAPER, noisy_states, run, stable_matrix
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def koopman(request, states):
 def test_projections_evolve_by_their_eigenvalues(rng):
     A = stable_matrix(rng, 6)
     values = run(A, rng.normal(size=(8, 6)), 20)
-    koopman = kann.fit(values)
+    koopman = kann.fit(values, **AS_IN_PAPER)
     projected = kann.project(koopman, values)
     np.testing.assert_allclose(projected[:, 1:], projected[:, :-1] * koopman.eigenvalues, atol=1e-9)
     np.testing.assert_allclose(kann.magnitude(koopman, values), np.abs(projected))
@@ -71,7 +71,7 @@ def test_contributions_of_a_defective_operator_sum_to_the_readout(tmp_path):
     """[[0, 1], [0, 0]] has one eigenvector for two directions: what that cannot represent is in no mode."""
     h = np.array([[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]])
     with pytest.warns(kann.ConditionWarning):
-        koopman = kann.fit(h)
+        koopman = kann.fit(h, **AS_IN_PAPER)
     koopman.save(tmp_path / "operator.npz")
     for operator in (koopman, kann.Koopman.load(tmp_path / "operator.npz")):
         found = kann.contributions(operator, h, np.eye(2), np.ones(2))

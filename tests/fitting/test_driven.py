@@ -74,7 +74,7 @@ def test_it_is_a_least_squares_solution(rng):
     values, inputs = rng.normal(size=(20, 30, 5)), rng.normal(size=(20, 30, 3)) + 2
     states = kann.States.from_padded(values, lengths, inputs=inputs)
     koopman = kann.fit(states, driven=True)
-    x, y = (part @ koopman.basis for part in states.pairs())
+    x, y = (koopman.encode(part) for part in states.pairs())
     u = np.delete(states.inputs, states.starts, axis=0)
     expected = np.linalg.lstsq(np.hstack([x, u, np.ones((len(x), 1))]), y, rcond=None)[0]
     np.testing.assert_allclose(np.vstack([koopman.matrix, koopman.drive, koopman.offset]), expected, atol=1e-11)

@@ -6,7 +6,16 @@ import torch
 
 import kann
 from kann.errors import KannError
-from tests.systems import eigenvalue_distance, full_operator, noisy_states, relative, rotation, run, stable_matrix
+from tests.systems import (
+    AS_IN_PAPER,
+    eigenvalue_distance,
+    full_operator,
+    noisy_states,
+    relative,
+    rotation,
+    run,
+    stable_matrix,
+)
 
 
 def test_a_known_non_normal_operator_with_complex_eigenvalues_is_recovered(rng):
@@ -92,7 +101,7 @@ def test_at_full_rank_the_basis_does_not_matter(rng):
 
 def test_ridge_is_ridge_regression(rng):
     values = noisy_states(rng)
-    koopman = kann.fit(values, ridge=3.0)
+    koopman = kann.fit(values, ridge=3.0, **AS_IN_PAPER)
     x, y = (part @ koopman.basis for part in kann.States.from_padded(values).pairs())
     expected = np.linalg.solve(x.T @ x + 3.0 * np.eye(10), x.T @ y)
     np.testing.assert_allclose(koopman.matrix, expected, atol=1e-11)
@@ -117,16 +126,17 @@ def test_float64_directions_that_the_gram_cannot_resolve_are_fitted_all_the_same
     values = run(A, rng.normal(size=(30, 8)), 12, push=0.5 * rng.normal(size=(30, 12, 8))) * scale
     states = kann.States.from_padded(values)
     with pytest.warns(kann.ConditionWarning):  # eigenvectors whose components span ten orders of magnitude
-        koopman = kann.fit(values)
+        koopman = kann.fit(values, **AS_IN_PAPER)
     assert koopman.rank == 8
     x, y = states.pairs()
     expected = np.linalg.lstsq(x / scale, y / scale, rcond=None)[0]
     # In units in which all directions have the same size; what is left is the rounding of the smallest, 1e-16/1e-10.
     np.testing.assert_allclose((full_operator(koopman) * scale[:, None]) / scale, expected, atol=1e-4)
-    np.testing.assert_allclose(koopman.eigenvalues, kann.fit(values / scale).eigenvalues, atol=1e-4)
+    np.testing.assert_allclose(koopman.eigenvalues, kann.fit(values / scale, **AS_IN_PAPER).eigenvalues, atol=1e-4)
     # A product of two units is rounded relative to these two alone, so that moments have the small units too,
     with pytest.warns(kann.ConditionWarning):
-        np.testing.assert_allclose(kann.fit(kann.Moments.of(states)).eigenvalues, koopman.eigenvalues, atol=1e-4)
+        found = kann.fit(kann.Moments.of(states), **AS_IN_PAPER).eigenvalues
+    np.testing.assert_allclose(found, koopman.eigenvalues, atol=1e-4)
     # but not small directions across units, and say so.
     turned = kann.States.from_padded(values @ rotation(rng, 8))
     with (
@@ -137,7 +147,7 @@ def test_float64_directions_that_the_gram_cannot_resolve_are_fitted_all_the_same
 
 
 def test_prediction_is_repeated_multiplication(rng):
-    koopman = kann.fit(noisy_states(rng), rank=6)
+    koopman = kann.fit(noisy_states(rng), rank=6, offset=False)
     h = rng.normal(size=(3, 2, 10))
     path = koopman.rollout(h, 4)
     assert path.shape == (3, 2, 4, 10)

@@ -7,7 +7,7 @@ import torch
 
 import kann
 from kann.fitting import fit as fitting
-from tests.systems import eigenvalue_distance, full_operator, low_rank_states, noisy_states, rotation, run
+from tests.systems import AS_IN_PAPER, eigenvalue_distance, full_operator, low_rank_states, noisy_states, rotation, run
 
 A = np.diag([0.95, 0.6, 0.3])
 D = np.array([[1.0, 0.0, 0.5]])
@@ -108,9 +108,11 @@ def test_directions_that_no_state_has_have_an_infinite_residual(dtype, basis):
         chosen = basis
         if basis == "own":
             chosen = rotation(rng, 6)
-        found = kann.fit(values, basis=chosen)
-        assert np.isinf(found.residuals).sum() == 3
-        np.testing.assert_allclose(found.residuals[:3], kann.fit(values).residuals, rtol=1e-3)
+        for offset in (False, True):
+            found = kann.fit(values, basis=chosen, offset=offset)
+            assert np.isinf(found.residuals).sum() == 3
+            expected = kann.fit(values, basis="svd", offset=offset).residuals
+            np.testing.assert_allclose(found.residuals[:3], expected, rtol=1e-3)
 
 
 def test_a_basis_that_hides_small_units_says_so(rng):
@@ -125,7 +127,11 @@ def test_a_basis_that_hides_small_units_says_so(rng):
 def test_states_that_hardly_vary_say_so(rng):
     values = (1 + 1e-6 * noisy_states(rng, d=3)).astype(np.float32)
     with pytest.warns(kann.PrecisionWarning, match="two digits or fewer of their variation"):
+        kann.fit(values, **AS_IN_PAPER)
+    with pytest.raises(kann.KannError, match="take a constant near their mean off first"):
         kann.fit(values)
+    with pytest.warns(kann.PrecisionWarning, match="two digits or fewer of their variation"):
+        kann.fit((1 + 2e-6 * noisy_states(rng, d=3)).astype(np.float32))
 
 
 def test_constants_give_no_warning(rng):

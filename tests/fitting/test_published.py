@@ -5,7 +5,7 @@ import pytest
 from sklearn.decomposition import TruncatedSVD
 
 import kann
-from tests.systems import eigenvalue_distance, full_operator, noisy_states, relative, rotation
+from tests.systems import AS_IN_PAPER, eigenvalue_distance, full_operator, noisy_states, relative, rotation
 
 
 def published(states, rank):
@@ -62,7 +62,7 @@ def as_float32(states):
 @pytest.mark.parametrize(("make", "rank"), KINDS)
 def test_float32_states_give_the_published_operator(rng, make, rank):
     states = as_float32(make(rng))
-    koopman = kann.fit(states, rank=rank)
+    koopman = kann.fit(states, rank=rank, **AS_IN_PAPER)
     operator, eigenvalues = published(states, rank)
     assert relative(full_operator(koopman), operator) < 1e-5
     assert eigenvalue_distance(koopman.eigenvalues, eigenvalues) < 1e-5  # the published way rounds to float32
@@ -72,7 +72,7 @@ def test_float32_states_give_the_published_operator(rng, make, rank):
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
 def test_the_operator_is_the_float64_least_squares_solution(rng, make, rank, precision):
     states = make(rng) if precision == np.float64 else as_float32(make(rng))
-    koopman = kann.fit(states, rank=rank)
+    koopman = kann.fit(states, rank=rank, **AS_IN_PAPER)
     operator, eigenvalues = exact(states, rank)
     assert relative(full_operator(koopman), operator) < 1e-9
     assert eigenvalue_distance(koopman.eigenvalues, eigenvalues) < 1e-6
@@ -83,12 +83,12 @@ def test_without_a_rank_every_resolved_direction_is_kept(rng, make):
     states = make(rng)
     x, y = states.pairs()
     operator = np.linalg.lstsq(x, y, rcond=None)[0]
-    assert relative(full_operator(kann.fit(states)), operator) < 1e-9
+    assert relative(full_operator(kann.fit(states, **AS_IN_PAPER)), operator) < 1e-9
 
 
 def test_with_fewer_pairs_than_units_the_smallest_operator_is_taken(rng):
     states = kann.States.from_padded(rng.normal(size=(1, 20, 48)))
     x, y = states.pairs()
-    koopman = kann.fit(states)
+    koopman = kann.fit(states, **AS_IN_PAPER)
     assert koopman.rank == 20
     assert relative(full_operator(koopman), np.linalg.lstsq(x, y, rcond=None)[0]) < 1e-9

@@ -11,11 +11,11 @@ def exact(values):
     return np.vectorize(mpmath.mpf, otypes=[object])(np.asarray(values, dtype=np.float64))
 
 
-def eigenvalues(values, inputs=None, *, about_mean=False):
+def eigenvalues(values, inputs=None, *, offset=False, about_mean=False):
     """Eigenvalues of the operator that fits states (S, T, d) best: driven if there are inputs.
 
     At full rank they do not depend on the basis. With ``about_mean`` the mean of all states is taken off first, as the
-    PCA basis does; a driven fit is about the means of the pairs in any case.
+    PCA basis does; a fit with an offset is about the means of the pairs in any case.
     """
     with mpmath.workdps(DIGITS):
         h = exact(values)
@@ -25,8 +25,9 @@ def eigenvalues(values, inputs=None, *, about_mean=False):
         x, y = h[:, :-1].reshape(-1, d), h[:, 1:].reshape(-1, d)
         if inputs is not None:
             u = exact(inputs)[:, 1:].reshape(len(x), -1)
-            x, y = np.hstack([x, u]), y - y.sum(0) / len(y)
-            x = x - x.sum(0) / len(x)
+            x = np.hstack([x, u])
+        if offset:
+            x, y = x - x.sum(0) / len(x), y - y.sum(0) / len(y)
         weights = mpmath.inverse(mpmath.matrix((x.T @ x).tolist())) * mpmath.matrix((x.T @ y).tolist())
         found = mpmath.eig(weights[:d, :], left=False, right=False)
     return np.array([complex(value) for value in found])

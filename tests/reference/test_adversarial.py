@@ -7,7 +7,7 @@ import pytest
 
 import kann
 from tests.reference import exact
-from tests.systems import eigenvalue_distance, rotation, run, stable_matrix
+from tests.systems import AS_IN_PAPER, eigenvalue_distance, rotation, run, stable_matrix
 
 TOLERANCE = 1e-5
 """How far eigenvalues of modulus up to one may be off without a warning: ten times what a warning is given from, since
@@ -97,19 +97,19 @@ def data(request, rng):
     return DATA[request.param](rng)
 
 
-@pytest.mark.parametrize("driven", [False, True])
-def test_eigenvalues_are_those_of_sixty_digits_or_there_is_a_warning(data, driven):
+@pytest.mark.parametrize(("driven", "offset"), [(False, False), (False, True), (True, True)])
+def test_eigenvalues_are_those_of_sixty_digits_or_there_is_a_warning(data, driven, offset):
     values, inputs = data
     states, read = kann.States.from_padded(values, inputs=inputs), None
     if driven:
         read = inputs
-    about_zero = exact.eigenvalues(values, read)
+    about_zero = exact.eigenvalues(values, read, offset=offset)
     about_mean = about_zero
-    if not driven:
-        about_mean = exact.eigenvalues(values, about_mean=True)
+    if not offset:
+        about_mean = exact.eigenvalues(values, read, about_mean=True)
     for basis, reference in (("svd", about_zero), ("pca", about_mean), ("fourier", about_zero)):
         for source in (states, kann.Moments.of(states)):
-            found, is_doubted = fitted(source, basis=basis, driven=driven)
+            found, is_doubted = fitted(source, basis=basis, driven=driven, offset=offset)
             assert is_doubted or len(found) == len(reference), (basis, source)
             assert is_doubted or eigenvalue_distance(found, reference) < TOLERANCE, (basis, source)
 
@@ -128,12 +128,14 @@ def fitted(source, **arguments):
 
 
 @pytest.mark.parametrize("basis", ["svd", "pca"])
-@pytest.mark.parametrize("driven", [False, True])
+@pytest.mark.parametrize(("driven", "offset"), [(False, False), (False, True), (True, True)])
 @pytest.mark.parametrize("name", [name for name in DATA if name.startswith(("mean", "inputs", "both", "directions"))])
-def test_states_that_can_be_read_again_need_no_warning(rng, name, basis, driven):
+def test_states_that_can_be_read_again_need_no_warning(rng, name, basis, driven, offset):
     values, inputs = DATA[name](rng)
-    reference = exact.eigenvalues(values, inputs if driven else None, about_mean=basis == "pca" and not driven)
-    found = kann.fit(kann.States.from_padded(values, inputs=inputs), basis=basis, driven=driven).eigenvalues
+    about_mean = basis == "pca" and not offset
+    reference = exact.eigenvalues(values, inputs if driven else None, offset=offset, about_mean=about_mean)
+    states = kann.States.from_padded(values, inputs=inputs)
+    found = kann.fit(states, basis=basis, driven=driven, offset=offset).eigenvalues
     assert eigenvalue_distance(found, reference) < 1e-8
 
 
@@ -141,7 +143,7 @@ def test_states_that_can_be_read_again_need_no_warning(rng, name, basis, driven)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_moments_of_units_of_different_size_need_no_warning(rng, decades, dtype):
     values = scales(decades)(rng)[0].astype(dtype)
-    found = kann.fit(kann.Moments.of(kann.States.from_padded(values)))
+    found = kann.fit(kann.Moments.of(kann.States.from_padded(values)), **AS_IN_PAPER)
     assert eigenvalue_distance(found.eigenvalues, exact.eigenvalues(values)) < 1e-10
 
 
@@ -153,7 +155,7 @@ def test_rank_deficient_states_have_the_eigenvalues_of_what_they_are_made_of(rng
     states = kann.States.from_padded(inner @ rng.integers(-9, 10, size=(3, 6)).astype(float))
     if basis == "own":
         basis = rotation(rng, 6)
-    koopman = kann.fit(states, basis=basis)
+    koopman = kann.fit(states, basis=basis, offset=False)
     assert np.isfinite(koopman.residuals).sum() == 3
     real = koopman.eigenvalues[np.isfinite(koopman.residuals)]
     assert eigenvalue_distance(real, exact.eigenvalues(inner)) < 1e-6

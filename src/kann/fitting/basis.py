@@ -155,7 +155,8 @@ def svd_from_coordinates(
     if row is not None:
         factor = np.vstack([factor, row])
     _, values, transposed = np.linalg.svd(factor, full_matrices=False)
-    floor = len(gram) * np.finfo(np.float64).eps * values[0]
+    # Projecting, multiplying, taking off the mean and factorising round, each by about eps for a unit.
+    floor = 4 * len(gram) * np.finfo(np.float64).eps * values[0]
     # Each unit is rounded relative to its own size, so a direction has the noise of the units that it is made of.
     rounded = ROUNDINGS * rounding * np.sqrt(transposed**2 @ squares)
     return _svd(values, transposed.T, energy=float(np.sum(values**2)), floor=np.maximum(floor, rounded))

@@ -6,7 +6,7 @@ from typing import Any
 from kann.checks import require_flag, require_number
 from kann.data.moments import Moments
 from kann.data.states import States, as_states
-from kann.errors import KannError, PrecisionWarning
+from kann.errors import DependenceWarning, FewPairsWarning, KannError, PrecisionWarning
 from kann.fitting.basis import parse_basis
 from kann.fitting.koopman import Koopman
 from kann.fitting.precision import doubt_of_digits, step_is_too_coarse
@@ -26,21 +26,30 @@ TWO_READINGS_FROM = 1024
 """From so many units on, a rank of at most a quarter of them is fitted in two readings: HᵀH alone, then pairs in the
 basis. That is half the work of multiplying pairs of whole states, with two d × d matrices at a time instead of five."""
 
+PAIRS_PER_UNKNOWN = 5
+"""So many pairs of states for each unknown of a column are the least from which a fit says more about the network than
+about noise: with five, noise that cannot be predicted at all still seems to be predicted by a fifth."""
+
+LARGEST_INFLATION = 1e4
+"""Variance inflation of the operator, 1 / (1 − R²), up to which states and inputs are called independent. Above it,
+noise of 1 % in the states changes eigenvalues by as much as they are."""
+
 
 def fit(
     data: States | Moments | AnyArray,
     *,
     rank: Any = None,
-    basis: str | AnyArray = "svd",
+    basis: str | AnyArray = "pca",
+    offset: bool = True,
     lengths: Any = None,
     driven: bool = False,
     ridge: int | float = 0.0,
 ) -> Koopman:
-    """Fit one linear operator to how hidden states evolve.
+    """Fit one linear operator to how hidden states evolve: z[t+1] ≈ z[t] C + c for coordinates z = (h − mean) B.
 
     >>> import numpy as np
     >>> turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
-    >>> path = np.stack([np.linalg.matrix_power(turn, t)[0] for t in range(9)])
+    >>> path = np.stack([np.linalg.matrix_power(turn, t)[0] for t in range(20)])
     >>> fit(path[None])
     Koopman(autonomous, 2 units, rank 2, |λ| = 1.0000, 1.0000)
 
@@ -55,8 +64,12 @@ def fit(
         How many basis directions to keep: a whole number, a fraction of explained variance such as ``0.99``, or None
         for every direction that the data resolve.
     basis
-        ``"svd"`` (the paper's), ``"pca"`` (the same about the mean), ``"fourier"`` (which looks at no data), or an
-        orthonormal (d, r) array.
+        ``"pca"``, directions of largest variation about the mean of the states; ``"svd"``, directions of largest energy
+        about zero; ``"fourier"``, which looks at no data; or an orthonormal (d, r) array.
+    offset
+        Fit a constant c too. Without it, and without taking the mean off, the mean of the states is a direction that
+        hardly changes: a mode with λ ≈ 1 that passes for memory. The paper's operator is that one:
+        ``basis="svd", offset=False, rank=d - 1``.
     lengths
         For an array: how many steps of each sequence are real. Without it padding is fitted too.
     driven
@@ -66,10 +79,13 @@ def fit(
         Adds ridge·(|C|² + |D|²) to the sum of squares over all pairs.
     """
     require_flag(driven, "driven")
+    require_flag(offset, "offset")
+    if driven and not offset:
+        raise KannError("a driven operator has an offset, which the mean of its inputs needs; leave offset=False out")
     require_number(ridge, "ridge", remedy="pass ridge>=0")
     if not ridge >= 0:
         raise KannError(f"ridge={ridge} would reward large operators; pass ridge>=0")
-    request = Request(rank=parse_rank(rank), kind=parse_basis(basis), driven=driven, ridge=float(ridge))
+    request = Request(rank=parse_rank(rank), kind=parse_basis(basis), driven=driven, offset=offset, ridge=float(ridge))
     source = _source(data, lengths, driven=driven)
     if isinstance(source, States) and _is_wide(source, request):
         pairs = read_twice(source, request)
@@ -79,9 +95,7 @@ def fit(
     if isinstance(source, States) and not pairs.is_final and step_is_too_coarse(step, pairs.moments.rounding):
         pairs = read_in_orthonormal_coordinates(source, request, pairs.first)
         step = _regress(pairs, request)
-    doubt = doubt_of_digits(step, is_fine=pairs.is_fine, of_moments=isinstance(source, Moments))
-    for message in filter(None, (*pairs.doubts, doubt)):
-        warnings.warn(message, PrecisionWarning, stacklevel=2)
+    _warn(pairs, step, of_moments=isinstance(source, Moments))
     spectrum = decompose(step.matrix, device_of=_sample(source))
     return Koopman(
         matrix=step.matrix,
@@ -96,6 +110,29 @@ def fit(
         drive=step.drive,
         offset=step.offset,
     )
+
+
+def _warn(pairs: PairsInBasis, step: LinearStep, *, of_moments: bool) -> None:
+    """Warn of rounding, of a rank that the data cannot bear, and of inputs that tell the state."""
+    doubt = doubt_of_digits(step, is_fine=pairs.is_fine, of_moments=of_moments)
+    for message in filter(None, (*pairs.doubts, doubt)):
+        warnings.warn(message, PrecisionWarning, stacklevel=3)
+    count, unknowns = pairs.moments.pairs, step.unknowns
+    if count < PAIRS_PER_UNKNOWN * unknowns:
+        warnings.warn(
+            f"{count} pairs of states for {unknowns} unknowns in each column of the operator: it fits noise as well as "
+            f"the network; pass more sequences, or a rank that leaves at most {count // PAIRS_PER_UNKNOWN} unknowns",
+            FewPairsWarning,
+            stacklevel=3,
+        )
+    elif step.dependence > 1 - 1 / LARGEST_INFLATION:
+        warnings.warn(
+            f"the inputs tell a direction of the states before them (R² = 1 − {1 - step.dependence:.0e}), so that what "
+            "states and what inputs do cannot be told apart, and eigenvalues may be arbitrary; leave out inputs that "
+            "contain the state",
+            DependenceWarning,
+            stacklevel=3,
+        )
 
 
 def _source(data: States | Moments | AnyArray, lengths: Any, *, driven: bool) -> States | Moments:
@@ -131,5 +168,6 @@ def _regress(pairs: PairsInBasis, request: Request) -> LinearStep:
         energies=pairs.energies,
         input_mean=pairs.input_mean,
         driven=request.driven,
+        offset=request.offset,
         ridge=request.ridge,
     )

@@ -34,7 +34,7 @@ FIELDS = {
     "residuals": Field(axes="r", may_be_infinite=True),
     "condition": Field(may_be_infinite=True),
     "drive": Field(axes="p r", group="driven"),
-    "offset": Field(axes="r", group="driven"),
+    "offset": Field(axes="r", group="offset"),
 }
 """What a saved operator holds."""
 
@@ -45,7 +45,7 @@ below 1e-11, also for thousands of units, and what an edited field breaks is far
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Koopman:
-    """One linear system for a network's hidden states: z[t+1] ≈ z[t] C, or z[t] C + u[t+1] D + c if it is driven.
+    """One linear system for a network's hidden states: z[t+1] ≈ z[t] C + c, or z[t] C + u[t+1] D + c if it is driven.
 
     States are rows. z = (h − mean) B are a state's coordinates; C V = V Λ and U = V⁻¹.
     """
@@ -55,7 +55,7 @@ class Koopman:
     basis: Float[Array, "d r"]
     """B, with BᵀB = I"""
     mean: Float[Array, " d"]
-    """What is taken off a state first; zero unless the basis is PCA."""
+    """What is taken off a state first: the mean of all states, or zero if the basis is not PCA."""
     explained: Float[Array, " r"]
     """Fraction of the states' energy Σ|h − mean|² in each basis direction."""
     eigenvalues: Complex[Array, " r"]
@@ -65,14 +65,14 @@ class Koopman:
     left: Complex[Array, "r r"]
     """U = V⁻¹, in rows: the Koopman eigenvectors."""
     residuals: Float[Array, " r"]
-    """|Y v − λ X v| / |X v| for each eigenpair; if driven, what inputs and offset explain is taken off Y, and the mean
-    off X."""
+    """|Y v − λ X v| / |X v| for each eigenpair, on the pairs that were fitted; what inputs and offset explain is taken
+    off Y, and with an offset the mean off X. See `kann.trust` for pairs that were not fitted."""
     condition: float
     """Condition number of V."""
     drive: Float[Array, "p r"] | None = None
     """D: what the inputs do; None if autonomous."""
     offset: Float[Array, " r"] | None = None
-    """c; None if autonomous."""
+    """c; None if the operator was fitted without."""
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -104,7 +104,7 @@ class Koopman:
         return z @ to_device_of(z, self.basis.T) + to_device_of(z, self.mean)
 
     def predict(self, h: AnyArray, steps: int = 1, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... d"]:
-        """The states ``steps`` later: (h − mean) B Cˢ Bᵀ + mean, the paper's equation for H^KANN.
+        """The states ``steps`` later; without offset and inputs (h − mean) B Cˢ Bᵀ + mean, the paper's H^KANN.
 
         A driven operator also takes what the network reads on the way, (..., steps, p), or (..., p) for one step.
         """
@@ -122,6 +122,8 @@ class Koopman:
             z = z @ matrix
             if pushes is not None:
                 z = z + pushes[..., step, :]
+            elif self.offset is not None:
+                z = z + to_device_of(z, self.offset)
             path.append(z)
         return self.decode(namespace(z).stack(path, axis=-2))
 
@@ -185,7 +187,7 @@ class Koopman:
         return given
 
     def _pushes(self, inputs: AnyArray | None, steps: int, z: AnyArray) -> AnyArray | None:
-        """What the inputs add to the coordinates at each step, (..., steps, r); None if autonomous."""
+        """What inputs and offset add to the coordinates at each step, (..., steps, r); None if autonomous."""
         if self.drive is None and inputs is None:
             return None
         given: Any = inputs
@@ -195,7 +197,10 @@ class Koopman:
                 given = given[..., None, :]
         drive = self._inputs(given, steps)
         _require_same_batch(drive, z)
-        return drive @ to_device_of(drive, self.drive) + to_device_of(drive, self.offset)
+        pushes = drive @ to_device_of(drive, self.drive)
+        if self.offset is None:
+            return pushes
+        return pushes + to_device_of(drive, self.offset)
 
 
 def _operand(values: AnyArray, require: Callable[..., None], *, what: str) -> AnyArray:

@@ -33,6 +33,9 @@ from kann.fitting.rank import Rank
 from kann.fitting.regression import ColumnEnergies, noise_floor
 from kann.typing import Array, Float
 
+MEAN_ROUNDINGS = 64
+"""So many roundings a mean of all states may be off: sums of 10⁶ numbers, as numpy adds them, are good to about ten."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Request:
@@ -41,6 +44,7 @@ class Request:
     rank: Rank
     kind: BasisKind
     driven: bool
+    offset: bool
     ridge: float
 
     @property
@@ -137,7 +141,7 @@ def read_twice(states: States, request: Request) -> PairsInBasis:
     if gram_is_too_coarse(svd, request.rank, norm=units.norm, rounding=units.rounding, ridge=request.ridge):
         return read_once(states, request)
     centre = mean = units.mean_of_basis(request.kind)
-    if request.driven:  # a regression about the means, whatever the basis
+    if request.offset:  # a regression about the means, whatever the basis
         centre = units.mean
     basis = choose_basis(request.kind, request.rank, svd, mean)
     projection = Projection(matrix=basis.vectors, mean=centre)
@@ -215,9 +219,10 @@ def read_in_orthonormal_coordinates(states: States, request: Request, first: Mom
         first = moments_of(states, inputs=request.driven)
     units, input_mean, inputs = _Units.of(first), None, None
     centre = mean = units.mean_of_basis(request.kind)
-    if request.driven:  # a regression about the means of what is read off: of x and u, not of all states
-        centre, input_mean = (as_numpy(total) / first.pairs for total in (first.sum_x, first.sum_u))
-        inputs = first
+    if request.offset:  # a regression about the means of what is read off: of x and u, not of all states
+        centre = as_numpy(first.sum_x) / first.pairs
+    if request.driven:
+        inputs, input_mean = first, as_numpy(first.sum_u) / first.pairs
     gram = first.hh + 0
     if centre.any():
         gram = centre_in_place(gram, first.sum_h, first.states)
@@ -233,8 +238,11 @@ def read_in_orthonormal_coordinates(states: States, request: Request, first: Mom
         svd = svd_from_coordinates(moments.hh, back=back, squares=units.squares, rounding=units.rounding)
         if not svd.resolved or EPS * floor**2 < GRAM_TOLERANCE * svd.values[svd.resolved - 1] ** 2:
             break
-    if request.driven:
-        svd = _svd_about(mean, moments, back, centre, units)
+    if request.offset and request.kind.is_centred:
+        variation = centred(moments.hh, moments.sum_h, moments.sum_h, moments.states)
+        svd = svd_from_coordinates(variation, back=back, squares=units.squares, rounding=units.rounding)
+    elif request.offset:
+        svd = _svd_about_zero(moments, back, centre, units, svd)
     basis = choose_basis(request.kind, request.rank, svd, mean)
     matrix = back @ basis.vectors
     return PairsInBasis(
@@ -249,13 +257,21 @@ def read_in_orthonormal_coordinates(states: States, request: Request, first: Mom
     )
 
 
-def _svd_about(
-    mean: Float[Array, " d"], moments: Moments, back: Float[Array, "d d"], centre: Float[Array, " d"], units: _Units
+def _svd_about_zero(
+    moments: Moments, back: Float[Array, "d d"], centre: Float[Array, " d"], units: _Units, svd: StateSVD
 ) -> StateSVD:
-    """SVD of H − mean for states H = Z @ back + centre: their variation, and below it a row for what is constant."""
+    """SVD of states H = Z @ back + centre: of their variation, and below it a row for their mean.
+
+    ``svd`` is that of H − centre.
+    """
     n = moments.states
     variation = centred(moments.hh, moments.sum_h, moments.sum_h, n)
-    row = np.sqrt(n) * (centre + moments.sum_h / n @ back - mean)
+    row = np.sqrt(n) * (centre + moments.sum_h / n @ back)
+    # A mean is good to some roundings: a part of it that is as small, in directions in which no state varies, is noise.
+    idle = svd.vectors[:, svd.resolved :]
+    noise = idle @ (idle.T @ row)
+    if np.linalg.norm(noise) <= MEAN_ROUNDINGS * EPS * units.norm:
+        row = row - noise
     return svd_from_coordinates(variation, back=back, squares=units.squares, rounding=units.rounding, row=row)
 
 
@@ -277,10 +293,10 @@ def _doubts(
         found.append(doubt_of_moments(svd, units.squares))
     elif is_from_data and not is_cut:
         found.append(doubt_of_variation(svd, units.squares, variation=units.variation, rounding=units.rounding))
-    # A basis from the data has large and small directions apart, except that a driven fit is about another point.
-    if not request.ridge and (not is_from_data or (request.driven and is_final)):
+    # A basis from the data has large and small directions apart, but not where an offset makes it about another point.
+    if not request.ridge and (not is_from_data or (request.offset and is_final)):
         gram, squares = as_numpy(coordinates.xx), as_numpy(coordinates.xx.diagonal())
-        if request.driven:
+        if request.offset:
             total = as_numpy(coordinates.sum_x)
             gram = centred(gram, total, total, coordinates.pairs)
         if directions_are_lost(gram, squares, matrix, floor=noise_floor(len(gram), units.rounding)):

@@ -51,17 +51,27 @@ class LinearStep:
     drive: Float[Array, "p r"] | None
     """D, or None for an autonomous system."""
     offset: Float[Array, " r"] | None
-    """c, or None for an autonomous system."""
+    """c, or None for a system without one."""
     residual_gram: Float[Array, "r r"]
     """EᵀE, where the rows of E are z[t+1] − z[t] C − u[t+1] D − c."""
     state_gram: Float[Array, "r r"]
-    """XᵀX in the basis; of a driven system about the mean of the pairs, which its offset explains."""
+    """XᵀX in the basis; about the mean of the pairs if there is an offset, which explains that mean."""
     noise: Float[Array, " r"]
     """What of the diagonal of ``state_gram`` may be rounding."""
     error: float
     """Estimated relative error of C and D because products of the columns were rounded."""
     mean_error: float
     """The part of it that comes from means, which were taken off after multiplying."""
+    dependence: float
+    """How much of some direction of the states the inputs tell: its R². 1 if inputs contain it, 0 if autonomous."""
+
+    @property
+    def unknowns(self) -> int:
+        """How many numbers each column of the regression has to find: rows of C and D, and the offset."""
+        count = len(self.matrix)
+        if self.drive is not None:
+            count += len(self.drive)
+        return count + int(self.offset is not None)
 
 
 def regress(
@@ -71,67 +81,85 @@ def regress(
     energies: ColumnEnergies,
     input_mean: Float[Array, " p"] | None = None,
     driven: bool,
+    offset: bool,
     ridge: int | float,
 ) -> LinearStep:
-    """Minimise Σ |z C + u D + c − z₊|² + ridge·(|C|² + |D|²): without u and c, the paper's equation for C.
+    """Minimise Σ |z C + u D + c − z₊|² + ridge·(|C|² + |D|²); without u and c it is the paper's equation for C.
 
     ``moments`` are those of coordinates in the basis, from which ``shift`` is still to be taken off, and of inputs from
     which ``input_mean`` was taken off.
     """
+    r, squares = len(moments.sum_x), np.diag(moments.xx)
+    products, rounding = _products(moments, shift, driven=driven, offset=offset), moments.rounding
     if driven:
-        return _driven(moments, shift, energies=energies, input_mean=input_mean, ridge=ridge)
-    n, x, y = moments.pairs, moments.sum_x, moments.sum_y
-    xx = _shifted(moments.xx, x, x, shift, n)
-    xy = _shifted(moments.xy, x, y, shift, n)
-    yy = _shifted(moments.yy, y, y, shift, n)
-    mean_error = 0.0
-    if shift.any():
-        mean_error = _mean_error(xx, np.diag(moments.xx) + ridge, energies)
-    floor = noise_floor(len(xx), moments.rounding)
-    solution = solve(xx, xy, squares=np.diag(moments.xx), energies=energies, ridge=ridge, floor=floor)
-    return LinearStep(
-        matrix=solution.weights,
-        drive=None,
-        offset=None,
-        residual_gram=residual_gram(xx, xy, yy, solution.weights),
-        state_gram=xx,
-        noise=floor * energies.multiplied,
-        error=solution.error,
-        mean_error=mean_error,
-    )
-
-
-def _driven(
-    moments: Moments,
-    shift: Float[Array, " r"],
-    *,
-    energies: ColumnEnergies,
-    input_mean: Float[Array, " p"] | None,
-    ridge: int | float,
-) -> LinearStep:
-    """The fit with inputs and an offset, which makes it a regression about the means."""
-    n, x, y, u = moments.pairs, moments.sum_x, moments.sum_y, moments.sum_u
-    xx, xu = centred(moments.xx, x, x, n), centred(moments.xu, x, u, n)
-    yy, uu = centred(moments.yy, y, y, n), centred(moments.uu, u, u, n)
-    design = np.block([[xx, xu], [xu.T, uu]])
-    target = np.vstack([centred(moments.xy, x, y, n), centred(moments.uy, u, y, n)])
-    squares = np.concatenate([np.diag(moments.xx), np.diag(moments.uu)])
-    floor = noise_floor(len(design), max(moments.rounding, moments.input_rounding))
-    solution = solve(design, target, squares=squares, energies=energies, ridge=ridge, floor=floor)
-    matrix, drive = solution.weights[: len(x)], solution.weights[len(x) :]
-    mean_u = u / n
-    if input_mean is not None:
-        mean_u = mean_u + input_mean
+        squares = np.concatenate([squares, np.diag(moments.uu)])
+        rounding = max(rounding, moments.input_rounding)
+    floor = noise_floor(len(squares), rounding)
+    solution = solve(products.design, products.target, squares=squares, energies=energies, ridge=ridge, floor=floor)
+    matrix, drive, constant, mean_error = solution.weights[:r], None, None, 0.0
+    if driven:
+        drive = solution.weights[r:]
+    if offset:
+        constant = _offset(moments, shift, solution.weights, input_mean)
+    if offset or shift.any():
+        mean_error = _mean_error(products.design, squares + ridge, energies)
     return LinearStep(
         matrix=matrix,
         drive=drive,
-        offset=(y / n - shift) - (x / n - shift) @ matrix - mean_u @ drive,
-        residual_gram=residual_gram(design, target, yy, solution.weights),
-        state_gram=xx,
-        noise=floor * energies.multiplied[: len(x)],
+        offset=constant,
+        residual_gram=residual_gram(products.design, products.target, products.total, solution.weights),
+        state_gram=products.design[:r, :r],
+        noise=floor * energies.multiplied[:r],
         error=solution.error,
-        mean_error=_mean_error(design, squares + ridge, energies),
+        mean_error=mean_error,
+        dependence=_dependence(products.design, r, energies),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Products:
+    """What the normal equations are made of: A holds the columns of z and of u, if the system is driven."""
+
+    design: Float[Array, "q q"]
+    """AᵀA"""
+    target: Float[Array, "q r"]
+    """AᵀY"""
+    total: Float[Array, "r r"]
+    """YᵀY"""
+
+
+def _products(moments: Moments, shift: Float[Array, " r"], *, driven: bool, offset: bool) -> _Products:
+    """The products of the regression: about the means of the pairs if there is an offset, else about ``shift``.
+
+    A driven system always has an offset.
+    """
+    n, x, y, u = moments.pairs, moments.sum_x, moments.sum_y, moments.sum_u
+
+    def about(products: Array, left: Array, right: Array) -> Array:
+        if offset:
+            return centred(products, left, right, n)
+        return _shifted(products, left, right, shift, n)
+
+    design, target, total = about(moments.xx, x, x), about(moments.xy, x, y), about(moments.yy, y, y)
+    if driven:
+        xu = centred(moments.xu, x, u, n)
+        design = np.block([[design, xu], [xu.T, centred(moments.uu, u, u, n)]])
+        target = np.vstack([target, centred(moments.uy, u, y, n)])
+    return _Products(design=design, target=target, total=total)
+
+
+def _offset(
+    moments: Moments, shift: Float[Array, " r"], weights: Float[Array, "q r"], input_mean: Float[Array, " p"] | None
+) -> Float[Array, " r"]:
+    """The constant c that makes the mean of the predicted states the mean of the true ones."""
+    r, n = len(shift), moments.pairs
+    constant = (moments.sum_y / n - shift) - (moments.sum_x / n - shift) @ weights[:r]
+    if len(weights) == r:
+        return constant
+    mean_u = moments.sum_u / n
+    if input_mean is not None:
+        mean_u = mean_u + input_mean
+    return constant - mean_u @ weights[r:]
 
 
 def noise_floor(size: int, rounding: float) -> float:
@@ -147,6 +175,31 @@ def _mean_error(gram: Float[Array, "q q"], squares: Float[Array, " q"], energies
     left = np.diag(gram)
     worst = np.where((left == 0) | (np.abs(left) <= energies.constant_below), 0.0, squares)
     return PRODUCT_ROUNDING * float(np.max(worst / np.where(worst > 0, np.abs(left), 1.0)))
+
+
+def _dependence(design: Float[Array, "q q"], r: int, energies: ColumnEnergies) -> float:
+    """The largest R² with which the inputs, columns r onwards of the design, tell a direction of the states.
+
+    It is the square of the largest canonical correlation: the largest singular value of the cross products of states
+    and inputs once both are whitened.
+    """
+    if len(design) == r:
+        return 0.0
+    is_used = np.diag(design) > energies.constant_below
+    states, inputs = np.flatnonzero(is_used[:r]), r + np.flatnonzero(is_used[r:])
+    if not len(states) or not len(inputs):
+        return 0.0
+    whitened = _whitening(design, states).T @ design[np.ix_(states, inputs)] @ _whitening(design, inputs)
+    return min(1.0, float(np.linalg.norm(whitened, 2)) ** 2)
+
+
+def _whitening(design: Float[Array, "q q"], columns: Array) -> Float[Array, "k m"]:
+    """A matrix that makes these columns of the design uncorrelated and of unit energy; without what is rounding."""
+    gram = design[np.ix_(columns, columns)]
+    scale = np.sqrt(np.diag(gram))
+    values, vectors = np.linalg.eigh(gram / np.outer(scale, scale))
+    kept = values > noise_floor(len(gram), 0.0)
+    return vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None]
 
 
 def _shifted(
