@@ -133,6 +133,14 @@ def run_indices(firsts: Int[Array, " s"], lengths: Int[Array, " s"], like: AnyAr
     return shift.repeat_interleave(counts, output_size=n) + namespace(like).arange(n, device=like.device)
 
 
+def segment_sums(rows: AnyArray, lengths: Int[Array, " s"]) -> AnyArray:
+    """Sums over runs of rows that follow each other: the first ``lengths[0]`` rows, the next ``lengths[1]``, ..."""
+    if isinstance(rows, np.ndarray):
+        return np.add.reduceat(rows, np.cumsum(lengths) - lengths, axis=0)
+    (numbers,) = indices_for(rows, np.repeat(np.arange(len(lengths)), lengths))
+    return rows.new_zeros(len(lengths), rows.shape[1]).index_add_(0, numbers, rows)
+
+
 def cross_gram(left: AnyArray, right: AnyArray) -> AnyArray:
     """Return LᵀR of two matrices with the same number of rows, in numpy by pieces if it is a small product."""
     rows, size = left.shape[0], left.shape[1] * right.shape[1]

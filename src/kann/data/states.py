@@ -158,11 +158,11 @@ class States:
     @overload
     def __getitem__(self, key: int) -> Array: ...
     @overload
-    def __getitem__(self, key: slice) -> "States": ...
+    def __getitem__(self, key: slice | list[int] | Array) -> "States": ...
     def __getitem__(self, key: Any) -> Any:
-        """One sequence as a (T_i, d) array, or a slice of the sequences as `States`."""
-        if isinstance(key, slice):
-            spans = [self.span(i) for i in range(len(self))[key]]
+        """One sequence as a (T_i, d) array, or several as `States`: a slice, their numbers, or a mask."""
+        if isinstance(key, slice | list | np.ndarray):
+            spans = [self.span(i) for i in np.arange(len(self))[key].tolist()]
             inputs = None
             if self.inputs is not None:
                 inputs = [self.inputs[span] for span in spans]

@@ -231,7 +231,7 @@ def choose_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, 
     explained = svd.values**2 / svd.energy
     columns = rank.columns(explained, of_units=len(explained) == d)
     if columns > svd.resolved:
-        if rank.count is not None:
+        if rank.count is not None and not rank.is_limit:
             warnings.warn(
                 f"rank={rank.count} was asked for; the states resolve {svd.resolved} directions and the rest is "
                 f"rounding noise; kept {svd.resolved}",

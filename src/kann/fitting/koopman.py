@@ -15,6 +15,7 @@ from kann.data.fields import Field
 from kann.data.files import load_npz, save_npz
 from kann.errors import KannError
 from kann.fitting.basis import ORTHONORMAL_TO
+from kann.fitting.rank import RankCurve
 from kann.fitting.spectrum import DOUBTFUL, TRUSTED, Mode, modes
 from kann.typing import AnyArray, Array, Complex, Float
 
@@ -35,6 +36,11 @@ FIELDS = {
     "condition": Field(may_be_infinite=True),
     "drive": Field(axes="p r", group="driven"),
     "offset": Field(axes="r", group="offset"),
+    "ridge": Field(group="ridge"),
+    "curve_ranks": Field(axes="k", numbers="whole", group="curve"),
+    "curve_horizons": Field(axes="h", numbers="whole", group="curve"),
+    "curve_errors": Field(axes="k h", group="curve", may_be_infinite=True),
+    "curve_copying": Field(axes="h", group="curve", may_be_infinite=True),
 }
 """What a saved operator holds."""
 
@@ -73,6 +79,10 @@ class Koopman:
     """D: what the inputs do; None if autonomous."""
     offset: Float[Array, " r"] | None = None
     """c; None if the operator was fitted without."""
+    ridge: float = 0.0
+    """The ridge that it was fitted with."""
+    rank_curve: RankCurve | None = None
+    """The held-out errors of the ranks that were tried, if ``rank="auto"`` was asked for."""
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -140,15 +150,21 @@ class Koopman:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` file that `load` reads."""
-        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
-        save_npz(path, kind=KIND, version=VERSION, arrays=arrays | {"condition": np.array(self.condition)})
+        arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name in FIELDS}
+        arrays |= {name: np.array(getattr(self, name)) for name in ("condition", "ridge")}
+        if self.rank_curve is not None:
+            arrays |= {f"curve_{field.name}": getattr(self.rank_curve, field.name) for field in fields(RankCurve)}
+        save_npz(path, kind=KIND, version=VERSION, arrays=arrays)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Koopman":
         """Read what `save` wrote; refuse a file whose fields are damaged or contradict each other."""
         require_path(path)
         arrays: dict[str, Any] = load_npz(path, kind=KIND, version=VERSION, fields=FIELDS, check=_require_consistent)
-        arrays["condition"] = float(arrays["condition"])
+        curve = {name.removeprefix("curve_"): arrays.pop(name) for name in list(arrays) if name.startswith("curve_")}
+        if curve:
+            arrays["rank_curve"] = RankCurve(**curve)
+        arrays |= {name: float(arrays[name]) for name in ("condition", "ridge") if name in arrays}
         return Koopman(**arrays)
 
     def __repr__(self) -> str:

@@ -7,7 +7,10 @@ import numpy as np
 
 from kann.checks import shown
 from kann.errors import KannError
-from kann.typing import Array, Float
+from kann.typing import Array, Float, Int
+
+TOLERANCE = 0.05
+"""``rank="auto"`` takes the smallest rank whose error is within this fraction of the best rank's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +19,10 @@ class Rank:
 
     count: int | None = None
     fraction: float | None = None
+    is_limit: bool = False
+    """Whether ``count`` is only the most that is wanted."""
+    is_auto: bool = False
+    """Whether held-out sequences are to choose the number."""
 
     def columns(self, explained: Float[Array, " r"], *, of_units: bool) -> int:
         """How many of the columns that explain these fractions of the variance are kept.
@@ -29,6 +36,8 @@ class Rank:
             return min(int(reached) + 1, available)
         if self.count is None:
             return available
+        if self.is_limit:
+            return min(self.count, available)
         if self.count > available:
             what = "columns of the basis"
             if of_units:
@@ -37,12 +46,39 @@ class Rank:
         return self.count
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RankCurve:
+    """Held-out errors of operators of several ranks: what ``rank="auto"`` chose from."""
+
+    ranks: Int[Array, " k"]
+    """The ranks that were tried."""
+    horizons: Int[Array, " h"]
+    """How many steps ahead states were predicted."""
+    errors: Float[Array, "k h"]
+    """The errors of each rank on held-out sequences, as fractions of the variance."""
+    copying: Float[Array, " h"]
+    """The errors of copying the state instead."""
+
+    @property
+    def chosen(self) -> int:
+        """The smallest rank within `TOLERANCE` of the best: in the mean over all horizons, and at the longest."""
+        mean, longest = self.errors.mean(axis=1), self.errors[:, -1]
+        near = (mean <= (1 + TOLERANCE) * mean.min()) & (longest <= (1 + TOLERANCE) * longest.min())
+        if not near.any():  # one rank has the best mean, another is best in the end
+            return int(self.ranks[mean.argmin()])
+        return int(self.ranks[near].min())
+
+
 def parse_rank(rank: Any) -> Rank:
-    """Read a whole number, a fraction of explained variance such as 0.99, or None for all directions."""
+    """Read a whole number, a fraction of explained variance such as 0.99, "auto", or None for all directions."""
     if rank is None:
         return Rank()
+    if isinstance(rank, str) and rank == "auto":
+        return Rank(is_auto=True)
     if isinstance(rank, bool) or not isinstance(rank, int | float | np.number):
-        raise KannError(f"rank={shown(rank)} is no number; pass a whole number, a fraction such as 0.99, or None")
+        raise KannError(
+            f"rank={shown(rank)} is no number; pass a whole number, a fraction such as 0.99, 'auto' or None"
+        )
     if isinstance(rank, float | np.floating):
         if not 0 < rank <= 1:
             raise KannError(f"rank={rank} is no fraction of explained variance; pass 0 < rank <= 1, or a whole number")

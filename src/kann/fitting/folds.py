@@ -1,0 +1,75 @@
+"""Which sequences are held out together."""
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kann.checks import require_sequence, require_whole_number
+from kann.errors import KannError
+from kann.typing import Array, Int
+
+FEWEST_FOLDS = 3
+"""With two folds an interval would rest on a single difference."""
+
+
+def assign_folds(
+    lengths: Int[Array, " s"], *, folds: int, groups: Sequence[Any] | None = None, seed: int = 0
+) -> Int[Array, " s"]:
+    """The fold of each sequence, in which it is held out: folds of about as many pairs of states each, at random.
+
+    Sequences with the same entry in ``groups``, such as those of one patient, are held out together. Sequences of one
+    state, which hold no pair, belong to some fold too.
+    """
+    folds = require_whole_number(folds, "folds", least=FEWEST_FOLDS, too_small="gives no interval")
+    seed = require_whole_number(seed, "seed", least=0, too_small="is negative")
+    group_of, what = np.arange(len(lengths)), "sequences"
+    if groups is not None:
+        group_of, what = _numbered(groups, len(lengths)), "groups"
+    pairs = np.bincount(group_of, weights=lengths - 1).astype(int)
+    available = int(np.sum(pairs > 0))
+    if available < folds:
+        raise KannError(
+            f"{available} {what} of two states or more cannot be held out in {folds} folds; pass folds<={available}"
+            f"{_remedy(available)}"
+        )
+    return _balanced(pairs, folds, seed)[group_of]
+
+
+def _remedy(available: int) -> str:
+    if available >= FEWEST_FOLDS:
+        return ""
+    return f", which is below the least of {FEWEST_FOLDS}: record more sequences"
+
+
+def _numbered(groups: Sequence[Any], count: int) -> Int[Array, " s"]:
+    """The groups as numbers from 0 on."""
+    require_sequence(groups, "groups")
+    if len(groups) != count:
+        raise KannError(f"groups has {len(groups)} entries for {count} sequences; pass one for each sequence")
+    numbers: dict[Any, int] = {}
+    return np.array([numbers.setdefault(group, len(numbers)) for group in _plain(groups)])
+
+
+def _plain(groups: Sequence[Any]) -> list[Any]:
+    """The entries of a list or of an array as Python's own numbers and texts, which can be compared."""
+    plain = list(getattr(groups, "tolist", lambda: groups)())
+    try:
+        hash(tuple(plain))
+    except TypeError as error:
+        raise KannError("groups holds entries that cannot be compared; pass numbers or names") from error
+    return plain
+
+
+def _balanced(pairs: Int[Array, " g"], folds: int, seed: int) -> Int[Array, " g"]:
+    """The fold of each group: the largest first, each into the fold that has fewest pairs so far."""
+    shuffled = np.random.default_rng(seed).permutation(len(pairs))
+    order = shuffled[np.argsort(-pairs[shuffled], kind="stable")]
+    filled = [(0, fold) for fold in range(folds)]
+    fold_of = np.empty(len(pairs), dtype=int)
+    for group in order.tolist():
+        held, fold = heapq.heappop(filled)
+        fold_of[group] = fold
+        heapq.heappush(filled, (held + int(pairs[group]), fold))
+    return fold_of

@@ -1,0 +1,203 @@
+"""How well steps predict states several steps ahead, on sequences that they were not fitted to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from kann.backends.arrays import as_numpy, indices_for, namespace, to_device_of
+from kann.data.blocks import Block
+from kann.data.reduction import Total, accumulate
+from kann.data.states import States
+from kann.errors import KannError
+from kann.fitting.designs import Step
+from kann.typing import AnyArray, Array, Float, Int
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class HeldOutErrors:
+    """Errors of predictions, as fractions of the variance of what is predicted: the mean of it has an error of 1."""
+
+    horizons: Int[Array, " k"]
+    """How many steps ahead."""
+    operator: Float[Array, "j k"]
+    """Of each of the operators that were compared."""
+    copying: Float[Array, " k"]
+    """Of taking the state as it was."""
+    count: Int[Array, " k"]
+    """How many predictions each error is over."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Sums:
+    """Sums over predictions, each with an entry for a horizon."""
+
+    missed: Float[Array, "j k"]
+    copied: Float[Array, " k"]
+    energy: Float[Array, " k"]
+    """Σ|h − mean|²"""
+    total: Float[Array, "k d"]
+    """Σ(h − mean)"""
+    count: Int[Array, " k"]
+
+    def __add__(self, other: "_Sums") -> "_Sums":
+        names = ("missed", "copied", "energy", "total", "count")
+        return _Sums(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+def held_out_errors(
+    states: States,
+    fold_of: Int[Array, " s"],
+    steps: Sequence[Sequence[Step]],
+    *,
+    basis: Float[Array, "d r"],
+    mean: Float[Array, " d"],
+    horizons: Sequence[int],
+    driven: bool,
+) -> HeldOutErrors:
+    """Errors ``horizons`` steps ahead, in one reading: ``steps[j][f]`` predicts the sequences of fold ``f``.
+
+    Steps of lower rank than the basis use its first columns. What lies outside of these columns is missed.
+    """
+    find = partial(
+        _errors_in_block,
+        fold_of=fold_of,
+        steps=steps,
+        basis=basis,
+        mean=mean,
+        horizons=tuple(horizons),
+        driven=driven,
+    )
+    found = accumulate(states, partial(Total, find), inputs=driven, what="predictions")
+    used = found.count > 0
+    if not used.any():
+        raise KannError("no state can be predicted: every sequence has one step only")
+    count, energy = found.count[used], found.energy[used]
+    variance = energy - np.sum(found.total[used] ** 2, axis=1) / count
+    with np.errstate(divide="ignore", invalid="ignore"):  # of states that are all the same there is nothing to explain
+        return HeldOutErrors(
+            horizons=np.array(horizons)[used],
+            operator=found.missed[:, used] / variance,
+            copying=found.copied[used] / variance,
+            count=count,
+        )
+
+
+def powers_of_two(longest: int, *, largest: int) -> list[int]:
+    """1, 2, 4, … as far as sequences of ``longest`` states, and ``largest``, allow."""
+    return [2**i for i in range(largest.bit_length()) if 2**i < longest and 2**i <= largest]
+
+
+def _errors_in_block(
+    block: Block,
+    *,
+    fold_of: Int[Array, " s"],
+    steps: Sequence[Sequence[Step]],
+    basis: Float[Array, "d r"],
+    mean: Float[Array, " d"],
+    horizons: tuple[int, ...],
+    driven: bool,
+) -> _Sums:
+    """Sums over the predictions inside a block; those across its ends are left out."""
+    d, k = block.values.shape[1], len(horizons)
+    sums = _Sums(
+        missed=np.zeros((len(steps), k)),
+        copied=np.zeros(k),
+        energy=np.zeros(k),
+        total=np.zeros((k, d)),
+        count=np.zeros(k, dtype=int),
+    )
+    folds = fold_of[block.numbers]
+    h = block.values - to_device_of(block.values, mean)
+    for fold in np.unique(folds).tolist():
+        chosen = folds == fold
+        counts = block.lengths[chosen]
+        row = np.repeat(block.offsets[chosen] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        (rows,) = indices_for(h, row)
+        inputs = None
+        if driven and block.inputs is not None:
+            inputs = block.inputs[rows]
+        left = np.repeat(np.cumsum(counts), counts) - np.arange(counts.sum()) - 1  # steps until the sequence ends
+        of_fold = _Sequences(h=h[rows], inputs=inputs, left=left, basis=basis)
+        sums = sums + of_fold.errors([each[fold] for each in steps], horizons)
+    return sums
+
+
+class _Sequences:
+    """States of whole sequences, or of pieces of them, one below the other."""
+
+    def __init__(
+        self, *, h: AnyArray, inputs: AnyArray | None, left: Int[Array, " n"], basis: Float[Array, "d r"]
+    ) -> None:
+        self.h, self.inputs, self.left = h, inputs, left
+        self.z = h @ to_device_of(h, basis)
+
+    @cached_property
+    def energy(self) -> AnyArray:
+        """|h|² of each state."""
+        return (self.h**2).sum(1)
+
+    def errors(self, steps: Sequence[Step], horizons: tuple[int, ...]) -> _Sums:
+        """Sums over all predictions of these steps."""
+        ahead = [_Ahead(step, self.z, self.inputs) for step in steps]
+        parts = [self._errors_at(horizon, ahead) for horizon in horizons]
+        return _Sums(
+            missed=np.array([part[0] for part in parts]).T.reshape(len(steps), len(horizons)),
+            copied=np.array([part[1] for part in parts]),
+            energy=np.array([part[2] for part in parts]),
+            total=np.array([part[3] for part in parts]),
+            count=np.array([part[4] for part in parts]),
+        )
+
+    def _errors_at(self, horizon: int, ahead: Sequence["_Ahead"]) -> tuple[list[float], float, float, Array, int]:
+        start = np.flatnonzero(self.left >= horizon)
+        if not len(start):
+            return [0.0] * len(ahead), 0.0, 0.0, np.zeros(self.h.shape[1]), 0
+        before, after = indices_for(self.h, start, start + horizon)
+        reached = self.h[after]
+        energy = float(self.energy[after].sum())
+        copied = float(((reached - self.h[before]) ** 2).sum())
+        missed = []
+        for each in ahead:
+            inside = self.z[after][:, : each.rank]
+            predicted = each.predict(horizon)[before]
+            outside = energy - float((inside**2).sum())
+            missed.append(float(((predicted - inside) ** 2).sum()) + max(outside, 0.0))
+        return missed, copied, energy, as_numpy(reached.sum(0)), len(start)
+
+
+class _Ahead:
+    """Predicts several steps ahead from every row at once.
+
+    z[t+k] ≈ z[t] Cᵏ + p_k[t], where p_k[t] is what inputs and offset add on the way. Two stretches follow each other
+    by p_{a+b}[t] = p_a[t] Cᵇ + p_b[t+a], so that doubling reaches k steps in about log k products.
+    """
+
+    def __init__(self, step: Step, z: AnyArray, inputs: AnyArray | None) -> None:
+        self.rank = len(step.matrix)
+        self._z = z[:, : self.rank]
+        self._matrix = step.matrix
+        push = to_device_of(z, step.offset[None])
+        if inputs is not None and len(step.drive):
+            # What is read to reach the next row; the last row leads nowhere.
+            read = inputs @ to_device_of(inputs, step.drive) + push
+            push = namespace(z).concat([read[1:], read[:1]])
+        self._pushes: dict[int, Any] = {1: push}
+
+    def predict(self, horizon: int) -> AnyArray:
+        """The coordinates ``horizon`` steps after each row; wrong for rows whose sequence ends before."""
+        power = np.linalg.matrix_power(self._matrix, horizon)
+        return self._z @ to_device_of(self._z, power) + self._push(horizon)
+
+    def _push(self, horizon: int) -> AnyArray:
+        if horizon not in self._pushes:
+            second = 2 ** ((horizon - 1).bit_length() - 1)  # the largest power of two below it
+            first = horizon - second
+            early, late = self._push(first), self._push(second)
+            power = to_device_of(early, np.linalg.matrix_power(self._matrix, second))
+            if late.shape[0] > 1:
+                late = namespace(late).roll(late, -first, axis=0)
+            self._pushes[horizon] = early @ power + late
+        return self._pushes[horizon]
