@@ -7,6 +7,7 @@ from kann.analysis.contributions import Contributions, contributions
 from kann.analysis.decisions import decision_map
 from kann.analysis.fidelity import agreement, hybrid, orthogonality, relative_error
 from kann.analysis.modes import importance, magnitude, project, reconstruct
+from kann.analysis.trust import ModeTrust, Trust, trust
 from kann.data.moments import Moments
 from kann.data.states import States
 from kann.errors import (
@@ -69,11 +70,13 @@ __all__ = [
     "KannWarning",
     "Koopman",
     "Mode",
+    "ModeTrust",
     "Moments",
     "PaddingWarning",
     "PrecisionWarning",
     "RankWarning",
     "States",
+    "Trust",
     "UnfinishedWarning",
     "agreement",
     "contributions",
@@ -92,4 +95,5 @@ __all__ = [
     "relative_error",
     "report",
     "step_of",
+    "trust",
 ]

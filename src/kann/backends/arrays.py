@@ -141,6 +141,13 @@ def segment_sums(rows: AnyArray, lengths: Int[Array, " s"]) -> AnyArray:
     return rows.new_zeros(len(lengths), rows.shape[1]).index_add_(0, numbers, rows)
 
 
+def row_products(left: AnyArray, right: AnyArray) -> AnyArray:
+    """The inner product of each row of one matrix with the same row of another."""
+    if isinstance(left, np.ndarray):
+        return np.einsum("ij,ij->i", left, right)  # makes no matrix of products
+    return (left * right).sum(1)
+
+
 def cross_gram(left: AnyArray, right: AnyArray) -> AnyArray:
     """Return LᵀR of two matrices with the same number of rows, in numpy by pieces if it is a small product."""
     rows, size = left.shape[0], left.shape[1] * right.shape[1]

@@ -9,9 +9,8 @@ from kann.errors import KannError
 from kann.fitting.basis import Basis
 from kann.fitting.designs import Design, Step, designs_of_folds, sum_of
 from kann.fitting.folds import FEWEST_FOLDS, assign_folds
-from kann.fitting.horizons import held_out_errors
+from kann.fitting.horizons import enough_sequences, held_out_errors
 from kann.fitting.rank import RankCurve
-from kann.typing import Array, Int
 
 FOLDS = 5
 """Sequences are held out in five folds, so that four fifths of them are fitted."""
@@ -19,9 +18,6 @@ FOLDS = 5
 HORIZONS = (1, 2, 5, 10)
 """A rank is judged by predictions so many steps ahead, as far as sequences are that long: one step ahead copying the
 state is hard to beat and every rank looks good, and ten steps ahead little is left of what is quickly forgotten."""
-
-STATES_TO_PREDICT = 20_000
-"""Errors are measured on so many held-out states, or a few more: enough for two digits."""
 
 
 def rank_curve(states: States, basis: Basis, *, driven: bool, offset: bool, ridge: float, seed: int = 0) -> RankCurve:
@@ -37,7 +33,7 @@ def rank_curve(states: States, basis: Basis, *, driven: bool, offset: bool, ridg
     designs = designs_of_folds(states, fold_of, **arguments)
     ranks = ranks_to_try(basis.vectors.shape[1])
     steps = [_steps_without(designs, rank, offset=offset, ridge=ridge) for rank in ranks]
-    chosen = _enough_sequences(states, seed)
+    chosen = enough_sequences(states.lengths, seed=seed)
     found = held_out_errors(states[chosen], fold_of[chosen], steps, horizons=HORIZONS, **arguments)
     errors = np.where(np.isfinite(found.operator), found.operator, np.inf)
     return RankCurve(ranks=np.array(ranks), horizons=found.horizons, errors=errors, copying=found.copying)
@@ -63,10 +59,3 @@ def _steps_without(designs: Sequence[Design], rank: int, *, offset: bool, ridge:
         rest = total - design
         steps.append(rest.step(rest.weights(offset=offset, ridge=ridge, rounding=0.0)))
     return steps
-
-
-def _enough_sequences(states: States, seed: int) -> Int[Array, " k"]:
-    """Numbers of random sequences with enough states to measure errors, in increasing order."""
-    order = np.random.default_rng(seed).permutation(np.flatnonzero(states.lengths > 1))
-    enough = int(np.searchsorted(np.cumsum(states.lengths[order]), STATES_TO_PREDICT)) + 1
-    return np.sort(order[:enough])

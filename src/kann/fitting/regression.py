@@ -112,7 +112,7 @@ def regress(
         noise=floor * energies.multiplied[:r],
         error=solution.error,
         mean_error=mean_error,
-        dependence=_dependence(products.design, r, energies),
+        dependence=dependence(products.design, r, energies),
     )
 
 
@@ -177,7 +177,7 @@ def _mean_error(gram: Float[Array, "q q"], squares: Float[Array, " q"], energies
     return PRODUCT_ROUNDING * float(np.max(worst / np.where(worst > 0, np.abs(left), 1.0)))
 
 
-def _dependence(design: Float[Array, "q q"], r: int, energies: ColumnEnergies) -> float:
+def dependence(design: Float[Array, "q q"], r: int, energies: ColumnEnergies) -> float:
     """The largest R² with which the inputs, columns r onwards of the design, tell a direction of the states.
 
     It is the square of the largest canonical correlation: the largest singular value of the cross products of states

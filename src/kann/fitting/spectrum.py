@@ -194,13 +194,13 @@ def residuals(
     C v = λ v makes Y v − λ X v equal to (Y − X C) v. Directions without more energy than the ``noise`` of their
     coordinates get an infinite residual.
     """
-    residual_energy, state_energy = _quadratic_forms(residual_gram, right), _quadratic_forms(state_gram, right)
+    residual_energy, state_energy = quadratic_forms(residual_gram, right), quadratic_forms(state_gram, right)
     is_real = state_energy > noise @ (np.real(right) ** 2 + np.imag(right) ** 2)
     ratio = np.maximum(residual_energy, 0.0) / np.where(is_real, state_energy, 1.0)
     return np.where(is_real, np.sqrt(ratio), np.inf)
 
 
-def _quadratic_forms(gram: Float[Array, "r r"], vectors: Complex[Array, "r k"]) -> Float[Array, " k"]:
+def quadratic_forms(gram: Float[Array, "r r"], vectors: Complex[Array, "r k"]) -> Float[Array, " k"]:
     """v* G v for each column v. G is symmetric, so that real and imaginary parts do not mix."""
     real, imaginary = np.real(vectors), np.imag(vectors)
     return np.sum(real * (gram @ real) + imaginary * (gram @ imaginary), axis=0)

@@ -1,0 +1,159 @@
+"""Data in folds of whole sequences, each of which is held out once, and whether they are the operator's own."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from kann.analysis.resampling import LeftOut
+from kann.backends.arrays import rounding as rounding_of
+from kann.checks import require_width
+from kann.data.moments import Moments
+from kann.data.states import States, as_states
+from kann.errors import KannError
+from kann.fitting.designs import Design, designs_of_folds, sum_of
+from kann.fitting.folds import FEWEST_FOLDS, assign_folds
+from kann.fitting.horizons import HeldOutErrors, enough_sequences, held_out_errors, powers_of_two
+from kann.fitting.koopman import Koopman
+from kann.typing import Array, Int
+
+LONGEST_HORIZON = 64
+"""Errors are measured up to so many steps ahead."""
+
+REFIT_TO = 1e-4
+"""Fraction of the states' energy by which the operator's predictions may differ from those of a fit to the states that
+are passed, if it is to be theirs. Rounding stays below 1e-8; other sequences of the same network are well above."""
+
+
+class Folded:
+    """The designs of the folds of some data, and where the data are."""
+
+    def __init__(
+        self,
+        designs: tuple[Design, ...],
+        *,
+        rounding: float,
+        states: States | None = None,
+        fold_of: Int[Array, " s"] | None = None,
+        moments: Moments | None = None,
+    ) -> None:
+        self.designs, self.rounding = designs, rounding
+        self._states, self._fold_of, self._moments = states, fold_of, moments
+
+    @cached_property
+    def total(self) -> Design:
+        """The design of all data."""
+        return sum_of(self.designs)
+
+    def unknowns(self, koopman: Koopman) -> int:
+        """How many numbers each column of the regression had to find."""
+        return len(self.total.gram) - int(koopman.offset is None)
+
+    def errors(self, koopman: Koopman, fits: Sequence[LeftOut]) -> HeldOutErrors:
+        """Errors of predictions on held-out sequences: several steps ahead of states, one step of moments."""
+        if self._moments is not None:
+            return _one_step_errors(koopman, fits, self._moments)
+        states, fold_of = self._states, self._fold_of
+        assert states is not None and fold_of is not None  # noqa: S101, PT018
+        chosen = enough_sequences(states.lengths, seed=0)
+        return held_out_errors(
+            states[chosen],
+            fold_of[chosen],
+            [[fit.step for fit in fits]],
+            basis=koopman.basis,
+            mean=koopman.mean,
+            horizons=powers_of_two(int(states.lengths[chosen].max()), largest=LONGEST_HORIZON),
+            driven=koopman.drive is not None,
+        )
+
+
+def folded_data(koopman: Koopman, data: Any, *, folds: int, groups: Sequence[Any] | None, seed: int) -> Folded:
+    """Put the data into folds; refuse data that the operator was not fitted to."""
+    driven = koopman.drive is not None
+    basis: dict[str, Any] = {"basis": koopman.basis, "mean": koopman.mean, "driven": driven}
+    if isinstance(data, list | tuple) and data and all(isinstance(part, Moments) for part in data):
+        if groups is not None:
+            raise KannError("groups are for states; each of the moments is a group of its own")
+        found = _folded_moments(koopman, data, basis)
+    else:
+        states = require_states_of(koopman, data)
+        fold_of = assign_folds(states.lengths, folds=folds, groups=groups, seed=seed)
+        designs = designs_of_folds(states, fold_of, **basis)
+        found = Folded(designs, rounding=_rounding(states), states=states, fold_of=fold_of)
+    _require_own(koopman, found)
+    return found
+
+
+def require_states_of(koopman: Koopman, data: Any) -> States:
+    """The states that were passed, of as many units as the operator has, with inputs if it needs them."""
+    if isinstance(data, Moments):
+        raise KannError("moments of all sequences together leave nothing to hold out; pass a list of moments of groups")
+    states = as_states(data)
+    require_width(states.values, koopman.dim, what="states", of="the operator")
+    if koopman.drive is not None:
+        if states.inputs is None:
+            raise KannError("the operator is driven and these states have no inputs; record them with inputs=True")
+        require_width(states.inputs, len(koopman.drive), what="inputs", of="the operator's drive")
+    return states
+
+
+def _rounding(states: States) -> float:
+    return rounding_of(states.values[0:1])
+
+
+def _folded_moments(koopman: Koopman, data: Sequence[Moments], basis: dict[str, Any]) -> Folded:
+    """Each of the moments as a fold."""
+    used = [moments for moments in data if moments.pairs]
+    if len(used) < FEWEST_FOLDS:
+        raise KannError(f"{len(used)} moments with pairs of states are too few folds; pass {FEWEST_FOLDS} or more")
+    for moments in used:
+        inputs = 0
+        if koopman.drive is not None:
+            inputs = len(koopman.drive)
+        if moments.dim != koopman.dim or (inputs and moments.input_dim != inputs):
+            raise KannError(
+                f"moments of {moments.dim} units and {moments.input_dim} inputs do not belong to an operator of "
+                f"{koopman.dim} units and {inputs} inputs; pass those that it was fitted to"
+            )
+    designs = tuple(Design.of_moments(moments, **basis) for moments in used)
+    rounding = max(moments.rounding for moments in used)
+    return Folded(designs, rounding=rounding, moments=sum(used[1:], start=used[0]))
+
+
+def _require_own(koopman: Koopman, folded: Folded) -> None:
+    """Refuse data to which a fit in the operator's basis is another operator."""
+    total = folded.total
+    weights = total.weights(offset=koopman.offset is not None, ridge=koopman.ridge, rounding=folded.rounding)
+    own = [koopman.matrix]
+    if koopman.drive is not None:
+        own.append(koopman.drive)
+    constant = np.zeros(koopman.rank)
+    if koopman.offset is not None:
+        constant = koopman.offset
+    change = np.vstack([*own, constant]) - weights
+    energy = float(np.trace(total.total)) or 1.0
+    apart = float(np.trace(change.T @ total.gram @ change)) / energy
+    if not apart <= REFIT_TO:
+        raise KannError(
+            f"the operator was not fitted to these sequences: a fit to them predicts states that differ by {apart:.1%} "
+            "of their energy; pass the states or moments that it was fitted to"
+        )
+
+
+def _one_step_errors(koopman: Koopman, fits: Sequence[LeftOut], moments: Moments) -> HeldOutErrors:
+    """Held-out errors one step ahead, from moments."""
+    whole = moments.numpy()
+    mean = whole.sum_y / whole.pairs
+    variance = float(np.trace(whole.yy)) - whole.pairs * float(mean @ mean)
+    about = koopman.mean
+    energy = float(np.trace(whole.yy)) - 2 * float(about @ whole.sum_y) + whole.pairs * float(about @ about)
+    inside = sum(float(np.trace(fit.design.total)) for fit in fits)
+    missed = sum(float(np.trace(fit.design.residual_gram(fit.weights))) for fit in fits)
+    copied = float(np.trace(whole.yy) - 2 * np.trace(whole.xy) + np.trace(whole.xx))
+    return HeldOutErrors(
+        horizons=np.array([1]),
+        operator=np.array([[(missed + max(0.0, energy - inside)) / variance]]),
+        copying=np.array([copied / variance]),
+        count=np.array([whole.pairs]),
+    )

@@ -1,0 +1,137 @@
+"""What folds of sequences say about each eigenpair: intervals, held-out residuals, and what moves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kann.analysis.folded import Folded
+from kann.analysis.resampling import LeftOut, angles_from, indistinct, jackknife_error, subspace_angle
+from kann.fitting.designs import Design
+from kann.fitting.koopman import Koopman
+from kann.fitting.regression import ColumnEnergies, dependence
+from kann.fitting.spectrum import quadratic_forms
+from kann.typing import Array, Float
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Intervals:
+    """Confidence intervals of eigenvalues, by mode."""
+
+    modulus: list[tuple[float, float]]
+    angle: list[tuple[float, float]]
+    errors: Float[Array, " m"]
+    """Standard errors of the eigenvalues in the complex plane."""
+    width: float
+    """How many standard errors the intervals reach to each side."""
+
+    @staticmethod
+    def of(koopman: Koopman, fits: Sequence[LeftOut], *, level: float) -> "Intervals":
+        """From the eigenvalues without each fold, which are matched to those of the operator."""
+        from scipy.stats import t as student  # here, since it takes long to import
+
+        first = [mode.indices[0] for mode in koopman.modes]
+        whole = koopman.eigenvalues[first]
+        values = np.array([fit.eigenvalues[first] for fit in fits])
+        width = float(student.ppf((1 + level) / 2, len(fits) - 1))
+        modulus_error, angles = jackknife_error(np.abs(values)), angles_from(values, whole)
+        angle_error = jackknife_error(angles)
+        return Intervals(
+            modulus=_around(np.abs(whole), width * modulus_error),
+            angle=_around(np.angle(whole), width * angle_error),
+            errors=np.hypot(jackknife_error(np.real(values)), jackknife_error(np.imag(values))),
+            width=width,
+        )
+
+
+def _around(centre: Float[Array, " m"], half_width: Float[Array, " m"]) -> list[tuple[float, float]]:
+    return list(zip((centre - half_width).tolist(), (centre + half_width).tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class HeldOutResiduals:
+    """Residuals on held-out folds, for each eigenvalue."""
+
+    operator: Float[Array, " r"]
+    copying: Float[Array, " r"]
+    null: Float[Array, " r"]
+
+    @staticmethod
+    def of(koopman: Koopman, fits: Sequence[LeftOut]) -> "HeldOutResiduals":
+        """Each fold is measured with the eigenvectors that were fitted without it."""
+        r = koopman.rank
+        offset = koopman.offset is not None
+        missed, copied, shuffled, energy = np.zeros((4, r))
+        for left_out in fits:
+            about = np.zeros(r)
+            if offset:
+                about = left_out.rest.gram[-1, :r] / left_out.rest.gram[-1, -1]
+            null_weights = left_out.rest.as_shuffled().weights(offset=offset, ridge=koopman.ridge, rounding=0.0)
+            null_gram = left_out.design.as_shuffled().residual_gram(null_weights)
+            missed += quadratic_forms(left_out.design.residual_gram(left_out.weights), left_out.right)
+            copied += quadratic_forms(left_out.design.change_gram(), left_out.right)
+            shuffled += quadratic_forms(null_gram, left_out.right)
+            energy += quadratic_forms(left_out.design.state_gram(about), left_out.right)
+        return HeldOutResiduals(
+            operator=_root_of_ratio(missed, energy),
+            copying=_root_of_ratio(copied, energy),
+            null=_root_of_ratio(shuffled, energy),
+        )
+
+
+def _root_of_ratio(squares: Float[Array, " r"], energy: Float[Array, " r"]) -> Float[Array, " r"]:
+    """√(squares / energy); infinite where there is no energy."""
+    has_energy = energy > 0
+    ratio = np.maximum(squares, 0.0) / np.where(has_energy, energy, 1.0)
+    return np.where(has_energy, np.sqrt(ratio), np.inf)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Subspaces:
+    """Modes that cannot be told apart, and how far their span moves."""
+
+    of_mode: list[tuple[int, ...]]
+    turn: list[float]
+
+    @staticmethod
+    def of(koopman: Koopman, total: Design, fits: Sequence[LeftOut], intervals: Intervals) -> "Subspaces":
+        """Group the modes whose intervals overlap, and measure how far each group's eigenvectors move."""
+        modes = koopman.modes
+        values = np.array([mode.eigenvalue for mode in modes])
+        groups = indistinct(values, intervals.errors, width=intervals.width)
+        factor = _root(total.state_gram(total.gram[-1, : koopman.rank] / total.gram[-1, -1]))
+        of_mode: list[tuple[int, ...]] = [()] * len(modes)
+        turn = [0.0] * len(modes)
+        for group in groups:
+            columns = [i for number in group for i in modes[number].indices]
+            angle = subspace_angle(koopman.right[:, columns], [fit.right[:, columns] for fit in fits], factor)
+            for number in group:
+                of_mode[number], turn[number] = group, angle
+        return Subspaces(of_mode=of_mode, turn=turn)
+
+
+def _root(gram: Float[Array, "r r"]) -> Float[Array, "r r"]:
+    """A matrix F with FᵀF = gram."""
+    values, vectors = np.linalg.eigh(gram)
+    return np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+
+
+def variation_of(koopman: Koopman, total: Design) -> Float[Array, " r"]:
+    """The fraction of each coefficient's energy that is variation; 1 if the fit has an offset, which takes the mean."""
+    if koopman.offset is not None:
+        return np.ones(koopman.rank)
+    about_zero = quadratic_forms(total.state_gram(np.zeros(koopman.rank)), koopman.right)
+    mean = total.gram[-1, : koopman.rank] / total.gram[-1, -1]
+    about_mean = quadratic_forms(total.state_gram(mean), koopman.right)
+    return np.maximum(about_mean, 0.0) / np.where(about_zero > 0, about_zero, 1.0)
+
+
+def dependence_on_inputs(koopman: Koopman, folded: Folded) -> float:
+    """How much of some direction of the states the inputs tell, as R²."""
+    if koopman.drive is None:
+        return 0.0
+    mean = folded.total.gram[-1] / folded.total.gram[-1, -1]
+    about = (folded.total.gram - np.outer(folded.total.gram[-1], mean))[:-1, :-1]
+    squares = np.diag(folded.total.gram)[:-1]
+    energies = ColumnEnergies(multiplied=squares, constant_below=np.finfo(float).eps * squares)
+    return dependence(about, koopman.rank, energies)

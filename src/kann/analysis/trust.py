@@ -1,0 +1,236 @@
+"""How far each mode of an operator can be trusted, on sequences that were not fitted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kann import notebook
+from kann.analysis.folded import Folded, folded_data, require_states_of
+from kann.analysis.mode_evidence import (
+    HeldOutResiduals,
+    Intervals,
+    Subspaces,
+    dependence_on_inputs,
+    variation_of,
+)
+from kann.analysis.resampling import LeftOut, leave_out_each
+from kann.analysis.trust_rule import CONSTANT_BELOW, Evidence, objections, reasons
+from kann.checks import require_instance, require_number
+from kann.errors import KannError
+from kann.fitting.fit import fit
+from kann.fitting.koopman import Koopman
+from kann.fitting.spectrum import Mode, format_eigenvalue
+from kann.typing import Array, Float, Int
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ModeTrust:
+    """How far one mode can be trusted. Residuals are of sequences that were not fitted."""
+
+    eigenvalue: complex
+    """λ, as in ``koopman.modes``."""
+    interval: tuple[float, float]
+    """Confidence interval of |λ|."""
+    angle: tuple[float, float]
+    """Confidence interval of the angle of λ, in radians for a step."""
+    residual: float
+    """|Y v − λ X v| / |X v|, for eigenpairs fitted without the sequences they are measured on."""
+    copying: float
+    """|Y v − X v| / |X v|: the residual of copying the previous state."""
+    null: float
+    """The residual that a fit to states in shuffled order reaches in the direction of the mode."""
+    constant: bool
+    """Whether the mode is the mean of the states: its coefficient hardly varies. Never if the fit has an offset."""
+    subspace: tuple[int, ...]
+    """Numbers of the modes that cannot be told apart from this one, and its own."""
+    turn: float
+    """By how many degrees the span of these modes moves if other sequences are fitted."""
+    untrained: float | None
+    """The residual of the nearest mode of the untrained network, if that was given."""
+    trusted: bool
+    """Whether the mode can be called the network's own."""
+    why: str
+    """Why it is trusted or not, in words."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Trust:
+    """How far an operator and each of its modes can be trusted, on sequences that were not fitted."""
+
+    modes: tuple[ModeTrust, ...]
+    """As ``koopman.modes``."""
+    horizons: Int[Array, " k"]
+    """Steps ahead: 1, 2, 4, …"""
+    error: Float[Array, " k"]
+    """Error of predictions so many steps ahead, as a fraction of the variance: 1 is what predicting the mean gives."""
+    copying_error: Float[Array, " k"]
+    """The same for copying the state."""
+    folds: int
+    """In how many folds the sequences were held out."""
+    level: float
+    """Confidence level of the intervals."""
+    pairs: int
+    """How many pairs of states there are."""
+    unknowns: int
+    """How many numbers each column of the regression had to find."""
+    untrained: "Trust | None" = None
+    """The same for the untrained network, if that was given."""
+
+    @property
+    def trusted(self) -> tuple[int, ...]:
+        """Numbers of the modes that can be trusted."""
+        return tuple(number for number, mode in enumerate(self.modes) if mode.trusted)
+
+    def __repr__(self) -> str:
+        return (
+            f"Trust({len(self.trusted)} of {len(self.modes)} modes trusted; held out in {self.folds} folds, one step "
+            f"misses {self.error[0]:.2%} of the variance, copying {self.copying_error[0]:.2%})"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for number, mode in enumerate(self.modes[:12]):
+            low, high = mode.interval
+            figures = (f"{value:.3g}" for value in (mode.residual, mode.copying, mode.null))
+            verdict = "yes" * mode.trusted or "no"
+            rows.append(
+                [number, format_eigenvalue(mode.eigenvalue), f"{low:.4f} – {high:.4f}", *figures, verdict, mode.why]
+            )
+        head = ("mode", "λ", f"{self.level:.0%} of |λ|", "residual", "copying", "shuffled", "trusted", "why")
+        return notebook.table(repr(self), head, rows)
+
+
+def trust(
+    koopman: Koopman,
+    states: Any,
+    *,
+    folds: int = 10,
+    groups: Sequence[Any] | None = None,
+    level: float = 0.95,
+    seed: int = 0,
+    untrained: Any = None,
+) -> Trust:
+    """Measure how far each mode can be trusted: on sequences that were not fitted, beside copying and shuffled states.
+
+    >>> import kann
+    >>> rng = np.random.default_rng(0)
+    >>> noise = rng.normal(size=(20, 60, 5))
+    >>> trust(kann.fit(noise), noise).trusted
+    ()
+
+    Sequences are held out in folds. For each, the operator is fitted to the others, in the same basis, and its
+    eigenpairs are measured on what was held out. How far eigenvalues differ from fold to fold gives their intervals
+    (a jackknife that deletes a fold at a time). All of it follows from Gram matrices of the folds.
+
+    Parameters
+    ----------
+    koopman, states
+        An operator and the states that it was fitted to. Instead of states, a list of `Moments` of groups of sequences,
+        each of which is then a fold; errors are then measured one step ahead only, and the null shuffles states
+        over all sequences instead of within each.
+    folds
+        How many folds: as few as 3, at most the number of sequences.
+    groups
+        For each sequence who it comes from, such as a patient or a speaker: sequences of one group are held out
+        together, so that intervals hold for new patients and not only for new sequences of the same ones.
+    level
+        Confidence level of the intervals.
+    seed
+        Of the assignment of sequences to folds.
+    untrained
+        States of the same network before training (see `kann.untrained_twin`), over the same data.
+    """
+    require_instance(koopman, Koopman, "koopman")
+    level = require_number(level, "level", remedy="pass 0 < level < 1")
+    if not 0 < level < 1:
+        raise KannError(f"level={level} is no confidence level; pass 0 < level < 1")
+    folded = folded_data(koopman, states, folds=folds, groups=groups, seed=seed)
+    fits = leave_out_each(koopman, folded.designs, rounding=folded.rounding)
+    before = None
+    if untrained is not None:
+        before = _trust_of_untrained(koopman, untrained, folds=folds, groups=groups, level=level, seed=seed)
+    errors = folded.errors(koopman, fits)
+    return Trust(
+        modes=_mode_trusts(koopman, folded, fits, level=level, untrained=before),
+        horizons=errors.horizons,
+        error=errors.operator[0],
+        copying_error=errors.copying,
+        folds=len(folded.designs),
+        level=level,
+        pairs=folded.total.pairs,
+        unknowns=folded.unknowns(koopman),
+        untrained=before,
+    )
+
+
+def _trust_of_untrained(koopman: Koopman, untrained: Any, **arguments: Any) -> Trust:
+    """The same for the network before training, fitted in the same way."""
+    states = require_states_of(koopman, untrained)
+    kind = "svd"
+    if koopman.mean.any():
+        kind = "pca"
+    options = {"basis": kind, "offset": koopman.offset is not None, "driven": koopman.drive is not None}
+    before = fit(states, rank=min(koopman.rank, states.dim), ridge=koopman.ridge, **options)
+    return trust(before, states, **arguments)
+
+
+def _mode_trusts(
+    koopman: Koopman, folded: Folded, fits: Sequence[LeftOut], *, level: float, untrained: Trust | None
+) -> tuple[ModeTrust, ...]:
+    """Put together what is known of each mode, and judge it."""
+    intervals = Intervals.of(koopman, fits, level=level)
+    residuals = HeldOutResiduals.of(koopman, fits)
+    common: dict[str, Any] = {
+        "dependence": dependence_on_inputs(koopman, folded),
+        "pairs": folded.total.pairs,
+        "unknowns": folded.unknowns(koopman),
+    }
+    variation = variation_of(koopman, folded.total)
+    subspaces = Subspaces.of(koopman, folded.total, fits, intervals)
+    found = []
+    for number, mode in enumerate(koopman.modes):
+        i = mode.indices[0]
+        low, high = intervals.modulus[number]
+        turn_low, turn_high = intervals.angle[number]
+        evidence = Evidence(
+            residual=float(residuals.operator[i]),
+            copying=float(residuals.copying[i]),
+            null=float(residuals.null[i]),
+            width=max(high - low, mode.modulus * (turn_high - turn_low)),
+            turn=subspaces.turn[number],
+            subspace=subspaces.of_mode[number],
+            variation=float(variation[i]),
+            **common,
+        )
+        found.append(_judged(mode, evidence, (max(0.0, low), high), (turn_low, turn_high), untrained))
+    return tuple(found)
+
+
+def _judged(
+    mode: Mode,
+    evidence: Evidence,
+    interval: tuple[float, float],
+    angle: tuple[float, float],
+    untrained: Trust | None,
+) -> ModeTrust:
+    against = objections(evidence)
+    why = "; ".join(against) or reasons(evidence)
+    nearest = None
+    if untrained is not None:
+        twin = min(untrained.modes, key=lambda other: abs(other.eigenvalue - mode.eigenvalue))
+        nearest = twin.residual
+        why += f"; the untrained network's nearest mode is {format_eigenvalue(twin.eigenvalue)}, residual {nearest:.2g}"
+    return ModeTrust(
+        eigenvalue=mode.eigenvalue,
+        interval=interval,
+        angle=angle,
+        residual=evidence.residual,
+        copying=evidence.copying,
+        null=evidence.null,
+        constant=evidence.variation < CONSTANT_BELOW,
+        subspace=evidence.subspace,
+        turn=evidence.turn,
+        untrained=nearest,
+        trusted=not against,
+        why=why,
+    )

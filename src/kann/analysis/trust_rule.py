@@ -1,0 +1,86 @@
+"""When a mode is called the network's own: the rule, in one place.
+
+Every condition must hold. The figures are those that `kann.trust` measures on sequences that were not fitted.
+"""
+
+from dataclasses import dataclass
+
+from kann.fitting.fit import LARGEST_INFLATION, PAIRS_PER_UNKNOWN
+from kann.fitting.spectrum import TRUSTED
+
+LARGEST_RESIDUAL = TRUSTED
+"""One step may miss the next value of the mode by this fraction of its size, on sequences that were not fitted."""
+
+COPYING_SLACK = 1.05
+"""A residual may exceed that of copying the previous state by this factor: a mode with λ = 1 is copied, and chance
+decides which of the two is smaller."""
+
+NULL_FRACTION = 0.5
+"""The residual must be below this fraction of what states in shuffled order reach."""
+
+WIDEST_INTERVAL = 0.1
+"""The interval of |λ|, and that of the angle times |λ|, may be this wide: 0.95 can then be told from 0.85."""
+
+LARGEST_TURN = 30.0
+"""The eigenvector, or the space of those that cannot be told apart, may move by so many degrees."""
+
+CONSTANT_BELOW = 0.01
+"""Fraction of a coefficient's energy that is variation, below which the mode is the mean of the states."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What the rule looks at."""
+
+    residual: float
+    copying: float
+    null: float
+    width: float
+    """Of the interval of |λ|, or of the angle times |λ| if that is wider."""
+    turn: float
+    subspace: tuple[int, ...]
+    variation: float
+    """Fraction of the coefficient's energy that is variation."""
+    dependence: float
+    pairs: int
+    unknowns: int
+
+
+def objections(evidence: Evidence) -> list[str]:
+    """Why the mode is not to be trusted, in words; nothing if it is."""
+    found = []
+    if evidence.variation < CONSTANT_BELOW:
+        found.append("constant: its coefficient hardly varies, so it is the mean of the states and no memory")
+    if evidence.pairs < PAIRS_PER_UNKNOWN * evidence.unknowns:
+        found.append(f"too few pairs: {evidence.pairs} for {evidence.unknowns} unknowns in each column")
+    if evidence.dependence > 1 - 1 / LARGEST_INFLATION:
+        found.append("inputs contain the state, so what each of them does cannot be told apart")
+    if not evidence.residual <= LARGEST_RESIDUAL:
+        found.append(f"one step misses {evidence.residual:.2g} of it on held-out sequences (limit {LARGEST_RESIDUAL})")
+    if not evidence.residual <= COPYING_SLACK * evidence.copying:
+        found.append(f"copying the previous state predicts it better ({evidence.copying:.2g})")
+    if not evidence.residual <= NULL_FRACTION * evidence.null:
+        found.append(f"states in shuffled order are predicted nearly as well ({evidence.null:.2g})")
+    if not evidence.width <= WIDEST_INTERVAL:
+        found.append(f"the interval of its eigenvalue is {evidence.width:.2g} wide (limit {WIDEST_INTERVAL})")
+    if not evidence.turn <= LARGEST_TURN:
+        found.append(f"{_what_turns(evidence.subspace)} moves by {evidence.turn:.0f}° with the sequences fitted")
+    return found
+
+
+def reasons(evidence: Evidence) -> str:
+    """Why the mode is trusted, in words."""
+    together = ""
+    if len(evidence.subspace) > 1:
+        others = ", ".join(str(number) for number in evidence.subspace)
+        together = f"; modes {others} cannot be told apart and are to be read together"
+    return (
+        f"one step misses {evidence.residual:.2g} of it on held-out sequences (copying {evidence.copying:.2g}, "
+        f"shuffled {evidence.null:.2g}){together}"
+    )
+
+
+def _what_turns(subspace: tuple[int, ...]) -> str:
+    if len(subspace) == 1:
+        return "its direction"
+    return f"the space of {len(subspace)} modes that cannot be told apart"
