@@ -7,6 +7,7 @@ import numpy as np
 
 from kann.analysis.folded import Folded
 from kann.analysis.resampling import LeftOut, angles_from, indistinct, jackknife_error, subspace_angle
+from kann.analysis.trust_rule import LARGEST_TURN
 from kann.fitting.designs import Design
 from kann.fitting.koopman import Koopman
 from kann.fitting.regression import ColumnEnergies, dependence
@@ -95,16 +96,24 @@ class Subspaces:
 
     @staticmethod
     def of(koopman: Koopman, total: Design, fits: Sequence[LeftOut], intervals: Intervals) -> "Subspaces":
-        """Group the modes whose intervals overlap, and measure how far each group's eigenvectors move."""
+        """Group modes that move too much alone and whose eigenvalues cannot be told apart; measure what moves.
+
+        A direction that is steady needs no group, however close its eigenvalue is to others.
+        """
         modes = koopman.modes
-        values = np.array([mode.eigenvalue for mode in modes])
-        groups = indistinct(values, intervals.errors, width=intervals.width)
         factor = _root(total.state_gram(total.gram[-1, : koopman.rank] / total.gram[-1, -1]))
-        of_mode: list[tuple[int, ...]] = [()] * len(modes)
-        turn = [0.0] * len(modes)
-        for group in groups:
+
+        def turn_of(group: tuple[int, ...]) -> float:
             columns = [i for number in group for i in modes[number].indices]
-            angle = subspace_angle(koopman.right[:, columns], [fit.right[:, columns] for fit in fits], factor)
+            return subspace_angle(koopman.right[:, columns], [fit.right[:, columns] for fit in fits], factor)
+
+        alone = np.array([turn_of((number,)) for number in range(len(modes))])
+        of_mode, turn = [(number,) for number in range(len(modes))], alone.tolist()
+        moving = np.flatnonzero(alone > LARGEST_TURN)
+        values = np.array([modes[number].eigenvalue for number in moving])
+        for places in indistinct(values, intervals.errors[moving], width=intervals.width):
+            group = tuple(moving[list(places)].tolist())
+            angle = turn_of(group)
             for number in group:
                 of_mode[number], turn[number] = group, angle
         return Subspaces(of_mode=of_mode, turn=turn)

@@ -24,7 +24,7 @@ WIDEST_INTERVAL = 0.1
 LARGEST_TURN = 30.0
 """The eigenvector, or the space of those that cannot be told apart, may move by so many degrees."""
 
-CONSTANT_BELOW = 0.01
+CONSTANT_BELOW = 0.05
 """Fraction of a coefficient's energy that is variation, below which the mode is the mean of the states."""
 
 

@@ -68,7 +68,8 @@ def fit(
     rank
         How many basis directions to keep: a whole number, a fraction of explained variance such as ``0.99``, None for
         every direction that the data resolve, or ``"auto"``: the smallest rank whose error up to ten steps ahead, on
-        sequences that were not fitted, is within 5 % of the best rank's. ``koopman.rank_curve`` keeps all errors.
+        sequences that were not fitted, is within 5 % of the best rank's or 1 % of what copying the state misses.
+        ``koopman.rank_curve`` keeps all errors.
     basis
         ``"pca"``, directions of largest variation about the mean of the states; ``"svd"``, directions of largest energy
         about zero; ``"fourier"``, which looks at no data; or an orthonormal (d, r) array.

@@ -7,10 +7,14 @@ import numpy as np
 
 from kann.checks import shown
 from kann.errors import KannError
-from kann.typing import Array, Float, Int
+from kann.typing import Array, Float, Int, Shaped
 
 TOLERANCE = 0.05
-"""``rank="auto"`` takes the smallest rank whose error is within this fraction of the best rank's."""
+"""``rank="auto"`` takes the smallest rank whose error is within this fraction of the best rank's, …"""
+
+NEGLIGIBLE = 0.01
+"""… or exceeds it by no more than this fraction of what copying the state misses: where an operator is nearly exact, no
+rank but the largest would be within a fraction of its tiny error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +65,18 @@ class RankCurve:
 
     @property
     def chosen(self) -> int:
-        """The smallest rank within `TOLERANCE` of the best: in the mean over all horizons, and at the longest."""
-        mean, longest = self.errors.mean(axis=1), self.errors[:, -1]
-        near = (mean <= (1 + TOLERANCE) * mean.min()) & (longest <= (1 + TOLERANCE) * longest.min())
+        """The smallest rank that is nearly as good as the best: in the mean over all horizons, and at the longest."""
+        mean = self.errors.mean(axis=1)
+        near = _is_near_best(mean, self.copying.mean()) & _is_near_best(self.errors[:, -1], self.copying[-1])
         if not near.any():  # one rank has the best mean, another is best in the end
             return int(self.ranks[mean.argmin()])
         return int(self.ranks[near].min())
+
+
+def _is_near_best(errors: Float[Array, " k"], copying: float | np.floating) -> Shaped[Array, " k"]:
+    """Which errors are within the tolerance of the smallest."""
+    best = errors.min()
+    return errors <= best + max(TOLERANCE * best, NEGLIGIBLE * copying)
 
 
 def parse_rank(rank: Any) -> Rank:
