@@ -14,8 +14,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/kann demo --out demo
 
+# Tests run in as many processes, each with one thread: together they would fight for the cores.
+PROCESSES ?= 2
 test: $(READY)
-	$(BIN)/python -m pytest --cov=kann --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal --cov=kann --cov-report=term
 
 check: $(READY)
 	$(BIN)/ruff format --check .

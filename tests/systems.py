@@ -1,6 +1,9 @@
 """Dynamical systems and states with known properties, for the tests."""
 
+import warnings
+
 import numpy as np
+import torch
 from scipy.optimize import linear_sum_assignment
 
 AS_IN_PAPER = {"basis": "svd", "offset": False}
@@ -61,3 +64,10 @@ def eigenvalue_distance(ours, theirs):
     assert len(ours) == len(theirs)
     distances = np.abs(np.subtract.outer(ours, theirs))
     return distances[linear_sum_assignment(distances)].max()
+
+
+def nested():
+    """A nested tensor, without torch's warning that it may change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)])

@@ -88,6 +88,7 @@ def require_text(value: Any, name: str) -> None:
 def require_sequence(value: Any, name: str) -> None:
     """Refuse what has no entries in a row, such as a single number."""
     try:
+        require_dense(value)
         len(value)
         iter(value)
     except TypeError as error:
@@ -136,9 +137,9 @@ def array_of(values: Any) -> Array:
 
 def require_array(values: Any, *, what: str) -> None:
     """Refuse what is neither an array nor rows that are read when sliced."""
+    require_dense(values)  # first: to ask a nested tensor for its shape is an error of torch's
     if not all(hasattr(values, name) for name in ("ndim", "shape", "dtype")):
         raise KannError(f"{what} are {shown(values)}; pass a numpy array or a torch tensor")
-    require_dense(values)
 
 
 def require_real(values: AnyArray, *, what: str) -> None:

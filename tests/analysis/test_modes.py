@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 import kann
@@ -126,6 +127,7 @@ def test_a_decision_map_shows_the_class_of_a_mode_scaled_and_turned(rng):
         (lambda k, h: kann.reconstruct(k, h, [0, 1.5]), "mode=1.5 is not a whole number"),
         (lambda k, h: kann.reconstruct(k, h, True), "mode=True is not a whole number"),
         (lambda k, h: kann.reconstruct(k, h, "01"), "modes='01' names no modes"),
+        (lambda k, h: kann.reconstruct(k, h, scipy.sparse.eye(4)), "a sparse dia_matrix was passed"),
         (lambda k, h: kann.reconstruct(k, h, 0, part="imaginary"), "part='imaginary' is unknown"),
         (lambda k, h: kann.decision_map(k, [0, 1], lambda h: h, np.ones(1)), "2 modes were passed"),
         (lambda k, h: kann.decision_map(k, 0, lambda h: h, np.array(["a"])), "grid is <U1; pass complex numbers"),

@@ -176,7 +176,8 @@ def test_threads_that_save_to_one_path_do_not_collide(tmp_path, operator, states
 
 
 SAVING = """
-import sys, numpy as np, kann
+import signal, sys, numpy as np, kann
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and their children, ignore it
 states = kann.States.from_sequences([np.full((40, 8), float(n)) for n in range(200)])
 states.save(sys.argv[1])
 print("ready", flush=True)

@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 import kann
 from kann.errors import KannError
+from tests.systems import nested
 
 
 @st.composite
@@ -108,6 +109,10 @@ def test_repr_says_what_is_inside():
         (lambda: kann.States.from_sequences([torch.ones(2, 3, device="meta")]), "meta device"),
         (lambda: kann.States.from_sequences([np.ones((2, 3)), torch.ones(2, 3)]), r"states\[1\] is Tensor on cpu"),
         (lambda: kann.States.from_sequences(None), "states are None; pass a list of"),
+        (lambda: kann.States.from_sequences([np.ones((2, 3))], inputs=scipy.sparse.eye(4)), "a sparse .* was passed"),
+        (lambda: kann.States.from_sequences(nested()), r"a nested tensor was passed; pass the list of its parts"),
+        (lambda: kann.States.from_padded(torch.ones(2, 3, 2), inputs=nested()), "a nested tensor was passed"),
+        (lambda: kann.States(values=torch.ones(5, 2), lengths=[2, 3], inputs=nested()), "a nested tensor was passed"),
         (lambda: kann.States.from_sequences([[[1.0], [1.0, 2.0]]]), "cannot be read as an array"),
         (lambda: kann.States(values=[[1.0]], lengths=[1]), r"rows of states are \[\[1.0\]\]; pass a numpy array"),
         (lambda: kann.States(values=np.ones((4, 3)), lengths=[2**63 - 1] * 2 + [6]), "lengths sum to"),

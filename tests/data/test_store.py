@@ -299,6 +299,25 @@ def test_a_part_that_claims_more_than_its_chunks_hold_takes_no_memory(tmp_path, 
         values.read(0, 5)
 
 
+@pytest.mark.parametrize("edited", ["values", "lengths"])
+def test_zarr_that_claims_more_sequences_than_it_holds_takes_no_memory(tmp_path, rng, monkeypatch, edited):
+    path = tmp_path / "s.zarr"
+    group = zarr.open_group(str(path), mode="w")
+    group.create_array("values", data=rng.normal(size=(3, 5, 2)))
+    if edited == "lengths":
+        group.create_array("lengths", data=np.array([5, 2, 3]))
+    with monkeypatch.context() as small:
+        small.setattr(store, "ALWAYS_UNPACKED", 8)
+        assert len(kann.States.open(path)) == 3  # an honest claim
+    meta = path / edited / "zarr.json"
+    content = json.loads(meta.read_text())
+    content["shape"][0] = 10**10
+    meta.write_text(json.dumps(content))
+    for opened in {"values": [path, path / "values"], "lengths": [path]}[edited]:
+        with pytest.raises(KannError, match=r"claims 10000000000 sequences .* holds \d+ bytes; write it again"):
+            kann.States.open(opened)
+
+
 def test_stores_of_older_releases_open_as_before(tmp_path, rng):
     """Without checksums, without an identity, and without a word on whether they are complete."""
     rows = rng.normal(size=(7, 3))
@@ -355,9 +374,10 @@ def test_ctrl_c_while_a_part_is_written_loses_nothing(tmp_path, states, small_pa
 
 
 RECORDING = """
-import sys, numpy as np
+import signal, sys, numpy as np
 from kann.data import store
 from kann.data.recordings import recording_to
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and their children, ignore it
 store.PART_BYTES = 10 * 8 * 8
 with recording_to(sys.argv[1]) as writer:
     for n in range(10**6):

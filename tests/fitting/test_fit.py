@@ -243,6 +243,7 @@ def test_wrong_use_of_an_operator_is_refused(rng):
         (lambda: autonomous.predict(h, steps=0), "steps=0 predicts nothing"),
         (lambda: autonomous.predict(h, steps=1.5), "steps=1.5 is not a whole number; pass steps>=1"),
         (lambda: autonomous.predict(h, steps=10**15), "steps=1000000000000000 from states .* fit in no memory"),
+        (lambda: autonomous.predict(h, steps=10**9), "steps=1000000000 would take hours; pass steps<=100000000"),
         (lambda: autonomous.predict(h + 0j), "states are complex128; pass real numbers"),
         (lambda: autonomous.decode(autonomous.encode(h) + 0j), "coordinates are complex128"),
         (lambda: autonomous.encode(np.ma.masked_array(h, h > 0)), "a masked array was passed"),

@@ -1,6 +1,6 @@
 """Wrong arguments for every public name: good calls in which one or two arguments are replaced."""
 
-import warnings
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import kann
-from tests.systems import noisy_states
+from tests.systems import nested, noisy_states
 
 DTYPES = ("f8", "f4", "f2", "g", ">f8", "i8", "u1", "?", "c16", "O", "U2", "M8[s]")
 FILLS = (0.0, 1.0, np.nan, np.inf, 1e200, -1e-200)
@@ -30,7 +30,8 @@ def arrays(draw):
     if array.size and draw(st.booleans()):
         array.reshape(-1)[0] = draw(st.sampled_from(FILLS))
     with np.errstate(all="ignore"):
-        array = np.nan_to_num(array, posinf=9).astype(draw(st.sampled_from(DTYPES))) if draw(st.booleans()) else array
+        if draw(st.booleans()):
+            array = np.asarray(np.nan_to_num(array, posinf=9)).astype(draw(st.sampled_from(DTYPES)))
     kind = draw(st.sampled_from(("plain", "plain", "masked", "list", "transposed")))
     if kind == "masked":
         return np.ma.masked_array(array, np.zeros(shape, bool))
@@ -59,13 +60,6 @@ def near_misses(draw):
         "big-endian": values.astype(">f8"),
         "half": np.clip(np.nan_to_num(values), -9, 9).astype("f2"),
     }[form]
-
-
-def nested():
-    """A nested tensor, without torch's warning that it may change."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)])
 
 
 def tensors():
@@ -146,6 +140,14 @@ class Good:
         fill(self, "moments", kann.Moments.of(states))
         fill(self, "model", nn.ModuleDict({"rnn": nn.GRU(2, 4, batch_first=True), "head": nn.Linear(4, 2)})["rnn"])
         fill(self, "axes", Figure().add_subplot())
+        fill(self, "points", _points())
+
+
+@functools.cache
+def _points() -> kann.FixedPoints:
+    """The fixed points of a small network, searched for once."""
+    torch.manual_seed(0)
+    return kann.find_fixed_points(kann.step_of(nn.GRU(2, 4)), np.zeros((2, 4)))
 
 
 Call = tuple[Callable[..., Any], dict[str, Any]]
@@ -156,7 +158,7 @@ def calls(good: Any) -> dict[str, Call]:
     koopman, driven, states, moments = good.koopman, good.driven, good.states, good.moments
     h, weight = states.values[:5], np.ones((2, 4))
     readout = nn.Linear(4, 2)
-    both = nn.Sequential(good.model)
+    both, blocks = nn.Sequential(good.model), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     return {
         "agreement": (kann.agreement, {"koopman": koopman, "states": states, "readout": readout, "threshold": 0.0}),
         "contributions": (kann.contributions, {"koopman": koopman, "h": h, "weight": weight, "bias": np.ones(2)}),
@@ -166,7 +168,8 @@ def calls(good: Any) -> dict[str, Call]:
         ),
         "find_fixed_points": (
             kann.find_fixed_points,
-            {"step": kann.step_of(good.model), "initial": h[:2], "inputs": np.zeros(2), "tolerance": 1e-6},
+            {"step": kann.step_of(good.model), "initial": h[:2], "inputs": np.zeros(2), "tolerance": 1e-6}
+            | {"slow_tolerance": 1e-3, "preset": "kann"},
         ),
         "fit": (kann.fit, {"data": good.padded, "rank": 2, "basis": "svd", "lengths": [8, 3, 2], "ridge": 0.0}),
         "fit driven": (kann.fit, {"data": states, "driven": True, "ridge": 1e-3}),
@@ -184,15 +187,30 @@ def calls(good: Any) -> dict[str, Call]:
             kann.record,
             {"model": both, "data": torch.ones(2, 5, 2), "layer": "0", "lengths": [5, 2], "inputs": True, "state": "h"},
         ),
-        "record into": (kann.record, {"model": both, "data": torch.ones(2, 5, 2), "into": "moments", "axis": "time"}),
+        "record into": (
+            kann.record,
+            {"model": both, "data": torch.ones(2, 5, 2), "into": "moments", "axis": "time", "initial": False}
+            | {"batch_size": 2, "max_sequences": 2, "device": "cpu", "progress": False},
+        ),
+        "record depth": (
+            kann.record,
+            {"model": blocks, "data": torch.ones(2, 5, 4), "layer": ["0", "1"], "axis": "depth", "embedding": True}
+            | {"forward": lambda model, batch: model(batch), "collate": torch.stack},
+        ),
         "relative_error": (kann.relative_error, {"koopman": driven, "states": states, "reduce": "mean"}),
         "report": (
             kann.report,
             {"path": good.folder / "report.html", "koopman": koopman, "states": states, "readout": readout, "modes": 2}
             | {"tokens": [["a"] * 8] * 3, "labels": [0, 1, 0], "title": "t"},
         ),
+        "report all": (
+            kann.report,
+            {"path": good.folder / "report.html", "koopman": koopman, "states": states, "readout": readout, "modes": 1}
+            | {"signals": list(good.padded[..., :1]), "decode": lambda h: h[:, :1], "classes": ["a", "b"]}
+            | {"driven": driven, "others": {"c": koopman}, "fixed_points": good.points, "about": "a"},
+        ),
         "step_of": (kann.step_of, {"model": both, "layer": "0"}),
-        "plots": (kann.plots.draw_spectrum, {"koopman": koopman, "ax": good.axes}),
+        "plots": (kann.plots.draw_spectrum, {"koopman": koopman, "ax": good.axes, "others": {"b": driven.eigenvalues}}),
         "Koopman.encode": (koopman.encode, {"h": h}),
         "Koopman.decode": (koopman.decode, {"z": koopman.encode(h)}),
         "Koopman.predict": (driven.predict, {"h": h, "steps": 1, "inputs": np.ones((5, 2))}),
@@ -208,7 +226,10 @@ def calls(good: Any) -> dict[str, Call]:
         "Moments.load": (kann.Moments.load, {"path": good.folder / "absent.npz"}),
         "Moments.__add__": (moments.__add__, {"other": moments}),
         "Moments.__sub__": (moments.__sub__, {"other": moments}),
-        "States": (kann.States, {"values": states.values, "lengths": [8, 8, 8], "inputs": states.inputs}),
+        "States": (
+            kann.States,
+            {"values": states.values, "lengths": [8, 8, 8], "inputs": states.inputs, "reverse": False},
+        ),
         "States.from_padded": (
             kann.States.from_padded,
             {"values": good.padded, "lengths": [1, 2, 3], "inputs": np.ones((3, 8, 2))},

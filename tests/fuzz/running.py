@@ -51,6 +51,7 @@ def _run_share(folder: Path, first: int, *, seed: int, cases: int, processes: in
 def _run(command: list[str], folder: Path) -> tuple[object, str]:
     """The exit code of a process (or that it hung), and what it printed. A case that hangs is ended with it."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    (folder / "current").unlink(missing_ok=True)  # that of the process before
     with (folder / "stdout").open("w+") as out, (folder / "stderr").open("w") as err:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=err)
         code: object = None
@@ -59,8 +60,7 @@ def _run(command: list[str], folder: Path) -> tuple[object, str]:
             try:
                 code = process.wait(1)
             except subprocess.TimeoutExpired:
-                begun = _last_begun(folder)
-                if time.time() - max(started + STARTS_WITHIN, begun) > HANGS_AFTER:
+                if time.time() - (_last_begun(folder) or started + STARTS_WITHIN) > HANGS_AFTER:
                     process.kill()
                     process.wait()
                     code = "a hang"

@@ -1,7 +1,9 @@
 """Wrong arguments give a result or a `KannError` of one line, for every public name."""
 
+import inspect
 import io
 import warnings
+from collections import defaultdict
 from contextlib import redirect_stderr
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from tests.fuzz.arguments import NOT_CALLED, Good, anything, calls
 from tests.fuzz.worker import FINE, SECONDS, refusal, within
 
 NAMES = sorted(calls(Good(Path())))
-SLOW = {"find_fixed_points": 10, "report": 20}
+SLOW = {"find_fixed_points": 10, "report": 20, "report all": 20}
 """These take so many times longer than the others, and get so many times fewer cases."""
 
 pytestmark = pytest.mark.usefixtures("untyped")
@@ -26,6 +28,14 @@ def test_every_public_name_is_called():
     called = {name.split(".")[0].split(" ")[0] for name in NAMES}
     assert called | set(NOT_CALLED) == set(kann.__all__)
     assert not called & set(NOT_CALLED)
+
+
+def test_every_argument_is_passed_by_some_call():
+    passed = defaultdict(set)
+    for function, arguments in calls(Good(Path())).values():
+        passed[getattr(function, "__func__", function)] |= set(arguments) | {"self"}
+    for function, names in passed.items():
+        assert not set(inspect.signature(function).parameters) - names, function
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from torch import nn
 
@@ -43,8 +44,11 @@ def x():
         ({"max_sequences": 1.5}, "max_sequences=1.5 is not a whole number; pass max_sequences>=1"),
         ({"max_sequences": "3"}, "max_sequences='3' is not a whole number"),
         ({"max_sequences": 0}, "max_sequences=0 is too small; pass max_sequences>=1"),
-        ({"state": ["h"]}, "is unknown; pass 'h', 'c' or 'hc'"),
-        ({"axis": None}, "axis=None is unknown"),
+        ({"state": ["h"]}, "is unknown; pass 'h' or 'c' or 'hc'"),
+        ({"state": np.ones((2, 2))}, r"state=ndarray of float64, shape \(2, 2\) is unknown"),
+        ({"axis": None}, "axis=None is unknown; pass 'time' or 'depth'"),
+        ({"axis": torch.eye(4)}, r"axis=Tensor of torch.float32, shape \(4, 4\) is unknown"),
+        ({"layer": scipy.sparse.eye(4)}, "a sparse dia_matrix was passed"),
         ({"lengths": [[1], [1, 2]]}, "cannot be read as an array"),
         ({"lengths": torch.ones(5, dtype=torch.int64, device="meta")}, "on the meta device"),
         ({"lengths": np.ma.masked_array([6] * 5, mask=[1, 0, 0, 0, 0])}, "a masked array was passed"),

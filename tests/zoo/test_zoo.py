@@ -1,4 +1,5 @@
 import doctest
+import os
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,19 @@ def test_a_model_that_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "folder", lambda name: tmp_path / name)
     with pytest.raises(KannError, match="model 'ecg' is not part of this installation"):
         zoo.provenance("ecg")
+
+
+@pytest.mark.parametrize("model", ["ecg", "sentiment"])
+def test_a_fifo_in_place_of_the_weights_is_never_opened(tmp_path, model):
+    place = shutil.copytree(zoo.folder(model), tmp_path / model)
+    (place / "weights.safetensors").unlink()
+    os.mkfifo(place / "weights.safetensors")
+    writer = os.open(place / "weights.safetensors", os.O_RDWR)  # so that opening it would not hang this test
+    try:
+        with pytest.raises(KannError, match=f"model '{model}' lacks weights.safetensors in .*; reinstall kann"):
+            {"ecg": autoencoder, "sentiment": sentiment_network}[model].pretrained(place)
+    finally:
+        os.close(writer)
 
 
 DAMAGE = (b"", b"{", b"[1]", b"\xff\xfe", b"{}")

@@ -105,6 +105,7 @@ def chosen_modes(koopman: Koopman, modes: int | Mode | Iterable[int | Mode]) -> 
     """The modes that a user names, by themselves or by their numbers in ``koopman.modes``."""
     require_instance(koopman, Koopman, "koopman")
     every = koopman.modes
+    require_dense(modes)
     if isinstance(modes, Mode) or not isinstance(modes, Iterable) or getattr(modes, "ndim", 1) == 0:
         return [_chosen_mode(every, modes)]
     if isinstance(modes, str | bytes):

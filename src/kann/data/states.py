@@ -10,7 +10,15 @@ import numpy as np
 
 from kann import notebook
 from kann.backends.arrays import as_array, as_array_or_dask, as_numpy, block_rows, namespace
-from kann.checks import require_array, require_flag, require_float, require_path, require_whole_number, shown
+from kann.checks import (
+    require_array,
+    require_dense,
+    require_flag,
+    require_float,
+    require_path,
+    require_whole_number,
+    shown,
+)
 from kann.data import recordings, store
 from kann.data.archives import damage_explained, npz_names, open_npy, read_npz
 from kann.data.placing import replacing
@@ -256,6 +264,7 @@ def input_rows(inputs: AnyArray, values: AnyArray, lengths: Any) -> AnyArray:
     """Rows of inputs that have the layout of ``values``; None if there are none."""
     if inputs is None:
         return None
+    require_dense(inputs)
     if not hasattr(inputs, "ndim"):
         inputs = as_array(inputs)
     if tuple(inputs.shape[:-1]) != tuple(values.shape[:-1]):
@@ -298,6 +307,7 @@ def _checked_lengths(lengths: Any) -> Int[Array, " s"]:
 
 def _join(sequences: Sequence[AnyArray], *, what: str) -> tuple[AnyArray, Int[Array, " s"]]:
     """Concatenate (T_i, d) arrays, all numpy or all torch."""
+    require_dense(sequences)
     if not isinstance(sequences, Iterable) or getattr(sequences, "ndim", 1) == 0:
         raise KannError(f"{what} are {shown(sequences)}; pass a list of (steps, units) arrays")
     arrays = [as_array(sequence) for sequence in sequences]

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from kann.backends.arrays import as_numpy
-from kann.data.archives import damage_explained, reason
+from kann.data.archives import ALWAYS_UNPACKED, MAX_EXPANSION, damage_explained, reason
 from kann.data.files import require_format
 from kann.data.placing import require_plain_tree
 from kann.data.rows import LazyRows
@@ -448,6 +448,7 @@ def _require_totals(attributes: Mapping[str, Any], lengths: Int[Array, " s"]) ->
 def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
     """Read zarr that kann did not write: an array, or a group of ``values`` and perhaps ``lengths`` and ``inputs``."""
     if not hasattr(node, "members"):
+        _require_honest_count(node, None, path)
         return ForeignArray(node), None, None
     with damage_explained(path, problem="holds arrays that cannot be read", remedy="store plain numbers"):
         if "values" not in node:
@@ -455,11 +456,31 @@ def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
                 f"{path} has no array 'values'; it has {sorted(node)}; pass a store that States.save() wrote"
             )
         lengths = node.get("lengths", None)
+        if lengths is not None and lengths.dtype.kind not in "iu":
+            raise KannError(f"lengths in {path} are {lengths.dtype}; store one whole number per sequence")
+        _require_honest_count(node["values"], lengths, path)
         if lengths is not None:
-            if lengths.dtype.kind not in "iu":
-                raise KannError(f"lengths in {path} are {lengths.dtype}; store one whole number per sequence")
             lengths = lengths[:]
         inputs = node.get("inputs", None)
         if inputs is not None:
             inputs = ForeignArray(inputs)
         return ForeignArray(node["values"]), lengths, inputs
+
+
+def _require_honest_count(values: Any, lengths: Any, path: str | os.PathLike[str]) -> None:
+    """Refuse metadata that claim more sequences than the chunks can hold, before memory is taken for their lengths."""
+    sequences = 1
+    if values.ndim == 3:
+        sequences = values.shape[0]
+    if lengths is not None:
+        sequences = math.prod(lengths.shape)
+    if sequences * np.dtype(np.int64).itemsize <= ALWAYS_UNPACKED:
+        return
+    if not values.store.supports_listing:  # the size is known nowhere but in the metadata
+        return
+    stored = values.nbytes_stored()
+    if sequences > math.prod(values.shape[:-1]) or values.nbytes > MAX_EXPANSION * stored:
+        raise KannError(
+            f"{path} claims {sequences} sequences in values of shape {values.shape}, and holds {stored} bytes; "
+            "write it again"
+        )

@@ -24,6 +24,9 @@ VERSION = 1
 MOST_NUMBERS = 2**37
 """How many numbers a rollout may hold: a terabyte. More steps than that are a slip of the pen."""
 
+MOST_STEPS = 10**8
+"""How many steps a rollout may have. They are made one by one: so many take minutes, ten times as many hours."""
+
 FIELDS = {
     "matrix": Field(axes="r r"),
     "basis": Field(axes="d r"),
@@ -229,9 +232,11 @@ def _operand(values: AnyArray, require: Callable[..., None], *, what: str) -> An
 
 
 def _require_manageable(steps: int, z: AnyArray) -> None:
-    """Refuse more steps than any memory holds, instead of filling it."""
+    """Refuse more steps than any memory holds, or than anybody waits for."""
     if steps * max(1, math.prod(z.shape)) > MOST_NUMBERS:
         raise KannError(f"steps={steps} from states of shape {tuple(z.shape)} fit in no memory; pass fewer steps")
+    if steps > MOST_STEPS:
+        raise KannError(f"steps={steps} would take hours; pass steps<={MOST_STEPS}")
 
 
 def _require_same_batch(inputs: AnyArray, z: AnyArray) -> None:

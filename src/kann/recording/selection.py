@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kann.checks import shown
+from kann.checks import require_dense, shown
 from kann.errors import KannError
 
 HIDDEN_STATES = re.compile(r"(?P<field>\w*hidden_states)\.(?P<place>-?\d+|\*)")
@@ -90,6 +90,7 @@ def _select(model: nn.Module, layer: Any) -> tuple[list[Target], bool]:
         return [Target(name="output", view=layer)], True
     if isinstance(layer, nn.Module) or not isinstance(layer, Iterable) or not getattr(layer, "ndim", 1):
         raise KannError(f"layer is {type(layer).__name__}; pass a name, a list of names, or a function of the output")
+    require_dense(layer)
     targets = [target for name in layer for target in named(model, name)]
     if not targets:
         raise KannError("layer=[] names no layer; pass at least one name, or None")

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from kann.checks import require_choice
 from kann.errors import KannError
 from kann.recording.calls import CallTracer
 from kann.recording.depth import DepthTracer, HiddenDepthTracer
@@ -17,12 +18,10 @@ def make_tracers(
     model: nn.Module, layer: Any, options: StateOptions, *, axis: str, embedding: str | bool | None
 ) -> tuple[list[Tracer], bool]:
     """The tracers of the layers that ``layer`` names, and whether they give a single result."""
-    if options.state not in ("h", "c", "hc"):
-        raise KannError(f"state={options.state!r} is unknown; pass 'h', 'c' or 'hc'")
+    require_choice(options.state, "state", ("h", "c", "hc"))
+    require_choice(axis, "axis", ("time", "depth"))
     if axis == "depth":
         return [_depth_tracer(model, layer, options, embedding)], True
-    if axis != "time":
-        raise KannError(f"axis={axis!r} is unknown; pass 'time' or 'depth'")
     if embedding is not None:
         raise KannError("embedding= is the first state along depth; pass axis='depth' with it")
     targets, single = select(model, layer)

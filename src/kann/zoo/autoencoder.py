@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from kann.data.archives import damage_explained
 from kann.typing import Float
-from kann.zoo.files import PROVENANCE, WEIGHTS, folder, read_provenance
+from kann.zoo.files import PROVENANCE, WEIGHTS, folder, read_provenance, require_files
 from kann.zoo.heartbeats import Beats, draw_beats
 
 EXAMPLES = 64
@@ -85,6 +85,7 @@ class Pretrained:
 def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
     """The autoencoder that ships with the package, or the one in the folder ``place``; its beats need no data set."""
     place = Path(place or folder("ecg"))
+    require_files(place, WEIGHTS, PROVENANCE)
     provenance = read_provenance(place)
     with damage_explained(place / PROVENANCE, problem="describes no autoencoder", remedy="reinstall kann"):
         # JSON has no infinity: the writer puts null.

@@ -22,6 +22,13 @@ def folder(name: str) -> Path:
     return Path(str(resources.files("kann.zoo"))) / name
 
 
+def require_files(place: Path, *names: str) -> None:
+    """Refuse a network that lacks a file, or has something else in its place: opening a FIFO would never end."""
+    for name in names:
+        if not (place / name).is_file():
+            raise KannError(f"model {place.name!r} lacks {name} in {place}; reinstall kann")
+
+
 def provenance(name: str) -> dict[str, Any]:
     """Where a network comes from: command, seed, data, versions, and what was measured.
 

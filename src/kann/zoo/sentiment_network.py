@@ -13,7 +13,7 @@ from kann.data.archives import damage_explained
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import Float, Int
-from kann.zoo.files import PROVENANCE, WEIGHTS, folder, read_provenance
+from kann.zoo.files import PROVENANCE, WEIGHTS, folder, read_provenance, require_files
 from kann.zoo.vocabulary import Vocabulary
 
 VOCABULARY, OPERATOR = "vocabulary.json", "koopman.npz"
@@ -67,9 +67,7 @@ class Pretrained:
 def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
     """The network that ships with the package, or the one in the folder ``place``."""
     place = Path(place or folder("sentiment"))
-    missing = [name for name in (WEIGHTS, VOCABULARY, OPERATOR, PROVENANCE) if not (place / name).is_file()]
-    if missing:
-        raise KannError(f"the sentiment network lacks {missing[0]} in {place}; reinstall kann")
+    require_files(place, WEIGHTS, VOCABULARY, OPERATOR, PROVENANCE)
     with damage_explained(place / VOCABULARY, problem="is no text", remedy="reinstall kann"):
         words = (place / VOCABULARY).read_text(encoding="utf-8")
     vocabulary = Vocabulary.from_json(words, source=place / VOCABULARY)
