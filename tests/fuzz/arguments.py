@@ -159,6 +159,11 @@ def calls(good: Any) -> dict[str, Call]:
     both = nn.Sequential(good.model)
     return {
         "agreement": (kann.agreement, {"koopman": koopman, "states": states, "readout": readout, "threshold": 0.0}),
+        "agreement at every step": (
+            kann.agreement,
+            {"koopman": koopman, "states": states, "readout": readout, "at": "every", "outputs": "labels"},
+        ),
+        "copying": (kann.relative_error, {"koopman": kann.copying, "states": states}),
         "contributions": (kann.contributions, {"koopman": koopman, "h": h, "weight": weight, "bias": np.ones(2)}),
         "decision_map": (
             kann.decision_map,
