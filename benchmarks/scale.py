@@ -144,14 +144,14 @@ def in_two_readings(folder):
     import kann
 
     rank = np.load(folder / "states.npy", mmap_mode="r").shape[1] // 16
-    return lambda: kann.fit(folder / "states.zarr", rank=max(rank, 1))
+    return lambda: kann.fit(folder / "states.zarr", basis="svd", offset=False, rank=max(rank, 1))
 
 
 def fit_store(folder):
     """A whole fit of a store."""
     import kann
 
-    return lambda: kann.fit(folder / "states.zarr")
+    return lambda: kann.fit(folder / "states.zarr", basis="svd", offset=False)
 
 
 @contextlib.contextmanager
@@ -546,9 +546,9 @@ def after_the_pass(device, quick, full):
     for chosen in (rank, None) if full else (rank,):
         largest = d if chosen is None else chosen
         norm = float(moments.hh.trace()) ** 0.5
-        koopman = kann.fit(moments, rank=chosen)
+        koopman = kann.fit(moments, basis="svd", offset=False, rank=chosen)
         pieces = [
-            lambda: kann.fit(moments, rank=chosen),  # noqa: B023
+            lambda: kann.fit(moments, basis="svd", offset=False, rank=chosen),  # noqa: B023
             lambda: svd_from_gram(moments.hh, norm=norm, rounding=moments.rounding, largest=largest),  # noqa: B023
             lambda: moments.in_basis(koopman.basis),  # noqa: B023
             lambda: decompose(koopman.matrix),  # noqa: B023
@@ -612,8 +612,8 @@ def reviews(device, quick, imdb, rng):
         print(f"{size:5} {bare:8.3f} s {recorded:8.3f} s {recorded / bare:7.3f}", flush=True)
         name = f"recording over the forward pass, {which} reviews in batches of {size}"
         verdicts.append(verdict(name, f"{recorded / bare:.3f}", "at most 1.15", recorded <= 1.15 * bare))
-    (fitted,) = best_of_each([lambda: kann.fit(moments)], device, 3)
-    value = kann.fit(moments).eigenvalues[0]
+    (fitted,) = best_of_each([lambda: kann.fit(moments, basis="svd", offset=False)], device, 3)
+    value = kann.fit(moments, basis="svd", offset=False).eigenvalues[0]
     print(f"fit of all of them: {fitted:.3f} s, leading eigenvalue {value:.6f}\n", flush=True)
     return verdicts
 
@@ -706,7 +706,8 @@ def agreement(device, quick, rng):
         states = network_states((64, 200, d), rng)
         lengths = rng.integers(10, 201, 64)
         found = [
-            kann.fit(data, lengths=lengths, rank=rank) for data in (states, torch.as_tensor(states, device=device))
+            kann.fit(data, basis="svd", offset=False, lengths=lengths, rank=rank)
+            for data in (states, torch.as_tensor(states, device=device))
         ]
         ours, theirs = (each.basis @ each.matrix @ each.basis.T for each in found)
         print(f"{d:5} {rank or 'all':>5} {np.abs(ours - theirs).max() / np.abs(ours).max():52.1e}", flush=True)

@@ -68,7 +68,7 @@ def main():
 
     if rank == 0:
         print(f"together: {moments}")
-        koopman = kann.fit(moments)
+        koopman = kann.fit(moments, basis="svd", offset=False)
         for mode in koopman.modes[:5]:
             print(f"|λ| {mode.modulus:.4f}  period {mode.period:6.1f}  residual {mode.residual:.3f}")
         koopman.save(args.out)

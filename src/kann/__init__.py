@@ -3,10 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 from kann._version import __version__ as __version__
+from kann.analysis.agreeing import agreement
 from kann.analysis.contributions import Contributions, contributions
 from kann.analysis.decisions import decision_map
-from kann.analysis.fidelity import agreement, hybrid, orthogonality, relative_error
+from kann.analysis.fidelity import hybrid, orthogonality, relative_error
 from kann.analysis.modes import importance, magnitude, project, reconstruct
+from kann.analysis.predictors import copying
 from kann.analysis.trust import ModeTrust, Trust, trust
 from kann.data.moments import Moments
 from kann.data.states import States
@@ -80,6 +82,7 @@ __all__ = [
     "UnfinishedWarning",
     "agreement",
     "contributions",
+    "copying",
     "decision_map",
     "find_fixed_points",
     "fit",

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -76,6 +78,88 @@ def test_agreement_counts_sequences_whose_class_is_unchanged(rng, koopman, state
     assert kann.agreement(koopman, states, lambda h: h @ weight[:, 0], threshold=0.5) == pytest.approx(expected)
 
 
+def test_agreement_at_every_step_counts_all_predicted_states(rng, koopman, states, monkeypatch):
+    weight = rng.normal(size=(10, 4))
+    true, ours = (
+        np.concatenate(parts) for parts in zip(*((h[1:], p) for h, p in one_step(koopman, states)), strict=True)
+    )
+    true, ours = true @ weight, ours @ weight
+    expected = {
+        "class": np.mean(true.argmax(1) == ours.argmax(1)),
+        "labels": np.mean((true > 0.5) == (ours > 0.5)),
+        "values": 1 - ((ours - true) ** 2).sum() / ((true - true.mean(0)) ** 2).sum(),
+    }
+    for block in (None, 8 * 10 * 7):  # all at once, then seven states at a time
+        if block is not None:
+            monkeypatch.setattr(arrays, "HOST_MIN_ROWS", 1)
+            monkeypatch.setattr(arrays, "HOST_BLOCK_BYTES", block)
+        for outputs, value in expected.items():
+            settings = {"at": "every", "outputs": outputs, "threshold": 0.5}
+            assert kann.agreement(koopman, states, lambda h: h @ weight, **settings) == pytest.approx(value, rel=1e-10)
+
+
+def test_labels_and_values_at_the_last_step(rng, koopman, states):
+    weight = rng.normal(size=(10, 3))
+    pairs = [(h[-1] @ weight, p[-1] @ weight) for h, p in one_step(koopman, states) if len(h) > 1]
+    true, ours = map(np.array, zip(*pairs, strict=True))
+    assert kann.agreement(koopman, states, lambda h: h @ weight, outputs="labels") == np.mean((true > 0) == (ours > 0))
+    expected = 1 - ((ours - true) ** 2).sum() / ((true - true.mean(0)) ** 2).sum()
+    found = kann.agreement(koopman, states, lambda h: h @ weight, outputs="values")
+    assert found == pytest.approx(expected, rel=1e-10)
+
+
+def test_r_squared_of_outputs_with_a_large_mean_keeps_its_digits(rng, koopman, states, monkeypatch):
+    monkeypatch.setattr(arrays, "HOST_MIN_ROWS", 1)
+    monkeypatch.setattr(arrays, "HOST_BLOCK_BYTES", 8 * 10 * 7)
+    weight = rng.normal(size=10)
+    settings = {"at": "every", "outputs": "values"}
+    near = kann.agreement(koopman, states, lambda h: h @ weight, **settings)
+    far = kann.agreement(koopman, states, lambda h: h @ weight + 1e8, **settings)
+    assert far == pytest.approx(near, abs=1e-6)  # 1e8 leaves eight digits of outputs of size 1
+
+
+def test_copying_by_hand():
+    states = kann.States.from_sequences([np.array([[1.0, 0], [2, 0], [2, 1]]), np.array([[0.0, -1], [0, 1]])])
+    np.testing.assert_allclose(
+        kann.relative_error(kann.copying, states, reduce="none"), [np.nan, 1 / 4, 1 / 5, np.nan, 4]
+    )
+    assert kann.relative_error(kann.copying, states) == pytest.approx((1 / 4 + 1 / 5 + 4) / 3)
+
+    def second(h):
+        return h[:, 1]
+
+    assert kann.agreement(kann.copying, states, second) == 0.0
+    assert kann.agreement(kann.copying, states, second, at="every") == pytest.approx(1 / 3)
+    assert kann.agreement(kann.copying, states, lambda h: h, at="every", outputs="labels") == pytest.approx(4 / 6)
+    # second outputs: true 0, 1, 1 (mean 2/3, spread 2/3), copied 0, 0, -1
+    found = kann.agreement(kann.copying, states, second, at="every", outputs="values")
+    assert found == pytest.approx(1 - 5 / (2 / 3))
+    np.testing.assert_array_equal(kann.hybrid(kann.copying, states, 1)[0], [[1, 0]] * 3)
+    assert repr(kann.copying) == "kann.copying"
+
+
+@pytest.mark.parametrize("at", ["last", "every"])
+@pytest.mark.parametrize("outputs", ["class", "labels", "values"])
+def test_copying_is_the_identity_operator(rng, states, at, outputs):
+    koopman = kann.fit(states, basis="svd")
+    identity = replace(koopman, basis=np.eye(10), matrix=np.eye(10), mean=np.zeros(10))
+    weight = rng.normal(size=(10, 3))
+    ours, theirs = (
+        kann.agreement(each, states, lambda h: h @ weight, at=at, outputs=outputs) for each in (kann.copying, identity)
+    )
+    assert ours == pytest.approx(theirs, rel=1e-12)
+    assert kann.relative_error(kann.copying, states) == pytest.approx(kann.relative_error(identity, states), rel=1e-12)
+    np.testing.assert_allclose(
+        kann.hybrid(kann.copying, states, 2).values, kann.hybrid(identity, states, 2).values, rtol=1e-12
+    )
+
+
+def test_copying_needs_no_inputs_and_takes_float32(rng):
+    values = noisy_states(rng).astype(np.float32)
+    exact = kann.relative_error(kann.copying, values.astype(np.float64))
+    assert kann.relative_error(kann.copying, values) == pytest.approx(exact, rel=1e-12)
+
+
 def test_agreement_takes_a_torch_module(koopman, states):
     module = torch.nn.Linear(10, 3)
     expected = kann.agreement(koopman, states, lambda h: module(torch.tensor(h, dtype=torch.float32)).detach().numpy())
@@ -134,6 +218,15 @@ def test_wrong_questions_are_refused(rng, states):
         (lambda: kann.relative_error(driven, states, reduce="max"), "reduce='max' is unknown"),
         (lambda: kann.relative_error(driven, singles), "no state can be compared"),
         (lambda: kann.agreement(driven, singles, lambda h: h), "every sequence has one step only"),
+        (lambda: kann.agreement(driven, singles, lambda h: h, at="every"), "every sequence has one step only"),
+        (lambda: kann.agreement(driven, bare, lambda h: h, at="every"), "have no inputs"),
+        (lambda: kann.agreement(driven, states, lambda h: h, at="first"), "at='first' is unknown; pass 'last' or"),
+        (lambda: kann.agreement(driven, states, lambda h: h, outputs="logits"), "outputs='logits' is unknown; pass"),
+        (
+            lambda: kann.agreement(driven, states, lambda h: h[:, 0] * 0 + 3, outputs="values"),
+            "outputs of the true states are all the same, so R² is not defined",
+        ),
+        (lambda: kann.relative_error("copying", states), "koopman='copying' is no Koopman"),
     ]:
         with pytest.raises(KannError, match=message):
             call()
@@ -215,5 +308,7 @@ def test_last_states_that_are_not_finite_agree_with_nothing(rng, bad):
     values[2, -2] = bad
     with pytest.raises(KannError, match=r"states hold (nan|inf) at sequence 2, step 38, unit 0"):
         kann.agreement(koopman, values, lambda h: np.ones(len(h)))
+    with pytest.raises(KannError, match=r"states hold (nan|inf) at sequence 2, step 38, unit 0"):
+        kann.agreement(koopman, values, lambda h: np.ones(len(h)), at="every")
     with pytest.raises(KannError, match="threshold=nan is not a finite number"):
         kann.agreement(koopman, noisy_states(rng), lambda h: h, threshold=np.nan)

@@ -1,6 +1,7 @@
 """The same sums on Dask: any chunks, any scheduler, stores at addresses, and what goes wrong there."""
 
 import doctest
+import itertools
 import os
 import pickle
 import shutil
@@ -195,6 +196,29 @@ def test_runs_of_parts_add_up_to_the_store(states, tmp_path, monkeypatch):
     assert_same(kann.Moments.of(stored), plain(states))
 
 
+class SlowReadout(torch.nn.Module):
+    """A readout that takes its time, and refuses to be called in training mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(10, dtype=torch.float64))
+
+    def forward(self, h):
+        """One output of each state."""
+        time.sleep(0.002)
+        if self.training:
+            raise RuntimeError("called in training mode")
+        return h @ self.weight
+
+
+def test_threads_do_not_end_the_evaluation_of_each_others_readout(states):
+    rows = kann.States(values=da.from_array(states.values, chunks=(13, 10)), lengths=states.lengths)
+    readout = SlowReadout().train()
+    found = kann.agreement(kann.copying, rows, readout, at="every")
+    assert found == kann.agreement(kann.copying, states, readout, at="every")
+    assert readout.training
+
+
 def test_errors_streams_and_magnitudes_over_chunks_are_those_in_memory(padded, states, tmp_path):
     values, lengths, inputs = padded
     koopman = kann.fit(states, driven=True)
@@ -205,6 +229,12 @@ def test_errors_streams_and_magnitudes_over_chunks_are_those_in_memory(padded, s
         np.testing.assert_allclose(ours, kann.relative_error(koopman, states, reduce="none"), rtol=SAME)
         assert kann.relative_error(koopman, chunked) == pytest.approx(kann.relative_error(koopman, states), rel=SAME)
         np.testing.assert_allclose(kann.importance(koopman, chunked), kann.importance(koopman, states), rtol=SAME)
+        for predictor, outputs in itertools.product((koopman, kann.copying), ("class", "labels", "values")):
+            ours, theirs = (
+                kann.agreement(predictor, each, lambda h: h[:, :3], at="every", outputs=outputs)
+                for each in (chunked, states)
+            )
+            assert ours == pytest.approx(theirs, rel=SAME)
     lazily = kann.magnitude(koopman, da.from_array(values, chunks=(7, 11, 4)))
     assert lazily.shape == (30, 40, 10)
     assert lazily.chunks[:2] == da.from_array(values, chunks=(7, 11, 4)).chunks[:2]

@@ -126,7 +126,10 @@ def test_analyses_of_states_on_the_device_are_those_on_the_host(device, padded):
         lambda states: kann.relative_error(koopman, states),
         lambda states: kann.relative_error(koopman, states, reduce="none"),
         lambda states: kann.importance(koopman, states),
+        lambda states: kann.relative_error(kann.copying, states),
         lambda states: kann.agreement(koopman, states, readout),
+        lambda states: kann.agreement(koopman, states, readout, at="every"),
+        lambda states: kann.agreement(kann.copying, states, readout, at="every", outputs="values"),
         lambda states: kann.contributions(koopman, states.values, weight).modes,
     ):
         np.testing.assert_allclose(analysis(there), analysis(host), rtol=1e-9, atol=1e-12)

@@ -161,6 +161,11 @@ def calls(good: Any) -> dict[str, Call]:
     both, blocks = nn.Sequential(good.model), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     return {
         "agreement": (kann.agreement, {"koopman": koopman, "states": states, "readout": readout, "threshold": 0.0}),
+        "agreement at every step": (
+            kann.agreement,
+            {"koopman": koopman, "states": states, "readout": readout, "at": "every", "outputs": "labels"},
+        ),
+        "copying": (kann.relative_error, {"koopman": kann.copying, "states": states}),
         "contributions": (kann.contributions, {"koopman": koopman, "h": h, "weight": weight, "bias": np.ones(2)}),
         "decision_map": (
             kann.decision_map,

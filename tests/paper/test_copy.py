@@ -1,4 +1,5 @@
 import doctest
+import itertools
 import json
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -12,6 +13,7 @@ from kann.errors import KannError
 from kann.paper import configs
 from kann.paper import copy as copy_module
 from kann.paper.configs import differences
+from kann.paper.copy import analysis as analysis_module
 from kann.paper.copy import figures as figures_module
 from kann.paper.copy import reproduce, trained
 from kann.paper.copy import task as task_module
@@ -223,6 +225,46 @@ def test_numbers_are_those_of_their_formulas(learnt):
     assert numbers["renn_identity"] == pytest.approx(np.linalg.norm(matrix - np.eye(12)) / np.sqrt(12))
 
 
+@pytest.fixture(scope="module")
+def held_out(folder):
+    """A task of nine sequences, of which few are fitted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(analysis_module, "SEQUENCES", 3)
+        config = replace(tiny(), task=Task(digits=2, blanks=4, letters=3))
+        return study_network(trained(config, seed=0, folder=folder / "held-out"), config, seed=0)
+
+
+def test_held_out_sequences_are_all_that_were_not_fitted(held_out):
+    analysis = held_out.analysis
+    fitted = {tuple(row) for row in analysis.targets[:, -2:].tolist()}
+    others = [tuple(row) for row in analysis.held_out.digits.tolist()]
+    assert len(set(others)) == len(others)
+    assert not fitted & set(others)
+    assert fitted | set(others) == set(itertools.product((1, 2, 3), repeat=2))
+
+
+def test_held_out_numbers_by_hand(held_out):
+    numbers, analysis = held_out.numbers, held_out.analysis
+    network, others = analysis.network, analysis.held_out
+    h = full_states(network, torch.as_tensor(others.inputs)).astype(float)
+    errors = ((h[:, 1:] - h[:, :-1]) ** 2).sum(-1) / (h[:, 1:] ** 2).sum(-1)
+    assert numbers["copying_error"] == pytest.approx(errors.mean(), rel=1e-6)
+    answers = network(torch.as_tensor(others.inputs)).argmax(-1)
+    assert numbers["copying_answers"] == pytest.approx((answers[:, 1:] == answers[:, :-1]).double().mean().item())
+    assert numbers["copying_digits"] == pytest.approx((answers[:, -2:] == answers[:, -3:-1]).double().mean().item())
+    third = answers[:, 1:2]  # two digits are read, and the state after them is copied to the end
+    assert numbers["copying_recall"] == pytest.approx((third == others.digits).double().mean().item())
+    predicted = analysis.koopman.predict(h[:, :-1])
+    errors = ((h[:, 1:] - predicted) ** 2).sum(-1) / (h[:, 1:] ** 2).sum(-1)
+    assert numbers["held_out_error"] == pytest.approx(errors.mean(), rel=1e-6)
+    assert numbers.keys() <= {quantity.key for quantity in QUANTITIES}
+
+
+def test_a_task_without_other_sequences_has_none_held_out(learnt):
+    assert learnt.analysis.held_out is None  # 32 draws of four sequences
+    assert "copying_error" not in learnt.numbers
+
+
 def test_curves_end_with_the_network_itself(learnt):
     network, inputs, targets = learnt.analysis.network, learnt.analysis.inputs, learnt.analysis.targets
     answers = network(torch.as_tensor(inputs)).argmax(dim=-1)
@@ -305,6 +347,7 @@ def test_the_paper_is_borne_out_at_full_size_after_a_fifth_of_the_training(tmp_p
     numbers = study_network(trained(config, seed=0, folder=tmp_path), config, seed=0).numbers
     assert numbers["accuracy"] > 0.98
     assert numbers["relative_error"] < 0.03
+    assert numbers["relative_error"] < numbers["held_out_error"] < numbers["copying_error"]
     assert numbers["orthogonality"] < 0.0625
     assert numbers["unit_eigenvalues"] >= 44
     assert numbers["spanning"] == 1

@@ -358,6 +358,21 @@ def test_the_numbers_are_those_of_the_library(studied):
     np.testing.assert_allclose(studied.losses["test"], network_losses(analysis.network, analysis.split.test))
 
 
+@pytest.mark.parametrize("part", ["test", "validation", "anomalous"])
+def test_copying_by_hand_on_every_part(studied, part):
+    network, beats, numbers = studied.analysis.network, getattr(studied.analysis.split, part), studied.numbers
+    key = "" if part == "test" else f"_{part}"
+    with torch.no_grad():
+        h = network.encoder(beats[..., None])[0].double().numpy()  # (n, t, d)
+    errors = ((h[:, 1:] - h[:, :-1]) ** 2).sum(-1) / (h[:, 1:] ** 2).sum(-1)
+    assert numbers[f"copying_error{key}"] == pytest.approx(errors.mean(), rel=1e-5)
+    copied = np.abs(decode(network, h[:, -2], 140) - beats.numpy()).sum(axis=1)
+    unchanged = (copied > THRESHOLD) == (network_losses(network, beats) > THRESHOLD)
+    assert numbers[f"copying_agreement{key}"] == pytest.approx(unchanged.mean())
+    if part == "test":
+        assert numbers["loss_copying"] == pytest.approx(copied.mean())
+
+
 def test_decisions_at_the_threshold():
     losses = {
         "train": [1.0, 26.0, 26.1, 30.0],
@@ -365,6 +380,7 @@ def test_decisions_at_the_threshold():
         "test": [10.0, 20.0],
         "anomalous": [26.0, 40.0, 27.0, 27.0],
         "kann": [12.0, 24.0],
+        "copying": [13.0, 27.0],
     }
     assert _classification({name: np.array(values) for name, values in losses.items()}) == {
         "accuracy_train": 0.5,
@@ -375,13 +391,14 @@ def test_decisions_at_the_threshold():
         "loss_test": 15.0,
         "loss_anomalous": 30.0,
         "loss_kann": 18.0,
+        "loss_copying": 20.0,
     }
 
 
 def test_every_beat_has_a_loss(studied):
     lost = studied.losses
     assert {name: len(values) for name, values in lost.items()} == {
-        "train": 102, "validation": 12, "test": 6, "anomalous": 60, "kann": 6,
+        "train": 102, "validation": 12, "test": 6, "anomalous": 60, "kann": 6, "copying": 6,
     }  # fmt: skip
 
 

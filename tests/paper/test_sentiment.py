@@ -183,14 +183,32 @@ def every_state(result, corpus):
 
 def test_one_pass_gives_what_the_library_gives_for_all_states_at_once(result, corpus):
     states, found, op = every_state(result, corpus), result.statistics, result.operators
-    for name, koopman in op.by_name.items():
+    for name, koopman in (op.by_name | {"copying": kann.copying}).items():
         expected = kann.relative_error(koopman, states)
         assert found.errors[name] == pytest.approx(expected, rel=1e-4)  # float32 against float64
+        expected = kann.agreement(koopman, states, op.readout, at="every")
+        assert found.unchanged[name] == pytest.approx(expected, abs=1e-3)  # a logit of zero may round to either side
     np.testing.assert_allclose(found.last, operators.last_of_each(states), atol=1e-6)
     np.testing.assert_allclose(found.logits, op.readout(found.last)[:, 0], atol=1e-5)
     assert result.numbers["agreement"] == pytest.approx(kann.agreement(op.padded, states, op.readout))
     assert result.numbers["agreement_unpadded"] == pytest.approx(kann.agreement(op.unpadded, states, op.readout))
+    copied = kann.agreement(kann.copying, states, op.readout)
+    assert result.numbers["agreement_copying"] == pytest.approx(copied)
     assert result.confusion.sum() == len(corpus.test)
+
+
+def test_held_out_reviews_are_none_of_those_that_were_fitted(result):
+    op, numbers = result.operators, result.numbers
+    fitted, held_out = op.states.padded(), op.held_out.states.padded()
+    assert fitted.shape == held_out.shape == (16, STEPS, 12)
+    assert not any(np.array_equal(ours, theirs) for ours in held_out for theirs in fitted)
+    assert numbers["relative_error_held_out"] == kann.relative_error(op.padded, op.held_out.states)
+    h = held_out.astype(float)
+    errors = ((h[:, 1:] - h[:, :-1]) ** 2).sum(-1) / (h[:, 1:] ** 2).sum(-1)  # (b, t - 1)
+    is_word = np.arange(1, STEPS) < op.held_out.lengths[:, None]
+    assert numbers["relative_error_copying"] == pytest.approx(errors.mean())
+    assert numbers["relative_error_real_copying"] == pytest.approx(errors[is_word].mean())
+    assert numbers["relative_error_padding_copying"] == pytest.approx(errors[~is_word].mean())
 
 
 def test_batches_of_the_pass_do_not_matter(result, corpus, monkeypatch):

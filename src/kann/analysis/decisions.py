@@ -1,6 +1,7 @@
 """What a network decides from a state: its readout, and the class that wins."""
 
 import math
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,6 +18,9 @@ from kann.typing import Array, Complex, Float, Int, Shaped
 
 Readout = Callable[[Any], Any]
 """From states (n, d) to outputs (n,) or (n, o): a function of a numpy array, or a torch module."""
+
+_MODULE_LOCK = threading.Lock()
+"""Held while a module is in evaluation mode: of Dask's several threads, one must not end it for another."""
 
 
 def decision_map(
@@ -83,19 +87,30 @@ def _call_module(readout: Readout, h: Float[Array, "n d"]) -> Any:
     own = next(iter(module.parameters()), None)
     if own is None:
         raise KannError("the readout is a torch module without parameters, so its type is unknown; pass a function")
-    training = [part for part in module.modules() if part.training]
-    try:
-        module.eval()  # dropout would make answers differ from call to call
-        return module(own.detach().new_tensor(h))
-    finally:
-        for part in training:
-            part.training = True
+    with _MODULE_LOCK:
+        training = [part for part in module.modules() if part.training]
+        try:
+            module.eval()  # dropout would make answers differ from call to call
+            return module(own.detach().new_tensor(h))
+        finally:
+            for part in training:
+                part.training = True
 
 
 def decide(outputs: Shaped[Array, "n ..."], *, threshold: float = 0.0) -> Int[Array, " n"]:
     """The class of each row: the largest of several outputs, or whether a single one exceeds the threshold."""
     threshold = require_number(threshold, "threshold", remedy="pass the value that an output must exceed")
-    outputs = outputs.reshape(len(outputs), math.prod(outputs.shape[1:]))
+    outputs = _in_columns(outputs)
     if outputs.shape[1] == 1:
         return (outputs[:, 0] > threshold).astype(np.int64)
     return outputs.argmax(axis=1)
+
+
+def decide_labels(outputs: Shaped[Array, "n ..."], *, threshold: float = 0.0) -> Shaped[Array, "n o"]:
+    """The answers of each row, if every output is a yes-or-no question of its own: whether it exceeds the threshold."""
+    return _in_columns(outputs) > threshold
+
+
+def _in_columns(outputs: Shaped[Array, "n ..."]) -> Shaped[Array, "n o"]:
+    """One row for each state, also where the outputs of a state are no vector."""
+    return outputs.reshape(len(outputs), math.prod(outputs.shape[1:]))

@@ -8,6 +8,7 @@ import typer
 import kann
 from kann.cli import loading, recording
 from kann.cli.errors import one_line_errors
+from kann.cli.held_out import measure_held_out, require_fraction
 from kann.cli.output import AsJson, Force, print_result, require_free
 from kann.errors import KannError
 
@@ -56,23 +57,34 @@ def fit(
     basis: Annotated[str, typer.Option(help="svd, pca or fourier.")] = "svd",
     driven: Annotated[bool, typer.Option("--driven", help="Fit the effect of the inputs separately.")] = False,
     ridge: Annotated[float, typer.Option(min=0, help="Penalty on the size of the operator.")] = 0.0,
+    held_out: Annotated[
+        float,
+        typer.Option(help="Fraction of the sequences on which the error is measured, by a second fit; 0 for none."),
+    ] = 0.1,
     scheduler: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers read the store: tcp://….")
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit the operator of recorded states, write it, and print its leading eigenvalues; all modes with --json."""
+    """Fit the operator of recorded states, write it, and print its leading eigenvalues; all modes with --json.
+
+    The relative error that is printed is that of a second operator, on sequences that were held out from its fit, next
+    to the error of copying the previous state. The operator that is written is fitted to all sequences.
+    """
     with one_line_errors():
         require_free(out, force=force)
+        require_fraction(held_out)
         data = loading.states_or_moments(states)
+        settings = {"rank": loading.number(rank), "basis": basis, "driven": driven, "ridge": ridge}
         with loading.dask_workers(scheduler, data) as workers:
             if workers:
                 typer.echo(workers, err=True)
-            koopman = kann.fit(data, rank=loading.number(rank), basis=basis, driven=driven, ridge=ridge)
+            koopman = kann.fit(data, **settings)
+            errors = measure_held_out(data, koopman, fraction=held_out, settings=settings)
         koopman.save(out)
-        numbers = loading.operator_numbers(koopman) | {"path": str(out)}
-        print_result(f"{koopman!r}\n{out}", numbers, as_json=as_json)
+        numbers = loading.operator_numbers(koopman) | {"held_out": errors.numbers(), "path": str(out)}
+        print_result(f"{koopman!r}\n{errors.sentence()}\n{out}", numbers, as_json=as_json)
 
 
 def report(

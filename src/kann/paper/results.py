@@ -123,12 +123,14 @@ class Row:
         deviation = math.nan  # where a value is infinite: numpy would warn
         if np.isfinite(self.values).all():
             deviation = float(np.std(self.values))
-        paper, as_printed = None, None
+        paper, side, as_printed = None, None, None
         if self.printed is not None:
-            paper, as_printed = self.printed.paper, self._paper_text()
+            paper, side, as_printed = self.printed.paper, self.printed.holds, self._paper_text()
         return {
             "what": self.quantity.what,
+            "format": self.quantity.format,
             "paper": paper,
+            "side": side,
             "as_printed": as_printed,
             "mean": self.mean,
             "deviation": deviation,
@@ -175,6 +177,16 @@ def tabulate(
         for quantity in quantities
         if all(quantity.key in numbers for numbers in measured)
     )
+
+
+def markdown_table(rows: Sequence[Row]) -> list[str]:
+    """Paper and ours as lines of Markdown, one for each quantity."""
+    lines = ["| | paper | ours, mean | from – to | |", "|---|---|---|---|---|"]
+    for row in rows:
+        # A bar would end the cell.
+        name, *cells = (cell.replace("|", "∣") for cell in row.cells())
+        lines.append("| " + " | ".join([name.replace("    ", "– "), *cells]) + " |")
+    return lines
 
 
 def versions() -> dict[str, str]:

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from kann.analysis.fidelity import agreement, relative_error
+from kann.analysis.agreeing import agreement
+from kann.analysis.fidelity import relative_error
 from kann.analysis.modes import importance
 from kann.data.states import States
 from kann.errors import KannError

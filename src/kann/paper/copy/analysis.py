@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import kann
+from kann.paper.copy.held_out import HeldOut, held_out_numbers, hold_out, recalled_digits
 from kann.paper.copy.renn import (
     SLOW_SPEED,
     find_points,
@@ -39,19 +40,32 @@ RENN_WAITING, RENN_IDENTITY = "RENN, under blanks", "RENN, with J = I"
 QUANTITIES = (
     Quantity(key="accuracy", what="accuracy of the network on the recalled digits", format="percent"),
     Quantity(key="sequences", what="sequences answered without any error", format="percent"),
-    Quantity(key="relative_error", what="relative error of one step"),
+    Quantity(key="relative_error", what="relative error of one step, fitted sequences"),
+    Quantity(key="held_out_error", what="    held-out sequences"),
+    Quantity(key="copying_error", what="    held-out sequences, copying the previous state"),
     Quantity(key="orthogonality", what="orthogonality |CᵀC − I|² / |C|²"),
     Quantity(key="unit_eigenvalues", what="eigenvalues within 0.05 of unit modulus"),
     Quantity(key="horizon", what="median memory horizon of these, ε = 0.1"),
     Quantity(key="outliving", what="eigenvalues whose horizon exceeds the blanks"),
     Quantity(key="spanning", what="eigenvectors that span several characters", format="percent"),
-    Quantity(key="recall", what="digits recalled from three true states with C", format="percent"),
+    Quantity(key="recall", what="digits recalled from three true states with C, fitted", format="percent"),
     Quantity(key="recall_first", what="    the first digit", format="percent"),
     Quantity(key="recall_later", what="    the second and third digit", format="percent"),
+    Quantity(key="held_out_recall", what="    all digits, held-out sequences", format="percent"),
+    Quantity(key="copying_recall", what="    held-out sequences, copying the third state", format="percent"),
     Quantity(key="kann_needs", what="true states that C needs for 80 %"),
-    Quantity(key="driven_error", what="relative error of one step, driven operator"),
-    Quantity(key="driven_recall", what="digits recalled from three true states, driven", format="percent"),
-    Quantity(key="simulated", what="digits recalled from no true state, driven", format="percent"),
+    Quantity(key="driven_error", what="relative error of one step, driven operator, fitted"),
+    Quantity(key="driven_held_out_error", what="    held-out sequences"),
+    Quantity(key="driven_recall", what="digits recalled from three true states, driven, fitted", format="percent"),
+    Quantity(key="driven_held_out_recall", what="    held-out sequences", format="percent"),
+    Quantity(key="simulated", what="digits recalled from no true state, driven, fitted", format="percent"),
+    Quantity(key="simulated_held_out", what="    held-out sequences", format="percent"),
+    Quantity(key="held_out_answers", what="answers unchanged by one step with C, held-out sequences", format="percent"),
+    Quantity(key="driven_held_out_answers", what="    with the driven operator", format="percent"),
+    Quantity(key="copying_answers", what="    copying the previous state", format="percent"),
+    Quantity(key="held_out_digits", what="    the digits alone, with C", format="percent"),
+    Quantity(key="driven_held_out_digits", what="    the digits alone, with the driven operator", format="percent"),
+    Quantity(key="copying_digits", what="    the digits alone, copying the previous state", format="percent"),
     Quantity(key="fixed_points", what="fixed points of F(h, 0)"),
     Quantity(key="slow_points", what="slow points of F(h, 0), speed up to 1e-6"),
     Quantity(key="closed_units", what="units that modReLU closes at rest, b < 0"),
@@ -80,7 +94,9 @@ class Analysis:
     targets: Int[Tensor, "s t"]
     """What it should answer."""
     states: kann.States
-    """Its hidden states, with the inputs."""
+    """Its hidden states, with the inputs: what operators are fitted to."""
+    held_out: HeldOut | None
+    """Sequences that no operator was fitted to; None where the task has no others."""
     koopman: kann.Koopman
     """The paper's operator, of rank d − 1."""
     driven: kann.Koopman
@@ -116,8 +132,9 @@ def study_network(network: CopyNetwork, config: Config, *, seed: int) -> Study:
         inputs=x.numpy(),
         targets=answer,
         states=states,
-        koopman=kann.fit(states, rank=states.dim - 1),
-        driven=kann.fit(states, driven=True),
+        held_out=hold_out(network, config.task, digits),
+        koopman=kann.fit(states, basis="svd", offset=False, rank=states.dim - 1),
+        driven=kann.fit(states, basis="svd", driven=True),
         points=points,
         waiting=waiting,
     )
@@ -127,6 +144,7 @@ def study_network(network: CopyNetwork, config: Config, *, seed: int) -> Study:
         _accuracy(analysis)
         | _spectrum_numbers(analysis, characters)
         | _operator_recall(analysis, curves)
+        | held_out_numbers(network, analysis.koopman, analysis.driven, analysis.held_out)
         | _fixed_point_numbers(analysis)
         | _renn_recall(analysis, curves)
     )
@@ -134,12 +152,8 @@ def study_network(network: CopyNetwork, config: Config, *, seed: int) -> Study:
 
 
 def digit_recall(analysis: Analysis, states: Float[Array, "s t w"]) -> Float[Array, " k"]:
-    """Fraction of sequences in which each digit is answered rightly, if the network's states were these."""
-    readout, digits = analysis.network.readout, analysis.config.task.digits
-    with torch.no_grad():
-        h = torch.as_tensor(states[:, -digits:, : readout.in_features], dtype=torch.float32)  # (s, k, d)
-        right = readout(h).argmax(dim=-1) == analysis.targets[:, -digits:]  # (s, k)
-    return right.double().mean(dim=0).numpy()
+    """Fraction of analysed sequences in which each digit is answered rightly, if the network's states were these."""
+    return recalled_digits(analysis.network, states, analysis.targets[:, -analysis.config.task.digits :])
 
 
 def _recall_curves(analysis: Analysis) -> dict[str, Float[Array, " t"]]:

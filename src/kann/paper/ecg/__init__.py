@@ -129,5 +129,5 @@ def _details(result: Study) -> dict[str, Any]:
         "contrast": differences_at_features(result.bands["normal"], result.bands["anomalous"]),
         "distances": result.distances,
         "silhouettes": result.silhouettes,
-        "losses": {name: result.losses[name] for name in ("test", "kann")},
+        "losses": {name: result.losses[name] for name in ("test", "kann", "copying")},
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -47,12 +48,20 @@ QUANTITIES = (
     Quantity(key="threshold", what="threshold of the loss"),
     Quantity(key="loss_test", what="mean loss of normal test beats"),
     Quantity(key="loss_anomalous", what="mean loss of anomalous beats"),
-    Quantity(key="relative_error", what="relative error of one step, normal test beats"),
-    Quantity(key="relative_error_validation", what="    the same operator on validation beats"),
-    Quantity(key="relative_error_anomalous", what="    and on anomalous beats"),
-    Quantity(key="agreement", what="decisions unchanged if C predicts the last state", format="percent"),
-    Quantity(key="agreement_anomalous", what="    on anomalous beats", format="percent"),
+    Quantity(key="relative_error", what="relative error of one step, fitted sequences (normal test beats)"),
+    Quantity(key="copying_error", what="    copying the previous state"),
+    Quantity(key="relative_error_validation", what="relative error, held-out normal beats (validation)"),
+    Quantity(key="copying_error_validation", what="    copying the previous state"),
+    Quantity(key="relative_error_anomalous", what="relative error, held-out anomalous beats"),
+    Quantity(key="copying_error_anomalous", what="    copying the previous state"),
+    Quantity(key="agreement", what="decisions unchanged if C predicts the last state, fitted", format="percent"),
+    Quantity(key="copying_agreement", what="    copying the last state but one", format="percent"),
+    Quantity(key="agreement_validation", what="decisions unchanged, held-out normal beats", format="percent"),
+    Quantity(key="copying_agreement_validation", what="    copying the last state but one", format="percent"),
+    Quantity(key="agreement_anomalous", what="decisions unchanged, held-out anomalous beats", format="percent"),
+    Quantity(key="copying_agreement_anomalous", what="    copying the last state but one", format="percent"),
     Quantity(key="loss_kann", what="mean loss of normal test beats, last state by C"),
+    Quantity(key="loss_copying", what="    copying the last state but one"),
     *(
         Quantity(key=f"feature_{i}_{method}", what=f"{'    ' * (method != 'kann')}{name}, distance at {feature}")
         for i, feature in enumerate(FEATURES, start=1)
@@ -93,7 +102,8 @@ class Study:
 
     analysis: Analysis
     losses: dict[str, Float[Array, " n"]]
-    """Of each beat of each part of the data; ``kann`` is that of the test beats if C predicts the last state."""
+    """Of each beat of each part of the data; ``kann`` is that of the test beats if C predicts the last state, and
+    ``copying`` if the state before is taken for the last."""
     bands: dict[str, MedianBand]
     """Of the analysed normal and anomalous beats, and of how the network reproduces them."""
     decoded: dict[str, list[MedianBand]]
@@ -109,7 +119,7 @@ class Study:
 def study_network(network: Autoencoder, config: Config, split: Split) -> Study:
     """Record a trained encoder, fit its operator, decode single modes, and measure."""
     states = kann.record(network, split.test, layer="encoder", progress=False)
-    koopman = kann.fit(states, rank=states.dim - 1)
+    koopman = kann.fit(states, basis="svd", offset=False, rank=states.dim - 1)
     pairs = dominant_pairs(koopman, states[:BATCH])
     analysis = Analysis(config=config, network=network, split=split, states=states, koopman=koopman, pairs=pairs)
     loss = _loss_by_part(analysis)
@@ -124,7 +134,7 @@ def study_network(network: Autoencoder, config: Config, split: Split) -> Study:
     labels = np.repeat([0, 1], [len(h), len(h_anomalous)])
     over_time = silhouettes(np.concatenate([h, h_anomalous]), labels, koopman)
 
-    numbers = _classification(loss) | _fidelity(analysis, loss) | _closeness(distances) | _separation(over_time)
+    numbers = _classification(loss) | _fidelity(analysis) | _closeness(distances) | _separation(over_time)
     numbers["real_before"] = _real_modes_before_last_pair(analysis)
     numbers["missing_modulus"] = error_of_summed_modes(koopman, h[:, -1], part="modulus")
     numbers["missing_real"] = error_of_summed_modes(koopman, h[:, -1], part="real")
@@ -161,21 +171,22 @@ def network_losses(network: Autoencoder, beats: torch.Tensor) -> Float[Array, " 
     return torch.cat([losses(network(x), x) for x in beats.split(BEATS_AT_A_TIME)]).numpy().astype(np.float64)
 
 
-def losses_of_states(network: Autoencoder, h: Float[Array, "n d"], beats: Float[Array, "n t"]) -> Float[Array, " n"]:
+def losses_of_states(network: Autoencoder, h: Float[Array, "n d"], *, beats: Float[Array, "n t"]) -> Float[Array, " n"]:
     """The loss of each beat if the encoder's last state were ``h``."""
     return np.abs(decode(network, h, beats.shape[1]) - beats).sum(axis=1)
 
 
 def _loss_by_part(analysis: Analysis) -> dict[str, Float[Array, " n"]]:
-    """Losses of every part of the data; and of the test beats if C predicts the last state from the one before."""
+    """Losses of every part of the data; and of the test beats if C predicts the last state, or the one before is it."""
     split, network = analysis.split, analysis.network
-    predicted = analysis.koopman.predict(analysis.states.padded()[:, -2])  # (c, d)
+    before = analysis.states.padded()[:, -2]  # (c, d)
     return {
         "train": network_losses(network, split.train),
         "validation": network_losses(network, split.validation),
         "test": network_losses(network, split.test),
         "anomalous": network_losses(network, split.anomalous),
-        "kann": losses_of_states(network, predicted, split.test.numpy()),
+        "kann": losses_of_states(network, analysis.koopman.predict(before), beats=split.test.numpy()),
+        "copying": losses_of_states(network, before, beats=split.test.numpy()),
     }
 
 
@@ -197,24 +208,25 @@ def _classification(loss: Mapping[str, Float[Array, " n"]]) -> dict[str, float]:
         "loss_test": float(loss["test"].mean()),
         "loss_anomalous": float(loss["anomalous"].mean()),
         "loss_kann": float(loss["kann"].mean()),
+        "loss_copying": float(loss["copying"].mean()),
     }
 
 
-def _fidelity(analysis: Analysis, loss: Mapping[str, Float[Array, " n"]]) -> dict[str, float]:
-    """How far the operator can replace the encoder, on the beats it was fitted to and on others."""
-    network, koopman, split = analysis.network, analysis.koopman, analysis.split
-    validation = kann.record(network, split.validation, layer="encoder", progress=False)
-    anomalous = kann.record(network, split.anomalous, layer="encoder", progress=False)
-    beats = split.anomalous.numpy()
-    return {
-        "relative_error": float(kann.relative_error(koopman, analysis.states)),
-        "relative_error_validation": float(kann.relative_error(koopman, validation)),
-        "relative_error_anomalous": float(kann.relative_error(koopman, anomalous)),
-        "agreement": float(np.mean((loss["test"] > THRESHOLD) == (loss["kann"] > THRESHOLD))),
-        "agreement_anomalous": kann.agreement(
-            koopman, anomalous, lambda h: losses_of_states(network, h, beats), threshold=THRESHOLD
-        ),
-    }
+def _fidelity(analysis: Analysis) -> dict[str, float]:
+    """How far operator and copying can replace the encoder, on the beats the operator was fitted to and on others."""
+    network, split = analysis.network, analysis.split
+    parts = {"": split.test, "_validation": split.validation, "_anomalous": split.anomalous}
+    numbers = {}
+    for part, beats in parts.items():
+        states = kann.record(network, beats, layer="encoder", progress=False)
+        readout = partial(losses_of_states, network, beats=beats.numpy())
+        for error, agreement, predictor in (
+            ("relative_error", "agreement", analysis.koopman),
+            ("copying_error", "copying_agreement", kann.copying),
+        ):
+            numbers[f"{error}{part}"] = float(kann.relative_error(predictor, states))
+            numbers[f"{agreement}{part}"] = kann.agreement(predictor, states, readout, threshold=THRESHOLD)
+    return numbers
 
 
 def _closeness(distances: Mapping[str, Float[Array, "m f"]]) -> dict[str, float]:

@@ -17,7 +17,7 @@ def silhouettes(states: Float[Array, "s t d"], labels: Int[Array, " s"], normal:
     The operator is fitted to these very states, as the principal components are. ``normal`` is another one, fitted to
     normal beats only, for comparison.
     """
-    koopman = kann.fit(states, rank=states.shape[-1] - 1)
+    koopman = kann.fit(states, basis="svd", offset=False, rank=states.shape[-1] - 1)
     embeddings = {
         "raw": koopman.encode(states),
         "pca": pca_embedding(states),

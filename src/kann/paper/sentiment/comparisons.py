@@ -65,7 +65,7 @@ def shuffled_trajectories(
 
     The first axis points to where the readout is positive.
     """
-    axes = kann.fit(operators.moments, basis="pca", rank=min(2, operators.unpadded.rank))
+    axes = kann.fit(operators.moments, basis="pca", offset=False, rank=min(2, operators.unpadded.rank))
     # Principal axes have no sign of their own.
     signs = np.where(operators.readout.weight[0] @ axes.basis < 0, -1.0, 1.0)
     trajectories = []

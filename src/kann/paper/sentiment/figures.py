@@ -53,7 +53,8 @@ def agreement_figure(result: Study) -> Figure:
     ax = figure.subplots()
     bars = ax.bar(["TP", "TN", "FP", "FN"], [tp, tn, fp, fn], color=[COLOURS[0], COLOURS[0], COLOURS[1], COLOURS[1]])
     ax.bar_label(bars, fontsize=7)
-    ax.set(ylabel="test reviews", title=f"operator and network agree on {100 * result.numbers['agreement']:.2f} %")
+    operator, copied = (100 * result.numbers[key] for key in ("agreement", "agreement_copying"))
+    ax.set(ylabel="test reviews", title=f"as the network: operator {operator:.2f} %, copying {copied:.2f} %")
     ax.margins(y=0.12)
     return figure
 

@@ -6,13 +6,14 @@ import numpy as np
 import torch
 
 import kann
+from kann.analysis.predictors import Predictor
 from kann.backends.arrays import as_numpy
 from kann.fitting.spectrum import TRUSTED
 from kann.paper.sentiment.comparisons import Trajectory, eigenvalue_distance
 from kann.paper.sentiment.decisions import ModeDecisions
 from kann.paper.sentiment.ngrams import Phrases
-from kann.paper.sentiment.one_pass import PassStatistics
-from kann.paper.sentiment.operators import BATCH, Operators, count_dominant, last_of_each
+from kann.paper.sentiment.one_pass import COPYING, PassStatistics
+from kann.paper.sentiment.operators import BATCH, Operators, PaddedStates, count_dominant, last_of_each
 from kann.paper.sentiment.surrogate import Surrogates
 from kann.typing import Array, Int
 from kann.zoo.sentiment_network import SentimentNetwork
@@ -60,25 +61,36 @@ def fidelity_numbers(
     operators: Operators, statistics: PassStatistics, confusion: Int[Array, "2 2"]
 ) -> dict[str, float]:
     """How far the operators can be trusted, and what padding has to do with it."""
-    states, lengths = operators.states, operators.lengths
-    errors = np.asarray(kann.relative_error(operators.padded, states, reduce="none")).reshape(len(states), -1)  # (b, t)
-    # The first state of a review has no prediction and counts nowhere: its error is NaN.
-    is_word = np.arange(errors.shape[1]) < lengths[:, None]
-    padding_error = np.nan
-    if not is_word.all():
-        padding_error = float(np.nanmean(errors[~is_word]))
+    states, last_pairs = operators.states, _last_pairs(statistics)
     after_last_word = operators.readout(last_of_each(operators.word_states))[:, 0] > 0
     after_padding = operators.readout(states.padded()[:, -1])[:, 0] > 0
     return {
-        "relative_error": float(np.nanmean(errors)),
-        "relative_error_real": float(np.nanmean(errors[is_word])),
-        "relative_error_padding": padding_error,
-        "padding": float(np.mean(~is_word)),
+        **_padded_errors(operators.padded, operators.fitted, suffix=""),
+        **_padded_errors(operators.padded, operators.held_out, suffix="_held_out"),
+        **_padded_errors(kann.copying, operators.held_out, suffix="_copying"),
+        "padding": float(np.mean(~operators.fitted.is_word)),
         "relative_error_whole": statistics.errors["unpadded"],
         "relative_error_driven": statistics.errors["driven"],
+        "relative_error_whole_copying": statistics.errors[COPYING],
         "agreement": float(np.trace(confusion) / confusion.sum()),
-        "agreement_unpadded": kann.agreement(operators.unpadded, _last_pairs(statistics), operators.readout),
+        "agreement_unpadded": kann.agreement(operators.unpadded, last_pairs, operators.readout),
+        "agreement_copying": kann.agreement(kann.copying, last_pairs, operators.readout),
+        **{f"agreement_every_{name}": unchanged for name, unchanged in statistics.unchanged.items()},
         "sentiment_kept": float(np.mean(after_last_word == after_padding)),
+    }
+
+
+def _padded_errors(predictor: Predictor, reviews: PaddedStates, *, suffix: str) -> dict[str, float]:
+    """Relative errors over all states of padded reviews, over words alone, and over padding alone."""
+    # The first state of a review has no prediction and counts nowhere: its error is NaN.
+    errors, is_word = np.asarray(kann.relative_error(predictor, reviews.states, reduce="none")), reviews.is_word
+    padding_error = np.nan
+    if not is_word.all():
+        padding_error = float(np.nanmean(errors[~is_word]))
+    return {
+        f"relative_error{suffix}": float(np.nanmean(errors)),
+        f"relative_error_real{suffix}": float(np.nanmean(errors[is_word])),
+        f"relative_error_padding{suffix}": padding_error,
     }
 
 
@@ -146,6 +158,7 @@ def basis_numbers(operators: Operators, bases: Mapping[str, kann.Koopman]) -> di
     numbers = {}
     for name, koopman in bases.items():
         numbers[f"relative_error_{name}"] = float(kann.relative_error(koopman, operators.states))
+        numbers[f"relative_error_{name}_held_out"] = float(kann.relative_error(koopman, operators.held_out.states))
         if name != "svd":
             distance = eigenvalue_distance(bases["svd"].eigenvalues, koopman.eigenvalues)
             numbers[f"eigenvalue_distance_{name}"] = distance

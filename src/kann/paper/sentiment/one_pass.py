@@ -1,6 +1,6 @@
 """Statistics of the whole test set, from one pass over its 25,000 reviews on the device where the network is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,9 @@ from kann.paper.sentiment.word_sentiment import WordSentiment
 from kann.progress import progress
 from kann.typing import Array, Float, Int
 from kann.zoo.sentiment_network import SentimentNetwork
+
+COPYING = "copying"
+"""The name of the baseline that copies the previous state, beside those of the operators."""
 
 FOLLOWED_MODES = 12
 """How many modes are followed word by word, those whose contribution to the last logit varies most."""
@@ -57,7 +60,9 @@ class PassStatistics:
     before: Float[Array, "s d"]
     """The state one word earlier; of a review of one word the last one again."""
     errors: dict[str, float]
-    """Relative error of one step over all words, by operator."""
+    """Relative error of one step over all words, by operator; ``copying`` is that of copying the previous state."""
+    unchanged: dict[str, float]
+    """Fraction of all words after which the logit has the same sign if the state is predicted, by the same names."""
     marked: dict[str, WordCounts]
     """Highlighted words, by kind: see `WORD_KINDS`."""
     modes: tuple[int, ...]
@@ -117,7 +122,7 @@ def pass_over(
     logits = np.empty(count)
     last, before = (np.empty((count, units), dtype=np.float32) for _ in range(2))
     # Sums over all batches; they are divided by their counts at the end.
-    errors, pairs = dict.fromkeys(matrices.steps, 0.0), 0
+    sums, pairs = {name: np.zeros(2) for name in (COPYING, *matrices.steps)}, 0
     marked = {kind: WordCounts.zeros(count) for kind in WORD_KINDS}
     change, seen = np.zeros((network.words, len(matrices.modes))), np.zeros(network.words, np.int64)
     for batch in progress(read_reviews(network, reviews), what="test reviews", unit="batch"):
@@ -127,8 +132,8 @@ def pass_over(
         before[batch.reviews] = as_numpy(batch.state_at((batch.lengths - 2).clamp(min=0)))
         logits[batch.reviews] = as_numpy(network.readout(ends)[:, 0])
         pairs += int(batch.is_word[:, 1:].sum())
-        for name, added in _error_sums(batch, matrices).items():
-            errors[name] += added
+        for name, added in _step_sums(network, batch, matrices):
+            sums[name] += added
         contributions = batch.h @ matrices.contributions  # (b, t, k)
         magnitudes = _magnitudes(batch.h @ matrices.highlighting)
         total = contributions.sum(dim=-1)
@@ -140,7 +145,8 @@ def pass_over(
         logits=logits,
         last=last,
         before=before,
-        errors={name: added / max(1, pairs) for name, added in errors.items()},
+        errors={name: float(error / max(1, pairs)) for name, (error, _) in sums.items()},
+        unchanged={name: float(same / max(1, pairs)) for name, (_, same) in sums.items()},
         marked=marked,
         modes=matrices.modes,
         mean_change=change / np.maximum(seen, 1)[:, None],
@@ -148,22 +154,34 @@ def pass_over(
     )
 
 
-def _error_sums(batch: ReadBatch, matrices: PassMatrices) -> dict[str, float]:
-    """Sums over all words of the relative error |predicted − true|² / |true|², by operator.
+def _step_sums(
+    network: SentimentNetwork, batch: ReadBatch, matrices: PassMatrices
+) -> Iterator[tuple[str, tuple[float, float]]]:
+    """For copying and each operator: sum of |predicted − true|² / |true|² over all words, and words of unchanged sign.
 
-    These are the errors of `kann.relative_error`, and a test compares them. The library encodes, steps and decodes in
-    float64, which on a CPU takes three times as long as the one float32 product here (256 units, rank 255).
+    These are what `kann.relative_error` and `kann.agreement` average, and a test compares them. The library encodes,
+    steps and decodes in float64, which on a CPU takes three times as long as the one float32 product here (256 units,
+    rank 255).
     """
     inside = batch.is_word[:, 1:]
     x, y, words = batch.h[:, :-1][inside], batch.h[:, 1:][inside], batch.ids[:, 1:][inside]  # (n, d), (n, d), (n,)
-    size = y.square().sum(dim=1)
-    sums = {}
+    size, positive = y.square().sum(dim=1), network.readout(y)[:, 0] > 0
+    for name, predicted in _predictions(x, words, matrices):
+        error = ((predicted - y).square().sum(dim=1) / size).double().sum()
+        same = (network.readout(predicted)[:, 0] > 0) == positive
+        yield name, (float(error), float(same.sum()))
+
+
+def _predictions(
+    x: Float[Tensor, "n d"], words: Int[Tensor, " n"], matrices: PassMatrices
+) -> Iterator[tuple[str, Float[Tensor, "n d"]]]:
+    """The states that follow on x while these words are read: as copies, and as each operator predicts them."""
+    yield COPYING, x
     for name, (matrix, added_by_words) in matrices.steps.items():
-        residual = x @ matrix - y
+        predicted = x @ matrix
         if added_by_words is not None:
-            residual += added_by_words[words]
-        sums[name] = float((residual.square().sum(dim=1) / size).double().sum())
-    return sums
+            predicted += added_by_words[words]
+        yield name, predicted
 
 
 def _magnitudes(parts: Float[Tensor, "b t k2"]) -> Float[Tensor, "b t k"]:

@@ -11,7 +11,7 @@ from kann.backends.arrays import as_numpy
 from kann.paper.sentiment.corpus import LONGEST, Corpus, Reviews
 from kann.paper.sentiment.task import ANALYSED, FITTED, split
 from kann.paper.training import generator
-from kann.typing import Array, Complex, Float, Int
+from kann.typing import Array, Complex, Float, Int, Shaped
 from kann.zoo.sentiment_network import SentimentNetwork
 
 BATCH = 64
@@ -46,6 +46,21 @@ class Readout:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PaddedStates:
+    """States of reviews that are padded to 1,000 words."""
+
+    states: kann.States
+    """All of them, padding included."""
+    lengths: Int[Array, " b"]
+    """How many words each review has."""
+
+    @property
+    def is_word(self) -> Shaped[Array, " n"]:
+        """For each state whether a word was read to reach it, not padding."""
+        return (np.arange(self.states.lengths[0]) < self.lengths[:, None]).ravel()
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Operators:
     """The operators that are fitted to a trained network, and the states of the paper's batch."""
 
@@ -57,6 +72,8 @@ class Operators:
     """All states of the batch, padding included."""
     word_states: kann.States
     """The same without padding."""
+    held_out: PaddedStates
+    """Of as many other test reviews, padded in the same way: no operator is fitted to them."""
     padded: kann.Koopman
     """The paper's operator: fitted to all states of the batch, padding included."""
     unpadded: kann.Koopman
@@ -68,6 +85,11 @@ class Operators:
     readout: Readout
 
     @property
+    def fitted(self) -> PaddedStates:
+        """What the paper's operator is fitted to."""
+        return PaddedStates(states=self.states, lengths=self.lengths)
+
+    @property
     def by_name(self) -> dict[str, kann.Koopman]:
         """The three operators by the names that results have for them."""
         return {"padded": self.padded, "unpadded": self.unpadded, "driven": self.driven}
@@ -75,22 +97,32 @@ class Operators:
 
 def fit_operators(network: SentimentNetwork, corpus: Corpus, *, seed: int) -> Operators:
     """Record the network's states and fit the operators to them."""
-    chosen = generator(seed, ANALYSED).permutation(len(corpus.test))[:BATCH]
-    ids, lengths = corpus.test.batch(chosen, length=LONGEST)  # (b, t) and (b,)
-    lengths = lengths.numpy()
-    states = on_host(kann.record(network, ids, layer="recurrent", batch_size=BATCH, progress=False))  # b × t rows
+    order = generator(seed, ANALYSED).permutation(len(corpus.test))
+    ids, fitted = record_padded(network, corpus.test, order[:BATCH])
+    _, held_out = record_padded(network, corpus.test, order[BATCH : 2 * BATCH])
+    states, lengths = fitted.states, fitted.lengths
     moments = record_moments(network, fitted_reviews(corpus, seed)).numpy()
     return Operators(
         ids=ids,
         lengths=lengths,
         states=states,
         word_states=kann.States.from_padded(states.padded(), lengths),
+        held_out=held_out,
         padded=fit_as_in_paper(kann.Moments.of(states)),
         unpadded=fit_as_in_paper(moments),
         moments=moments,
         driven=kann.fit(moments, basis="svd", driven=True),
         readout=Readout.of(network),
     )
+
+
+def record_padded(
+    network: SentimentNetwork, reviews: Reviews, chosen: Int[Array, " b"]
+) -> tuple[Int[Tensor, "b t"], PaddedStates]:
+    """Words of some reviews as numbers, padded with zeros to 1,000, and the network's states while it reads them."""
+    ids, lengths = reviews.batch(chosen, length=LONGEST)  # (b, t) and (b,)
+    states = kann.record(network, ids, layer="recurrent", batch_size=BATCH, progress=False)  # b × t rows
+    return ids, PaddedStates(states=on_host(states), lengths=lengths.numpy())
 
 
 def on_host(states: kann.States) -> kann.States:
@@ -116,10 +148,10 @@ def record_moments(network: SentimentNetwork, reviews: Reviews) -> kann.Moments:
 
 def fit_as_in_paper(moments: kann.Moments, *, basis: str = "svd") -> kann.Koopman:
     """An operator of rank d − 1, as in the published code, or of the rank that the states resolve if that is less."""
-    full = kann.fit(moments, basis=basis)
+    full = kann.fit(moments, basis=basis, offset=False)
     if full.rank < moments.dim:
         return full
-    return kann.fit(moments, basis=basis, rank=moments.dim - 1)
+    return kann.fit(moments, basis=basis, offset=False, rank=moments.dim - 1)
 
 
 def count_dominant(koopman: kann.Koopman) -> int:

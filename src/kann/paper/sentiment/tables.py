@@ -6,7 +6,7 @@ from typing import Any
 
 import kann
 from kann.fitting.spectrum import format_eigenvalue
-from kann.paper.results import Printed, Row, expected
+from kann.paper.results import Printed, Row, expected, markdown_table
 from kann.paper.sentiment.analysis import Study
 from kann.paper.sentiment.comparisons import Trajectory
 from kann.paper.sentiment.ngrams import Phrases
@@ -78,19 +78,10 @@ def _phrases(phrases: Phrases | None) -> dict[str, Any] | None:
 def markdown_tables(rows: Sequence[Row], studies: Sequence[Study]) -> str:
     """The tables to be quoted, as Markdown: all numbers, then words and shuffled reviews of the first seed."""
     first = studies[0]
-    lines = [*_number_table(rows), "", *_word_table(first)]
+    lines = [*markdown_table(rows), "", *_word_table(first)]
     for trajectory in first.trajectories:
         lines += ["", *_trajectory_table(trajectory)]
     return "\n".join([*lines, ""])
-
-
-def _number_table(rows: Sequence[Row]) -> list[str]:
-    """Paper and ours, a line for each quantity."""
-    lines = ["| | paper | ours, mean | from – to | |", "|---|---|---|---|---|"]
-    for row in rows:
-        name, *cells = row.cells()
-        lines.append("| " + " | ".join([name.replace("    ", "– "), *cells]) + " |")
-    return lines
 
 
 def _word_table(result: Study) -> list[str]:

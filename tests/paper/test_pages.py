@@ -1,0 +1,71 @@
+import json
+
+import pytest
+
+from kann.errors import KannError
+from kann.paper.pages import fill_tables
+from kann.paper.results import Printed, Quantity, Row
+
+PAGE = """# A page
+
+<!-- results copy/gru -->
+| old |
+|---|
+| 1 |
+
+<!-- results copy/gru copy/rnn: kept bound -->
+
+Text.
+
+<!-- results copy/absent -->
+| stays |
+"""
+
+
+def write_results(folder, *, kept):
+    rows = (
+        Row(
+            quantity=Quantity(key="kept", what="    decisions |kept|", format="percent"),
+            values=kept,
+            printed=Printed(paper=0.9, holds="at least", as_printed="> 90 %"),
+        ),
+        Row(quantity=Quantity(key="bound", what="bound"), values=(0.5, 0.5), printed=None),
+    )
+    folder.mkdir(parents=True)
+    content = {"rows": {row.quantity.key: row.as_json() for row in rows}}
+    (folder / "results.json").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def filled(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "page.md").write_text(PAGE)
+    write_results(tmp_path / "runs" / "copy" / "gru", kept=(0.95, 0.97))
+    write_results(tmp_path / "runs" / "copy" / "rnn", kept=(0.5, 0.5))
+    return tmp_path
+
+
+def test_tables_are_filled_where_results_are(filled):
+    found = fill_tables(filled / "runs", filled / "docs")
+    assert found == ("page.md: copy/gru", "page.md: copy/gru copy/rnn")
+    text = (filled / "docs" / "page.md").read_text()
+    assert "| old |" not in text
+    assert "| – decisions ∣kept∣ | > 90 % | 96.0 % | 95.0 % – 97.0 % | holds (2 of 2) |" in text
+    assert "| – decisions ∣kept∣ | 96.0 % (95.0 % – 97.0 %) *> 90 %* | 50.0 % *> 90 %* |" in text
+    assert "| bound | 0.5 | 0.5 |" in text
+    assert text.endswith("<!-- results copy/absent -->\n| stays |\n")
+
+
+def test_a_second_filling_changes_nothing(filled):
+    fill_tables(filled / "runs", filled / "docs")
+    before = (filled / "docs" / "page.md").read_text()
+    fill_tables(filled / "runs", filled / "docs")
+    assert (filled / "docs" / "page.md").read_text() == before
+
+
+def test_an_unknown_row_is_refused(filled):
+    page = filled / "docs" / "page.md"
+    page.write_text(PAGE.replace("kept bound", "kept unbound"))
+    with pytest.raises(KannError, match="the results of gru have no row 'unbound'; run the experiment again"):
+        fill_tables(filled / "runs", filled / "docs")
+    assert "| old |" in page.read_text()
