@@ -56,27 +56,23 @@ class Target:
 
 def fingerprint(value: Any) -> str:
     """A short text that differs where any number, dtype, shape or word in the value does."""
-    digest = hashlib.sha256()
-    _feed(digest, value)
+    digest, left = hashlib.sha256(), [value]
+    while left:  # no recursion: damaged JSON may be nested thousands deep
+        value = left.pop()
+        if isinstance(value, torch.Tensor):
+            value = value.detach().float().numpy()
+        if isinstance(value, np.ndarray):
+            digest.update(f"{value.dtype} {value.shape} ".encode() + np.ascontiguousarray(value).tobytes())
+        elif is_dataclass(value) and not isinstance(value, type):
+            left.append({field.name: getattr(value, field.name) for field in fields(value)})
+        elif isinstance(value, dict):
+            left += [part for entry in value.items() for part in entry]
+        elif isinstance(value, list | tuple):
+            digest.update(f"{len(value)} ".encode())
+            left += value
+        else:
+            digest.update(repr(value).encode())
     return digest.hexdigest()
-
-
-def _feed(digest, value: Any) -> None:
-    if isinstance(value, torch.Tensor):
-        value = value.detach().float().numpy()
-    if isinstance(value, np.ndarray):
-        digest.update(f"{value.dtype} {value.shape} ".encode() + np.ascontiguousarray(value).tobytes())
-    elif is_dataclass(value) and not isinstance(value, type):
-        _feed(digest, {field.name: getattr(value, field.name) for field in fields(value)})
-    elif isinstance(value, dict):
-        for key, entry in value.items():
-            digest.update(repr(key).encode())
-            _feed(digest, entry)
-    elif isinstance(value, list | tuple):
-        for entry in value:
-            _feed(digest, entry)
-    else:
-        digest.update(repr(value).encode())
 
 
 def some_states() -> kann.States:

@@ -19,6 +19,9 @@ FIELDS = (
 )
 """What saved moments hold."""
 
+LARGEST_SQUARE = 1e300
+"""Sums of squares above this leave no room for what is computed from them in float64."""
+
 SYMMETRIC_TO = 1e-6
 """How far a saved Gram matrix may be from one, relative to its largest entry; rounding stays far below."""
 
@@ -36,9 +39,30 @@ def require_consistent(arrays: dict[str, Array]) -> None:
     for name in ("hh", "xx", "yy", "uu"):
         if name in arrays:
             _require_gram(name, arrays[name])
+    for name, count in (("h", states), ("x", pairs), ("y", pairs), ("u", pairs)):
+        if f"sum_{name}" in arrays:
+            _require_sums(f"sum_{name}", arrays[f"sum_{name}"], arrays[2 * name], count)
+    for name in ("xy", "xu", "uy"):
+        if name in arrays:
+            _require_products(name, arrays[name], arrays[2 * name[0]], arrays[2 * name[1]])
 
 
 def _require_gram(name: str, matrix: Array) -> None:
     noise = SYMMETRIC_TO * np.abs(matrix).max()
     if np.abs(matrix - matrix.T).max() > noise or matrix.diagonal().min() < -noise:
         raise ValueError(f"{name!r} is no Gram matrix: it is not symmetric, or has negative squares")
+    _require_products(name, matrix, matrix, matrix)
+
+
+def _require_sums(name: str, sums: Array, gram: Array, count: int) -> None:
+    """Refuse sums that squares of this size cannot have: |Σa| is at most √(n Σa²)."""
+    most = np.sqrt(count * np.abs(gram.diagonal()))
+    if (np.abs(sums) > (1 + SYMMETRIC_TO) * most + SYMMETRIC_TO * most.max()).any():
+        raise ValueError(f"{name!r} holds sums that the sums of squares rule out")
+
+
+def _require_products(name: str, products: Array, left: Array, right: Array) -> None:
+    """Refuse sums of products that squares of this size cannot have: |Σab| is at most √(Σa² Σb²)."""
+    most = np.outer(np.sqrt(np.abs(left.diagonal())), np.sqrt(np.abs(right.diagonal())))
+    if most.max() > LARGEST_SQUARE or (np.abs(products) > (1 + SYMMETRIC_TO) * most + SYMMETRIC_TO * most.max()).any():
+        raise ValueError(f"{name!r} holds sums of products that the sums of squares rule out")

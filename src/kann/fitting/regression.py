@@ -190,7 +190,7 @@ def dependence(design: Float[Array, "q q"], r: int, energies: ColumnEnergies) ->
     if not len(states) or not len(inputs):
         return 0.0
     whitened = _whitening(design, states).T @ design[np.ix_(states, inputs)] @ _whitening(design, inputs)
-    return min(1.0, float(np.linalg.norm(whitened, 2)) ** 2)
+    return min(1.0, float(np.linalg.norm(whitened, 2))) ** 2
 
 
 def _whitening(design: Float[Array, "q q"], columns: Array) -> Float[Array, "k m"]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kann.data.archives import reason
 from kann.errors import KannError
 from kann.typing import Array, Int
 
@@ -41,11 +42,7 @@ class Vocabulary:
     @staticmethod
     def train(texts: Iterable[str], *, size: int) -> "Vocabulary":
         """The ``size`` most frequent words of some texts, `PAD` and `UNKNOWN` included."""
-        tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-        tokenizer.normalizer = normalizers.Sequence(  # type: ignore[assignment]
-            [normalizers.Replace(Regex(LINE_BREAK), " "), normalizers.Lowercase()]
-        )
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)  # type: ignore[assignment]
+        tokenizer = _empty_tokenizer()
         trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=[PAD, UNKNOWN], show_progress=False)
         tokenizer.train_from_iterator(texts, trainer=trainer)
         return Vocabulary(_without_special_tokens(tokenizer))
@@ -56,9 +53,12 @@ class Vocabulary:
         try:
             tokenizer = Tokenizer.from_str(text)
         except Exception as error:  # tokenizers raises bare Exceptions
-            raise KannError(f"{source} cannot be read as a vocabulary ({error}); build it anew") from error
+            raise KannError(f"{source} cannot be read as a vocabulary ({reason(error)}); build it anew") from error
         if (tokenizer.token_to_id(PAD), tokenizer.token_to_id(UNKNOWN)) != (0, 1):
             raise KannError(f"{source} does not begin with {PAD} and {UNKNOWN}; pass one that kann made")
+        numbers = tokenizer.get_vocab().values()
+        if sorted(numbers) != list(range(len(numbers))) or _settings(tokenizer) != _settings(_empty_tokenizer()):
+            raise KannError(f"{source} numbers or splits words in another way than kann; pass one that kann made")
         return Vocabulary(tokenizer)
 
     def to_json(self) -> str:
@@ -89,6 +89,23 @@ class Vocabulary:
         """Numbers of the words of a text, and where in the text each begins and ends."""
         found = self.tokenizer.encode(text)
         return np.array(found.ids, dtype=np.int64), list(found.offsets)
+
+
+def _empty_tokenizer() -> Tokenizer:
+    """A tokenizer that splits texts into words and knows none."""
+    tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizers.Sequence(  # type: ignore[assignment]
+        [normalizers.Replace(Regex(LINE_BREAK), " "), normalizers.Lowercase()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)  # type: ignore[assignment]
+    return tokenizer
+
+
+def _settings(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Everything about a tokenizer but the words that it knows."""
+    content = json.loads(tokenizer.to_str())
+    content["model"].pop("vocab")
+    return content
 
 
 def _without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:

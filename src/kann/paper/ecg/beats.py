@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from kann.data.archives import reason
 from kann.errors import KannError
 from kann.zoo.heartbeats import Beats
 
@@ -213,7 +214,7 @@ def _read_zip(path: Path, splits: dict[str, int]) -> Iterator[tuple[str, bytes, 
     except KannError:
         raise
     except DAMAGE as error:
-        raise KannError(f"{path} is no whole zip ({error}); fetch it again") from error
+        raise KannError(f"{path} is no whole zip ({reason(error)}); fetch it again") from error
 
 
 def _refuse_dangerous(member: zipfile.ZipInfo, path: Path) -> None:
