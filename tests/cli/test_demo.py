@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from typer.testing import CliRunner
 
 from kann.cli import app
@@ -7,7 +9,8 @@ from tests.reporting.html_pages import content_of
 
 
 def test_the_demo_writes_two_reports_and_says_what_is_in_them(tmp_path, monkeypatch):
-    monkeypatch.setitem(task.CONFIGS, "dtriv", tiny(iterations=30))
+    many = task.Task(digits=2, blanks=4, letters=9)  # 81 sequences, of which 32 draws leave some
+    monkeypatch.setitem(task.CONFIGS, "dtriv", replace(tiny(iterations=30), task=many))
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "demo")])
     assert result.exit_code == 0, result.output
     for name in ("report.html", "copy.html"):
@@ -17,3 +20,5 @@ def test_the_demo_writes_two_reports_and_says_what_is_in_them(tmp_path, monkeypa
         assert all(len(each["tokens"]) == each["length"] for each in page["sequences"])
         assert tables["contribution"].shape == (page["steps"], len(page["shown"]))
     assert "Words that push it up most:" in result.stdout
+    assert "In sequences that were not fitted, a linear operator recalls" in result.stdout
+    assert "copying the third state recalls" in result.stdout

@@ -22,8 +22,8 @@ def test_the_table_and_the_results(run, tmp_path):
     assert result.exit_code == 0
     assert "copy task, dtriv, 2 seeds" in result.stdout
     lines = {line.strip().split("  ")[0]: line for line in result.stdout.splitlines() if line.strip()}
-    assert "0.021" in lines["relative error of one step"]
-    assert "of 2)" in lines["relative error of one step"]
+    assert "0.021" in lines["relative error of one step, fitted sequences"]
+    assert "of 2)" in lines["relative error of one step, fitted sequences"]
     assert "44 of 47" in lines["eigenvalues within 0.05 of unit modulus"]
     assert "Trained otherwise than the paper's table says: units 12 (not 48)" in result.stdout
     content = json.loads((tmp_path / "dtriv" / "results.json").read_text())
