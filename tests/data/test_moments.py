@@ -257,3 +257,13 @@ def test_adding_in_place_keeps_the_object_and_leaves_the_other_alone(rng):
     np.testing.assert_array_equal(one.hh, expected.hh)
     np.testing.assert_array_equal(before, was)
     np.testing.assert_array_equal(other.hh, theirs)
+
+
+@pytest.mark.parametrize(("name", "value"), [("sum_h", 1e9), ("xy", 1e9), ("hh", 1e9)])
+def test_saved_sums_that_squares_rule_out_are_refused(tmp_path, rng, name, value):
+    moments = kann.Moments.of(kann.States.from_padded(rng.normal(size=(5, 9, 4))))
+    array = getattr(moments, name)
+    array[(0, 1)[: array.ndim]] = array[(1, 0)[: array.ndim]] = value
+    moments.save(tmp_path / "moments.npz")
+    with pytest.raises(kann.KannError, match="rule out"):
+        kann.Moments.load(tmp_path / "moments.npz")

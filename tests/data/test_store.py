@@ -166,7 +166,7 @@ FULL_DISK = """
 import resource, signal, sys
 import numpy as np, kann
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-big = kann.States.from_sequences([np.ones((5000, 8))])
+big = kann.States.from_sequences([np.random.default_rng(0).normal(size=(5000, 8))])
 thing = {"states": big, "moments": kann.Moments.of(big), "koopman": kann.fit(big, rank=1)}[sys.argv[2]]
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))  # from here on no file can grow beyond 100 bytes
 try:

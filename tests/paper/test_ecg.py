@@ -53,6 +53,7 @@ from kann.paper.training import train
 from kann.zoo.autoencoder import pretrained
 from kann.zoo.heartbeats import Beats
 from tests.paper.beat_files import some_beats, tiny
+from tests.systems import AS_IN_PAPER
 
 ARCHS = ["lstm", "gru"]
 
@@ -221,7 +222,7 @@ def rotations(rng, moduli=(0.99, 0.95), angles=(0.1, 0.5), d=4, count=6, steps=4
 
 def test_dominance_joins_conjugate_pairs(rng):
     states = kann.States.from_padded(rotations(rng))
-    koopman = kann.fit(states)
+    koopman = kann.fit(states, **AS_IN_PAPER)
     ordered = modes_by_importance(koopman, states)
     assert sorted(index for mode in ordered for index in mode.indices) == list(range(4))
     pairs = dominant_pairs(koopman, states)
@@ -235,19 +236,19 @@ def test_a_pair_counts_with_both_of_its_eigenvectors():
     for strength, sizes in ((1.2, [2, 1]), (1.6, [1, 2])):  # between 1 / √2 and √2, and above √2
         path = 0.98 ** np.arange(40) * np.stack([plane.real, plane.imag, np.full(40, strength)])
         states = kann.States.from_sequences([path.T])
-        ordered = modes_by_importance(kann.fit(states), states)
+        ordered = modes_by_importance(kann.fit(states, **AS_IN_PAPER), states)
         assert [len(mode.indices) for mode in ordered] == sizes
 
 
 def test_an_operator_without_pairs():
     states = kann.States.from_padded(0.9 ** np.arange(20)[None, :, None] * np.ones((2, 1, 1)))
     with pytest.raises(KannError, match="no conjugate pairs"):
-        dominant_pairs(kann.fit(states), states)
+        dominant_pairs(kann.fit(states, **AS_IN_PAPER), states)
 
 
 def test_exact_parts_add_up_and_moduli_do_not(rng):
     states = rotations(rng)
-    koopman = kann.fit(states)
+    koopman = kann.fit(states, **AS_IN_PAPER)
     last = states[:, -1]
     assert error_of_summed_modes(koopman, last, part="real") < 1e-8
     assert error_of_summed_modes(koopman, last, part="modulus") > 0.1
@@ -316,10 +317,10 @@ def test_silhouettes_average_over_samples_and_times(rng):
 
 def test_silhouettes_of_what_is_apart_and_of_what_is_not(rng):
     states, labels = rotations(rng, count=30), np.repeat([0, 1], 15)
-    mixed = silhouettes(states, labels, kann.fit(states))
+    mixed = silhouettes(states, labels, kann.fit(states, **AS_IN_PAPER))
     assert all(abs(values[-1]) < 0.2 for values in mixed.values())
     # Along all directions, so that every embedding sees it; the offset is larger than the states.
-    apart = silhouettes(states + 50.0 * labels[:, None, None], labels, kann.fit(states))
+    apart = silhouettes(states + 50.0 * labels[:, None, None], labels, kann.fit(states, **AS_IN_PAPER))
     assert all(apart[name][-1] > 0.9 for name in ("raw", "pca"))
     assert mixed.keys() == apart.keys()
     assert all(values.shape == (40,) for values in apart.values())
@@ -327,7 +328,7 @@ def test_silhouettes_of_what_is_apart_and_of_what_is_not(rng):
 
 def test_an_embedding_of_five(rng):
     states = rng.normal(size=(6, 30, 12)).cumsum(axis=1)
-    koopman = kann.fit(states)
+    koopman = kann.fit(states, **AS_IN_PAPER)
     assert pca_embedding(states).shape == (6, 30, 5)
     assert koopman_embedding(koopman, states).shape == (6, 30, 10)
     assert koopman_embedding(koopman, states, magnitudes=True).shape == (6, 30, 5)

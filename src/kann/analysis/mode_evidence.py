@@ -110,7 +110,7 @@ class Subspaces:
         alone = np.array([turn_of((number,)) for number in range(len(modes))])
         of_mode, turn = [(number,) for number in range(len(modes))], alone.tolist()
         moving = np.flatnonzero(alone > LARGEST_TURN)
-        values = np.array([modes[number].eigenvalue for number in moving])
+        values = np.array([modes[number].eigenvalue for number in moving], dtype=complex)
         for places in indistinct(values, intervals.errors[moving], width=intervals.width):
             group = tuple(moving[list(places)].tolist())
             angle = turn_of(group)

@@ -16,7 +16,7 @@ from kann.typing import Array
 __all__ = ["load_npz", "read_npz", "remove", "replacing", "require_format", "save_npz"]
 
 LONGEST_HEADER = 10_000
-"""Bytes of a header that are read; ours have some forty."""
+"""Bytes of a header that are read; ours have some hundreds."""
 
 LONGEST_KIND = 80
 """Characters of the kind that a foreign file claims to be which are shown."""
@@ -26,8 +26,9 @@ def save_npz(path: str | os.PathLike[str], *, kind: str, version: int, arrays: M
     """Write named arrays and a header that says what they are. Arrays that are None are left out."""
     if os.path.isdir(path):
         raise KannError(f"{path} is a folder; pass the name of a file")
-    header = np.frombuffer(json.dumps({"kind": kind, "version": version}).encode(), dtype=np.uint8)
     present: dict[str, Any] = {name: array for name, array in arrays.items() if array is not None}
+    says = json.dumps({"kind": kind, "version": version, "arrays": list(present)})
+    header = np.frombuffer(says.encode(), dtype=np.uint8)
     with replacing(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, header=header, **present)
 
@@ -51,8 +52,10 @@ def load_npz(
         open(path, "rb") as file,
     ):
         reader = NpzReader(file)
-        require_format(_header(reader), kind=kind, version=version, path=path)
+        header = _header(reader)
+        require_format(header, kind=kind, version=version, path=path)
         names = [name for name in reader.names if name != "header"]
+        _require_all(names, header)
         if fields is not None:
             require_claims({name: reader.claim(name) for name in names}, fields)
         arrays = {name: reader.read(name) for name in names}
@@ -61,6 +64,13 @@ def load_npz(
         if check is not None:
             check(arrays)
     return arrays
+
+
+def _require_all(names: list[str], header: Mapping[str, Any]) -> None:
+    """Refuse a file that lacks an array that its header lists; the first version's headers listed none."""
+    lost = [name for name in header.get("arrays", ()) if name not in names]
+    if lost:
+        raise ValueError(f"it lacks {', '.join(map(repr, lost))}")
 
 
 def _header(reader: NpzReader) -> Any:

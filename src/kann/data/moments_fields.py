@@ -36,6 +36,11 @@ def require_consistent(arrays: dict[str, Array]) -> None:
     for name in ("rounding", "input_rounding"):
         if not 0 <= arrays[name] < 1:
             raise ValueError(f"{name!r} is {arrays[name]}, which is no spacing of numbers")
+    _require_possible_sums(arrays, states=states, pairs=pairs)
+
+
+def _require_possible_sums(arrays: dict[str, Array], *, states: int, pairs: int) -> None:
+    """Refuse sums that no states of this number can have."""
     for name in ("hh", "xx", "yy", "uu"):
         if name in arrays:
             _require_gram(name, arrays[name])

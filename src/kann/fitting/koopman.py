@@ -269,8 +269,8 @@ def _require_consistent(arrays: dict[str, Array]) -> None:
     tolerance = CONSISTENT_TO + 100 * rank * np.finfo(float).eps * condition
     if tolerance < 1 and np.linalg.norm(right @ (arrays["left"] @ signs) - signs) > tolerance * np.linalg.norm(signs):
         raise ValueError("its left eigenvectors are not the inverse of the right ones")
-    for name, least in (("explained", 0.0), ("residuals", 0.0), ("condition", 1.0 - CONSISTENT_TO)):
-        if arrays[name].min() < least:
+    for name, least in (("explained", 0.0), ("residuals", 0.0), ("condition", 1.0 - CONSISTENT_TO), ("ridge", 0.0)):
+        if name in arrays and arrays[name].min() < least:
             raise ValueError(f"{name!r} holds numbers below {least:.0f}")
     _require_ordered(eigenvalues)
 

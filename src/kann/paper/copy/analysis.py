@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import kann
+from kann.paper import trusting
 from kann.paper.copy.held_out import HeldOut, held_out_numbers, hold_out, recalled_digits
 from kann.paper.copy.renn import (
     SLOW_SPEED,
@@ -74,6 +75,8 @@ QUANTITIES = (
     Quantity(key="renn_identity", what="|J_rec − I| / |I| at RENN's point"),
     Quantity(key="renn_orthogonality", what="orthogonality |JᵀJ − I|² / |J|² of J_rec"),
     Quantity(key="renn_operator", what="|BᵀJᵀB − C| / |C|, distance of C from J_rec"),
+    *trusting.quantities("centred", "the centred operator"),
+    *trusting.quantities("driven", "the operator that reads the characters"),
     Quantity(key="renn_recall", what="digits recalled from three true states, RENN", format="percent"),
     Quantity(key="renn_nearest_recall", what="    at the nearest of its points", format="percent"),
     Quantity(key="renn_waiting_recall", what="    at the slowest state under blanks", format="percent"),
@@ -147,6 +150,8 @@ def study_network(network: CopyNetwork, config: Config, *, seed: int) -> Study:
         | held_out_numbers(network, analysis.koopman, analysis.driven, analysis.held_out)
         | _fixed_point_numbers(analysis)
         | _renn_recall(analysis, curves)
+        | trusting.numbers("centred", kann.fit(states, rank="auto"), states)
+        | trusting.numbers("driven", kann.fit(states, rank="auto", driven=True), states)
     )
     return Study(analysis=analysis, curves=curves, characters=characters, numbers=numbers)
 

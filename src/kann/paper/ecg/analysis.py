@@ -9,6 +9,7 @@ import torch
 
 import kann
 from kann.fitting.spectrum import Mode
+from kann.paper import trusting
 from kann.paper.ecg.modes import (
     FEATURES,
     MedianBand,
@@ -60,6 +61,7 @@ QUANTITIES = (
     Quantity(key="copying_agreement_validation", what="    copying the last state but one", format="percent"),
     Quantity(key="agreement_anomalous", what="decisions unchanged, held-out anomalous beats", format="percent"),
     Quantity(key="copying_agreement_anomalous", what="    copying the last state but one", format="percent"),
+    *trusting.quantities("centred", "the centred operator"),
     Quantity(key="loss_kann", what="mean loss of normal test beats, last state by C"),
     Quantity(key="loss_copying", what="    copying the last state but one"),
     *(
@@ -135,6 +137,7 @@ def study_network(network: Autoencoder, config: Config, split: Split) -> Study:
     over_time = silhouettes(np.concatenate([h, h_anomalous]), labels, koopman)
 
     numbers = _classification(loss) | _fidelity(analysis) | _closeness(distances) | _separation(over_time)
+    numbers |= trusting.numbers("centred", kann.fit(states, rank="auto"), states)
     numbers["real_before"] = _real_modes_before_last_pair(analysis)
     numbers["missing_modulus"] = error_of_summed_modes(koopman, h[:, -1], part="modulus")
     numbers["missing_real"] = error_of_summed_modes(koopman, h[:, -1], part="real")

@@ -9,11 +9,19 @@ import kann
 from kann.analysis.predictors import Predictor
 from kann.backends.arrays import as_numpy
 from kann.fitting.spectrum import TRUSTED
+from kann.paper import trusting
 from kann.paper.sentiment.comparisons import Trajectory, eigenvalue_distance
 from kann.paper.sentiment.decisions import ModeDecisions
 from kann.paper.sentiment.ngrams import Phrases
 from kann.paper.sentiment.one_pass import COPYING, PassStatistics
-from kann.paper.sentiment.operators import BATCH, Operators, PaddedStates, count_dominant, last_of_each
+from kann.paper.sentiment.operators import (
+    BATCH,
+    RANK_WITH_WORDS,
+    Operators,
+    PaddedStates,
+    count_dominant,
+    last_of_each,
+)
 from kann.paper.sentiment.surrogate import Surrogates
 from kann.typing import Array, Int
 from kann.zoo.sentiment_network import SentimentNetwork
@@ -49,7 +57,11 @@ def spectrum_numbers(operators: Operators) -> dict[str, float]:
     """How many eigenvalues are dominant or trusted, and how far padding moves them."""
     padded, unpadded = operators.padded, operators.unpadded
     moduli = {f"modulus_{j}": float(modulus) for j, modulus in enumerate(np.abs(padded.eigenvalues[:4]), start=1)}
-    return moduli | {
+    groups = operators.moments_of_groups
+    return {
+        **moduli,
+        **trusting.numbers("centred", kann.fit(operators.moments), groups),
+        **trusting.numbers("words", kann.fit(operators.moments, rank=RANK_WITH_WORDS, driven=True), groups),
         "slow_eigenvalues": float(count_dominant(padded)),
         "trusted": float((padded.residuals <= TRUSTED).sum()),
         "slow_unpadded": float(count_dominant(unpadded)),

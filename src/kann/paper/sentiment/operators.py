@@ -20,6 +20,12 @@ BATCH = 64
 FITTED_REVIEWS = 5000
 """Training reviews that the other operators are fitted to: 1.3 million states."""
 
+GROUPS = 10
+"""Groups of these reviews, each of which is held out once."""
+
+RANK_WITH_WORDS = 16
+"""Rank of the small operator that reads words: more changes its decisions little."""
+
 DOMINANT = 0.99
 """The paper calls an eigenvalue dominant if its modulus is greater."""
 
@@ -80,6 +86,8 @@ class Operators:
     """Fitted to the states of `FITTED_REVIEWS` training reviews, without padding."""
     moments: kann.Moments
     """Moments of these states and of the word embeddings that drove them."""
+    moments_of_groups: tuple[kann.Moments, ...]
+    """The same of `GROUPS` groups of reviews, each of which can be held out."""
     driven: kann.Koopman
     """The operator that reads the words, fitted to the same moments."""
     readout: Readout
@@ -101,7 +109,8 @@ def fit_operators(network: SentimentNetwork, corpus: Corpus, *, seed: int) -> Op
     ids, fitted = record_padded(network, corpus.test, order[:BATCH])
     _, held_out = record_padded(network, corpus.test, order[BATCH : 2 * BATCH])
     states, lengths = fitted.states, fitted.lengths
-    moments = record_moments(network, fitted_reviews(corpus, seed)).numpy()
+    groups = record_groups(network, fitted_reviews(corpus, seed))
+    moments = sum(groups[1:], start=groups[0])
     return Operators(
         ids=ids,
         lengths=lengths,
@@ -111,6 +120,7 @@ def fit_operators(network: SentimentNetwork, corpus: Corpus, *, seed: int) -> Op
         padded=fit_as_in_paper(kann.Moments.of(states)),
         unpadded=fit_as_in_paper(moments),
         moments=moments,
+        moments_of_groups=groups,
         driven=kann.fit(moments, basis="svd", driven=True),
         readout=Readout.of(network),
     )
@@ -137,6 +147,12 @@ def fitted_reviews(corpus: Corpus, seed: int) -> Reviews:
     """Training reviews, drawn at random, that operators are fitted to."""
     reviews, _ = split(corpus.train)
     return reviews.take(generator(seed, FITTED).permutation(len(reviews))[:FITTED_REVIEWS])
+
+
+def record_groups(network: SentimentNetwork, reviews: Reviews) -> tuple[kann.Moments, ...]:
+    """Moments of `GROUPS` groups of reviews, drawn at random as the reviews are."""
+    parts = np.array_split(np.arange(len(reviews)), min(GROUPS, len(reviews)))
+    return tuple(record_moments(network, reviews.take(part)).numpy() for part in parts)
 
 
 def record_moments(network: SentimentNetwork, reviews: Reviews) -> kann.Moments:

@@ -1,5 +1,6 @@
 """What the sentiment experiment measures, in the order of its table."""
 
+from kann.paper import trusting
 from kann.paper.results import Quantity
 
 QUANTITIES = (
@@ -12,7 +13,9 @@ QUANTITIES = (
     Quantity(key="modulus_2", what="    of the second"),
     Quantity(key="modulus_3", what="    of the third"),
     Quantity(key="modulus_4", what="    of the fourth"),
-    Quantity(key="trusted", what="    eigenvalues with a residual up to 0.1"),
+    Quantity(key="trusted", what="    eigenvalues with a residual up to 0.1, fitted sequences"),
+    *trusting.quantities("centred", "the centred operator, without padding"),
+    *trusting.quantities("words", "the operator that reads the words, rank 16"),
     Quantity(key="relative_error", what="relative error of one step, padded steps, fitted sequences"),
     Quantity(key="relative_error_held_out", what="    held-out reviews, same operator"),
     Quantity(key="relative_error_copying", what="    held-out reviews, copying the previous state"),
