@@ -1,10 +1,10 @@
-# make demo | test | check | fuzz | bench | reproduce | clean. Everything is installed into .venv by the first of them.
+# make demo | test | coverage | check | fuzz | bench | reproduce | clean. Everything is installed into .venv by the first of them.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format fuzz bench reproduce clean
+.PHONY: demo test coverage check format fuzz bench reproduce clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -14,10 +14,15 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/kann demo --out demo
 
-# Tests run in as many processes, each with one thread: together they would fight for the cores.
+# Tests run in as many processes, each with one thread, so that they do not fight for the cores.
 PROCESSES ?= 2
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal --cov=kann --cov-report=term
+	$(PYTEST)
+
+# Apart from the tests: to watch every line makes them half as slow again.
+coverage: $(READY)
+	$(PYTEST) --cov=kann --cov-report=term
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -4,6 +4,7 @@ import math
 import numbers
 import operator
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import array_api_compat
@@ -93,6 +94,28 @@ def require_sequence(value: Any, name: str) -> None:
         iter(value)
     except TypeError as error:
         raise KannError(f"{name}={shown(value)} is no list; pass one entry for each sequence") from error
+
+
+def entries_by_name(value: Any, name: str, *, remedy: str) -> dict[str, Any]:
+    """The entries of a mapping whose keys are text; None has none."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise KannError(f"{name}={shown(value)} has no entries by name; {remedy}")
+    return dict(value)
+
+
+def call_with_states(function: Any, h: AnyArray, *, what: str, remedy: str) -> Any:
+    """What a function of the user's own returns for states; whatever it raises becomes one line."""
+    try:
+        return function(h)
+    except KannError:
+        raise
+    except Exception as error:  # it may raise anything
+        reason = " ".join(str(error).split())
+        raise KannError(
+            f"{what} failed on states of shape {tuple(h.shape)} ({type(error).__name__}: {reason}); {remedy}"
+        ) from error
 
 
 def require_path(path: Any) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo  # torch imports it when first needed; an alarm in the middle of that would leave half of it
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as seeded
 from hypothesis import strategies as st

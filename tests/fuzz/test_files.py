@@ -1,6 +1,7 @@
 """Damaged files give what was saved, an error of one line, or (where no format could tell) something else."""
 
 import json
+import time
 from collections import Counter
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from kann.errors import KannError
 from tests.fuzz import damage
 from tests.fuzz.running import failures_told, run_cases
-from tests.fuzz.worker import MEMORY, outcome_of, refusal
+from tests.fuzz.worker import MEMORY, TooSlowError, outcome_of, refusal, within
 
 
 def test_damaged_files_are_refused_or_read_as_they_were(tmp_path, fuzz):
@@ -65,3 +66,11 @@ def test_outcomes_are_told_apart(use, knows, outcome, tmp_path):
 def test_an_error_of_several_lines_is_a_failure():
     assert refusal(KannError("one line"))[0] == "refused"
     assert refusal(KannError("two\nlines"))[0] == "failed"
+
+
+def test_a_case_that_waits_too_long_is_stopped():
+    with pytest.raises(TooSlowError, match=r"took more than 0.1 s"), within(0.1):
+        time.sleep(5)
+    with within(5):  # in time, and no alarm comes later
+        pass
+    time.sleep(0.3)

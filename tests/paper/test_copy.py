@@ -47,6 +47,7 @@ def small(monkeypatch):
     for arch in ARCHS:
         monkeypatch.setitem(task_module.CONFIGS, arch, tiny(arch))
     monkeypatch.setattr(figures_module, "GRID", 41)
+    monkeypatch.setattr(figures_module, "MAPS", 2)
     monkeypatch.setitem(figures_module.STYLE, "figure.dpi", 60)
 
 

@@ -32,6 +32,28 @@ def test_errors_say_what_does_not_fit(tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"driven": "C"}, "driven='C' is no Koopman; pass one"),
+        ({"others": 5}, "others=5 has no entries by name; pass a dict of operators"),
+        ({"others": {1: None}}, "has no entries by name"),
+        ({"others": {"svd": np.eye(2)}}, r"others\['svd'\]=ndarray of float64, shape \(2, 2\) is no Koopman"),
+        ({"classes": 2}, "classes=2 is no list"),
+        ({"decode": "x"}, r"decode= failed on states of shape \(30, 5\) \(TypeError: 'str' object is not callable\)"),
+        ({"decode": lambda h: 1 / 0}, r"decode= failed .* \(ZeroDivisionError: division by zero\); return \(T,\)"),
+        ({"decode": lambda h: h * 1j}, "what decode= gave are complex128; pass real numbers"),
+        ({"decode": lambda h: h[:, :0]}, r"decode= gave shape \(30, 0\) for 30 states"),
+    ],
+)
+def test_what_is_compared_and_decoded_is_checked(tmp_path, options, message):
+    states = turning_states()
+    with pytest.raises(KannError, match=message):
+        report(tmp_path / "r.html", kann.fit(states), states, signals=[h[:, 0] for h in states], **options)
+    assert not (tmp_path / "r.html").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

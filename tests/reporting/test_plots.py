@@ -72,6 +72,21 @@ def test_other_eigenvalues_have_their_name(ax, koopman):
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["C", "J"]
 
 
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        (np.ones(2), "others=ndarray .* has no entries by name; pass a dict of eigenvalues"),
+        ({"J": np.ones((2, 2))}, r"eigenvalues of 'J' are ndarray of float64, shape \(2, 2\); pass a row of complex"),
+        ({"J": ["a"]}, "eigenvalues of 'J' are ndarray of <U1"),
+        ({"J": [1.0, np.nan]}, r"eigenvalues of 'J' hold nan at \(1,\); leave them out"),
+    ],
+)
+def test_eigenvalues_that_are_none_are_refused(ax, koopman, others, message):
+    with pytest.raises(KannError, match=message):
+        draw_spectrum(koopman, ax=ax, others=others)
+
+
 @pytest.mark.parametrize("flipped", [False, True])
 def test_regions_are_named_where_they_are(ax, flipped):
     grid = square()[::-1] if flipped else square()

@@ -10,7 +10,7 @@ import numpy as np
 
 from kann.analysis.modes import chosen_modes
 from kann.backends.arrays import as_numpy
-from kann.checks import require_all_finite, require_number, require_real, shown
+from kann.checks import call_with_states, require_all_finite, require_number, require_real, shown
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
@@ -52,17 +52,8 @@ def read_out(readout: Readout, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
     call = readout
     if hasattr(readout, "parameters"):
         call = partial(_call_module, readout)
-    try:
-        outputs = call(h)
-    except KannError:
-        raise
-    except Exception as error:  # a function of the user's own may raise anything
-        reason = " ".join(str(error).split())
-        raise KannError(
-            f"the readout failed on states of shape {h.shape} ({type(error).__name__}: {reason}); pass one that takes "
-            f"(n, {h.shape[1]}) and returns (n,) or (n, outputs)"
-        ) from error
-    return _checked_outputs(outputs, len(h))
+    remedy = f"pass one that takes (n, {h.shape[1]}) and returns (n,) or (n, outputs)"
+    return _checked_outputs(call_with_states(call, h, what="the readout", remedy=remedy), len(h))
 
 
 def _checked_outputs(outputs: Any, n: int) -> Float[Array, "n ..."]:

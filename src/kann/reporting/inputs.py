@@ -8,7 +8,7 @@ import numpy as np
 
 from kann.analysis.decisions import Readout
 from kann.backends.arrays import as_numpy
-from kann.checks import require_sequence, require_whole_number
+from kann.checks import entries_by_name, require_instance, require_sequence, require_whole_number, shown
 from kann.data.moments import state_gram
 from kann.data.states import States, as_states
 from kann.errors import KannError
@@ -48,6 +48,24 @@ def checked_states(states: Any) -> States:
     states = as_states(states)
     state_gram(states)
     return states
+
+
+def checked_operators(driven: Any, others: Any) -> dict[str, Koopman]:
+    """The other operators by name; refuse what is no operator among them and for ``driven``."""
+    if driven is not None:
+        require_instance(driven, Koopman, "driven")
+    operators = entries_by_name(others, "others", remedy="pass a dict of operators")
+    for name, operator in operators.items():
+        require_instance(operator, Koopman, f"others[{shown(name)}]")
+    return operators
+
+
+def checked_classes(classes: Any) -> list[str] | None:
+    """The names of the classes, as text."""
+    if classes is None:
+        return None
+    require_sequence(classes, "classes")
+    return [str(name) for name in classes]
 
 
 def checked_count(modes: Any) -> int:

@@ -20,8 +20,10 @@ from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import DOUBTFUL, TRUSTED
 from kann.reporting.inputs import (
     ReportInputs,
+    checked_classes,
     checked_count,
     checked_labels,
+    checked_operators,
     checked_points,
     checked_signals,
     checked_states,
@@ -120,9 +122,9 @@ def report(
         readout=readout,
         decode=decode,
         labels=checked_labels(labels, states),
-        classes=classes,
+        classes=checked_classes(classes),
         driven=driven,
-        others=dict(others or {}),
+        others=checked_operators(driven, others),
         fixed_points=checked_points(fixed_points, koopman),
         modes_shown=slowest_and_most_important(importances, modes),
     )

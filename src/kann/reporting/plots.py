@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from kann.checks import require_instance
+from kann.backends.arrays import as_numpy
+from kann.checks import entries_by_name, require_all_finite, require_instance, shown
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
@@ -74,6 +75,10 @@ def draw_spectrum(
     ``others`` are eigenvalues of other operators, by name, drawn as crosses.
     """
     require_instance(koopman, Koopman, "koopman")
+    crosses = {
+        name: _checked_eigenvalues(values, name)
+        for name, values in entries_by_name(others, "others", remedy="pass a dict of eigenvalues").items()
+    }
     ax = _axes(ax)
     circle = np.exp(1j * np.linspace(0, 2 * np.pi, 361))
     ax.plot(*_plane(circle), color="#999999", linewidth=0.8, zorder=1)
@@ -88,14 +93,23 @@ def draw_spectrum(
         zorder=3,
         label="C",
     )
-    for (name, values), colour in zip((others or {}).items(), COLOURS[1:], strict=False):
+    for (name, values), colour in zip(crosses.items(), COLOURS[1:], strict=False):
         ax.scatter(*_plane(values), marker="x", s=14, color=colour, linewidths=0.8, zorder=2, label=name)
-    if others:
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=1 + len(others), frameon=False)
+    if crosses:
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=1 + len(crosses), frameon=False)
     ax.figure.colorbar(dots, ax=ax, label="residual of the eigenpair", shrink=0.8)
     ax.set(xlabel="Re λ", ylabel="Im λ", aspect="equal")
     ax.locator_params(nbins=5)
     return ax
+
+
+def _checked_eigenvalues(values: Any, name: str) -> Complex[Array, " n"]:
+    """The eigenvalues of another operator, if these are finite numbers in a row."""
+    array = as_numpy(values)
+    if array.ndim != 1 or array.dtype.kind not in "fciu":
+        raise KannError(f"eigenvalues of {shown(name)} are {shown(array)}; pass a row of complex numbers")
+    require_all_finite(array, what=f"eigenvalues of {shown(name)}", remedy="leave them out")
+    return array.astype(np.complex128)
 
 
 def _plane(values: Complex[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:

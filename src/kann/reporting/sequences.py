@@ -9,6 +9,7 @@ from kann.analysis.contributions import contributions
 from kann.analysis.decisions import Readout, decide, read_out
 from kann.analysis.modes import magnitude, reconstruct
 from kann.backends.arrays import as_numpy
+from kann.checks import call_with_states, require_real
 from kann.data.reduction import map_rows
 from kann.data.states import States
 from kann.errors import KannError
@@ -104,19 +105,21 @@ def decoded_signals(inputs: ReportInputs, decode: Callable[[Any], Any]) -> dict[
     whole, by_mode = [], []
     for h in map(as_numpy, inputs.states):
         parts = [reconstruct(inputs.koopman, h, number) for number in inputs.modes_shown]
-        whole.append(_first_channel(decode(h), len(h)))
-        by_mode.append(np.stack([_first_channel(decode(part), len(h)) for part in parts], axis=1))
+        whole.append(_first_channel(decode, h))
+        by_mode.append(np.stack([_first_channel(decode, part) for part in parts], axis=1))
     return {
         "decoded": pack(np.concatenate(whole)[:, None], bits=16),
         "decoded_modes": pack(np.concatenate(by_mode), bits=16),
     }
 
 
-def _first_channel(values: Any, length: int) -> Float[Array, " t"]:
-    """The first channel of what the user's decoder returned for ``length`` states."""
-    values = as_numpy(values)
-    if values.shape[:1] != (length,):
-        raise KannError(f"decode= gave shape {values.shape} for {length} states; return (T,) or (T, channels)")
+def _first_channel(decode: Callable[[Any], Any], h: Float[Array, "t d"]) -> Float[Array, " t"]:
+    """The first channel of what the user's decoder returns for the states of a sequence."""
+    length, remedy = len(h), "return (T,) or (T, channels)"
+    values = as_numpy(call_with_states(decode, h, what="decode=", remedy=remedy))
+    require_real(values, what="what decode= gave")
+    if values.shape[:1] != (length,) or 0 in values.shape:
+        raise KannError(f"decode= gave shape {values.shape} for {length} states; {remedy}")
     if not np.isfinite(values).all():
         raise KannError("decode= gave NaN or Inf; it must return finite numbers")
     return values.reshape(length, -1)[:, 0].astype(np.float64)
