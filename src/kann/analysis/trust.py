@@ -105,7 +105,7 @@ def trust(
     states: Any,
     *,
     folds: int = 10,
-    groups: Sequence[Any] | None = None,
+    groups: Any = None,
     level: float = 0.95,
     seed: int = 0,
     untrained: Any = None,
