@@ -98,14 +98,14 @@ class GroupedMomentsSink(Sink):
         if self._waiting and self._waiting_steps + steps > block_rows(rows.padded_values, width):
             self._share_out()
         self._waiting.append(rows.with_origins(self._sequences))
-        self._sequences += len(np.unique(self._waiting[-1].origins))
+        self._sequences += len(np.unique(rows.sequence_numbers))
         self._waiting_steps += steps
 
     def _share_out(self) -> None:
         """Hand the rows that wait to the sinks of their groups, and have them measured."""
         parts, self._waiting, self._waiting_steps = self._waiting, [], 0
         rows = joined(parts)
-        _, sequence_of = np.unique(rows.origins, return_inverse=True)
+        _, sequence_of = np.unique(rows.sequence_numbers, return_inverse=True)
         pairs = np.bincount(sequence_of, weights=rows.lengths - 1).astype(int)
         group_of = np.array(self._groups.groups_of(pairs))[sequence_of]
         for group in np.unique(group_of).tolist():
@@ -128,8 +128,7 @@ class _GroupSink(MomentsSink):
 
     def add_group(self, rows: SequenceRows) -> None:
         """Measure rows at once: they have waited already."""
-        assert rows.origins is not None  # noqa: S101
-        self._numbers += rows.origins.tolist()
+        self._numbers += rows.sequence_numbers.tolist()
         self.add(rows)
         self._measure_waiting()
 
@@ -147,14 +146,11 @@ def chosen_sequences(rows: SequenceRows, chosen: Array) -> SequenceRows:
     inputs = rows.padded_inputs
     if inputs is not None:
         inputs = inputs[places]
-    origins = rows.origins
-    if origins is not None:
-        origins = origins[chosen]
     return replace(
         rows,
         padded_values=rows.padded_values[places],
         padded_inputs=inputs,
         lengths=lengths,
         firsts=None,
-        origins=origins,
+        origins=rows.sequence_numbers[chosen],
     )

@@ -34,12 +34,16 @@ class SequenceRows:
     """The sequence of the data that each of these comes from: along depth a sequence gives one for each position. None
     if they are those of the batch."""
 
+    @property
+    def sequence_numbers(self) -> Int[Array, " s"]:
+        """The origins; by default every sequence comes from itself."""
+        if self.origins is None:
+            return np.arange(len(self.lengths))
+        return self.origins
+
     def with_origins(self, first: int) -> "SequenceRows":
         """The same rows with origins that are numbered from ``first`` on."""
-        origins = self.origins
-        if origins is None:
-            origins = np.arange(len(self.lengths))
-        return replace(self, origins=origins + first)
+        return replace(self, origins=self.sequence_numbers + first)
 
     def without_padding(self) -> "SequenceRows":
         """The same rows, copied out of the padding."""
