@@ -45,6 +45,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/record.py
 	$(BIN)/python benchmarks/fixed_points.py
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/trust.py
 
 reproduce: $(READY)
 	$(BIN)/kann reproduce copy --arch all

@@ -29,13 +29,13 @@ from kann.fitting.spectrum import Mode
 
 if TYPE_CHECKING:
     from kann.fixed_points import FixedPoints, find_fixed_points
-    from kann.recording import readout_of, record, step_of
+    from kann.recording import readout_of, record, step_of, untrained_twin
     from kann.reporting import plots
     from kann.reporting.page import report
 
 # These need torch or plotly, which are imported when one of these names is first asked for.
 _FIXED_POINTS = ("FixedPoints", "find_fixed_points")
-_RECORDING = ("readout_of", "record", "step_of")
+_RECORDING = ("readout_of", "record", "step_of", "untrained_twin")
 
 
 def __getattr__(name: str) -> Any:
@@ -99,4 +99,5 @@ __all__ = [
     "report",
     "step_of",
     "trust",
+    "untrained_twin",
 ]

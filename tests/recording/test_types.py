@@ -40,7 +40,8 @@ def test_every_call_gives_what_its_line_says(tmp_path, monkeypatch):
         whole = typing.get_origin(kind) or kind
         assert type(value) is whole
         for part in value.values() if whole is dict else ():
-            assert type(part) is typing.get_args(kind)[1]
+            inner = typing.get_args(kind)[1]
+            assert type(part) is (typing.get_origin(inner) or inner)
         seen.append(kind)
 
     monkeypatch.chdir(tmp_path)  # one line writes to a relative path
@@ -53,7 +54,7 @@ def test_every_call_gives_what_its_line_says(tmp_path, monkeypatch):
 def test_pyright_infers_what_every_line_says_and_refuses_anything_else(tmp_path):
     pytest.importorskip("pyright")
     swapped = {"States": "Moments", "Moments": "States"}
-    wrong = re.sub(r"\b(States|Moments)(\]?\)$)", lambda m: swapped[m[1]] + m[2], SOURCE, flags=re.MULTILINE)
+    wrong = re.sub(r"\b(States|Moments)(\]*\)$)", lambda m: swapped[m[1]] + m[2], SOURCE, flags=re.MULTILINE)
     misspelt = "import kann\nfrom torch import nn\nkann.record(nn.GRU(1, 1), [], batchsize=3)\n"
     for name, text in {"right.py": SOURCE, "wrong.py": wrong, "misspelt.py": misspelt}.items():
         (tmp_path / name).write_text(text)
@@ -70,6 +71,6 @@ def test_the_overloads_take_every_option_of_the_function():
     """The options that all overloads share are listed apart from the function, where one could be forgotten."""
     shared = recorder._OtherOptions.__annotations__
     parameters = inspect.signature(kann.record).parameters
-    assert {"model", "data", "layer", "axis", "into", *shared} == set(parameters)
+    assert {"model", "data", "layer", "axis", "into", "groups", *shared} == set(parameters)
     for name, kind in shared.items():
         assert parameters[name].annotation == kind

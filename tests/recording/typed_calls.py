@@ -26,3 +26,7 @@ def calls(model: nn.Module, words: Sequence[Tensor], folder: Path) -> None:
     assert_type(record(model, words, layer="?", axis="depth", into="moments"), Moments)
     assert_type(record(model, words, layer=["a", "b"], axis="depth", into="moments"), Moments)
     assert_type(record(model, words, layer=["a", "b"], axis="depth", into=Moments()), Moments)
+    assert_type(record(model, words, into="moments", groups=20), list[Moments])
+    assert_type(record(model, words, into="moments", groups=["ann", "bob"]), list[Moments])
+    assert_type(record(model, words, layer=["a", "b"], into="moments", groups=2), dict[str, list[Moments]])
+    assert_type(record(model, words, layer=["a", "b"], axis="depth", into="moments", groups=2), list[Moments])

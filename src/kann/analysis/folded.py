@@ -68,7 +68,7 @@ class Folded:
         )
 
 
-def folded_data(koopman: Koopman, data: Any, *, folds: int, groups: Sequence[Any] | None, seed: int) -> Folded:
+def folded_data(koopman: Koopman, data: Any, *, folds: int, groups: Any, seed: int) -> Folded:
     """Put the data into folds; refuse data that the operator was not fitted to."""
     driven = koopman.drive is not None
     basis: dict[str, Any] = {"basis": koopman.basis, "mean": koopman.mean, "driven": driven}
@@ -80,7 +80,7 @@ def folded_data(koopman: Koopman, data: Any, *, folds: int, groups: Sequence[Any
         states = require_states_of(koopman, data)
         fold_of = assign_folds(states.lengths, folds=folds, groups=groups, seed=seed)
         designs = designs_of_folds(states, fold_of, **basis)
-        found = Folded(designs, rounding=_rounding(states), states=states, fold_of=fold_of)
+        found = Folded(designs, rounding=_rounding(states, driven=driven), states=states, fold_of=fold_of)
     _require_own(koopman, found)
     return found
 
@@ -98,8 +98,12 @@ def require_states_of(koopman: Koopman, data: Any) -> States:
     return states
 
 
-def _rounding(states: States) -> float:
-    return rounding_of(states.values[0:1])
+def _rounding(states: States, *, driven: bool) -> float:
+    """The coarsest relative spacing of the numbers, as in a fit."""
+    rounding = rounding_of(states.values[0:1])
+    if driven and states.inputs is not None:
+        rounding = max(rounding, rounding_of(states.inputs[0:1]))
+    return rounding
 
 
 def _folded_moments(koopman: Koopman, data: Sequence[Moments], basis: dict[str, Any]) -> Folded:
@@ -118,6 +122,8 @@ def _folded_moments(koopman: Koopman, data: Sequence[Moments], basis: dict[str, 
             )
     designs = tuple(Design.of_moments(moments, **basis) for moments in used)
     rounding = max(moments.rounding for moments in used)
+    if koopman.drive is not None:
+        rounding = max(rounding, *(moments.input_rounding for moments in used))
     return Folded(designs, rounding=rounding, moments=sum(used[1:], start=used[0]))
 
 

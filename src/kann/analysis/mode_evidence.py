@@ -12,7 +12,7 @@ from kann.fitting.designs import Design
 from kann.fitting.koopman import Koopman
 from kann.fitting.regression import ColumnEnergies, dependence
 from kann.fitting.spectrum import quadratic_forms
-from kann.typing import Array, Float
+from kann.typing import Array, Complex, Float
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -31,22 +31,44 @@ class Intervals:
         """From the eigenvalues without each fold, which are matched to those of the operator."""
         from scipy.stats import t as student  # here, since it takes long to import
 
-        first = [mode.indices[0] for mode in koopman.modes]
+        first, second = ([mode.indices[place] for mode in koopman.modes] for place in (0, -1))
         whole = koopman.eigenvalues[first]
-        values = np.array([fit.eigenvalues[first] for fit in fits])
+        values, conjugates = (np.array([fit.eigenvalues[places] for fit in fits]) for places in (first, second))
         width = float(student.ppf((1 + level) / 2, len(fits) - 1))
-        modulus_error, angles = jackknife_error(np.abs(values)), angles_from(values, whole)
-        angle_error = jackknife_error(angles)
+        modulus, angle = np.abs(whole), np.angle(whole)
+        modulus_half = width * jackknife_error(np.abs(values))
+        angle_half = width * jackknife_error(angles_from(values, whole))
+        apart = _apart_if_real(whole, values - conjugates, width=width)
+        as_real, axis = np.abs(np.real(whole)), np.where(np.real(whole) < 0, np.pi, 0.0)
         return Intervals(
-            modulus=_around(np.abs(whole), width * modulus_error),
-            angle=_around(np.angle(whole), width * angle_error),
+            modulus=_reaching(modulus, modulus_half, apart > 0, np.abs(as_real - apart), as_real + apart),
+            angle=_reaching(angle, angle_half, apart > 0, axis, axis),
             errors=np.hypot(jackknife_error(np.real(values)), jackknife_error(np.imag(values))),
             width=width,
         )
 
 
-def _around(centre: Float[Array, " m"], half_width: Float[Array, " m"]) -> list[tuple[float, float]]:
-    return list(zip((centre - half_width).tolist(), (centre + half_width).tolist(), strict=True))
+def _apart_if_real(
+    eigenvalues: Complex[Array, " m"], gaps: Complex[Array, "f m"], *, width: float
+) -> Float[Array, " m"]:
+    """How far from their mean two eigenvalues may lie that were found as a pair but may be real; 0 if they cannot be.
+
+    ``gaps`` are the differences of the two without each fold. Where eigenvalues meet, they change with the root of what
+    changes in the operator, so that no standard error of theirs tells how far they reach; but the square of half their
+    gap changes smoothly: below zero they are a pair, above zero two real ones.
+    """
+    square = -(np.imag(eigenvalues) ** 2)
+    return np.sqrt(np.maximum(0.0, square + width * jackknife_error(np.real((gaps / 2) ** 2))))
+
+
+def _reaching(
+    centre: Float[Array, " m"], half_width: Float[Array, " m"], further: Array, *ends: Float[Array, " m"]
+) -> list[tuple[float, float]]:
+    """Intervals about centres; those marked ``further`` reach the ends too."""
+    low, high = centre - half_width, centre + half_width
+    low = np.where(further, np.minimum(low, ends[0]), low)
+    high = np.where(further, np.maximum(high, ends[1]), high)
+    return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

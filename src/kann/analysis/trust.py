@@ -105,7 +105,7 @@ def trust(
     states: Any,
     *,
     folds: int = 10,
-    groups: Sequence[Any] | None = None,
+    groups: Any = None,
     level: float = 0.95,
     seed: int = 0,
     untrained: Any = None,
@@ -113,6 +113,7 @@ def trust(
     """Measure how far each mode can be trusted: on sequences that were not fitted, beside copying and shuffled states.
 
     >>> import kann
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> noise = rng.normal(size=(20, 60, 5))
     >>> trust(kann.fit(noise), noise).trusted

@@ -1,7 +1,6 @@
 """Which sequences are held out together."""
 
 import heapq
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,7 @@ FEWEST_FOLDS = 3
 """With two folds an interval would rest on a single difference."""
 
 
-def assign_folds(
-    lengths: Int[Array, " s"], *, folds: int, groups: Sequence[Any] | None = None, seed: int = 0
-) -> Int[Array, " s"]:
+def assign_folds(lengths: Int[Array, " s"], *, folds: int, groups: Any = None, seed: int = 0) -> Int[Array, " s"]:
     """The fold of each sequence, in which it is held out: folds of about as many pairs of states each, at random.
 
     Sequences with the same entry in ``groups``, such as those of one patient, are held out together. Sequences of one
@@ -43,7 +40,7 @@ def _remedy(available: int) -> str:
     return f", which is below the least of {FEWEST_FOLDS}: record more sequences"
 
 
-def _numbered(groups: Sequence[Any], count: int) -> Int[Array, " s"]:
+def _numbered(groups: Any, count: int) -> Int[Array, " s"]:
     """The groups as numbers from 0 on."""
     require_sequence(groups, "groups")
     if len(groups) != count:
@@ -52,7 +49,7 @@ def _numbered(groups: Sequence[Any], count: int) -> Int[Array, " s"]:
     return np.array([numbers.setdefault(group, len(numbers)) for group in _plain(groups)])
 
 
-def _plain(groups: Sequence[Any]) -> list[Any]:
+def _plain(groups: Any) -> list[Any]:
     """The entries of a list or of an array as Python's own numbers and texts, which can be compared."""
     plain = list(getattr(groups, "tolist", lambda: groups)())
     try:

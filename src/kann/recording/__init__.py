@@ -3,7 +3,8 @@
 try:
     from kann.recording.recorder import record
     from kann.recording.recurrent import RecurrentStep, readout_of, step_of
+    from kann.recording.untrained import untrained_twin
 except ImportError as error:
     raise ImportError(f"recording needs torch ({error}): pip install 'kann[torch]'") from error
 
-__all__ = ["RecurrentStep", "readout_of", "record", "step_of"]
+__all__ = ["RecurrentStep", "readout_of", "record", "step_of", "untrained_twin"]

@@ -129,10 +129,12 @@ def depth_rows(layers: Sequence[Float[Tensor, "b s d"]], batch: Batch) -> Sequen
     if positions == 1:  # a vector for the whole sequence, in which padding has no place
         real = None
     # Padding is dropped from each layer as it would be along time.
-    flat = [Padded(values=values).rows(real, limit=batch.limit, layer="depth").values for values in layers]
-    values = torch.stack(flat, dim=1)
+    flat = [Padded(values=values).rows(real, limit=batch.limit, layer="depth") for values in layers]
+    values = torch.stack([rows.values for rows in flat], dim=1)
+    positions_of = flat[0].lengths
     return SequenceRows(
         padded_values=values.reshape(-1, values.shape[2]),
         lengths=np.full(len(values), len(layers)),
         batch_sequences=batch_sequences,
+        origins=np.repeat(np.arange(len(positions_of)), positions_of),
     )

@@ -30,6 +30,20 @@ class SequenceRows:
     """How many sequences the batch held, those included that were not to be recorded."""
     reverse: bool = False
     """Whether the sequences were read from their end: the rows of each are in the order of reading."""
+    origins: Int[Array, " s"] | None = None
+    """The sequence of the data that each of these comes from: along depth a sequence gives one for each position. None
+    if they are those of the batch."""
+
+    @property
+    def sequence_numbers(self) -> Int[Array, " s"]:
+        """The origins; by default every sequence comes from itself."""
+        if self.origins is None:
+            return np.arange(len(self.lengths))
+        return self.origins
+
+    def with_origins(self, first: int) -> "SequenceRows":
+        """The same rows with origins that are numbered from ``first`` on."""
+        return replace(self, origins=self.sequence_numbers + first)
 
     def without_padding(self) -> "SequenceRows":
         """The same rows, copied out of the padding."""
@@ -70,6 +84,9 @@ def joined(parts: Sequence[SequenceRows]) -> SequenceRows:
     if any(part.firsts is not None for part in parts):
         firsts = _joined_firsts(parts)
     inputs = [part.padded_inputs for part in parts if part.padded_inputs is not None]
+    origins = None
+    if parts[0].origins is not None:
+        origins = np.concatenate([part.origins for part in parts if part.origins is not None])
     return SequenceRows(
         padded_values=torch.cat([part.padded_values for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
@@ -77,6 +94,7 @@ def joined(parts: Sequence[SequenceRows]) -> SequenceRows:
         padded_inputs=torch.cat(inputs) if inputs else None,
         batch_sequences=sum(part.batch_sequences for part in parts),
         reverse=parts[0].reverse,
+        origins=origins,
     )
 
 

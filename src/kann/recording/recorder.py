@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
@@ -15,12 +16,14 @@ from kann.data.states import States
 from kann.errors import KannError
 from kann.progress import progress as progress_bar
 from kann.recording.batching import Batch, BatchOptions, batches
+from kann.recording.grouped import Deal, GroupedMomentsSink, Labels, parse_groups
 from kann.recording.ragged import SequenceRows
 from kann.recording.running import batch_runner, device_of, evaluation_mode, returned_hidden_states
 from kann.recording.selection import require_module
 from kann.recording.sinks import Sink, sink_maker
 from kann.recording.tracers import make_tracers
 from kann.recording.tracing import HiddenStatesTracer, NamedRows, StateOptions, Tracer
+from kann.typing import AnyArray
 
 
 class _OtherOptions(TypedDict, total=False):
@@ -42,12 +45,47 @@ class _OtherOptions(TypedDict, total=False):
 _OneLayer = str | Callable[[Any], Any] | None
 _IntoStates = str | os.PathLike[str]
 _IntoMoments = Literal["moments"] | Moments
+_Groups = int | Sequence[Any] | AnyArray
 
-# What comes back depends on three options. A list of layers gives a dict, but not along depth, where its blocks are one
-# result. The overloads for literals overlap those for any string on purpose: "moments" is the one string for `into`
-# that gives no States, and "depth" the one for `axis` under which a list gives a single result.
+# What comes back depends on four options. With groups a list of moments takes the place of moments. A list of layers
+# gives a dict, but not along depth, where its blocks are one result. The overloads for literals overlap those for any
+# string on purpose: "moments" is the one string for `into` that gives no States, and "depth" the one for `axis` under
+# which a list gives a single result.
 
 
+@overload
+def record(  # pyright: ignore[reportOverlappingOverload]
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: _OneLayer = None,
+    axis: str = "time",
+    into: Literal["moments"],
+    groups: _Groups,
+    **others: Unpack[_OtherOptions],
+) -> list[Moments]: ...
+@overload
+def record(  # pyright: ignore[reportOverlappingOverload]
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: Iterable[str],
+    axis: Literal["depth"],
+    into: Literal["moments"],
+    groups: _Groups,
+    **others: Unpack[_OtherOptions],
+) -> list[Moments]: ...
+@overload
+def record(
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: Iterable[str],
+    axis: str = "time",
+    into: Literal["moments"],
+    groups: _Groups,
+    **others: Unpack[_OtherOptions],
+) -> dict[str, list[Moments]]: ...
 @overload
 def record(  # pyright: ignore[reportOverlappingOverload]
     model: nn.Module,
@@ -118,6 +156,7 @@ def record(
     lengths: Any = None,
     inputs: bool = False,
     into: str | os.PathLike[str] | Moments = "states",
+    groups: Any = None,
     initial: bool = False,
     embedding: str | bool | None = None,
     forward: Callable[[nn.Module, Any], Any] | None = None,
@@ -126,7 +165,7 @@ def record(
     max_sequences: int | None = None,
     device: torch.device | str | None = None,
     progress: bool = True,
-) -> States | Moments | dict[str, States] | dict[str, Moments]:
+) -> States | Moments | list[Moments] | dict[str, States] | dict[str, Moments] | dict[str, list[Moments]]:
     """Run a model over data and record the hidden states of a layer, as `States` or streamed into `Moments`.
 
     >>> model = nn.Sequential(nn.Embedding(10, 3), nn.GRU(3, 4, batch_first=True))
@@ -169,6 +208,11 @@ def record(
         new one is complete; after an error the old one stays, and a note on the error says where the new one is. Where
         torch.distributed has several ranks, a rank without data gets empty moments, for `Moments.all_reduce` to fill;
         in all other cases data without a batch are an error.
+    groups
+        With ``into="moments"``: a list of moments instead of one, for `kann.trust`, which holds out one after another.
+        A number of groups, such as 20, among which whole sequences are dealt out evenly as they come; or a label
+        for each sequence, such as its speaker, which gives the moments of each label, in the order in which labels
+        first appear. Their ``sum`` is what would be recorded without groups.
     initial
         Whether to include the state before the first step.
     embedding
@@ -190,6 +234,7 @@ def record(
     require_flag(inputs, "inputs")
     require_flag(initial, "initial")
     _require_arguments(into, forward=forward, collate=collate)
+    make_groups = _group_maker(groups, into, max_sequences=max_sequences)
     tracers, single = make_tracers(
         model,
         layer,
@@ -219,6 +264,8 @@ def record(
         if hidden_states and forward is None:
             stack.enter_context(returned_hidden_states(model))
         make_sink = sink_maker(into, stack, single=single)
+        if make_groups is not None:
+            make_sink = partial(_grouped_sink, make_groups)
         for tracer in tracers:
             tracer.attach(stack)
         for name, rows in _rows_of_batches(run, tracers, data, options, show_progress=progress):
@@ -226,7 +273,7 @@ def record(
                 sinks[name] = make_sink(name)
             sinks[name].add(rows)
     if not sinks:
-        return _result_without_data(tracers, into, single=single)
+        return _result_without_data(tracers, into, make_groups, single=single)
     results: Any = {name: sink.result() for name, sink in sinks.items()}
     if single:
         return next(iter(results.values()))
@@ -244,17 +291,39 @@ def _require_arguments(into: Any, **functions: Any) -> None:
             raise KannError(f"{name}={shown(function)} is not a function; pass one, or leave it out")
 
 
+def _group_maker(groups: Any, into: Any, *, max_sequences: int | None) -> Callable[[], Deal | Labels] | None:
+    """How to make the groups of a layer, each of which counts its own sequences; None without groups."""
+    if groups is None:
+        return None
+    if isinstance(into, Moments) or into != "moments":
+        raise KannError("groups are for moments, which are recorded apart for each; pass into='moments'")
+    parse_groups(groups, max_sequences=max_sequences)  # refused before the model runs
+    return partial(parse_groups, groups, max_sequences=max_sequences)
+
+
+def _grouped_sink(make_groups: Callable[[], Deal | Labels], name: str) -> Sink:
+    return GroupedMomentsSink(name, make_groups())
+
+
 def _result_without_data(
-    tracers: Sequence[Tracer], into: str | os.PathLike[str] | Moments, *, single: bool
-) -> Moments | dict[str, Moments]:
+    tracers: Sequence[Tracer],
+    into: str | os.PathLike[str] | Moments,
+    make_groups: Callable[[], Deal | Labels] | None,
+    *,
+    single: bool,
+) -> Any:
     """Empty moments for one of several ranks, which may have no data: if it failed, the others would wait for it."""
     if not (_has_other_ranks() and (isinstance(into, Moments) or into == "moments")):
         raise KannError("the data hold no batches, so nothing was recorded; pass at least one sequence")
     if isinstance(into, Moments):
         return into
+    empty: Callable[[], Any] = Moments
+    if make_groups is not None:
+        count = len(make_groups())
+        empty = lambda: [Moments() for _ in range(count)]  # noqa: E731
     if single:
-        return Moments()
-    return {name: Moments() for tracer in tracers for name in tracer.names()}
+        return empty()
+    return {name: empty() for tracer in tracers for name in tracer.names()}
 
 
 def _has_other_ranks() -> bool:

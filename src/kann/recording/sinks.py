@@ -20,7 +20,7 @@ from kann.data.states import States
 from kann.data.store import Writer
 from kann.errors import KannError
 from kann.recording.ragged import SequenceRows, joined, starts_of
-from kann.typing import AnyArray
+from kann.typing import AnyArray, Array, Int
 
 LONGEST_FILE_NAME = 100
 """Characters of a layer's name that its store is named after; the store's own endings must fit behind them."""
@@ -37,12 +37,16 @@ class Sink(ABC):
         """Take the rows of a batch."""
 
     @abstractmethod
-    def result(self) -> States | Moments:
+    def result(self) -> States | Moments | list[Moments]:
         """All that was taken."""
+
+    def _numbers_of(self, count: int) -> Int[Array, " s"]:
+        """The numbers, among all that were recorded, of the sequences that are taken next."""
+        return self._sequences + np.arange(count)
 
     def _require_finite(self, rows: SequenceRows) -> None:
         """Refuse NaN and Inf, and say where the first one is, counted over all batches."""
-        numbers = self._sequences + np.arange(len(rows.lengths))
+        numbers = self._numbers_of(len(rows.lengths))
         block = Block(
             values=rows.values,
             inputs=rows.inputs,

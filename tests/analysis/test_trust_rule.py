@@ -1,0 +1,46 @@
+"""The rule by which a mode is called the network's own."""
+
+import pytest
+
+from kann.analysis.trust_rule import Evidence, objections, reasons
+
+GOOD = {
+    "residual": 0.05,
+    "copying": 0.2,
+    "null": 0.9,
+    "width": 0.02,
+    "turn": 5.0,
+    "subspace": (0,),
+    "variation": 1.0,
+    "dependence": 0.3,
+    "pairs": 1000,
+    "unknowns": 10,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"variation": 0.001}, "constant: its coefficient hardly varies, so it is the mean of the states"),
+        ({"pairs": 49}, "too few pairs: 49 for 10 unknowns in each column"),
+        ({"dependence": 1 - 1e-6}, "inputs contain the state"),
+        ({"residual": 0.11}, "one step misses 0.11 of it on held-out sequences (limit 0.1)"),
+        ({"residual": float("nan")}, "one step misses nan"),
+        ({"copying": 0.04}, "copying the previous state predicts it better (0.04)"),
+        ({"null": 0.08}, "states in shuffled order are predicted nearly as well (0.08)"),
+        ({"width": 0.3}, "the interval of its eigenvalue is 0.3 wide (limit 0.1)"),
+        ({"turn": 45.0}, "its direction moves by 45° with the sequences fitted"),
+        ({"turn": 45.0, "subspace": (0, 3)}, "the space of 2 modes that cannot be told apart moves by 45°"),
+    ],
+)
+def test_every_condition_of_the_rule_can_fail_alone(change, words):
+    assert objections(Evidence(**GOOD)) == []
+    against = objections(Evidence(**(GOOD | change)))
+    assert any(words in each for each in against)
+    if "residual" not in change:
+        assert len(against) == 1
+
+
+def test_a_trusted_mode_says_what_it_is_read_with():
+    assert reasons(Evidence(**GOOD)) == "one step misses 0.05 of it on held-out sequences (copying 0.2, shuffled 0.9)"
+    assert "modes 1, 4 cannot be told apart" in reasons(Evidence(**(GOOD | {"subspace": (1, 4)})))
