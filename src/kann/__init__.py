@@ -7,6 +7,7 @@ from kann.analysis.contributions import Contributions, contributions
 from kann.analysis.decisions import decision_map
 from kann.analysis.fidelity import agreement, hybrid, orthogonality, relative_error
 from kann.analysis.modes import importance, magnitude, project, reconstruct
+from kann.analysis.pseudospectrum import Pseudospectrum, pseudospectrum
 from kann.analysis.trust import ModeTrust, Trust, trust
 from kann.data.moments import Moments
 from kann.data.states import States
@@ -74,6 +75,7 @@ __all__ = [
     "Moments",
     "PaddingWarning",
     "PrecisionWarning",
+    "Pseudospectrum",
     "RankWarning",
     "States",
     "Trust",
@@ -89,6 +91,7 @@ __all__ = [
     "orthogonality",
     "plots",
     "project",
+    "pseudospectrum",
     "readout_of",
     "reconstruct",
     "record",

@@ -112,7 +112,7 @@ def trust(
 ) -> Trust:
     """Measure how far each mode can be trusted: on sequences that were not fitted, beside copying and shuffled states.
 
-    >>> import kann
+    >>> import kann, numpy as np
     >>> rng = np.random.default_rng(0)
     >>> noise = rng.normal(size=(20, 60, 5))
     >>> trust(kann.fit(noise), noise).trusted
