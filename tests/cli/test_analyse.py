@@ -91,6 +91,27 @@ def test_fit_writes_the_operator(run, source):
     np.testing.assert_allclose(kann.Koopman.load("new.npz").matrix, kann.fit(turning_states()).matrix, atol=1e-9)
 
 
+def test_fit_chooses_the_rank_and_says_what_to_trust(run):
+    result = run("fit", "states.zarr", "-o", "new.npz")
+    koopman = kann.Koopman.load("new.npz")
+    assert koopman.rank == koopman.rank_curve.chosen
+    trust = kann.trust(koopman, turning_states(), folds=6)
+    assert f"trusted modes: {', '.join(map(str, trust.trusted))}" in result.stdout
+    assert repr(trust) in result.stdout
+    numbers = json.loads(run("fit", "states.zarr", "-o", "n.npz", "--rank", "auto", "--json").stdout)
+    assert numbers["trust"]["folds"] == 6
+    assert [mode["trusted"] for mode in numbers["modes"]] == [mode.trusted for mode in trust.modes]
+    assert all(mode["interval"][0] < mode["modulus"] < mode["interval"][1] for mode in numbers["modes"])
+
+
+def test_of_moments_no_mode_is_tested(run):
+    result = run("fit", "moments.npz", "-o", "new.npz")
+    assert "no mode was tested: moments of all sequences together leave nothing to hold out" in result.stdout
+    numbers = json.loads(run("fit", "moments.npz", "-o", "n.npz", "--json").stdout)
+    assert numbers["trust"] is None
+    assert "trusted" not in numbers["modes"][0]
+
+
 def test_fit_takes_its_settings_and_prints_json(run):
     result = run("fit", "states.zarr", "-o", "new.npz", "--rank", "2", "--basis", "pca", "--json")
     assert result.exit_code == 0, result.output
@@ -418,7 +439,7 @@ def test_json_has_no_infinite_residual(run):
 def test_json_has_no_infinity(run):
     np.save("eye.npy", np.eye(3)[None])
     with pytest.warns(kann.ConditionWarning):
-        result = run("fit", "eye.npy", "-o", "n.npz", "--json")
+        result = run("fit", "eye.npy", "-o", "n.npz", "--basis", "svd", "--no-offset", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["condition"] is None
 
