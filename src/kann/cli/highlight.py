@@ -38,7 +38,9 @@ def highlight(
     with one_line_errors():
         if html is not None:
             require_free(html, force=force)
-        shading = shade(_require_words(read_text(text, sys.stdin.buffer)), modes=mode)
+        shading = shade(read_text(text, sys.stdin.buffer), modes=mode)
+        if not shading.spans:
+            raise KannError("the text has no words to read; pass some")
         if html is None:
             print_shading(shading)
             return
@@ -57,13 +59,6 @@ def read_text(text: str | None, stream: Any) -> str:
     """
     if text is None or text == "-":
         return stream.read().decode("utf-8", errors="replace")
-    return text
-
-
-def _require_words(text: str) -> str:
-    """Refuse a text that has nothing to read in it."""
-    if not text.strip():
-        raise KannError("the text is empty; pass some words")
     return text
 
 
