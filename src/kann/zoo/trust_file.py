@@ -35,4 +35,5 @@ def trust_from_json(text: str) -> Trust:
 def _mode(content: dict[str, Any]) -> ModeTrust:
     """One mode; JSON has neither complex numbers nor tuples."""
     content |= {name: tuple(content[name]) for name in ("interval", "angle", "subspace")}
-    return ModeTrust(**content | {"eigenvalue": complex(*content["eigenvalue"])})
+    content["eigenvalue"] = complex(*content["eigenvalue"])
+    return ModeTrust(**content)
