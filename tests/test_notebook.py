@@ -2,7 +2,7 @@ import numpy as np
 
 import kann
 from kann.notebook import table
-from tests.systems import noisy_states
+from tests.systems import AS_IN_PAPER, noisy_states
 
 
 def test_a_notebook_shows_modes_and_spectrum(rng):
@@ -29,7 +29,9 @@ def test_a_notebook_shows_how_many_sequences_are_not_listed(rng):
 
 def test_a_notebook_shows_the_modes_that_contribute_most(rng):
     states = noisy_states(rng, d=5)
-    parts = kann.contributions(kann.fit(states, rank=3), states.reshape(-1, 5), rng.normal(size=(2, 5)), np.ones(2))
+    parts = kann.contributions(
+        kann.fit(states, rank=3, **AS_IN_PAPER), states.reshape(-1, 5), rng.normal(size=(2, 5)), np.ones(2)
+    )
     shown = parts._repr_html_()
     largest = np.abs(parts.modes).mean(axis=0).max(axis=1).argmax()
     assert shown.split("<td>")[1].startswith(f"mode {largest}<")

@@ -9,6 +9,7 @@ from kann.analysis.decisions import decision_map
 from kann.analysis.fidelity import hybrid, orthogonality, relative_error
 from kann.analysis.modes import importance, magnitude, project, reconstruct
 from kann.analysis.predictors import copying
+from kann.analysis.pseudospectrum import Pseudospectrum, pseudospectrum
 from kann.analysis.trust import ModeTrust, Trust, trust
 from kann.data.moments import Moments
 from kann.data.states import States
@@ -76,6 +77,7 @@ __all__ = [
     "Moments",
     "PaddingWarning",
     "PrecisionWarning",
+    "Pseudospectrum",
     "RankWarning",
     "States",
     "Trust",
@@ -92,6 +94,7 @@ __all__ = [
     "orthogonality",
     "plots",
     "project",
+    "pseudospectrum",
     "readout_of",
     "reconstruct",
     "record",

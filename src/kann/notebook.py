@@ -8,8 +8,8 @@ from kann.typing import Array, Complex, Float
 DRAWING_PIXELS = 180
 """Width and height of the drawing of eigenvalues."""
 
-TRUSTED_COLOUR, MIDDLE_COLOUR, DOUBTFUL_COLOUR = "#0072B2", "#E69F00", "#BBBBBB"
-"""Of eigenvalues that can be trusted, of those in between, and of doubtful ones."""
+SMALL_COLOUR, MIDDLE_COLOUR, LARGE_COLOUR = "#0072B2", "#E69F00", "#BBBBBB"
+"""Of eigenvalues with a small residual on the fitted data, of those in between, and of those with a large one."""
 
 MARGIN = 1.08
 """How much wider the drawing is than the circle and the eigenvalues in it, so that no dot is cut."""
@@ -29,10 +29,8 @@ def _row(cells: Sequence[object], tag: str) -> str:
     return "<tr>" + "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
 
 
-def spectrum(
-    eigenvalues: Complex[Array, " r"], residuals: Float[Array, " r"], *, trusted: float, doubtful: float
-) -> str:
-    """A drawing of eigenvalues and the unit circle: blue dots can be trusted, grey ones cannot."""
+def spectrum(eigenvalues: Complex[Array, " r"], residuals: Float[Array, " r"], *, small: float, large: float) -> str:
+    """A drawing of eigenvalues and the unit circle, coloured by their residual on the fitted data: blue is small."""
     radius = MARGIN * max([1.0, *map(abs, eigenvalues.tolist())])
     middle = DRAWING_PIXELS / 2
     unit = middle / radius
@@ -41,10 +39,11 @@ def spectrum(
     for value, residual in zip(eigenvalues.tolist(), residuals.tolist(), strict=True):
         x, y = middle + unit * value.real, middle - unit * value.imag  # in a drawing, y points down
         colour = MIDDLE_COLOUR
-        if residual <= trusted:
-            colour = TRUSTED_COLOUR
-        elif residual >= doubtful:
-            colour = DOUBTFUL_COLOUR
+        if residual <= small:
+            colour = SMALL_COLOUR
+        elif residual >= large:
+            colour = LARGE_COLOUR
         dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
     size = f'width="{DRAWING_PIXELS}" height="{DRAWING_PIXELS}"'
-    return f'<svg role="img" aria-label="Eigenvalues" {size}>{circle}{"".join(dots)}</svg>'
+    label = 'role="img" aria-label="Eigenvalues, coloured by residual on the fitted data"'
+    return f"<svg {label} {size}>{circle}{''.join(dots)}</svg>"

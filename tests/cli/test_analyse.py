@@ -17,7 +17,6 @@ from safetensors.torch import save_file
 
 import kann
 from kann.cli import loading
-from kann.cli.held_out import draw_sequences, take_sequences
 from kann.data.files import save_npz
 from tests.reporting.html_pages import rank_deficient_states, turning_states
 
@@ -92,6 +91,27 @@ def test_fit_writes_the_operator(run, source):
     np.testing.assert_allclose(kann.Koopman.load("new.npz").matrix, kann.fit(turning_states()).matrix, atol=1e-9)
 
 
+def test_fit_chooses_the_rank_and_says_what_to_trust(run):
+    result = run("fit", "states.zarr", "-o", "new.npz")
+    koopman = kann.Koopman.load("new.npz")
+    assert koopman.rank == koopman.rank_curve.chosen
+    trust = kann.trust(koopman, turning_states(), folds=6)
+    assert f"trusted modes: {', '.join(map(str, trust.trusted))}" in result.stdout
+    assert repr(trust) in result.stdout
+    numbers = json.loads(run("fit", "states.zarr", "-o", "n.npz", "--rank", "auto", "--json").stdout)
+    assert numbers["trust"]["folds"] == 6
+    assert [mode["trusted"] for mode in numbers["modes"]] == [mode.trusted for mode in trust.modes]
+    assert all(mode["interval"][0] < mode["modulus"] < mode["interval"][1] for mode in numbers["modes"])
+
+
+def test_of_moments_no_mode_is_tested(run):
+    result = run("fit", "moments.npz", "-o", "new.npz")
+    assert "no mode was tested: moments of all sequences together leave nothing to hold out" in result.stdout
+    numbers = json.loads(run("fit", "moments.npz", "-o", "n.npz", "--json").stdout)
+    assert numbers["trust"] is None
+    assert "trusted" not in numbers["modes"][0]
+
+
 def test_fit_takes_its_settings_and_prints_json(run):
     result = run("fit", "states.zarr", "-o", "new.npz", "--rank", "2", "--basis", "pca", "--json")
     assert result.exit_code == 0, result.output
@@ -100,72 +120,6 @@ def test_fit_takes_its_settings_and_prints_json(run):
     assert len(numbers["modes"]) in (1, 2)
     assert np.abs(kann.Koopman.load("new.npz").mean).max() > 0
     assert json.loads(run("fit", "states.zarr", "-o", "n.npz", "--rank", "0.5", "--json").stdout)["rank"] < 5
-
-
-def test_fit_measures_on_sequences_that_were_held_out_of_a_second_fit(run):
-    states = turning_states()
-    states.save("states.zarr")
-    result = run("fit", "states.zarr", "-o", "new.npz", "--rank", "2", "--held-out", "0.3")
-    assert result.exit_code == 0, result.output
-    is_held_out = draw_sequences(len(states), fraction=0.3)
-    count = round(0.3 * len(states))
-    assert is_held_out.sum() == count
-    rest, others = ([h for h, out in zip(states, is_held_out, strict=True) if out == held] for held in (False, True))
-    error = kann.relative_error(kann.fit(rest, basis="svd", rank=2), others)
-    copying = kann.relative_error(kann.copying, others)
-    assert f"relative error of one step {error:.4g}, copying the previous state {copying:.4g}" in result.stdout
-    assert f"on {count} held-out sequence" in result.stdout
-    assert f"second operator fitted to the other {len(rest)}" in result.stdout
-    numbers = json.loads(run("fit", "states.zarr", "-o", "n.npz", "--rank", "2", "--held-out", "0.3", "--json").stdout)
-    assert numbers["held_out"]["relative_error"] == pytest.approx(error)
-    assert numbers["held_out"] | {"relative_error": 0} == {
-        "relative_error": 0, "copying": pytest.approx(copying), "held_out": count, "fitted": len(rest), "reason": "",
-    }  # fmt: skip
-
-
-def test_a_tenth_of_the_sequences_is_held_out_at_least_one_and_never_all():
-    assert [int(draw_sequences(count, fraction=0.1).sum()) for count in (2, 10, 15, 100)] == [1, 1, 2, 10]
-    assert int(draw_sequences(3, fraction=0.99).sum()) == 2
-    assert not np.array_equal(draw_sequences(50, fraction=0.1)[:5], np.ones(5, bool))
-
-
-@pytest.mark.parametrize("driven", [False, True])
-def test_chosen_sequences_are_read_from_where_they_are(rng, tmp_path, driven):
-    sequences = [rng.normal(size=(steps, 4)) for steps in (3, 5, 2, 7, 4)]
-    inputs = [rng.normal(size=(len(h), 2)) for h in sequences]
-    kann.States.from_sequences(sequences, inputs=inputs).save(tmp_path / "stored.zarr")
-    chosen = np.array([True, False, True, True, False])
-    taken = take_sequences(kann.States.open(tmp_path / "stored.zarr"), chosen)
-    kept = [i for i in range(5) if chosen[i]]
-    expected = kann.States.from_sequences([sequences[i] for i in kept], inputs=[inputs[i] for i in kept])
-    ours, theirs = (kann.fit(each, rank=2, driven=driven).matrix for each in (taken, expected))
-    np.testing.assert_allclose(ours, theirs)
-    np.testing.assert_array_equal(np.asarray(taken.values), expected.values)
-    np.testing.assert_array_equal(taken.values[[0, 4]], expected.values[[0, 4]])
-    assert taken.values[3:3].shape == (0, 4)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "arguments", "sentence"),
-    [
-        ([9], [], "on the only sequence, which was fitted"),
-        ([9, 9], ["--held-out", "0"], "relative error of one step: not measured, as --held-out 0 asks"),
-        ([9, 1], [], "relative error of one step: not measured, "),
-    ],
-)
-def test_fit_says_where_there_is_nothing_to_hold_out(run, rng, lengths, arguments, sentence):
-    kann.States.from_sequences([rng.normal(size=(steps, 3)) for steps in lengths]).save("short.zarr")
-    result = run("fit", "short.zarr", "-o", "new.npz", *arguments)
-    assert result.exit_code == 0, result.output
-    assert sentence in result.stdout
-
-
-def test_fit_of_moments_measures_no_error(run):
-    result = run("fit", "moments.npz", "-o", "new.npz")
-    assert "not measured, since moments do not keep sequences apart" in result.stdout
-    result = run("fit", "states.zarr", "-o", "other.npz", "--held-out", "1")
-    assert result.exit_code == 1
-    assert "--held-out 1 is no fraction of the sequences; pass 0 for none, or less than 1" in result.output
 
 
 def test_record_then_fit_then_report(run, tmp_path):
@@ -477,7 +431,7 @@ def test_json_has_no_infinite_residual(run):
     np.save("flat.npy", rank_deficient_states().padded())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", kann.KannWarning)
-        result = run("fit", "flat.npy", "-o", "n.npz", "--basis", "fourier", "--json")
+        result = run("fit", "flat.npy", "-o", "n.npz", "--rank", "6", "--basis", "fourier", "--json")
     assert result.exit_code == 0, result.output
     assert None in [mode["residual"] for mode in json.loads(result.stdout)["modes"]]
 
@@ -485,7 +439,7 @@ def test_json_has_no_infinite_residual(run):
 def test_json_has_no_infinity(run):
     np.save("eye.npy", np.eye(3)[None])
     with pytest.warns(kann.ConditionWarning):
-        result = run("fit", "eye.npy", "-o", "n.npz", "--json")
+        result = run("fit", "eye.npy", "-o", "n.npz", "--basis", "svd", "--no-offset", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["condition"] is None
 

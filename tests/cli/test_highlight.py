@@ -2,6 +2,7 @@ import doctest
 import io
 import re
 import unicodedata
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from typer.testing import CliRunner
 
 import kann
 import kann.cli.highlight
 from kann import zoo
+from kann.cli import app
 from kann.cli.highlight import read_text, shade
 from kann.errors import KannError
 from kann.reporting.shaded_text import layers, print_shading, shading_page, write_shading_page
@@ -53,11 +56,14 @@ def test_modes_are_those_of_the_library(model):
     import torch
 
     h = model.network.states(torch.from_numpy(ids)[None])[0].double().numpy()
-    shares = kann.contributions(model.koopman, h, model.network.readout.weight.numpy())
+    weight = model.network.readout.weight.numpy()
+    shares, before = (kann.contributions(model.koopman, states, weight) for states in (h, np.zeros((1, 256))))
     for each in shading.modes:
-        np.testing.assert_allclose(np.cumsum(each.changes), shares.modes[:, each.mode, 0], atol=1e-9)
-    total = sum(each.changes.sum() for each in shading.modes) + shares.rest[-1, 0] + float(model.network.readout.bias)
-    assert total == pytest.approx(shading.logits[-1], abs=1e-4)
+        # What was there before anything was read, plus what each word changed.
+        own = before.modes[0, each.mode, 0] + np.cumsum(each.changes)
+        np.testing.assert_allclose(own, shares.modes[:, each.mode, 0], atol=1e-9)
+    changed = sum(each.changes.sum() for each in shading.modes) + shares.rest[-1, 0] - before.rest[0, 0]
+    assert changed + float(model.network.readout.bias) == pytest.approx(shading.logits[-1], abs=1e-4)
 
 
 def test_magnitudes_go_from_0_to_1(model):
@@ -71,10 +77,22 @@ def test_words_stand_where_they_stood(model):
     assert "".join(shading.words) == SENTENCE.replace(" ", "")
 
 
-def test_the_most_important_modes_are_shown_first(model):
-    assert [each.mode for each in shade("fine", model=model).modes] == list(model.modes[:2])
+def test_the_most_important_trusted_modes_are_shown_first(model):
+    trusted = [mode for mode in model.modes if model.trust.modes[mode].trusted]
+    expected = trusted[:2] or list(model.modes[:2])
+    assert [each.mode for each in shade("fine", model=model).modes] == expected
     assert [each.mode for each in shade("fine", modes=[3, 1, 3], model=model).modes] == [3, 1]
-    assert [each.mode for each in shade("fine", modes=[], model=model).modes] == list(model.modes[:2])
+    assert [each.mode for each in shade("fine", modes=[], model=model).modes] == expected
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_modes_that_are_not_trusted_are_said_to_be_so(model, trusted):
+    modes = tuple(replace(mode, trusted=trusted and number == 2) for number, mode in enumerate(model.trust.modes))
+    judged = replace(model, trust=replace(model.trust, modes=modes), modes=(0, 1, 2))
+    shading = shade("fine", model=judged)
+    assert [each.mode for each in shading.modes] == ([2] if trusted else [0, 1])
+    titles = [layer.title for layer in layers(shading)[1:]]
+    assert all(("not trusted" in title) == (not trusted) for title in titles)
 
 
 @pytest.mark.parametrize("mode", [-1, 10_000])
@@ -218,3 +236,10 @@ def test_the_examples_run():
     result = doctest.testmod(kann.cli.highlight)
     assert result.attempted
     assert not result.failed
+
+
+@pytest.mark.parametrize("text", ["", " \n", "\u200f"])
+def test_a_text_without_words_is_an_error_of_the_command(text):
+    result = CliRunner().invoke(app, ["highlight", text])
+    assert result.exit_code != 0
+    assert "the text has no words to read; pass some" in result.output

@@ -30,7 +30,7 @@ from kann.paper.sentiment.analysis import study_network
 from kann.paper.sentiment.corpus import Reviews, load_corpus
 from kann.paper.sentiment.highlighting import WORD_KINDS
 from kann.paper.sentiment.quantities import QUANTITIES
-from kann.paper.sentiment.shipped import ship
+from kann.paper.sentiment.shipped import ShippedOperator, ship
 from kann.paper.sentiment.task import CONFIGS, PRINTED, build, split
 from kann.zoo.sentiment_network import pretrained
 from kann.zoo.vocabulary import Vocabulary
@@ -372,13 +372,18 @@ def test_the_papers_setting_is_kept_apart(small, corpus, tmp_path, monkeypatch):
     assert found.notes == ()
 
 
+def shipped_operator(result):
+    koopman = kann.fit(result.operators.states, rank=4)
+    trust = kann.trust(koopman, result.operators.states, folds=3)
+    return ShippedOperator(koopman=koopman, trust=trust, modes=np.array([1, 0]))
+
+
 @pytest.fixture
 def shipped(result, corpus, tmp_path):
     ship(
         result.network,
         corpus.vocabulary,
-        result.operators.unpadded,
-        modes=[1, 0],
+        shipped_operator(result),
         provenance={"seed": 0},
         folder=tmp_path,
     )
@@ -392,13 +397,15 @@ def test_what_was_shipped_is_read_again(shipped, result, corpus):
     with torch.no_grad():
         ours, theirs = found.network(ids), result.network(ids)
     torch.testing.assert_close(ours, theirs, atol=2e-2, rtol=0)  # half precision
-    np.testing.assert_array_equal(found.koopman.matrix, result.operators.unpadded.matrix)
+    expected = shipped_operator(result)
+    np.testing.assert_array_equal(found.koopman.matrix, expected.koopman.matrix)
+    assert [mode.why for mode in found.trust.modes] == [mode.why for mode in expected.trust.modes]
 
 
 def test_a_vocabulary_that_does_not_fit(shipped, result):
     other = Vocabulary.train(["one two three"], size=4)
     with pytest.raises(KannError, match="the vocabulary has 4 words and the network knows"):
-        ship(result.network, other, result.operators.unpadded, modes=[], provenance={}, folder=shipped / "other")
+        ship(result.network, other, shipped_operator(result), provenance={}, folder=shipped / "other")
     assert not (shipped / "other").exists()
     (shipped / "vocabulary.json").write_text(other.to_json())
     with pytest.raises(KannError, match=r"the vocabulary has 4 words and the weights .* are for"):
@@ -406,8 +413,14 @@ def test_a_vocabulary_that_does_not_fit(shipped, result):
 
 
 def test_files_that_are_missing_or_broken(shipped, rng):
+    kept = pretrained(shipped).koopman
     kann.fit(rng.normal(size=(2, 30, 3))).save(shipped / "koopman.npz")
     with pytest.raises(KannError, match="is for 3 hidden units; the network has 12"):
+        pretrained(shipped)
+    content = json.loads((shipped / "trust.json").read_text())
+    (shipped / "trust.json").write_text(json.dumps(content | {"modes": []}))
+    kept.save(shipped / "koopman.npz")
+    with pytest.raises(KannError, match="does not say how far modes can be trusted"):
         pretrained(shipped)
     (shipped / "weights.safetensors").write_bytes(b"nothing")
     with pytest.raises(KannError, match="holds no sentiment network"):

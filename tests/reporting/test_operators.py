@@ -6,6 +6,7 @@ import pytest
 import kann
 from kann.reporting.operators import MAX_CURVE_POINTS, errors_over_time, mode_rows, slowest_and_most_important
 from kann.reporting.page import report
+from kann.reporting.trusting import KnownTrust
 from tests.reporting.html_pages import content_of, rank_deficient_states, turning_states
 
 
@@ -23,7 +24,7 @@ def test_an_infinite_residual_is_none_for_the_page(tmp_path):
     states = rank_deficient_states()
     koopman = kann.fit(states, basis="fourier")
     assert np.isinf(koopman.residuals).any()
-    rows = mode_rows(koopman, np.ones(len(koopman.modes)))
+    rows = mode_rows(koopman, np.ones(len(koopman.modes)), KnownTrust(trust=None, reason="not asked"))
     assert [row["residual"] is None for row in rows] == [np.isinf(mode.residual) for mode in koopman.modes]
     _, page, _ = content_of(report(tmp_path / "r.html", koopman, states))
     assert [row["residual"] for row in page["modes"]] == [row["residual"] for row in rows]

@@ -10,7 +10,6 @@ import pytest
 import kann
 import kann.notebook
 from kann.errors import KannError
-from kann.fitting.spectrum import DOUBTFUL, TRUSTED
 from kann.reporting import operators, packing, page
 from kann.reporting.page import report
 from tests.reporting.html_pages import NASTY, content_of, text_report, turning_states, unpacked
@@ -76,9 +75,67 @@ def test_a_lone_half_of_a_sign_is_replaced(tmp_path):
     assert page["sequences"][0]["tokens"] == ["a", "?", "b"]
 
 
-def test_the_page_knows_the_limits_of_trust(tmp_path):
-    _, page, _ = content_of(text_report(tmp_path / "r.html"))
-    assert page["limits"] == {"trusted": TRUSTED, "doubtful": DOUBTFUL, "slow": 0.99}
+def test_the_page_says_what_trust_says(tmp_path):
+    states = turning_states()
+    koopman = kann.fit(states)
+    trust = kann.trust(koopman, states, folds=5)
+    text, page, _ = content_of(report(tmp_path / "r.html", koopman, states, trust=trust))
+    assert page["trust"]["folds"] == 5
+    assert page["trust"]["trusted"] == list(trust.trusted) == [m["number"] for m in page["modes"] if m["trusted"]]
+    assert page["trust"]["error"] == trust.error.tolist()
+    assert page["trust"]["copying"] == trust.copying_error.tolist()
+    for row, mode in zip(page["modes"], trust.modes, strict=True):
+        assert row["interval"] == list(mode.interval)
+        assert (row["held_out"], row["copying"], row["shuffled"]) == (mode.residual, mode.copying, mode.null)
+        assert row["why"] == mode.why
+    assert "can be read as the network&#39;s own" in text
+
+
+def test_states_that_were_fitted_are_held_out_in_turn(tmp_path):
+    states = turning_states()
+    _, page, _ = content_of(report(tmp_path / "r.html", kann.fit(states), states))
+    assert page["trust"]["folds"] == len(states)
+    assert page["fit"]["trusted"] == len(page["trust"]["trusted"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("shown", "reason"),
+    [(turning_states(seed=5), "was not fitted to these sequences"), (turning_states()[:2], "cannot be held out")],
+)
+def test_where_nothing_was_held_out_no_mode_is_trusted(tmp_path, shown, reason):
+    states = turning_states()[:2] if reason == "cannot be held out" else turning_states()
+    text, page, _ = content_of(report(tmp_path / "r.html", kann.fit(states), shown))
+    assert page["trust"] is page["fit"]["trusted"] is None
+    assert not any("trusted" in row for row in page["modes"])
+    assert "Nothing was held out" in page["verdict"][0]
+    assert reason in page["verdict"][0]
+    assert "not tested" in text
+    assert "network&#39;s own" not in text
+
+
+def test_of_noise_no_mode_is_the_networks_own(tmp_path, rng):
+    states = kann.States.from_padded(rng.normal(size=(20, 40, 8)))
+    _, page, _ = content_of(report(tmp_path / "r.html", kann.fit(states), states))
+    assert page["trust"]["trusted"] == []
+    assert "None of the" in page["verdict"][0]
+    # Of noise, copying misses twice the variance, and the mean as little as any operator.
+    assert "does not say how states move" in page["verdict"][1]
+
+
+def test_the_trust_of_another_operator_is_refused(tmp_path):
+    states = turning_states()
+    koopman = kann.fit(states)
+    with pytest.raises(KannError, match="trust= is of another operator"):
+        report(tmp_path / "r.html", kann.fit(states, rank=2), states, trust=kann.trust(koopman, states, folds=4))
+
+
+def test_the_pseudospectrum_on_the_page_is_that_of_the_library(tmp_path):
+    states = turning_states()
+    koopman = kann.fit(states)
+    _, page, _ = content_of(report(tmp_path / "r.html", koopman, states))
+    axis = np.array(page["plane"]["axis"])
+    expected = kann.pseudospectrum(koopman, states, grid=axis + 1j * axis[:, None]).residual
+    np.testing.assert_allclose(page["plane"]["log_residual"], np.log10(expected), atol=1e-3)
 
 
 @pytest.mark.parametrize("module", [kann.notebook, operators, packing, page])

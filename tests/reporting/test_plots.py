@@ -12,10 +12,14 @@ from kann.reporting.plots import (
     draw_decay,
     draw_decision_map,
     draw_embedding,
+    draw_horizons,
     draw_matrix,
+    draw_pseudospectrum,
+    draw_rank_curve,
     draw_spectrum,
     draw_words,
 )
+from tests.reporting.html_pages import turning_states
 from tests.systems import noisy_states
 
 
@@ -206,3 +210,79 @@ def test_states_lie_where_they_are_and_groups_have_names(ax, rng):
     np.testing.assert_allclose(down, places[places[:, 0] <= 0])
     np.testing.assert_allclose(ax.lines[0].get_xydata(), places[:4])
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["down", "up", "one sequence"]
+
+
+def names(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_without_trust_colours_are_residuals_on_the_fitted_data(ax, koopman):
+    draw_spectrum(koopman, ax=ax)
+    assert ax.figure.axes[1].get_ylabel() == "residual on the fitted data"
+
+
+def test_with_trust_the_spectrum_shows_intervals_and_trusted_modes(ax):
+    states = turning_states()
+    koopman = kann.fit(states)
+    trust = kann.trust(koopman, states, folds=6)
+    draw_spectrum(koopman, ax=ax, trust=trust)
+    dots, boxes, rings = ax.collections
+    own_trust = [own for mode, own in zip(koopman.modes, trust.modes, strict=True) for _ in mode.indices]
+    np.testing.assert_allclose(dots.get_array(), np.clip([own.residual for own in own_trust], 1e-2, 1))
+    assert ax.figure.axes[1].get_ylabel() == "residual on held-out sequences"
+    trusted = [value for number in trust.trusted for value in koopman.eigenvalues[list(koopman.modes[number].indices)]]
+    np.testing.assert_allclose(rings.get_offsets() @ [1, 1j], trusted)
+    assert names(ax) == ["C", "95% interval", f"trusted ({len(trust.trusted)} modes)"]
+    edges = [path.vertices @ [1, 1j] for path in boxes.get_paths()]
+    for value, edge, own in zip(koopman.eigenvalues, edges, own_trust, strict=True):
+        np.testing.assert_allclose([np.abs(edge).min(), np.abs(edge).max()], own.interval)
+        assert np.ptp(np.angle(edge / value)) == pytest.approx(own.angle[1] - own.angle[0], abs=1e-9)
+
+
+def test_the_trust_of_another_operator_is_refused(ax):
+    states = turning_states()
+    trust = kann.trust(kann.fit(states), states, folds=6)
+    with pytest.raises(KannError, match="another operator"):
+        draw_spectrum(kann.fit(states, rank=2), ax=ax, trust=trust)
+
+
+def test_the_rank_curve_shows_every_error_and_the_choice(ax):
+    koopman = kann.fit(turning_states(), rank="auto")
+    curve = koopman.rank_curve
+    draw_rank_curve(koopman, ax=ax)
+    for i in range(len(curve.horizons)):
+        line, copied = ax.lines[2 * i], ax.lines[2 * i + 1]
+        np.testing.assert_array_equal(line.get_xdata(), curve.ranks)
+        np.testing.assert_array_equal(line.get_ydata(), curve.errors[:, i])
+        assert set(copied.get_ydata()) == {curve.copying[i]}
+    assert set(ax.lines[-1].get_xdata()) == {curve.chosen}
+    assert names(ax)[-3:] == ["copying the state", "predicting the mean", f"chosen: rank {curve.chosen}"]
+    assert "held-out error" in ax.get_ylabel()
+
+
+def test_an_operator_of_a_given_rank_has_no_rank_curve(ax, koopman):
+    with pytest.raises(KannError, match="fit it with rank='auto'"):
+        draw_rank_curve(koopman, ax=ax)
+
+
+def test_horizons_stand_beside_copying_and_the_mean(ax):
+    states = turning_states()
+    trust = kann.trust(kann.fit(states), states, folds=6)
+    draw_horizons(trust, ax=ax)
+    operator, copying, mean = ax.lines
+    np.testing.assert_array_equal(operator.get_data(), [trust.horizons, trust.error])
+    np.testing.assert_array_equal(copying.get_data(), [trust.horizons, trust.copying_error])
+    assert set(mean.get_ydata()) == {1.0}
+    assert names(ax) == ["operator", "copying the state", "predicting the mean"]
+
+
+def test_the_pseudospectrum_is_drawn_where_it_is(ax):
+    states = turning_states()
+    koopman = kann.fit(states)
+    found = kann.pseudospectrum(koopman, states)
+    draw_pseudospectrum(found, ax=ax, koopman=koopman)
+    assert ax.get_xlim() == (found.grid.real.min(), found.grid.real.max())
+    np.testing.assert_allclose(ax.collections[-1].get_offsets() @ [1, 1j], koopman.eigenvalues)
+    assert ax.figure.axes[1].get_ylabel() == "smallest residual of any vector"
+    with pytest.raises(KannError, match="has no contours"):
+        draw_pseudospectrum(kann.pseudospectrum(koopman, states, grid=np.array([0.5, 1.0])), ax=ax)

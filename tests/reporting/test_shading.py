@@ -10,7 +10,6 @@ from rich.console import Console
 import kann
 from kann.analysis import contributions as contributions_module
 from kann.analysis.contributions import contribution_changes
-from kann.fitting.spectrum import TRUSTED
 from kann.reporting.shaded_text import (
     FULL_COLOUR_AT,
     LOWERS,
@@ -23,12 +22,20 @@ from kann.reporting.shaded_text import (
 )
 from kann.reporting.shading import ModeShading, Shading, shade_modes
 from tests.reporting.html_pages import turning_states
+from tests.systems import AS_IN_PAPER
 
 
-def shading_of(changes, *, residual=0.0):
+def shading_of(changes, *, trusted=None):
     """The text "good, bad" whose only mode changes by these numbers."""
     changes = np.array(changes)
-    mode = ModeShading(mode=3, eigenvalue=0.9 + 0j, residual=residual, magnitudes=np.array([0.0, 1.0]), changes=changes)
+    mode = ModeShading(
+        mode=3,
+        eigenvalue=0.9 + 0j,
+        residual=0.05,
+        trusted=trusted,
+        magnitudes=np.array([0.0, 1.0]),
+        changes=changes,
+    )
     return Shading(
         text="good, bad!",
         spans=((0, 4), (6, 9)),
@@ -52,7 +59,7 @@ def test_changes_sum_to_the_contribution(rng):
 
 def test_modes_are_shaded_by_their_contributions_and_magnitudes(rng):
     states = turning_states()
-    koopman, weight = kann.fit(states), rng.normal(size=(1, 5))
+    koopman, weight = kann.fit(states, **AS_IN_PAPER), rng.normal(size=(1, 5))
     first, second = shade_modes(koopman, states[0], weight, [2, 1])
     parts = kann.contributions(koopman, states[0], weight).modes
     assert (first.mode, second.mode) == (2, 1)
@@ -88,11 +95,31 @@ def test_all_layers_of_changes_have_one_scale(changes, full):
     assert strength.full_colour_at == 1
 
 
-@pytest.mark.parametrize("residual", [TRUSTED, TRUSTED + 1e-9])
-def test_a_mode_beyond_the_limit_of_trust_is_called_doubtful(residual):
-    title = layers(shading_of([0.1, -0.2], residual=residual))[1].title
-    assert title.startswith("mode 3, λ = 0.9000")
-    assert ("doubtful" in title) == (residual > TRUSTED)
+@pytest.mark.parametrize(
+    ("trusted", "words"),
+    [
+        (True, "residual 0.05 on held-out sequences, trusted"),
+        (False, "residual 0.05 on held-out sequences, not trusted"),
+        (None, "residual 0.05 on the fitted data"),
+    ],
+)
+def test_a_title_says_whether_the_mode_is_trusted(trusted, words):
+    title = layers(shading_of([0.1, -0.2], trusted=trusted))[1].title
+    assert title.startswith(f"mode 3, λ = 0.9000, {words}: ")
+    assert ("trusted" in title) == (trusted is not None)
+
+
+def test_what_the_first_word_does_is_counted_from_the_state_zero(rng):
+    states = turning_states()
+    koopman, weight = kann.fit(states), rng.normal(size=(1, 5))
+    trust = kann.trust(koopman, states, folds=3)
+    (shaded,) = shade_modes(koopman, states[0], weight, [1], trust=trust)
+    before = kann.contributions(koopman, np.zeros(5), weight).modes[1, 0]
+    parts = kann.contributions(koopman, states[0], weight).modes[:, 1, 0]
+    np.testing.assert_allclose(before + np.cumsum(shaded.changes), parts, atol=1e-12)
+    assert abs(before) > 1e-3
+    assert shaded.residual == trust.modes[1].residual
+    assert shaded.trusted == trust.modes[1].trusted
 
 
 def test_what_stands_between_words_stays_and_faint_words_are_left_alone():

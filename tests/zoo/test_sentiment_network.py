@@ -1,15 +1,18 @@
 import os
 import tarfile
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
+import numpy as np
 import pytest
 import torch
 
 from kann import zoo
+from kann.analysis.trust import ModeTrust
 from kann.paper.data import locate
 from kann.paper.sentiment.archive import FOLDERS, iterate_reviews
 from kann.paper.sentiment.task import PRINTED
 from kann.zoo.sentiment_network import SentimentNetwork
+from kann.zoo.trust_file import trust_as_json, trust_from_json
 
 
 @pytest.mark.parametrize("arch", ["gru", "lstm", "rnn"])
@@ -32,6 +35,22 @@ def test_the_model_that_comes_with_kann():
     found = zoo.load("sentiment")
     assert len(found.vocabulary) == found.network.words == about["words"]
     assert found.koopman.dim == 256
+    assert found.koopman.rank == found.koopman.rank_curve.chosen <= 32
+    assert np.abs(found.koopman.mean).max() > 0
+    assert [mode.eigenvalue for mode in found.trust.modes] == [mode.eigenvalue for mode in found.koopman.modes]
+    assert found.trust.folds == 10
+
+
+def test_trust_is_read_as_it_was_written():
+    trust = zoo.load("sentiment").trust
+    again = trust_from_json(trust_as_json(trust))
+    assert again.modes[0] is not trust.modes[0]
+    for field in fields(ModeTrust):
+        assert [getattr(mode, field.name) for mode in again.modes] == [
+            getattr(mode, field.name) for mode in trust.modes
+        ]
+    np.testing.assert_array_equal(again.error, trust.error)
+    assert repr(again) == repr(trust)
 
 
 @pytest.mark.skipif("KANN_DATA_DIR" not in os.environ, reason="KANN_DATA_DIR is not set: no real reviews here")

@@ -96,12 +96,13 @@ def _bias(bias: AnyArray, *, outputs: int) -> Float[Array, " o"]:
     return np.broadcast_to(bias.astype(np.float64), (outputs,))
 
 
-def contribution_changes(contribution: Float[Array, "t ..."]) -> Float[Array, "t ..."]:
-    """How much each step of one sequence adds to a contribution.
+def contribution_changes(contribution: Float[Array, "t ..."], *, before: float = 0.0) -> Float[Array, "t ..."]:
+    """How much each step of one sequence adds to a contribution, which is ``before`` when nothing was read yet.
 
-    Before the first step a contribution is 0, so the changes sum to its value at the end.
+    The changes sum to the contribution at the end, less ``before``. That is 0 for a network that starts at zero, unless
+    the mean of the states is taken off them.
 
     >>> contribution_changes(np.array([0.5, 2.0, 1.0]))
     array([ 0.5,  1.5, -1. ])
     """
-    return np.diff(contribution, axis=0, prepend=0.0)
+    return np.diff(contribution, axis=0, prepend=before)

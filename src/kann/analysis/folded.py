@@ -98,6 +98,18 @@ def require_states_of(koopman: Koopman, data: Any) -> States:
     return states
 
 
+def require_moments_of(koopman: Koopman, moments: Moments) -> None:
+    """Refuse moments of more or fewer units or inputs than the operator has."""
+    inputs = 0
+    if koopman.drive is not None:
+        inputs = len(koopman.drive)
+    if moments.dim != koopman.dim or (inputs and moments.input_dim != inputs):
+        raise KannError(
+            f"moments of {moments.dim} units and {moments.input_dim} inputs do not belong to an operator of "
+            f"{koopman.dim} units and {inputs} inputs; pass those that it was fitted to"
+        )
+
+
 def _rounding(states: States, *, driven: bool) -> float:
     """The coarsest relative spacing of the numbers, as in a fit."""
     rounding = rounding_of(states.values[0:1])
@@ -112,14 +124,7 @@ def _folded_moments(koopman: Koopman, data: Sequence[Moments], basis: dict[str, 
     if len(used) < FEWEST_FOLDS:
         raise KannError(f"{len(used)} moments with pairs of states are too few folds; pass {FEWEST_FOLDS} or more")
     for moments in used:
-        inputs = 0
-        if koopman.drive is not None:
-            inputs = len(koopman.drive)
-        if moments.dim != koopman.dim or (inputs and moments.input_dim != inputs):
-            raise KannError(
-                f"moments of {moments.dim} units and {moments.input_dim} inputs do not belong to an operator of "
-                f"{koopman.dim} units and {inputs} inputs; pass those that it was fitted to"
-            )
+        require_moments_of(koopman, moments)
     designs = tuple(Design.of_moments(moments, **basis) for moments in used)
     rounding = max(moments.rounding for moments in used)
     if koopman.drive is not None:

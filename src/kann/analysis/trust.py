@@ -1,5 +1,6 @@
 """How far each mode of an operator can be trusted, on sequences that were not fitted."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -112,8 +113,7 @@ def trust(
 ) -> Trust:
     """Measure how far each mode can be trusted: on sequences that were not fitted, beside copying and shuffled states.
 
-    >>> import kann
-    >>> import numpy as np
+    >>> import kann, numpy as np
     >>> rng = np.random.default_rng(0)
     >>> noise = rng.normal(size=(20, 60, 5))
     >>> trust(kann.fit(noise), noise).trusted
@@ -194,7 +194,7 @@ def _mode_trusts(
         low, high = intervals.modulus[number]
         turn_low, turn_high = intervals.angle[number]
         evidence = Evidence(
-            residual=float(residuals.operator[i]),
+            residual=_known_residual(mode, float(residuals.operator[i])),
             copying=float(residuals.copying[i]),
             null=float(residuals.null[i]),
             width=max(high - low, mode.modulus * (turn_high - turn_low)),
@@ -205,6 +205,13 @@ def _mode_trusts(
         )
         found.append(_judged(mode, evidence, (max(0.0, low), high), (turn_low, turn_high), untrained))
     return tuple(found)
+
+
+def _known_residual(mode: Mode, held_out: float) -> float:
+    """The held-out residual; infinite if the states have no energy in the mode, where it would be one of rounding."""
+    if math.isinf(mode.residual):
+        return math.inf
+    return held_out
 
 
 def _judged(

@@ -8,7 +8,6 @@ import typer
 import kann
 from kann.cli import loading, recording
 from kann.cli.errors import one_line_errors
-from kann.cli.held_out import measure_held_out, require_fraction
 from kann.cli.output import AsJson, Force, print_result, require_free
 from kann.errors import KannError
 
@@ -52,39 +51,38 @@ def fit(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The operator to write.")] = Path("operator.npz"),
     rank: Annotated[
-        str | None, typer.Option(help="How many directions to keep, such as 16, or a fraction of the energy: 0.99.")
+        str | None,
+        typer.Option(
+            show_default="auto, or all directions of moments and of fewer than three sequences",
+            help="How many directions to keep: a number such as 16, a fraction of the variance such as 0.99, or auto.",
+        ),
     ] = None,
-    basis: Annotated[str, typer.Option(help="svd, pca or fourier.")] = "svd",
+    basis: Annotated[str, typer.Option(help="pca, svd or fourier.")] = "pca",
+    offset: Annotated[bool, typer.Option(help="Fit a constant too. The paper's operator has none.")] = True,
     driven: Annotated[bool, typer.Option("--driven", help="Fit the effect of the inputs separately.")] = False,
     ridge: Annotated[float, typer.Option(min=0, help="Penalty on the size of the operator.")] = 0.0,
-    held_out: Annotated[
-        float,
-        typer.Option(help="Fraction of the sequences on which the error is measured, by a second fit; 0 for none."),
-    ] = 0.1,
     scheduler: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers read the store: tcp://….")
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit the operator of recorded states, write it, and print its leading eigenvalues; all modes with --json.
+    """Fit the operator of recorded states, write it, and print its leading eigenvalues and which modes to trust.
 
-    The relative error that is printed is that of a second operator, on sequences that were held out from its fit, next
-    to the error of copying the previous state. The operator that is written is fitted to all sequences.
+    With --json, all modes are printed. Trust is measured on sequences that are held out in turn.
     """
     with one_line_errors():
         require_free(out, force=force)
-        require_fraction(held_out)
         data = loading.states_or_moments(states)
-        settings = {"rank": loading.number(rank), "basis": basis, "driven": driven, "ridge": ridge}
         with loading.dask_workers(scheduler, data) as workers:
             if workers:
                 typer.echo(workers, err=True)
-            koopman = kann.fit(data, **settings)
-            errors = measure_held_out(data, koopman, fraction=held_out, settings=settings)
+            directions = loading.rank(rank, data)
+            koopman = kann.fit(data, rank=directions, basis=basis, offset=offset, driven=driven, ridge=ridge)
+            known = loading.trust_in(koopman, data)
         koopman.save(out)
-        numbers = loading.operator_numbers(koopman) | {"held_out": errors.numbers(), "path": str(out)}
-        print_result(f"{koopman!r}\n{errors.sentence()}\n{out}", numbers, as_json=as_json)
+        numbers = loading.operator_numbers(koopman, known) | {"path": str(out)}
+        print_result(f"{koopman!r}\n{loading.trust_in_words(known)}\n{out}", numbers, as_json=as_json)
 
 
 def report(

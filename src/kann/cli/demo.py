@@ -15,7 +15,6 @@ import numpy as np
 import typer
 
 import kann
-from kann.analysis.contributions import contribution_changes
 from kann.cli.errors import one_line_errors
 from kann.typing import Array, Float, Int
 
@@ -62,13 +61,15 @@ def explain_sentiment(path: Path) -> WrittenReport:
         path,
         model.koopman,
         states,
+        trust=model.trust,
         tokens=tokens,
         readout=model.network.readout,
         labels=labels,
         classes=["negative", "positive"],
         title="A GRU that judges film reviews",
         about="256 units, trained on 25,000 reviews of the Large Movie Review Dataset, 89 % right on another 25,000. "
-        "The operator was fitted to 5,000 training reviews; the reviews below were written for this page.",
+        "The operator was fitted to 5,000 training reviews, and what is said about trust was measured on those of them "
+        "that were held out; the reviews below were written for this page.",
     )
     return WrittenReport(path=path, sentences=_sentiment_sentences(model, states, labels, tokens))
 
@@ -83,9 +84,9 @@ def _record(network: Any, ids: list[Any]) -> kann.States:
 def _sentiment_sentences(
     model: Any, states: kann.States, labels: list[str], tokens: list[list[str]]
 ) -> tuple[str, ...]:
-    """How often the network is right, how much its leading mode decides, and which words push that mode."""
-    readout, number = model.network.readout, model.modes[0]
-    leading = model.koopman.modes[number]
+    """How often the network is right, how far its modes can be trusted, and which words push the leading one."""
+    readout, number = model.network.readout, _leading_mode(model)
+    own_trust = model.trust.modes[number]
     parts = kann.contributions(model.koopman, states.values, readout.weight, readout.bias)
     ends = states.starts + states.lengths - 1
     logits, own = parts.total[ends, 0], parts.modes[ends, number, 0]
@@ -96,17 +97,32 @@ def _sentiment_sentences(
     return (
         f"A GRU of 256 units that judges film reviews is right on {right:.0%} of "
         f"{len(labels)} reviews written for this demo.",
-        f"Mode {number} (|λ| = {leading.modulus:.3f}, residual {leading.residual:.2f}) alone decides "
-        f"{alone:.0%} of them as the network does.",
+        f"{len(model.trust.trusted)} of the {len(model.trust.modes)} modes of its operator can be trusted, on reviews "
+        "that were not fitted.",
+        f"Mode {number} (|λ| = {abs(own_trust.eigenvalue):.3f}, {_trusted_or_not(own_trust)}), read out alone from "
+        f"states that the whole network made, decides {alone:.0%} of the reviews as the network does.",
         _words_that_push(parts.modes[:, number, 0], states, tokens),
     )
+
+
+def _leading_mode(model: Any) -> int:
+    """The most important of the modes that are trusted; the most important of all if none is."""
+    trusted = (number for number in model.modes if model.trust.modes[number].trusted)
+    return next(trusted, model.modes[0])
+
+
+def _trusted_or_not(mode: kann.ModeTrust) -> str:
+    if mode.trusted:
+        return "trusted"
+    return f"not trusted: {mode.why}"
 
 
 def _words_that_push(contribution: Float[Array, " n"], states: kann.States, tokens: list[list[str]]) -> str:
     """Which words change a mode's contribution most, on average over the places where they are read."""
     changes: dict[str, list[float]] = {}
     for i, words in enumerate(tokens):
-        for word, change in zip(words, contribution_changes(contribution[states.span(i)]), strict=True):
+        # The first word is left out: what it changes cannot be told from where the network starts.
+        for word, change in zip(words[1:], np.diff(contribution[states.span(i)]), strict=True):
             changes.setdefault(word.lower(), []).append(float(change))
     ranked = sorted(changes, key=lambda word: np.mean(changes[word]))
     up, down = ranked[: -WORDS_NAMED - 1 : -1], ranked[:WORDS_NAMED]
@@ -125,11 +141,14 @@ def explain_copy_task(path: Path, *, folder: Path) -> WrittenReport:
         network = trained(config, seed=SEED, folder=folder)
         found = study_network(network, config, seed=SEED)
     analysis, numbers = found.analysis, found.numbers
+    koopman = kann.fit(analysis.states, rank="auto")
+    trust = kann.trust(koopman, analysis.states)
     characters = ["-", *map(str, range(1, config.task.letters + 1)), ":"]
     kann.report(
         path,
-        analysis.koopman,
+        koopman,
         analysis.states,
+        trust=trust,
         tokens=_characters_read(analysis.inputs, characters),
         readout=network.readout,
         classes=characters[:-1],
@@ -141,9 +160,9 @@ def explain_copy_task(path: Path, *, folder: Path) -> WrittenReport:
     )
     sentences = (
         f"An orthogonal network of 48 units, just trained, repeats {numbers['accuracy']:.0%} of the digits.",
-        f"{numbers['unit_eigenvalues']:.0f} of its {analysis.koopman.rank} eigenvalues are within 0.05 of the unit "
-        "circle: that is why it does not forget.",
-        "In sequences that were not fitted, a linear operator recalls from three true states "
+        f"Its operator has rank {koopman.rank}, chosen by held-out sequences. {len(trust.trusted)} of its "
+        f"{len(trust.modes)} modes can be trusted.",
+        "In sequences that were not fitted, the paper's operator recalls from three true states "
         f"{numbers['held_out_recall']:.0%} of the digits 33 steps later, one that also reads the inputs "
         f"{numbers['driven_held_out_recall']:.0%}; copying the third state recalls {numbers['copying_recall']:.0%}.",
     )

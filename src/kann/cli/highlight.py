@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kann.zoo.sentiment_network import Pretrained
 
 MODES_SHOWN = 2
-"""How many modes are shown if the user asks for none, the most important first."""
+"""How many modes are shown if the user asks for none: of those that are trusted, the most important ones."""
 
 UNKNOWN_WORD = 1
 """The number of all words that are not in the network's vocabulary."""
@@ -39,6 +39,8 @@ def highlight(
         if html is not None:
             require_free(html, force=force)
         shading = shade(read_text(text, sys.stdin.buffer), modes=mode)
+        if not shading.spans:
+            raise KannError("the text has no words to read; pass some")
         if html is None:
             print_shading(shading)
             return
@@ -67,8 +69,8 @@ def shade(text: str, *, modes: Iterable[int] | None = None, model: "Pretrained |
     >>> bool(shading.changes[shading.words.index("amazing")] > 0 > shading.changes[shading.words.index("awful")])
     True
 
-    ``modes`` are numbers of modes of ``model.koopman``; without them the most important ones are taken. ``model`` is
-    what ``kann.zoo.load("sentiment")`` returns, which is loaded if none is passed.
+    ``modes`` are numbers of modes of ``model.koopman``; without them the most important of those that are trusted are
+    taken. ``model`` is what ``kann.zoo.load("sentiment")`` returns, which is loaded if none is passed.
     """
     model = model or _shipped_network()
     chosen = _chosen_modes(modes, model)
@@ -84,7 +86,7 @@ def shade(text: str, *, modes: Iterable[int] | None = None, model: "Pretrained |
         logits=logits,
         # The bias is the logit before anything was read.
         changes=contribution_changes(logits - float(readout.bias)),
-        modes=shade_modes(model.koopman, states, readout.weight, chosen),
+        modes=shade_modes(model.koopman, states, readout.weight, chosen, trust=model.trust),
         verdict=_verdict(logits, unknown),
     )
 
@@ -96,8 +98,12 @@ def _shipped_network() -> "Pretrained":
 
 
 def _chosen_modes(modes: Iterable[int] | None, model: "Pretrained") -> list[int]:
-    """Numbers of the modes to show, each once; the most important ones if the user named none."""
-    chosen = list(dict.fromkeys(modes or ())) or list(model.modes[:MODES_SHOWN])
+    """Numbers of the modes to show, each once; the most important trusted ones if the user named none.
+
+    If no mode is trusted, the most important ones are shown, and their titles say that they are not trusted.
+    """
+    trusted = [mode for mode in model.modes if model.trust.modes[mode].trusted]
+    chosen = list(dict.fromkeys(modes or ())) or trusted[:MODES_SHOWN] or list(model.modes[:MODES_SHOWN])
     count = len(model.koopman.modes)
     for mode in chosen:
         if not 0 <= mode < count:

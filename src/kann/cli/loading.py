@@ -18,29 +18,40 @@ from kann.data.moments import Moments
 from kann.data.reduction import require_on_dask
 from kann.data.states import States
 from kann.errors import KannError
+from kann.fitting.folds import FEWEST_FOLDS
 from kann.fitting.koopman import Koopman
 from kann.reporting.packing import finite_or_none
+from kann.reporting.trusting import KnownTrust, known_trust, mode_trust_rows, trust_numbers
 
 SCHEDULER_TIMEOUT = 10.0
 """Seconds that a Dask scheduler has to answer before we say that there is none."""
 
 
-def number(text: str | None) -> int | float | None:
-    """The rank that the user typed, as a number: whole if it is written so. `kann.fit` checks whether it makes sense.
+def number(text: str) -> int | float | str:
+    """The rank that the user typed: "auto", or a number, whole if it is written so. `kann.fit` checks it.
 
-    >>> number("16"), number("0.99"), number(None)
-    (16, 0.99, None)
+    >>> number("16"), number("0.99"), number("auto")
+    (16, 0.99, 'auto')
     """
-    if text is None:
-        return None
+    if text == "auto":
+        return text
     with contextlib.suppress(ValueError):
         return int(text)
     try:
         return float(text)
     except ValueError:
         raise KannError(
-            f"--rank {text} is not a number; pass a whole number such as 16, or a fraction such as 0.99"
+            f"--rank {text} is not a number; pass a whole number such as 16, a fraction such as 0.99, or auto"
         ) from None
+
+
+def rank(text: str | None, data: States | Moments) -> int | float | str | None:
+    """The rank that the user typed; "auto" if none was, or all directions if too few sequences could be held out."""
+    if text is not None:
+        return number(text)
+    if isinstance(data, States) and int((data.lengths > 1).sum()) >= FEWEST_FOLDS:
+        return "auto"
+    return None
 
 
 def states_or_moments(path: str) -> States | Moments:
@@ -244,8 +255,24 @@ def _plain_numbers(array: Any, name: str) -> Any:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def operator_numbers(koopman: Koopman) -> dict[str, Any]:
-    """An operator in numbers, for ``--json``."""
+def trust_in(koopman: Koopman, data: States | Moments) -> KnownTrust:
+    """How far the operator can be trusted, measured on sequences of its own data that are held out in turn."""
+    if isinstance(data, Moments):
+        return KnownTrust(trust=None, reason="moments of all sequences together leave nothing to hold out")
+    return known_trust(koopman, data)
+
+
+def trust_in_words(known: KnownTrust) -> str:
+    """Which modes can be trusted, and what was held out, in a line or two."""
+    if known.trust is None:
+        return f"no mode was tested: {known.reason}"
+    names = ", ".join(str(number) for number in known.trust.trusted) or "none"
+    return f"{known.trust!r}\ntrusted modes: {names}"
+
+
+def operator_numbers(koopman: Koopman, known: KnownTrust) -> dict[str, Any]:
+    """An operator in numbers, for ``--json``, with what held-out sequences say about each mode if that is known."""
+    trusts = mode_trust_rows(known) or [{}] * len(koopman.modes)
     return {
         "units": koopman.dim,
         "rank": koopman.rank,
@@ -258,7 +285,10 @@ def operator_numbers(koopman: Koopman) -> dict[str, Any]:
                 "im": mode.eigenvalue.imag,
                 "modulus": mode.modulus,
                 "residual": finite_or_none(mode.residual),
+                **own,
             }
-            for mode in koopman.modes
+            for mode, own in zip(koopman.modes, trusts, strict=True)
         ],
+        "trust": trust_numbers(known),
+        "not_tested": known.reason,
     }

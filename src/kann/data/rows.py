@@ -10,9 +10,6 @@ import numpy as np
 from kann.backends.arrays import as_array, as_numpy, is_contiguous, namespace, run_indices, to_device_of
 from kann.typing import AnyArray, Array, Float, Int
 
-ROWS_READ_FOR_ONE = 16
-"""How many rows `ChosenRows` may read for each one that is wanted: enough to read a tenth of all sequences in runs."""
-
 
 class LazyRows(ABC):
     """(N, d) rows with numpy's indexing along the first axis: a number, a slice, or an array of numbers."""
@@ -80,28 +77,6 @@ class PaddedRows(LazyRows):
         if namespace(self.padded) is namespace(np.empty(0)):
             return np.empty((0, self.shape[1]), dtype=self.dtype)
         return self.padded[:1, 0][:0]
-
-
-class ChosenRows(LazyRows):
-    """Some of the rows of others, in increasing order, gathered when they are sliced."""
-
-    def __init__(self, rows: AnyArray, chosen: Int[Array, " k"]):
-        self._rows, self._chosen = rows, chosen
-        self.shape = (len(chosen), int(rows.shape[1]))
-        self.dtype = rows.dtype
-
-    def read(self, start: int, stop: int) -> AnyArray:
-        """Chosen rows, read with all that lies between them, since disks read runs of rows fastest."""
-        chosen = self._chosen[start:stop]
-        if not len(chosen):
-            return self._rows[0:0]
-        # Runs are cut where they would hold many times the rows that are wanted.
-        run = chosen // (ROWS_READ_FOR_ONE * len(chosen))
-        parts = []
-        for part in np.split(chosen, np.flatnonzero(np.diff(run)) + 1):
-            first, last = int(part[0]), int(part[-1])
-            parts.append(self._rows[first : last + 1][part - first])
-        return namespace(parts[0]).concat(parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -184,8 +184,8 @@ class Koopman:
         for i, mode in enumerate(self.modes[:8]):
             numbers = (mode.eigenvalue, mode.modulus, mode.period, mode.horizon(), mode.residual)
             rows.append([i, *(f"{number:.4g}" for number in numbers)])
-        head = ("mode", "λ", "|λ|", "period", "horizon", "residual")
-        drawing = notebook.spectrum(self.eigenvalues, self.residuals, trusted=TRUSTED, doubtful=DOUBTFUL)
+        head = ("mode", "λ", "|λ|", "period", "horizon", "residual on the fitted data")
+        drawing = notebook.spectrum(self.eigenvalues, self.residuals, small=TRUSTED, large=DOUBTFUL)
         return drawing + notebook.table(repr(self), head, rows)
 
     def _states(self, h: AnyArray) -> Float[AnyArray, "... d"]:

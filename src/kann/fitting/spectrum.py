@@ -22,10 +22,10 @@ SAME_MODULUS = 1e-9
 """Moduli that agree to this are called equal when modes are sorted, so that rounding does not decide the order."""
 
 TRUSTED = 0.1
-"""Residual up to which an eigenvalue is called the network's own."""
+"""Residual that counts as small: on held-out sequences, a condition of trust (`kann.analysis.trust_rule`)."""
 
 DOUBTFUL = 0.5
-"""Residual from which it is called an artefact of the finite basis."""
+"""Residual that counts as large: such an eigenvalue is an artefact of the finite basis."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -37,7 +37,7 @@ class Mode:
     eigenvalue: complex
     """λ; of a pair, the one with positive imaginary part."""
     residual: float
-    """|Y v − λ X v| / |X v|: near 0 it is the network's own eigenvalue; near 1 an artefact of the finite basis."""
+    """|Y v − λ X v| / |X v| on the fitted data: near 1 it is an artefact of the basis; near 0, ask `kann.trust`."""
 
     @property
     def modulus(self) -> float:

@@ -10,9 +10,9 @@ from kann.analysis.modes import importance
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
-from kann.fitting.spectrum import TRUSTED
 from kann.reporting.inputs import ReportInputs
 from kann.reporting.packing import finite_or_none
+from kann.reporting.trusting import KnownTrust, mode_trust_rows
 from kann.typing import Array, Float, Int
 
 MAX_CURVE_POINTS = 400
@@ -39,9 +39,9 @@ def slowest_and_most_important(importances: Float[Array, " m"], count: int) -> t
     return tuple(sorted([*slowest, *rest[: count - len(slowest)]]))
 
 
-def mode_rows(koopman: Koopman, importances: Float[Array, " m"]) -> list[dict[str, Any]]:
-    """The rows of the table of modes, by decreasing modulus."""
-    return [
+def mode_rows(koopman: Koopman, importances: Float[Array, " m"], known: KnownTrust) -> list[dict[str, Any]]:
+    """The rows of the table of modes, by decreasing modulus; with what held-out sequences say, if that is known."""
+    rows = [
         {
             "number": number,
             "re": mode.eigenvalue.real,
@@ -55,33 +55,62 @@ def mode_rows(koopman: Koopman, importances: Float[Array, " m"]) -> list[dict[st
         }
         for number, (mode, own) in enumerate(zip(koopman.modes, importances, strict=True))
     ]
+    trusts = mode_trust_rows(known) or [{}] * len(rows)
+    return [row | own for row, own in zip(rows, trusts, strict=True)]
 
 
-def operator_quality(inputs: ReportInputs, koopman: Koopman) -> dict[str, Any]:
+def copying_operator(dim: int) -> Koopman:
+    """The operator that predicts that nothing changes, the baseline of all others."""
+    own = np.eye(dim)
+    return Koopman(
+        matrix=own,
+        basis=own,
+        mean=np.zeros(dim),
+        explained=np.full(dim, 1 / dim),
+        eigenvalues=np.ones(dim, dtype=complex),
+        right=own.astype(complex),
+        left=own.astype(complex),
+        residuals=np.zeros(dim),
+        condition=1.0,
+        drive=None,
+        offset=None,
+    )
+
+
+def prediction_quality(inputs: ReportInputs, koopman: Koopman) -> dict[str, Any]:
+    """The error of one step on the states shown, and the fraction of decisions kept if there is a readout."""
+    numbers: dict[str, Any] = {"error": float(relative_error(koopman, inputs.states)), "agreement": None}
+    # Of sequences with a single state there is nothing to predict.
+    if inputs.readout is not None and (inputs.states.lengths > 1).any():
+        numbers["agreement"] = agreement(koopman, inputs.states, inputs.readout)
+    return numbers
+
+
+def copying_quality(inputs: ReportInputs) -> dict[str, Any]:
+    """The same for copying the previous state, which every other figure stands beside; and its error over time."""
+    copying = copying_operator(inputs.koopman.dim)
+    return prediction_quality(inputs, copying) | {"times": errors_over_time(copying, inputs.states)}
+
+
+def operator_quality(inputs: ReportInputs, koopman: Koopman, known: KnownTrust) -> dict[str, Any]:
     """How well an operator predicts the network, in numbers."""
-    states = inputs.states
-    error = float(relative_error(koopman, states))
-    if not np.isfinite(error):
+    found = prediction_quality(inputs, koopman)
+    if not np.isfinite(found["error"]):
         raise KannError(
-            f"the operator predicts these states with an error of {error}; pass states like those it was fitted to"
+            f"the operator predicts these states with an error of {found['error']}; pass states like those it was "
+            "fitted to"
         )
-    numbers: dict[str, Any] = {
+    return found | {
         "driven": koopman.drive is not None,
         "rank": koopman.rank,
         "explained": float(koopman.explained.sum()),
-        "error": error,
-        "times": errors_over_time(koopman, states),
-        "agreement": None,
+        "times": errors_over_time(koopman, inputs.states),
         "condition": finite_or_none(koopman.condition),
         "slow": sum(mode.modulus > SLOW_FROM for mode in koopman.modes),
-        "trusted": sum(mode.residual <= TRUSTED for mode in koopman.modes),
+        "trusted": known.count,
         "modes": len(koopman.modes),
         "eigenvalues": [[value.real, value.imag] for value in koopman.eigenvalues.tolist()],
     }
-    # Of sequences with a single state there is nothing to predict.
-    if inputs.readout is not None and (states.lengths > 1).any():
-        numbers["agreement"] = agreement(koopman, states, inputs.readout)
-    return numbers
 
 
 def errors_over_time(koopman: Koopman, states: States) -> dict[str, list[Any]]:

@@ -13,11 +13,11 @@ from typing import Any
 
 from kann._version import __version__
 from kann.analysis.decisions import Readout
+from kann.analysis.trust import Trust
 from kann.checks import require_instance, require_path, require_text
 from kann.data.files import replacing
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
-from kann.fitting.spectrum import DOUBTFUL, TRUSTED
 from kann.reporting.inputs import (
     ReportInputs,
     checked_classes,
@@ -32,6 +32,7 @@ from kann.reporting.inputs import (
 )
 from kann.reporting.operators import (
     SLOW_FROM,
+    copying_quality,
     mode_importance,
     mode_rows,
     operator_quality,
@@ -39,6 +40,7 @@ from kann.reporting.operators import (
 )
 from kann.reporting.packing import Packed, compress, compress_json
 from kann.reporting.sequences import embedding, sequence_rows, sequence_tables
+from kann.reporting.trusting import KnownTrust, known_trust, plane_numbers, trust_numbers
 from kann.reporting.verdict import verdict
 from kann.typing import AnyArray, Array, Float
 
@@ -72,6 +74,7 @@ def report(
     title: str = "What this network remembers by",
     about: str = "",
     modes: int = 20,
+    trust: Trust | None = None,
 ) -> Path:
     """Write a report: overview and verdict, spectrum, modes, sequences, comparison. Returns its path.
 
@@ -104,6 +107,9 @@ def report(
         The heading, and a paragraph about the network and the data.
     modes
         How many modes are shown for each sequence: half of them the slowest, the others the most important of the rest.
+    trust
+        What `kann.trust` returned for the operator. Without it, trust is measured on ``states`` if these are the ones
+        that the operator was fitted to; otherwise no mode is called the network's own.
     """
     require_path(path)
     require_instance(koopman, Koopman, "koopman")
@@ -128,34 +134,42 @@ def report(
         fixed_points=checked_points(fixed_points, koopman),
         modes_shown=slowest_and_most_important(importances, modes),
     )
+    known = known_trust(koopman, states, trust)
     tables = sequence_tables(inputs)
-    page = {"title": title, "about": about, "version": __version__, **_findings(inputs, importances)}
+    page = {"title": title, "about": about, "version": __version__, **_findings(inputs, importances, known)}
     page["tables"] = {name: table.as_json() for name, table in tables.items()}
     with replacing(path) as temporary:
         temporary.write_text(_html(page, tables), encoding="utf-8", errors="replace")
     return path
 
 
-def _findings(inputs: ReportInputs, importances: Float[Array, " m"]) -> dict[str, Any]:
+def _findings(inputs: ReportInputs, importances: Float[Array, " m"], known: KnownTrust) -> dict[str, Any]:
     """Everything that the page shows except the tables with a row for each state, which are packed."""
     koopman, states = inputs.koopman, inputs.states
-    quality = operator_quality(inputs, koopman)
+    quality = operator_quality(inputs, koopman, known)
+    copying = copying_quality(inputs)
     driven_quality = None
     if inputs.driven is not None:
-        driven_quality = operator_quality(inputs, inputs.driven)
+        driven_quality = operator_quality(inputs, inputs.driven, known_trust(inputs.driven, states))
+    others = {
+        name: operator_quality(inputs, other, known_trust(other, states)) for name, other in inputs.others.items()
+    }
     return {
         "units": koopman.dim,
         "sequences": sequence_rows(inputs),
         "steps": int(states.lengths.sum()),
         "fit": quality,
+        "copying": copying,
         "driven": driven_quality,
-        "others": {name: operator_quality(inputs, other) for name, other in inputs.others.items()},
-        "verdict": verdict(koopman, quality, driven_quality),
-        "modes": mode_rows(koopman, importances),
+        "others": others,
+        "verdict": verdict(quality, copying=copying, driven=driven_quality, known=known),
+        "modes": mode_rows(koopman, importances, known),
+        "trust": trust_numbers(known),
+        "plane": plane_numbers(koopman, states),
         "shown": list(inputs.modes_shown),
         "reverse": reads_from_the_end(states),
         "embedding": embedding(inputs),
-        "limits": {"trusted": TRUSTED, "doubtful": DOUBTFUL, "slow": SLOW_FROM},
+        "limits": {"slow": SLOW_FROM},
     }
 
 

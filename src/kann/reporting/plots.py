@@ -6,16 +6,20 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
+from kann.analysis.pseudospectrum import Pseudospectrum
+from kann.analysis.trust import ModeTrust, Trust
 from kann.backends.arrays import as_numpy
 from kann.checks import entries_by_name, require_all_finite, require_instance, shown
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
-from kann.typing import AnyArray, Array, Complex, Float
+from kann.reporting.trusting import require_trust_of
+from kann.typing import AnyArray, Array, Complex, Float, Int
 
 try:
     from matplotlib import colormaps, patheffects, pyplot
     from matplotlib.axes import Axes
+    from matplotlib.collections import PolyCollection
     from matplotlib.colors import ListedColormap, LogNorm
     from matplotlib.patches import Rectangle
 except ImportError as error:
@@ -43,6 +47,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#8
 RESIDUAL_RANGE = (1e-2, 1.0)
 """Residuals that colours tell apart: below this range an eigenpair is as good as exact, above it worthless."""
 
+TOLERANCES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Residuals at which the pseudospectrum has contours."""
+
 NARROWEST_NAMED = 0.03
 """A region narrower than this fraction of the map gets no name."""
 
@@ -68,10 +75,16 @@ def _axes(ax: Axes | None) -> Axes:
 
 
 def draw_spectrum(
-    koopman: Koopman, *, ax: Axes | None = None, others: Mapping[str, Complex[Array, " n"]] | None = None
+    koopman: Koopman,
+    *,
+    ax: Axes | None = None,
+    others: Mapping[str, Complex[Array, " n"]] | None = None,
+    trust: Trust | None = None,
 ) -> Axes:
-    """Eigenvalues in the complex plane with the unit circle, coloured by residual: the dark ones can be trusted.
+    """Eigenvalues in the complex plane with the unit circle, coloured by their residual.
 
+    With ``trust``, colours are residuals on held-out sequences, each eigenvalue has the box of its confidence interval,
+    and trusted ones are ringed. Without it, colours are residuals on the data that were fitted, which trust nothing.
     ``others`` are eigenvalues of other operators, by name, drawn as crosses.
     """
     require_instance(koopman, Koopman, "koopman")
@@ -82,9 +95,12 @@ def draw_spectrum(
     ax = _axes(ax)
     circle = np.exp(1j * np.linspace(0, 2 * np.pi, 361))
     ax.plot(*_plane(circle), color="#999999", linewidth=0.8, zorder=1)
+    residuals, label = koopman.residuals, "residual on the fitted data"
+    if trust is not None:
+        residuals, label = _held_out_residuals(koopman, trust), "residual on held-out sequences"
     dots = ax.scatter(
         *_plane(koopman.eigenvalues),
-        c=np.clip(koopman.residuals, *RESIDUAL_RANGE),
+        c=np.clip(residuals, *RESIDUAL_RANGE),
         norm=LogNorm(*RESIDUAL_RANGE),
         cmap="viridis",
         s=18,
@@ -95,9 +111,11 @@ def draw_spectrum(
     )
     for (name, values), colour in zip(crosses.items(), COLOURS[1:], strict=False):
         ax.scatter(*_plane(values), marker="x", s=14, color=colour, linewidths=0.8, zorder=2, label=name)
-    if crosses:
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=1 + len(crosses), frameon=False)
-    ax.figure.colorbar(dots, ax=ax, label="residual of the eigenpair", shrink=0.8)
+    if trust is not None:
+        _draw_intervals(koopman, trust, ax=ax)
+    if crosses or trust is not None:
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
+    ax.figure.colorbar(dots, ax=ax, label=label, shrink=0.8)
     ax.set(xlabel="Re λ", ylabel="Im λ", aspect="equal")
     ax.locator_params(nbins=5)
     return ax
@@ -110,6 +128,123 @@ def _checked_eigenvalues(values: Any, name: str) -> Complex[Array, " n"]:
         raise KannError(f"eigenvalues of {shown(name)} are {shown(array)}; pass a row of complex numbers")
     require_all_finite(array, what=f"eigenvalues of {shown(name)}", remedy="leave them out")
     return array.astype(np.complex128)
+
+
+def _held_out_residuals(koopman: Koopman, trust: Trust) -> Float[Array, " r"]:
+    """The held-out residual of each eigenvalue."""
+    require_trust_of(koopman, trust)
+    found = np.empty(koopman.rank)
+    for mode, own in zip(koopman.modes, trust.modes, strict=True):
+        found[list(mode.indices)] = own.residual
+    return found
+
+
+def _draw_intervals(koopman: Koopman, trust: Trust, *, ax: Axes) -> None:
+    """The interval of each eigenvalue, a piece of a ring, and a ring around those that are trusted."""
+    values = [
+        (value, number)
+        for number, mode in enumerate(koopman.modes)
+        for value in koopman.eigenvalues[list(mode.indices)]
+    ]
+    edges = [_interval_edge(value, trust.modes[number]) for value, number in values]
+    name = f"{trust.level:.0%} interval"
+    boxes = PolyCollection(edges, facecolors="#99999955", edgecolors="#666666", linewidths=0.5, zorder=2, label=name)
+    ax.add_collection(boxes)
+    trusted = np.array([value for value, number in values if trust.modes[number].trusted], dtype=complex)
+    ring = {"facecolors": "none", "edgecolors": COLOURS[1], "linewidths": 1.2}
+    ax.scatter(*_plane(trusted), s=60, zorder=4, label=f"trusted ({len(trust.trusted)} modes)", **ring)
+
+
+def _interval_edge(value: complex, own: ModeTrust) -> Float[Array, "k 2"]:
+    """The edge of the piece of a ring that the intervals of modulus and angle span, around λ or its conjugate."""
+    side = 1.0
+    if value.imag < 0:
+        side = -1.0
+    half_turn = min(np.pi, (own.angle[1] - own.angle[0]) / 2)
+    turns = np.angle(value) + half_turn * np.linspace(-side, side, 25)
+    moduli = np.r_[np.full(25, own.interval[1]), np.full(25, own.interval[0])]
+    edge = moduli * np.exp(1j * np.r_[turns, turns[::-1]])
+    return np.stack(_plane(edge), axis=-1)
+
+
+def draw_rank_curve(koopman: Koopman, *, ax: Axes | None = None) -> Axes:
+    """Held-out error against rank, a line for each number of steps ahead, with the rank that ``rank="auto"`` chose.
+
+    Dashed lines are the errors of copying the state, dotted is what predicting the mean gives.
+    """
+    require_instance(koopman, Koopman, "koopman")
+    curve = koopman.rank_curve
+    if curve is None:
+        raise KannError("the operator has no curve of errors against rank; fit it with rank='auto'")
+    ax = _axes(ax)
+    for i, steps in enumerate(curve.horizons.tolist()):
+        colour = COLOURS[i % len(COLOURS)]
+        name = f"{steps} step{'s' * (steps != 1)} ahead"
+        ax.plot(curve.ranks, curve.errors[:, i], color=colour, marker=".", markersize=4, linewidth=1.2, label=name)
+        ax.axhline(curve.copying[i], color=colour, linestyle="--", linewidth=0.8)
+    ax.plot([], [], color=INK, linestyle="--", linewidth=0.8, label="copying the state")
+    ax.axhline(1.0, color=INK, linestyle=":", linewidth=0.8, label="predicting the mean")
+    ax.axvline(curve.chosen, color="#999999", linewidth=0.8, zorder=1, label=f"chosen: rank {curve.chosen}")
+    ax.set(xlabel="rank", ylabel="held-out error\n(fraction of variance)", xscale="log", yscale="log")
+    _plain_ticks(ax, curve.ranks)
+    _limit_errors(ax, np.r_[curve.errors.ravel(), curve.copying])
+    ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return ax
+
+
+def draw_horizons(trust: Trust, *, ax: Axes | None = None) -> Axes:
+    """Held-out error against how far ahead is predicted, beside copying the state and predicting the mean."""
+    require_instance(trust, Trust, "trust")
+    ax = _axes(ax)
+    curves = (("operator", trust.error, "o"), ("copying the state", trust.copying_error, "s"))
+    for i, (name, errors, marker) in enumerate(curves):
+        style = {"color": COLOURS[i], "linestyle": DASHES[i], "marker": marker}
+        ax.plot(trust.horizons, errors, markersize=4, linewidth=1.2, label=name, **style)
+    ax.axhline(1.0, color=INK, linestyle=":", linewidth=0.8, label="predicting the mean")
+    ax.set(xlabel="steps ahead", ylabel="held-out error\n(fraction of variance)", xscale="log", yscale="log")
+    _plain_ticks(ax, trust.horizons)
+    _limit_errors(ax, np.r_[trust.error, trust.copying_error])
+    ax.legend(frameon=False)
+    return ax
+
+
+def _plain_ticks(ax: Axes, positions: Int[Array, " k"]) -> None:
+    """Powers of two at most as ticks of a logarithmic axis, written as whole numbers; with them the first and last."""
+    shown = [value for value in positions.tolist() if value & (value - 1) == 0]
+    ax.set_xticks(shown, [str(value) for value in shown])
+    ax.minorticks_off()
+
+
+def _limit_errors(ax: Axes, errors: Float[Array, " n"]) -> None:
+    """Show errors up to a hundred times that of the mean: operators that explode would squeeze all others."""
+    known = errors[np.isfinite(errors) & (errors > 0)]
+    ax.set_ylim(0.7 * min([1.0, *known.tolist()]), min(100.0, 1.5 * max([1.0, *known.tolist()])))
+
+
+def draw_pseudospectrum(found: Pseudospectrum, *, ax: Axes | None = None, koopman: Koopman | None = None) -> Axes:
+    """Contours of how nearly each point of the plane is an eigenvalue, with the unit circle.
+
+    With ``koopman``, its eigenvalues are drawn as dots.
+    """
+    require_instance(found, Pseudospectrum, "found")
+    if found.grid.ndim != 2 or min(found.grid.shape) < 2:
+        raise KannError(f"a grid of shape {found.grid.shape} has no contours; pass a rectangular grid (n, m)")
+    ax = _axes(ax)
+    across, up = _plane(found.grid)
+    shades = ax.contourf(
+        across, up, np.maximum(found.residual, 1e-12), levels=TOLERANCES, cmap="viridis", norm=LogNorm(), extend="both"
+    )
+    lines = ax.contour(across, up, found.residual, levels=TOLERANCES, colors=INK, linewidths=0.4)
+    ax.clabel(lines, fmt="%g", fontsize=6)
+    circle = np.exp(1j * np.linspace(0, 2 * np.pi, 361))
+    ax.plot(*_plane(circle), color="white", linewidth=1.0)
+    if koopman is not None:
+        style = {"color": "white", "edgecolors": INK, "linewidths": 0.5, "s": 12}
+        ax.scatter(*_plane(koopman.eigenvalues), zorder=3, label="eigenvalues", **style)
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    ax.figure.colorbar(shades, ax=ax, label="smallest residual of any vector", shrink=0.8, format="%g")
+    ax.set(xlabel="Re ζ", ylabel="Im ζ", aspect="equal", xlim=(across.min(), across.max()), ylim=(up.min(), up.max()))
+    return ax
 
 
 def _plane(values: Complex[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:

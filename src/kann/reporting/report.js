@@ -29,7 +29,9 @@
   await Promise.all(Object.keys(page.tables).map(async (name) => { tables[name] = await unpackTable(name); }));
 
   // JSON has no infinity. A mode with an infinite residual is as doubtful as a mode can be.
-  for (const m of page.modes) m.residual ??= Infinity;
+  for (const m of page.modes) { m.residual ??= Infinity; if (page.trust) { m.held_out ??= Infinity; m.copying ??= Infinity; m.shuffled ??= Infinity; } }
+  /** The residual that colours a dot: on held-out sequences, or on the fitted data if nothing was held out. */
+  const shownResidual = (m) => page.trust ? m.held_out : m.residual;
   const significant = (value, count = 4) => Number.isFinite(value) ? Number(value.toPrecision(count)).toString() : "∞";
   // Math.max(...values) fails from some 100,000 values on: a call takes no more arguments.
   const largestOf = (values, atLeast) => values.reduce((largest, value) => Math.max(largest, value), atLeast);
@@ -40,6 +42,7 @@
   const escapeMarkup = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
   const fourDecimals = (value) => value.toFixed(4);
   const eigenvalue = (m) => m.pair ? `${fourDecimals(m.re)} ± ${fourDecimals(m.im)}i` : fourDecimals(m.re);
+  const interval = (m) => `${fourDecimals(m.interval[0])} – ${fourDecimals(m.interval[1])}`;
   const colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#F0E442", "#332288"];
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const selectedModes = () => [...new Set([state.mode, ...state.kept])];
@@ -54,6 +57,12 @@
   });
   const axis = (title, extra) => ({ title: { text: title }, gridcolor: style("--line"), zerolinecolor: style("--line"),
     linecolor: style("--line"), ...extra });
+  const legendAbove = { orientation: "h", yanchor: "bottom", y: 1.02 };  // it grows upwards, and the chart makes room
+  /** A logarithmic axis with few enough ticks to be read. */
+  function logAxis(title, values, extra) {
+    const sizes = values.filter((value) => value > 0), decades = Math.log10(largestOf(sizes, 0) / smallestOf(sizes, Infinity));
+    return axis(title, { type: "log", tickformat: ".2~r", dtick: decades > 3 ? Math.ceil(decades / 6) : "D2", ...extra });
+  }
   const saveButton = (id, format) => ({ name: `Save as ${format.toUpperCase()}`, icon: Plotly.Icons.camera,
     click: (chart) => Plotly.downloadImage(chart, { format, filename: `kann-${id}`, width: 900, height: 600, scale: format === "png" ? 2 : 1 }) });
   const waiting = new Map();
@@ -75,14 +84,11 @@
   }
 
   function drawErrors() {
-    const traces = [["this operator", page.fit], ["reading the inputs", page.driven], ...Object.entries(page.others)]
+    const traces = [["this operator", page.fit], ["copying the previous state", page.copying], ["reading the inputs", page.driven], ...Object.entries(page.others)]
       .filter(([, fit]) => fit).map(([name, fit], i) => ({ name: escapeMarkup(name), x: fit.times.step, y: fit.times.error, mode: "lines",
         line: { color: colours[i % colours.length], dash: ["solid", "dash", "dot", "dashdot"][i % 4] } }));
-    const sizes = traces.flatMap(trace => trace.y).filter(value => value > 0);
-    const decades = Math.log10(largestOf(sizes, 0) / smallestOf(sizes, Infinity));
-    drawSoon("errors", traces, { showlegend: traces.length > 1, legend: { orientation: "h", y: 1.15 },
-      xaxis: axis("step"), yaxis: axis("relative error", { type: "log", tickformat: ".1~g",
-        dtick: decades > 3 ? Math.ceil(decades / 6) : "D2" }) });
+    drawSoon("errors", traces, { showlegend: true, legend: legendAbove, xaxis: axis("step"),
+      yaxis: logAxis("relative error", traces.flatMap((trace) => trace.y)) });
   }
 
   function drawPlane() {
@@ -92,19 +98,63 @@
     const size = ([m]) => 7 + 17 * Math.sqrt(m.importance / mostImportant);
     const others = Object.entries(page.others).map(([name, fit], i) => ({ name: escapeMarkup(name), x: fit.eigenvalues.map((v) => v[0]),
       y: fit.eigenvalues.map((v) => v[1]), mode: "markers", marker: { symbol: "x", size: 6, color: colours[(i + 1) % colours.length] } }));
+    const circle = { x: angles.map(Math.cos), y: angles.map(Math.sin), mode: "lines", hoverinfo: "skip", showlegend: false, line: { color: style("--soft"), width: 1 } };
     drawSoon("plane", [
-      { x: angles.map(Math.cos), y: angles.map(Math.sin), mode: "lines", hoverinfo: "skip", line: { color: style("--soft"), width: 1 } },
-      ...others,
-      { name: "eigenvalues", x: dots.map(([m]) => m.re), y: dots.map(([m, side]) => side * m.im), mode: "markers",
+      circle, ...intervalTraces(dots, size), ...others,
+      { name: "eigenvalues", showlegend: false, x: dots.map(([m]) => m.re), y: dots.map(([m, side]) => side * m.im), mode: "markers",
         customdata: dots.map(([m]) => m.number), hovertemplate: "%{text}<extra></extra>",
         text: dots.map(([m, side]) => `mode ${m.number}<br>λ = ${fourDecimals(m.re)} ${m.pair ? `${side > 0 ? "+" : "−"} ${fourDecimals(m.im)}i` : ""}` +
-          `<br>|λ| ${fourDecimals(m.modulus)}<br>period ${significant(m.period, 3)}<br>horizon ${significant(m.horizon, 3)}<br>residual ${significant(m.residual, 2)}`),
-        marker: { size: dots.map(size), color: dots.map(([m]) => Math.log10(Math.min(1, Math.max(0.01, m.residual)))), cmin: -2, cmax: 0,
+          `<br>|λ| ${fourDecimals(m.modulus)}${page.trust ? ` (${interval(m)})` : ""}<br>period ${significant(m.period, 3)}<br>horizon ${significant(m.horizon, 3)}` +
+          `<br>residual ${significant(shownResidual(m), 2)}${page.trust ? ` held out<br>${m.trusted ? "trusted" : "not trusted"}` : " on the fitted data"}`),
+        marker: { size: dots.map(size), color: dots.map(([m]) => Math.log10(Math.min(1, Math.max(0.01, shownResidual(m))))), cmin: -2, cmax: 0,
           colorscale: "Viridis", showscale: true, opacity: 0.9,
-          colorbar: { title: { text: "residual" }, tickvals: [-2, -1, 0], ticktext: ["0.01", "0.1", "1"], thickness: 12 },
+          colorbar: { title: { text: page.trust ? "residual,<br>held out" : "residual,<br>fitted data" }, tickvals: [-2, -1, 0], ticktext: ["0.01", "0.1", "1"], thickness: 12 },
           line: { color: dots.map(([m]) => m.number === state.mode ? style("--ink") : style("--paper")),
             width: dots.map(([m]) => m.number === state.mode ? 3 : 0.5) } } },
-    ], { xaxis: axis("Re λ"), yaxis: axis("Im λ", { scaleanchor: "x" }), margin: { l: 60, r: 0, t: 15, b: 45 } });
+    ], { xaxis: axis("Re λ"), yaxis: axis("Im λ", { scaleanchor: "x" }), margin: { l: 60, r: 0, t: 15, b: 45 },
+      showlegend: Boolean(page.trust || others.length), legend: legendAbove });
+  }
+
+  /** The interval of each eigenvalue, a piece of a ring, and rings around the dots of trusted modes. */
+  function intervalTraces(dots, size) {
+    if (!page.trust) return [];
+    const x = [], y = [];
+    for (const [m, side] of dots) {
+      const middle = side * Math.atan2(m.im, m.re), half = Math.min(Math.PI, (m.angle[1] - m.angle[0]) / 2);
+      const turns = Array.from({ length: 13 }, (_, i) => middle + half * (i / 6 - 1));
+      const edge = [...turns.map((turn) => [m.interval[1], turn]), ...turns.reverse().map((turn) => [m.interval[0], turn])];
+      for (const [modulus, turn] of [...edge, edge[0]]) { x.push(modulus * Math.cos(turn)); y.push(modulus * Math.sin(turn)); }
+      x.push(null); y.push(null);
+    }
+    const trusted = dots.filter(([m]) => m.trusted);
+    return [
+      { name: `${significant(100 * page.trust.level, 3)} % interval`, x, y, mode: "lines", fill: "toself", fillcolor: "rgba(128,128,128,0.3)", hoverinfo: "skip",
+        line: { color: style("--soft"), width: 1 } },
+      { name: "trusted", x: trusted.map(([m]) => m.re), y: trusted.map(([m, side]) => side * m.im), mode: "markers", hoverinfo: "skip",
+        marker: { symbol: "circle-open", color: "#D55E00", size: trusted.map((dot) => size(dot) + 7), line: { width: 2.5 } } },
+    ];
+  }
+
+  function drawHorizons() {
+    if (!page.trust) return;
+    const { horizons, error, copying } = page.trust;
+    const curves = [["this operator", error, "solid"], ["copying the state", copying, "dash"], ["predicting the mean", horizons.map(() => 1), "dot"]];
+    drawSoon("horizons", curves.map(([name, y, dash], i) => ({ name, x: horizons, y: y.map((value) => value > 0 ? value : null), mode: i < 2 ? "lines+markers" : "lines", line: { color: colours[i], dash } })),
+      { showlegend: true, legend: legendAbove, xaxis: axis("steps ahead", { type: "log", tickvals: horizons, ticktext: horizons.map(String) }),
+        yaxis: logAxis("fraction of the variance", [...error, ...copying, 1]) });
+  }
+
+  function drawPseudospectrum() {
+    if (!page.plane) return;
+    const { axis: places, log_residual: z } = page.plane, dots = page.modes.flatMap((m) => m.pair ? [[m.re, m.im], [m.re, -m.im]] : [[m.re, 0]]);
+    const angles = Array.from({ length: 181 }, (_, i) => i * Math.PI / 90);
+    drawSoon("pseudospectrum", [
+      { type: "contour", x: places, y: places, z, zmin: -2, zmax: 0, colorscale: "Viridis", contours: { start: -2, end: 0, size: 0.25 }, line: { width: 0.5 },
+        customdata: z.map((row) => row.map((value) => significant(10 ** value, 2))), hovertemplate: "ζ = %{x:.3f} + %{y:.3f}i<br>smallest residual %{customdata}<extra></extra>",
+        colorbar: { title: { text: "smallest<br>residual" }, tickvals: [-2, -1, 0], ticktext: ["0.01", "0.1", "1"], thickness: 12 } },
+      { x: angles.map(Math.cos), y: angles.map(Math.sin), mode: "lines", hoverinfo: "skip", line: { color: "#ffffff", width: 1.5 } },
+      { x: dots.map(([re]) => re), y: dots.map(([, im]) => im), mode: "markers", hoverinfo: "skip", marker: { size: 6, color: "#ffffff", line: { color: "#000000", width: 1 } } },
+    ], { xaxis: axis("Re ζ", { range: [places[0], places.at(-1)] }), yaxis: axis("Im ζ", { scaleanchor: "x", constrain: "domain" }), margin: { l: 60, r: 0, t: 15, b: 45 } });
   }
 
   function drawDecay() {
@@ -113,7 +163,7 @@
     const last = Math.min(500, largestOf(chosen.map((m) => Math.ceil(m.horizon === null ? longest : 1.3 * m.horizon)), 10));
     const steps = Array.from({ length: 101 }, (_, i) => i * last / 100);
     drawSoon("decay", chosen.map((m, i) => ({ name: `mode ${m.number}`, x: steps, y: steps.map((t) => m.modulus ** t), mode: "lines",
-      line: { color: colours[i % colours.length] } })), { showlegend: true, legend: { orientation: "h", y: 1.1 },
+      line: { color: colours[i % colours.length] } })), { showlegend: true, legend: legendAbove,
       xaxis: axis("steps"), yaxis: axis("|λ|ⁿ", { rangemode: "tozero" }) });
   }
 
@@ -145,7 +195,7 @@
     byId("over-time-caption").textContent = tables.decoded_modes ? "The signal, the signal decoded from the states, and the signal decoded from each selected mode alone"
       : tables.signal ? "The signal, and the selected modes over the sequence"
       : `${state.view === "magnitude" ? "Magnitude" : "Contribution to the output"} of the selected modes over the sequence`;
-    drawSoon("over-time", traces, { showlegend: true, legend: { orientation: "h", y: 1.15 }, xaxis: axis("step"),
+    drawSoon("over-time", traces, { showlegend: true, legend: legendAbove, xaxis: axis("step"),
       yaxis: axis(tables.decoded_modes ? "signal" : tableOfView()) });
   }
 
@@ -169,18 +219,23 @@
       traces.push({ name: escapeMarkup(`${kind} points`), x: own.map((i) => points.at[i][0]), y: own.map((i) => points.at[i][1]), mode: "markers",
         marker: { symbol: kind === "fixed" ? "star" : "diamond-open", size: 10, color: "#E69F00" } });
     }
-    drawSoon("embedding", traces, { showlegend: true, legend: { itemsizing: "constant" }, xaxis: axis("first component"), yaxis: axis("second component") });
+    drawSoon("embedding", traces, { showlegend: true, legend: { ...legendAbove, itemsizing: "constant" }, xaxis: axis("first component"), yaxis: axis("second component") });
   }
 
   // --- tables
 
   const hints = { period: "Steps until the mode has turned once", horizon: "Steps until a tenth of the mode is left",
-    residual: `Up to ${page.limits.trusted} the mode is the network's own, from ${page.limits.doubtful} an artefact of the fit`,
+    residual: "|Y v − λ X v| / |X v| on the data that were fitted. It is small for noise too, if there are few data",
+    interval: "Confidence interval of |λ|, from fits without some of the sequences", held_out: "The residual on sequences that were not fitted",
+    copying: "The residual of copying the previous state", shuffled: "The residual that states in shuffled order reach", trusted: "Whether the mode can be read as the network's own",
     importance: "How strongly the mode is present in the states: its magnitude, summed over a sequence" };
   const columns = [
     ["kept", "Keep", null], ["number", "Mode", (m) => m.number], ["re", "λ", eigenvalue], ["modulus", "|λ|", (m) => fourDecimals(m.modulus)],
     ["period", "Period", (m) => significant(m.period, 3)], ["horizon", "Horizon", (m) => significant(m.horizon, 3)],
-    ["residual", "Residual", (m) => significant(m.residual, 2)], ["importance", "Importance", (m) => significant(m.importance, 3)],
+    ["residual", "Residual, fitted data", (m) => significant(m.residual, 2)], ["importance", "Importance", (m) => significant(m.importance, 3)],
+    ...(page.trust ? [["trusted", "Trusted", (m) => m.trusted ? "yes" : "no"], ["held_out", "Residual, held out", (m) => significant(m.held_out, 2)],
+      ["copying", "Copying", (m) => significant(m.copying, 2)], ["shuffled", "Shuffled", (m) => significant(m.shuffled, 2)],
+      ["interval", `${significant(100 * page.trust.level, 3)} % of |λ|`, (m) => interval(m)], ["why", "Why", (m) => m.why]] : []),
   ];
 
   function drawTable() {
@@ -198,16 +253,18 @@
       cell.append(button);
       return cell;
     }));
-    const value = (m) => m[state.sort] ?? Infinity;
-    const sorted = [...page.modes].sort((a, b) => (value(a) - value(b) || a.number - b.number) * (state.descending ? -1 : 1));
+    const value = (m) => state.sort === "interval" ? m.interval[1] - m.interval[0] : m[state.sort] ?? Infinity;
+    const compare = (a, b) => typeof a === "string" ? a.localeCompare(b) : a - b;
+    const sorted = [...page.modes].sort((a, b) => (compare(value(a), value(b)) || a.number - b.number) * (state.descending ? -1 : 1));
     body.replaceChildren(...sorted.map((m) => {
       const row = document.createElement("tr");
       row.dataset.mode = m.number;
       row.tabIndex = m.number === state.mode ? 0 : -1;
       row.setAttribute("aria-selected", m.number === state.mode);
-      row.classList.toggle("doubtful", m.residual >= page.limits.doubtful);
-      row.append(...columns.map(([, , text]) => {
+      row.classList.toggle("doubtful", page.trust ? !m.trusted : !Number.isFinite(m.residual));
+      row.append(...columns.map(([key, , text]) => {
         const cell = document.createElement("td");
+        if (key === "why") cell.className = key;
         if (text) { cell.textContent = text(m); return cell; }
         const box = document.createElement("input");
         box.type = "checkbox";
@@ -229,8 +286,10 @@
 
   function fitRows() {
     const fits = [["this operator", page.fit], ...(page.driven ? [["reading the inputs", page.driven]] : []), ...Object.entries(page.others)];
+    const percent = (value, count) => value === null ? "–" : `${significant(100 * value, count)} %`;
     return [["", "Rank", "Error of one step", "Decisions kept", `|λ| > ${page.limits.slow}`, "Trusted"], ...fits.map(([name, fit]) => [name, fit.rank,
-      `${significant(100 * fit.error, 3)} %`, fit.agreement === null ? "–" : `${significant(100 * fit.agreement, 4)} %`, fit.slow, `${fit.trusted} of ${fit.modes}`])];
+      percent(fit.error, 3), percent(fit.agreement, 4), fit.slow, fit.trusted === null ? "not tested" : `${fit.trusted} of ${fit.modes}`]),
+      ["copying the previous state", "–", percent(page.copying.error, 3), percent(page.copying.agreement, 4), "–", "–"]];
   }
 
   function drawFits() {
@@ -260,7 +319,7 @@
     const place = page.shown.indexOf(state.mode), { start, length } = sequence;
     if (place < 0) return null;
     const level = tables[tableOfView()].column(place, start, length);
-    return state.view === "change" ? level.map((v, i) => i ? v - level[i - 1] : v) : level;
+    return state.view === "change" ? level.map((v, i) => i ? v - level[i - 1] : 0) : level;
   }
 
   function drawText() {
@@ -315,7 +374,7 @@
     byId("picker").value = sequence;
     drawText(); drawOverTime(); drawEmbedding();
   }
-  function drawAll() { drawErrors(); drawFits(); selectMode(state.mode); selectSequence(state.sequence); }
+  function drawAll() { drawErrors(); drawFits(); drawHorizons(); drawPseudospectrum(); selectMode(state.mode); selectSequence(state.sequence); }
 
   function save(name, rows) {
     const cell = (value) => {
@@ -330,14 +389,17 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
+  const orInfinite = (value) => Number.isFinite(value) ? value : "inf";
   const moveSelection = (by) => selectMode((state.mode + by + page.modes.length) % page.modes.length);
   byId("previous").onclick = () => moveSelection(-1);
   byId("next").onclick = () => moveSelection(1);
   byId("search").oninput = fillPicker;
   byId("from").onchange = drawText;
   byId("picker").onchange = (event) => selectSequence(Number(event.target.value));
-  byId("modes-csv").onclick = () => save("kann-modes.csv", [["mode", "re", "im", "modulus", "period", "horizon", "residual", "importance"],
-    ...page.modes.map((m) => [m.number, m.re, m.im, m.modulus, m.period ?? "inf", m.horizon ?? "inf", Number.isFinite(m.residual) ? m.residual : "inf", m.importance])]);
+  byId("modes-csv").onclick = () => save("kann-modes.csv", [["mode", "re", "im", "modulus", "period", "horizon", "residual", "importance",
+    ...(page.trust ? ["trusted", "held_out_residual", "copying_residual", "shuffled_residual", "modulus_low", "modulus_high", "angle_low", "angle_high", "why"] : [])],
+    ...page.modes.map((m) => [m.number, m.re, m.im, m.modulus, m.period ?? "inf", m.horizon ?? "inf", orInfinite(m.residual), m.importance,
+      ...(page.trust ? [m.trusted, orInfinite(m.held_out), orInfinite(m.copying), orInfinite(m.shuffled), ...m.interval, ...m.angle, m.why] : [])])]);
   byId("fits-csv").onclick = () => save("kann-operators.csv", fitRows());
   byId("sequence-csv").onclick = () => {
     const sequence = page.sequences[state.sequence], shown = values(sequence) ?? [];

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kann.data.files import replacing
-from kann.fitting.spectrum import TRUSTED, format_eigenvalue
+from kann.fitting.spectrum import format_eigenvalue
 from kann.reporting.shading import ModeShading, Shading
 from kann.typing import Array, Float
 
@@ -84,9 +84,11 @@ def layers(shading: Shading) -> list[Layer]:
 
 def _name(mode: ModeShading) -> str:
     name = f"mode {mode.mode}, λ = {format_eigenvalue(mode.eigenvalue)}, residual {mode.residual:.2f}"
-    if mode.residual > TRUSTED:
-        name += ", doubtful"
-    return name
+    if mode.trusted is None:
+        return f"{name} on the fitted data"
+    if mode.trusted:
+        return f"{name} on held-out sequences, trusted"
+    return f"{name} on held-out sequences, not trusted"
 
 
 def _pieces(shading: Shading) -> list[tuple[str, int | None]]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from kann.analysis.contributions import contribution_changes, contributions
 from kann.analysis.modes import magnitude
+from kann.analysis.trust import Trust
 from kann.fitting.koopman import Koopman
 from kann.typing import AnyArray, Array, Float
 
@@ -22,7 +23,9 @@ class ModeShading:
     """Its number in ``koopman.modes``."""
     eigenvalue: complex
     residual: float
-    """Near 0 it is the network's own mode; near 1 an artefact of the finite basis."""
+    """|Y v − λ X v| / |X v|: on held-out sequences if trust is known, on the fitted data if it is not."""
+    trusted: bool | None
+    """Whether held-out sequences say that the mode is the network's own; None if nothing was held out."""
     magnitudes: Float[Array, " t"]
     """The paper's shade: |ĥ| after each word, scaled so that it goes from 0 to 1 over the text."""
     changes: Float[Array, " t"]
@@ -54,18 +57,29 @@ class Shading:
 
 
 def shade_modes(
-    koopman: Koopman, states: Float[Array, "t d"], weight: AnyArray, modes: Sequence[int]
+    koopman: Koopman,
+    states: Float[Array, "t d"],
+    weight: AnyArray,
+    modes: Sequence[int],
+    *,
+    trust: Trust | None = None,
 ) -> tuple[ModeShading, ...]:
     """How much each word did to these modes, given the states after each word and the weight (1, d) of the readout."""
     parts, strengths = contributions(koopman, states, weight), magnitude(koopman, states)
+    # The network starts at zero, which is not the mean of the states.
+    before = contributions(koopman, np.zeros(koopman.dim), weight).modes[:, 0]
+    residuals, trusted = [mode.residual for mode in koopman.modes], [None] * len(koopman.modes)
+    if trust is not None:
+        residuals, trusted = [own.residual for own in trust.modes], [own.trusted for own in trust.modes]
     return tuple(
         ModeShading(
             mode=number,
             eigenvalue=koopman.modes[number].eigenvalue,
-            residual=koopman.modes[number].residual,
+            residual=residuals[number],
+            trusted=trusted[number],
             # The two eigenvectors of a conjugate pair have the same magnitude, so the first one is enough.
             magnitudes=_from_0_to_1(strengths[:, koopman.modes[number].indices[0]]),
-            changes=contribution_changes(parts.modes[:, number, 0]),
+            changes=contribution_changes(parts.modes[:, number, 0], before=float(before[number])),
         )
         for number in modes
     )

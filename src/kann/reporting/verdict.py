@@ -1,103 +1,136 @@
-"""How far an operator can be trusted, in sentences."""
+"""How far an operator can be trusted, in sentences that do not contradict each other."""
 
 from typing import Any
 
-from kann.fitting.koopman import Koopman
-from kann.fitting.spectrum import DOUBTFUL, TRUSTED
+from kann.analysis.trust import Trust
+from kann.reporting.trusting import KnownTrust
 
-CLOSE, ROUGH = 0.05, 0.3
-"""Relative errors of one step up to which an operator is said to follow the network closely, and roughly."""
+CLEAR_FACTOR = 2
+"""A change by a smaller factor than this means little: another draw of sequences can change an error by as much."""
 
 KEPT = 0.95
-"""Fraction of decisions, and of the states' energy, from which on we say that the operator keeps what matters."""
-
-HARDLY_BETTER = 2
-"""An operator whose error is less than this many times smaller is called hardly better."""
+"""Fraction of decisions, and of the states' variance, from which on we say that what matters is kept."""
 
 NEARLY_DEPENDENT = 1e6
 """Condition of the eigenvectors above which contributions of modes can be much larger than their sum."""
 
+MEANS_LITTLE = f"a difference by a factor of less than {CLEAR_FACTOR} means little"
 
-def verdict(koopman: Koopman, quality: dict[str, Any], driven: dict[str, Any] | None) -> list[str]:
+Numbers = dict[str, Any]
+"""What `kann.reporting.operators` measured of an operator."""
+
+
+def verdict(quality: Numbers, *, copying: Numbers, driven: Numbers | None, known: KnownTrust) -> list[str]:
     """What to believe and what not, the most important sentence first.
 
-    ``quality`` and ``driven`` are the numbers of `kann.reporting.operators.operator_quality`.
+    ``copying`` are the numbers of copying the previous state, ``driven`` those of the operator that reads the inputs.
     """
+    gain = _gain(quality, copying, known.trust)
     return [
-        _about_prediction(quality),
-        *_about_decisions(quality),
-        _about_modes(koopman, quality),
+        _about_modes(quality, known),
+        *_about_prediction(quality, copying, known.trust, gain),
+        *_about_decisions(quality, copying, gain),
         *_about_inputs(quality, driven),
         *_about_basis(quality),
     ]
 
 
-def _about_prediction(quality: dict[str, Any]) -> str:
-    error = quality["error"]
-    sentence = f"One step ahead, the operator misses {error:.1%} of a state's energy on average"
-    if error <= CLOSE:
-        return f"{sentence}: it follows the network closely."
-    if error <= ROUGH:
-        return f"{sentence}: it follows the network roughly. Trust what it says about the main directions, not details."
-    subject = "a linear map of the states alone"
-    if quality["driven"]:
-        subject = "a linear map of states and inputs"
-    return f"{sentence}: {subject} cannot stand for this network, and its modes as a whole should not be relied on."
+def _gain(quality: Numbers, copying: Numbers, trust: Trust | None) -> float:
+    """How many times smaller than its baseline the error of one step is; on held-out sequences if there are any.
+
+    The baseline is copying the previous state, or predicting the same for all states if that is better: an error of 1.
+    """
+    if trust is not None:
+        return _ratio(min(1.0, float(trust.copying_error[0])), float(trust.error[0]))
+    return _ratio(min(1.0, copying["error"]), quality["error"])
 
 
-def _about_decisions(quality: dict[str, Any]) -> list[str]:
-    agreement, error = quality["agreement"], quality["error"]
-    if agreement is None:
-        return []
-    reason = "so part of what decides lies outside the operator"
-    if agreement >= KEPT:
-        reason = "so the operator keeps what decides"
-        if error > ROUGH:
-            reason += ", although it misses much of the rest"
-    elif error <= CLOSE:
-        reason += ", in the little that it misses"
-    return [f"Read out from the predicted last state, {agreement:.1%} of the decisions are the network's, {reason}."]
+def _ratio(larger: float, smaller: float) -> float:
+    return larger / max(smaller, 1e-16)  # an exact operator has an error of 0
 
 
-def _about_modes(koopman: Koopman, quality: dict[str, Any]) -> str:
-    modes = koopman.modes
-    trusted = sum(mode.residual <= TRUSTED for mode in modes)
-    doubtful = sum(mode.residual >= DOUBTFUL for mode in modes)
-    # The residual says how linearly one direction evolves, whatever the operator makes of the whole state.
-    meaning = "can be read as the network's own"
-    if quality["error"] > ROUGH:
-        meaning = "evolve linearly by themselves: only those can be read as the network's own"
-    return (
-        f"Of {len(modes)} modes, {trusted} have a residual up to {TRUSTED} and {meaning}; "
-        f"{doubtful} have {DOUBTFUL} or more and are artefacts of fitting a finite matrix: do not interpret those."
+def _about_modes(quality: Numbers, known: KnownTrust) -> str:
+    if known.trust is None:
+        return f"Nothing was held out, so no mode is called trusted on this page. The reason: {known.reason}."
+    count, total, folds = len(known.trust.trusted), quality["modes"], known.trust.folds
+    tested = f"tested on sequences that were not fitted, held out in {folds} folds"
+    if not count:
+        return f"None of the {total} modes can be read as the network's own ({tested}). The table of modes says why."
+    rest = ""
+    if count < total:
+        rest = " The table of modes says what speaks against the others."
+    return f"{count} of {total} modes can be read as the network's own ({tested}).{rest}"
+
+
+def _about_prediction(quality: Numbers, copying: Numbers, trust: Trust | None, gain: float) -> list[str]:
+    if trust is None:
+        figures = (
+            f"On the sequences shown, one step misses {quality['error']:.2%} of a state's energy; copying the previous "
+            f"state misses {copying['error']:.2%}"
+        )
+        return [f"{figures}: {_judged(gain)}."]
+    figures = (
+        f"On held-out sequences, one step misses {trust.error[0]:.2%} of the states' variance; copying the previous "
+        f"state misses {trust.copying_error[0]:.2%}"
     )
+    sentences = [f"{figures}: {_judged(gain)}."]
+    if len(trust.horizons) > 1:
+        sentences.append(
+            f"Over {trust.horizons[-1]} steps it misses {trust.error[-1]:.0%}, copying {trust.copying_error[-1]:.0%}, "
+            "and predicting the mean 100%."
+        )
+    return sentences
 
 
-def _about_inputs(quality: dict[str, Any], driven: dict[str, Any] | None) -> list[str]:
+def _judged(gain: float) -> str:
+    if gain >= CLEAR_FACTOR:
+        return f"{gain:.3g} times less than the better of copying and the mean, so the operator knows how states move"
+    if gain > 1:
+        return f"{MEANS_LITTLE}, so the operator hardly knows more than the better of copying and the mean"
+    return "copying or predicting the mean does as well or better, so the operator does not say how states move"
+
+
+def _about_decisions(quality: Numbers, copying: Numbers, gain: float) -> list[str]:
+    kept, copied = quality["agreement"], copying["agreement"]
+    if kept is None:
+        return []
+    figures = (
+        f"Read out from the predicted last state, {kept:.1%} of the decisions shown are the network's; read out from "
+        f"the state before it, {copied:.1%} are"
+    )
+    if copied >= KEPT:
+        return [f"{figures}: the last step decides so little that this says nothing about the operator."]
+    clearer = _ratio(1 - copied, 1 - kept) >= CLEAR_FACTOR
+    if not clearer:
+        return [f"{figures}: {MEANS_LITTLE}."]
+    if gain < CLEAR_FACTOR:
+        return [
+            f"{figures}: of what the last step decides the operator keeps most, although it misses much of the rest."
+        ]
+    return [f"{figures}: of what the last step decides the operator keeps most."]
+
+
+def _about_inputs(quality: Numbers, driven: Numbers | None) -> list[str]:
     if quality["driven"] or driven is None:
         return []
-    gain = quality["error"] / max(driven["error"], 1e-16)  # an exact operator has an error of 0
-    if gain >= HARDLY_BETTER:
-        return [
-            f"An operator that also reads the inputs misses {driven['error']:.2%}, {gain:.3g} times less: most of what "
-            "this one misses is what the inputs did, not what the network does by itself."
-        ]
-    if quality["error"] > ROUGH:
-        return [
-            "An operator that also reads the inputs is hardly better: "
-            "what is missed is not linear in states and inputs."
-        ]
-    return ["An operator that also reads the inputs is hardly better, so the states evolve mostly by themselves."]
+    gain = _ratio(quality["error"], driven["error"])
+    figures = (
+        f"On the sequences shown, an operator that also reads the inputs misses {driven['error']:.2%} of a state's "
+        f"energy, and this one {quality['error']:.2%}"
+    )
+    if gain >= CLEAR_FACTOR:
+        return [f"{figures}: most of what this one misses is what the inputs did."]
+    return [f"{figures}: {MEANS_LITTLE}."]
 
 
-def _about_basis(quality: dict[str, Any]) -> list[str]:
+def _about_basis(quality: Numbers) -> list[str]:
     sentences = []
     if quality["explained"] < KEPT:
         sentences.append(
-            f"The basis holds {quality['explained']:.1%} of the states' energy; a higher rank would hold more."
+            f"The basis holds {quality['explained']:.1%} of the states' variance; a higher rank holds more."
         )
     if quality["condition"] is None or quality["condition"] > NEARLY_DEPENDENT:
         sentences.append(
-            "The eigenvectors are nearly dependent, so the contributions of single modes may cancel each other."
+            "The eigenvectors are nearly dependent, so contributions of single modes may cancel each other."
         )
     return sentences

@@ -9,14 +9,16 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from kann.analysis.trust import Trust
 from kann.data.archives import damage_explained
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import Float, Int
 from kann.zoo.files import PROVENANCE, WEIGHTS, folder, read_provenance, require_files
+from kann.zoo.trust_file import trust_from_json
 from kann.zoo.vocabulary import Vocabulary
 
-VOCABULARY, OPERATOR = "vocabulary.json", "koopman.npz"
+VOCABULARY, OPERATOR, TRUST = "vocabulary.json", "koopman.npz", "trust.json"
 """Files that this network has besides its weights and provenance."""
 
 Arch = Literal["gru", "lstm", "rnn"]
@@ -60,6 +62,8 @@ class Pretrained:
     vocabulary: Vocabulary
     koopman: Koopman
     """The operator fitted to 5,000 training reviews, without padding."""
+    trust: Trust
+    """How far its modes can be trusted, measured on those of the reviews that were held out in turn."""
     modes: tuple[int, ...]
     """Its modes by how much their contribution to the logit varies, the most important first."""
 
@@ -67,24 +71,28 @@ class Pretrained:
 def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
     """The network that ships with the package, or the one in the folder ``place``."""
     place = Path(place or folder("sentiment"))
-    require_files(place, WEIGHTS, VOCABULARY, OPERATOR, PROVENANCE)
+    require_files(place, WEIGHTS, VOCABULARY, OPERATOR, TRUST, PROVENANCE)
     with damage_explained(place / VOCABULARY, problem="is no text", remedy="reinstall kann"):
         words = (place / VOCABULARY).read_text(encoding="utf-8")
     vocabulary = Vocabulary.from_json(words, source=place / VOCABULARY)
-    network = _read_network(place / WEIGHTS, words=len(vocabulary))
+    network = read_network(place / WEIGHTS, words=len(vocabulary))
     koopman = Koopman.load(place / OPERATOR)
     if koopman.dim != network.readout.in_features:
         raise KannError(
             f"the operator in {place} is for {koopman.dim} hidden units; the network has "
             f"{network.readout.in_features}; reinstall kann"
         )
+    with damage_explained(place / TRUST, problem="does not say how far modes can be trusted", remedy="reinstall kann"):
+        trust = trust_from_json((place / TRUST).read_text(encoding="utf-8"))
+        if len(trust.modes) != len(koopman.modes):
+            raise ValueError(f"it has {len(trust.modes)} modes and the operator {len(koopman.modes)}")
     provenance = read_provenance(place)
     with damage_explained(place / PROVENANCE, problem="does not name the modes", remedy="reinstall kann"):
         modes = tuple(range(len(koopman.modes))[mode] for mode in provenance["modes"])
-    return Pretrained(network=network, vocabulary=vocabulary, koopman=koopman, modes=modes)
+    return Pretrained(network=network, vocabulary=vocabulary, koopman=koopman, trust=trust, modes=modes)
 
 
-def _read_network(path: Path, *, words: int) -> SentimentNetwork:
+def read_network(path: Path, *, words: int) -> SentimentNetwork:
     """A GRU of the size that its weights have; ``words`` is the size of the vocabulary that came with them."""
     with damage_explained(path, problem="holds no sentiment network", remedy="reinstall kann"):
         weights = load_file(path)

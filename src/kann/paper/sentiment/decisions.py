@@ -36,7 +36,7 @@ class ModeDecisions:
 
 def order_by_variance(koopman: kann.Koopman, readout: Readout, last: Float[Array, "s d"]) -> Int[Array, " m"]:
     """Modes by how much their contribution to the logit of these last states varies, the largest first."""
-    contributions = last @ contribution_vectors(koopman, readout)  # (s, m)
+    contributions = kann.contributions(koopman, last, readout.weight).modes[..., 0]  # (s, m)
     return np.argsort(-contributions.var(axis=0), kind="stable")
 
 

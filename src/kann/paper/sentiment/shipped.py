@@ -2,36 +2,59 @@
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.torch import save
 
 import kann
 from kann.data.files import replacing
 from kann.errors import KannError
 from kann.paper.results import versions
-from kann.paper.sentiment.corpus import load_corpus
+from kann.paper.sentiment.corpus import Corpus, load_corpus
 from kann.paper.sentiment.decisions import order_by_variance
-from kann.paper.sentiment.operators import Readout, fit_as_in_paper, fitted_reviews, record_moments
+from kann.paper.sentiment.operators import FITTED_REVIEWS, Readout, fitted_reviews
 from kann.paper.sentiment.reading import read_last_states
 from kann.paper.sentiment.task import CONFIGS, accuracy, split, trained
-from kann.zoo.files import PROVENANCE, WEIGHTS
-from kann.zoo.sentiment_network import OPERATOR, VOCABULARY, SentimentNetwork
+from kann.typing import Array, Int
+from kann.zoo.files import PROVENANCE, WEIGHTS, read_provenance
+from kann.zoo.sentiment_network import OPERATOR, TRUST, VOCABULARY, SentimentNetwork, read_network
+from kann.zoo.trust_file import trust_as_json
 from kann.zoo.vocabulary import Vocabulary
 
 SHIPPED_MODES = 12
 """How many modes are listed, the most important ones."""
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ShippedOperator:
+    """The operator of a network that ships, how far it can be trusted, and its most important modes."""
+
+    koopman: kann.Koopman
+    trust: kann.Trust
+    modes: Int[Array, " k"]
+    """Those whose contribution to the logit varies most over the validation reviews, the most important first."""
+
+
+def fit_shipped(network: SentimentNetwork, corpus: Corpus, *, seed: int) -> ShippedOperator:
+    """Fit the operator to training reviews, its rank chosen by those held out, and measure its trust on them."""
+    reviews, (_, validation) = fitted_reviews(corpus, seed), split(corpus.train)
+    order = np.argsort(reviews.lengths, kind="stable")  # batches of similar length
+    words = [torch.from_numpy(reviews[i]) for i in order]
+    states = kann.record(network, words, layer="recurrent", batch_size=64, progress=False)
+    koopman = kann.fit(states, rank="auto")
+    modes = order_by_variance(koopman, Readout.of(network), read_last_states(network, validation))
+    return ShippedOperator(koopman=koopman, trust=kann.trust(koopman, states), modes=modes[:SHIPPED_MODES])
+
+
 def ship(
     network: SentimentNetwork,
     vocabulary: Vocabulary,
-    koopman: kann.Koopman,
+    operator: ShippedOperator,
     *,
-    modes: Any,
     provenance: dict[str, Any],
     folder: str | os.PathLike[str],
 ) -> None:
@@ -48,10 +71,38 @@ def ship(
         temporary.write_bytes(save(halves))
     with replacing(place / VOCABULARY) as temporary:
         temporary.write_text(vocabulary.to_json(), encoding="utf-8")
-    koopman.save(place / OPERATOR)
-    content = provenance | {"modes": np.asarray(modes).tolist()}
-    with replacing(place / PROVENANCE) as temporary:
+    ship_operator(operator, provenance=provenance, folder=place)
+
+
+def ship_operator(operator: ShippedOperator, *, provenance: dict[str, Any], folder: Path) -> None:
+    """Write the operator, its trust and the provenance."""
+    operator.koopman.save(folder / OPERATOR)
+    with replacing(folder / TRUST) as temporary:
+        temporary.write_text(trust_as_json(operator.trust), encoding="utf-8")
+    content = provenance | {"modes": operator.modes.tolist()}
+    with replacing(folder / PROVENANCE) as temporary:
         temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def refit(folder: str | os.PathLike[str]) -> ShippedOperator:
+    """Fit the operator of the network in ``folder`` again and write it; weights and vocabulary stay as they are."""
+    place = Path(folder)
+    provenance, corpus = read_provenance(place), load_corpus()
+    network = read_network(place / WEIGHTS, words=len(corpus.vocabulary))
+    found = fit_shipped(network, corpus, seed=int(provenance["seed"]))
+    ship_operator(found, provenance=provenance | _made_operator(), folder=place)
+    return found
+
+
+def _made_operator() -> dict[str, Any]:
+    """How the operator was made, for the provenance."""
+    return {
+        "operator": {
+            "fitted_to": f"the states of {FITTED_REVIEWS} training reviews, without padding",
+            "made_by": 'kann.fit(states, rank="auto"), then kann.trust(koopman, states)',
+            "versions": versions(),
+        }
+    }
 
 
 def remake(out: str | os.PathLike[str], *, seed: int, folder: str | os.PathLike[str], device: str = "cpu") -> None:
@@ -65,8 +116,6 @@ def remake(out: str | os.PathLike[str], *, seed: int, folder: str | os.PathLike[
     before = accuracy(Readout.of(network)(read_last_states(network, corpus.test))[:, 0], corpus.test)
     network.half().float()  # rounded as in the file, computed with as before
     readout, (_, validation) = Readout.of(network), split(corpus.train)
-    koopman = fit_as_in_paper(record_moments(network, fitted_reviews(corpus, seed)).numpy())
-    validated = read_last_states(network, validation)
     provenance = {
         "model": "GRU with 256 units that judges film reviews; word embedding of 128 numbers, linear readout",
         "made_by": "kann reproduce sentiment --arch gru, then kann.paper.sentiment.shipped.remake",
@@ -78,15 +127,9 @@ def remake(out: str | os.PathLike[str], *, seed: int, folder: str | os.PathLike[
         "accuracy": {
             "test": accuracy(readout(read_last_states(network, corpus.test))[:, 0], corpus.test),
             "test_single_precision": before,
-            "validation": accuracy(readout(validated)[:, 0], validation),
+            "validation": accuracy(readout(read_last_states(network, validation))[:, 0], validation),
         },
         "versions": versions(),
-    }
-    ship(
-        network,
-        corpus.vocabulary,
-        koopman,
-        modes=order_by_variance(koopman, readout, validated)[:SHIPPED_MODES],
-        provenance=provenance,
-        folder=folder,
-    )
+    } | _made_operator()
+    operator = fit_shipped(network, corpus, seed=seed)
+    ship(network, corpus.vocabulary, operator, provenance=provenance, folder=folder)
