@@ -61,7 +61,9 @@ def spectrum_numbers(operators: Operators) -> dict[str, float]:
     return {
         **moduli,
         **trusting.numbers("centred", kann.fit(operators.moments), groups),
-        **trusting.numbers("words", kann.fit(operators.moments, rank=RANK_WITH_WORDS, driven=True), groups),
+        **trusting.numbers(
+            "words", kann.fit(operators.moments, rank=min(RANK_WITH_WORDS, operators.moments.dim), driven=True), groups
+        ),
         "slow_eigenvalues": float(count_dominant(padded)),
         "trusted": float((padded.residuals <= TRUSTED).sum()),
         "slow_unpadded": float(count_dominant(unpadded)),
