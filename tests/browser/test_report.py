@@ -241,3 +241,29 @@ def test_a_narrow_screen_does_not_scroll_sideways(browser, files):
     page.wait_for_selector(READY)
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     page.close()
+
+
+def test_the_page_draws_what_held_out_sequences_say(visit):
+    page = visit("text")
+    assert page.locator("#loading").is_hidden()
+    assert page.evaluate("document.getElementById('horizons').data.map(trace => trace.name)") == [
+        "this operator",
+        "copying the state",
+        "predicting the mean",
+    ]
+    assert page.evaluate("document.getElementById('pseudospectrum').data[0].type") == "contour"
+    names = page.evaluate("document.getElementById('plane').data.map(trace => trace.name)")
+    assert {"95 % interval", "trusted"} <= set(names)
+    head = page.eval_on_selector_all("#table thead th", "cells => cells.map(cell => cell.textContent)")
+    row = page.eval_on_selector_all("#table tbody tr[data-mode='0'] td", "cells => cells.map(cell => cell.textContent)")
+    cells = dict(zip(head, row, strict=True))
+    assert cells["Trusted"] == "yes"
+    assert "held-out sequences" in cells["Why"]
+
+
+def test_where_nothing_was_held_out_nothing_is_said_to_be_trusted(visit):
+    page = visit("long")  # a single sequence
+    assert page.locator("#horizons").count() == 0
+    assert "not tested" in page.inner_text("#overview .cards")
+    assert "Trusted" not in page.inner_text("#table thead")
+    assert "fitted data" in page.text_content("#plane")
