@@ -24,12 +24,14 @@ from kann.fitting.spectrum import Mode
 
 if TYPE_CHECKING:
     from kann.fixed_points import FixedPoints, find_fixed_points
+    from kann.live import intervene
     from kann.recording import readout_of, record, step_of
     from kann.reporting import plots
     from kann.reporting.page import report
 
 # These need torch or plotly, which are imported when one of these names is first asked for.
 _FIXED_POINTS = ("FixedPoints", "find_fixed_points")
+_LIVE = ("intervene",)
 _RECORDING = ("readout_of", "record", "step_of")
 
 
@@ -38,6 +40,10 @@ def __getattr__(name: str) -> Any:
         from kann import fixed_points
 
         return getattr(fixed_points, name)
+    if name in _LIVE:
+        from kann import live
+
+        return getattr(live, name)
     if name in _RECORDING:
         from kann import recording
 
@@ -78,6 +84,7 @@ __all__ = [
     "fit",
     "hybrid",
     "importance",
+    "intervene",
     "magnitude",
     "orthogonality",
     "plots",

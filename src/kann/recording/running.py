@@ -35,11 +35,17 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             stack.enter_context(shared(("random numbers", device), partial(_restored_gpu_random_numbers, device)))
         for module in model.modules():
             stack.enter_context(shared(("module", id(module)), partial(_restored_module, module)))
-        stack.enter_context(shared("modules are called", _every_module_called))
-        stack.enter_context(shared("warnings", _without_cudnn_warning))
+        stack.enter_context(every_module_called())
         stack.enter_context(torch.no_grad())
         with contextlib.suppress(NotImplementedError):  # an exported program stays in the mode it was exported in
             model.eval()
+        yield
+
+
+@contextlib.contextmanager
+def every_module_called() -> Iterator[None]:
+    """Let a model run so that every module is called with tensors, and without warnings about how it is done."""
+    with shared("modules are called", _every_module_called), shared("warnings", _without_cudnn_warning):
         yield
 
 

@@ -1,0 +1,8 @@
+"""Run a PyTorch model with its states replaced: what the network does with some modes alone, or without them."""
+
+try:
+    from kann.live.interventions import intervene
+except ImportError as error:
+    raise ImportError(f"interventions need torch ({error}): pip install 'kann[torch]'") from error
+
+__all__ = ["intervene"]
