@@ -24,14 +24,14 @@ from kann.fitting.spectrum import Mode
 
 if TYPE_CHECKING:
     from kann.fixed_points import FixedPoints, find_fixed_points
-    from kann.live import intervene
+    from kann.live import Effects, effects, intervene
     from kann.recording import readout_of, record, step_of
     from kann.reporting import plots
     from kann.reporting.page import report
 
 # These need torch or plotly, which are imported when one of these names is first asked for.
 _FIXED_POINTS = ("FixedPoints", "find_fixed_points")
-_LIVE = ("intervene",)
+_LIVE = ("Effects", "effects", "intervene")
 _RECORDING = ("readout_of", "record", "step_of")
 
 
@@ -66,6 +66,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "ConditionWarning",
     "Contributions",
+    "Effects",
     "FixedPoints",
     "KannError",
     "KannWarning",
@@ -80,6 +81,7 @@ __all__ = [
     "agreement",
     "contributions",
     "decision_map",
+    "effects",
     "find_fixed_points",
     "fit",
     "hybrid",

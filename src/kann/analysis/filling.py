@@ -51,8 +51,6 @@ def fit_fills(chosen: Sequence[Coordinates], states: States, fill: str, *, sprea
     if spread is None:
         spread = spread_of(states)
     axes = [coordinates.axes(spread) for coordinates in chosen]
-    for coordinates, own in zip(chosen, axes, strict=True):
-        _require_feasible(fill, coordinates, own)
     ends = np.cumsum([own.shape[1] for own in axes])[:-1]
     extent = accumulate(states, partial(Total, partial(_extent, spread.mean, np.concatenate(axes, axis=1))))
     ranges = zip(np.split(extent.low, ends), np.split(extent.high, ends), strict=True)
@@ -69,9 +67,10 @@ def fit_fills(chosen: Sequence[Coordinates], states: States, fill: str, *, sprea
     return fills
 
 
-def _require_feasible(fill: str, coordinates: Coordinates, axes: Float[Array, "d q"]) -> None:
-    count = axes.shape[1]
-    if fill == "curve" and MOST_IN_QUADRATIC < count < coordinates.dim:
+def _require_feasible(fill: Fill) -> None:
+    """Refuse a quadratic regression on too many coordinates."""
+    count = fill.axes.shape[1]
+    if count > MOST_IN_QUADRATIC:
         raise KannError(
             f"fill='curve' is for at most {MOST_IN_QUADRATIC} coordinates, and {count} were chosen (a conjugate pair "
             "has two); pass fill='linear', or fewer modes"
@@ -124,6 +123,7 @@ def _with_curves(fills: Sequence[Fill], states: States, spread: Spread) -> list[
         return list(fills)
     makers = []
     for each in curved:
+        _require_feasible(each)
         if each.axes.shape[1] == 1:
             makers.append(partial(_cell_sums, each))
         else:

@@ -2,7 +2,9 @@
 
 try:
     from kann.live.interventions import intervene
+    from kann.live.measuring import effects
+    from kann.live.result import Effects
 except ImportError as error:
     raise ImportError(f"interventions need torch ({error}): pip install 'kann[torch]'") from error
 
-__all__ = ["intervene"]
+__all__ = ["Effects", "effects", "intervene"]

@@ -130,14 +130,20 @@ def replacement(fill: Fill, *, keep: bool) -> Replace:
     return replace
 
 
-def _on_tensors(fill: Fill, device: torch.device, dtype: torch.dtype, *, keep: bool) -> Callable[[Tensor], Tensor]:
+def as_tensors(fill: Fill, device: torch.device, dtype: torch.dtype) -> Fill:
+    """The fill with tensors in place of its arrays."""
+
     def convert(values: Any) -> Tensor:
         tensor = torch.from_numpy(as_numpy(values).copy())
         if tensor.is_floating_point():
             tensor = tensor.to(dtype)
         return tensor.to(device)
 
-    own = fill.converted(convert)
+    return fill.converted(convert)
+
+
+def _on_tensors(fill: Fill, device: torch.device, dtype: torch.dtype, *, keep: bool) -> Callable[[Tensor], Tensor]:
+    own = as_tensors(fill, device, dtype)
     if keep:
         return own.kept
     # Random numbers of its own, the same in every block: those of torch stay as they are.

@@ -230,7 +230,7 @@ def _model_call(model: nn.Module, *, forward: Callable[..., Any] | None, hidden_
     """How to call the model with a batch: by ``forward``, or by what the model's own forward takes."""
     if forward is not None:
         return lambda content: forward(model, content)
-    parameters = _parameters_of(model)
+    parameters = parameters_of(model)
     options: dict[str, Any] = {}
     if hidden_states and ("output_hidden_states" in parameters or _takes_any_keyword(parameters)):
         options["output_hidden_states"] = True
@@ -259,7 +259,7 @@ def _model_call(model: nn.Module, *, forward: Callable[..., Any] | None, hidden_
     return call
 
 
-def _parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
     """What the model's ``forward`` takes."""
     if not isinstance(model, torch.jit.ScriptModule):
         return inspect.signature(model.forward).parameters
