@@ -71,7 +71,7 @@ def _numbers(text: str) -> tuple[int, ...]:
         raise KannError(f"--counts {text} are not whole numbers; pass some with commas, such as 1,2,4") from None
 
 
-def _draw(found: kann.Effects, path: Path) -> None:
+def _draw(found: Any, path: Path) -> None:
     """Write the figure: coordinates kept on the left, removed on the right."""
     from matplotlib import pyplot
 
@@ -85,7 +85,7 @@ def _draw(found: kann.Effects, path: Path) -> None:
         pyplot.close(figure)
 
 
-def _as_numbers(found: kann.Effects) -> dict[str, Any]:
+def _as_numbers(found: Any) -> dict[str, Any]:
     """The result in numbers, for ``--json``."""
 
     def table(means: Any, *, removed: bool) -> dict[str, Any]:
