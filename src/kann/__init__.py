@@ -30,12 +30,14 @@ from kann.fitting.spectrum import Mode
 
 if TYPE_CHECKING:
     from kann.fixed_points import FixedPoints, find_fixed_points
+    from kann.live import Effects, effects, intervene
     from kann.recording import readout_of, record, step_of, untrained_twin
     from kann.reporting import plots
     from kann.reporting.page import report
 
 # These need torch or plotly, which are imported when one of these names is first asked for.
 _FIXED_POINTS = ("FixedPoints", "find_fixed_points")
+_LIVE = ("Effects", "effects", "intervene")
 _RECORDING = ("readout_of", "record", "step_of", "untrained_twin")
 
 
@@ -44,6 +46,10 @@ def __getattr__(name: str) -> Any:
         from kann import fixed_points
 
         return getattr(fixed_points, name)
+    if name in _LIVE:
+        from kann import live
+
+        return getattr(live, name)
     if name in _RECORDING:
         from kann import recording
 
@@ -67,6 +73,7 @@ __all__ = [
     "ConditionWarning",
     "Contributions",
     "DependenceWarning",
+    "Effects",
     "FewPairsWarning",
     "FixedPoints",
     "KannError",
@@ -86,10 +93,12 @@ __all__ = [
     "contributions",
     "copying",
     "decision_map",
+    "effects",
     "find_fixed_points",
     "fit",
     "hybrid",
     "importance",
+    "intervene",
     "magnitude",
     "orthogonality",
     "plots",

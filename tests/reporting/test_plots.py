@@ -5,12 +5,14 @@ from matplotlib.figure import Figure
 
 import kann
 from kann.errors import KannError
+from kann.live import Effects
 from kann.reporting.plots import (
     COLOURS,
     SIGNED,
     draw_curves,
     draw_decay,
     draw_decision_map,
+    draw_effects,
     draw_embedding,
     draw_horizons,
     draw_matrix,
@@ -286,3 +288,33 @@ def test_the_pseudospectrum_is_drawn_where_it_is(ax):
     assert ax.figure.axes[1].get_ylabel() == "smallest residual of any vector"
     with pytest.raises(KannError, match="has no contours"):
         draw_pseudospectrum(kann.pseudospectrum(koopman, states, grid=np.array([0.5, 1.0])), ax=ax)
+
+
+def test_effects_are_lines_over_the_number_of_coordinates(ax, koopman, rng):
+    scores = {name: (rng.random((3, 40)) > 0.3).astype(float) for name in ("modes", "pca", "random")}
+    found = Effects(
+        counts=(1, 2, 4),
+        metric="agreement",
+        fill="curve",
+        order=(0,),
+        koopman=koopman,
+        kept_scores=scores,
+        removed_scores={name: 1 - each for name, each in scores.items()},
+        full=np.ones(40),
+        none=np.repeat([0.0, 1.0], 20),
+        random_kept=rng.random((2, 3)),
+        random_removed=rng.random((2, 3)),
+        judged=np.arange(40),
+    )
+    assert draw_effects(found, ax=ax) is ax
+    *lines, nothing = ax.lines
+    for line, name in zip(lines, scores, strict=True):
+        np.testing.assert_allclose(line.get_xydata(), np.column_stack([found.counts, scores[name].mean(axis=1)]))
+    assert nothing.get_ydata()[0] == 0.5
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == list(scores)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("coordinates kept", "agreement")
+    assert len(ax.collections) == 3
+    ax.clear()
+    draw_effects(found, ax=ax, removed=True)
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), 1 - scores["modes"].mean(axis=1))
+    assert ax.get_xlabel() == "coordinates removed"

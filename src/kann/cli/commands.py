@@ -12,6 +12,7 @@ import kann
 from kann.cli import data, reproduce
 from kann.cli.analyse import fit, record, report
 from kann.cli.demo import demo
+from kann.cli.effects import effects
 from kann.cli.errors import SHOW_TRACEBACKS
 from kann.cli.highlight import highlight
 
@@ -48,6 +49,8 @@ EXAMPLES = {
     fit: "kann fit states.zarr -o operator.npz --rank 0.99 --driven, "
     "or kann fit s3://bucket/states.zarr --scheduler tcp://host:8786",
     report: "kann report operator.npz states.zarr -o report.html --tokens tokens.json",
+    effects: "kann effects mypackage.models:build --weights w.safetensors --data x.npy --operator operator.npz "
+    "--states states.zarr",
     highlight: 'kann highlight "The plot is not bad at all, and the acting is amazing."',
     demo: "kann demo --out demo",
 }

@@ -27,7 +27,7 @@ def record(
 ) -> kann.States:
     """Run the model over the data that came from the file ``source``, and record a single layer."""
     _require_one_layer(model, options)
-    data, lengths_of = _as_called(model, values, lengths)
+    data, lengths_of = as_called(model, values, lengths)
     try:
         return kann.record(model, data, lengths=lengths_of, **options)
     except (KannError, OSError, ImportError):
@@ -51,13 +51,13 @@ def _require_one_layer(model: Any, options: Mapping[str, Any]) -> None:
         raise KannError(f"the model has several layers or directions to record; pass --layer with one of {names}")
 
 
-def _as_called(model: Any, values: Array, lengths: Array | None) -> tuple[Any, Any]:
+def as_called(model: Any, values: Array, lengths: Array | None) -> tuple[Any, Any]:
     """The data and their lengths as `kann.record` takes them; by name for a model that reads the lengths itself."""
     names, required = _arguments(model)
     if required > 2 or (required == 2 and lengths is None):
         raise KannError(
-            f"the model's forward needs {', '.join(names[:required])}; kann record passes data and lengths "
-            "(--lengths, or 'lengths' in an .npz); for anything else call kann.record from Python with forward="
+            f"the model's forward needs {', '.join(names[:required])}; kann passes data and lengths "
+            "(--lengths, or 'lengths' in an .npz); for anything else call kann from Python with forward="
         )
     if lengths is None:
         return values, None

@@ -224,12 +224,17 @@ def _scan(added: Tensor, forget: Tensor, initial: Tensor, sizes: Sequence[int], 
         before = c.addcmul_(f, before[: len(c)])
 
 
-def run_layers(kernel: Kernel) -> tuple[tuple[Tensor, ...], list[Pass]]:
-    """Run a call layer by layer; its result, and what each layer read and gave."""
+def run_layers(
+    kernel: Kernel, run_layer: Callable[[int, Kernel], tuple[Tensor, ...]] = lambda _, single: single.run()
+) -> tuple[tuple[Tensor, ...], list[Pass]]:
+    """Run a call layer by layer; its result, and what each layer read and gave.
+
+    ``run_layer(level, single)`` runs one layer in place of its kernel.
+    """
     data, output, passes, ends = kernel.data, kernel.data, [], []
     for level in range(kernel.layers):
         single = replace(kernel.at(level), data=data)
-        output, *hidden = single.run()
+        output, *hidden = run_layer(level, single)
         passes.append(Pass(kernel=single, output=output))
         ends.append(hidden)
         data = output

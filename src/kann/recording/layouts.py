@@ -21,15 +21,17 @@ def batch_major(values: Tensor, module: nn.Module | None, batch: Batch, layer: s
             f"layer {layer!r} gave {tuple(values.shape)}, without a time axis; pass one that gives "
             "(sequences, steps, units)"
         )
-    if module is not None and _has_channels_first(module, values):
+    if has_channels_first(module, values):
         return values.transpose(1, 2)
     if _has_time_first(values, module, batch):
         return values.transpose(0, 1)
     return values
 
 
-def _has_channels_first(module: nn.Module, values: Tensor) -> bool:
+def has_channels_first(module: nn.Module | None, values: Tensor) -> bool:
     """Whether a module works on (B, C, T): one that has no parameters but those of convolutions over time."""
+    if module is None or values.ndim != 3:
+        return False
     # A parametrized convolution, by weight_norm for instance, keeps its parameters in a submodule "parametrizations".
     owners = [
         part

@@ -15,6 +15,7 @@ from torch.nn.functional import linear
 from kann.checks import shown
 from kann.errors import KannError
 from kann.recording.selection import Target, named, only_recurrent, require_module, select
+from kann.typing import Float
 
 LSTM_ACTIVATIONS = (torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid)
 """Activations of an LSTM's input gate i, forget gate f, candidate g and output gate o, in the order of its weights."""
@@ -110,6 +111,17 @@ def _lstm(_h: Tensor, c: Tensor, from_input: Tensor, from_state: Tensor, project
     if projection is not None:
         output = linear(output, projection)
     return torch.cat([output, c], dim=-1)
+
+
+def lstm_with_projection(
+    x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]
+) -> tuple[Float[Tensor, "n o"], Float[Tensor, "n d"]]:
+    """One step of an LSTM whose output is projected, which torch's own cell cannot do: the next h and c."""
+    weight_ih, weight_hh, *biases, projection = weights
+    bias_ih, bias_hh = biases or (None, None)
+    both = _lstm(h, c, linear(x, weight_ih, bias_ih), linear(h, weight_hh, bias_hh), projection)
+    output, cell = both.split([len(projection), c.shape[-1]], dim=-1)
+    return output, cell
 
 
 def lstm_gates(sums: Sequence[Tensor], *, in_place: bool = False) -> list[Tensor]:

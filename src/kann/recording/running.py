@@ -35,11 +35,17 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             stack.enter_context(shared(("random numbers", device), partial(_restored_gpu_random_numbers, device)))
         for module in model.modules():
             stack.enter_context(shared(("module", id(module)), partial(_restored_module, module)))
-        stack.enter_context(shared("modules are called", _every_module_called))
-        stack.enter_context(shared("warnings", _without_cudnn_warning))
+        stack.enter_context(every_module_called())
         stack.enter_context(torch.no_grad())
         with contextlib.suppress(NotImplementedError):  # an exported program stays in the mode it was exported in
             model.eval()
+        yield
+
+
+@contextlib.contextmanager
+def every_module_called() -> Iterator[None]:
+    """Let a model run so that every module is called with tensors, and without warnings about how it is done."""
+    with shared("modules are called", _every_module_called), shared("warnings", _without_cudnn_warning):
         yield
 
 
@@ -224,7 +230,7 @@ def _model_call(model: nn.Module, *, forward: Callable[..., Any] | None, hidden_
     """How to call the model with a batch: by ``forward``, or by what the model's own forward takes."""
     if forward is not None:
         return lambda content: forward(model, content)
-    parameters = _parameters_of(model)
+    parameters = parameters_of(model)
     options: dict[str, Any] = {}
     if hidden_states and ("output_hidden_states" in parameters or _takes_any_keyword(parameters)):
         options["output_hidden_states"] = True
@@ -253,7 +259,7 @@ def _model_call(model: nn.Module, *, forward: Callable[..., Any] | None, hidden_
     return call
 
 
-def _parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
     """What the model's ``forward`` takes."""
     if not isinstance(model, torch.jit.ScriptModule):
         return inspect.signature(model.forward).parameters

@@ -46,3 +46,23 @@ def shared(key: Hashable, make: Callable[[], AbstractContextManager[Any]]) -> It
             if not change.users:
                 del _CHANGES[key]
                 change.undo.close()
+
+
+@contextlib.contextmanager
+def exclusive(key: Hashable, refusal: Callable[[], Exception]) -> Iterator[None]:
+    """Be the only one in all threads that has entered under ``key``; anybody else gets the ``refusal``."""
+    with _LOCK:
+        if in_force(key):
+            raise refusal()
+        change = _Change(value=None, undo=contextlib.ExitStack(), users=1)
+        _CHANGES[key] = change
+    try:
+        yield
+    finally:
+        with _LOCK:
+            del _CHANGES[key]
+
+
+def in_force(key: Hashable) -> bool:
+    """Whether a change under this key has been made and not undone yet."""
+    return key in _CHANGES

@@ -73,10 +73,11 @@ class Tracer(ABC):
         return padded.rows(self.batch.real, limit=self.batch.limit, layer=layer)
 
 
-def hook_last(module: nn.Module, hook: Callable[..., None], stack: contextlib.ExitStack) -> None:
+def hook_last(module: nn.Module, hook: Callable[..., Any], stack: contextlib.ExitStack) -> None:
     """Call ``hook(module, args, kwargs, output)`` after all other forward hooks, also those that are placed later.
 
-    A hook of the user may replace the output, and the model goes on with what the last hook returns.
+    A hook of the user may replace the output, and the model goes on with what the last hook returns, unless that is
+    None. Of several that are to be last, the one placed last is.
     """
     handle = module.register_forward_hook(hook, with_kwargs=True)
     stack.callback(handle.remove)

@@ -2,10 +2,10 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from kann.recording.batching import Batch, tensors_of
 from kann.recording.kernels import Intercept, Kernel, Pass, run_layers
 from kann.recording.ragged import Packed, Padded, RealSteps, SequenceRows, require_right_padding
 from kann.recording.selection import Target
-from kann.recording.shared import shared
+from kann.recording.shared import in_force, shared
 from kann.recording.tracing import NamedRows, StateOptions, Tracer, continues, hook_last, join_calls, require_called
 from kann.typing import Array, Float, Int
 
@@ -55,15 +55,17 @@ class FusedTracer(Tracer):
 
         A hook alone would not do: it sees the module's output, which is h of the last layer alone.
         """
-        change = shared(("forward", id(self._module)), partial(_observed_forward, self._module))
-        observers: list[FusedTracer] = stack.enter_context(change)
-        observers.append(self)
-        stack.callback(observers.remove, self)
+        observe_forward(self._module, self, stack)
         hook_last(self._module, self._on_output, stack)
 
     def intercept(self, arguments: Sequence[Any]) -> Intercept:
         """What hands the kernel calls of one call of the module to this tracer."""
-        order = _batch_order(arguments)
+        if "c" in self._options.state and in_force(states_replaced(self._module)):
+            raise KannError(
+                f"state={self._options.state!r} of {self._targets[0].path!r} cannot be recorded inside of "
+                "kann.intervene, where cell states do not follow from the outputs; pass state='h'"
+            )
+        order = batch_order(arguments)
         self._passes = []
         return Intercept(lambda function, args: self._on_kernel_call(function, args, order))
 
@@ -87,11 +89,11 @@ class FusedTracer(Tracer):
             result, passes = function(*args), run_layers(self._without_padding(kernel, padding))[1]
         elif self._output_suffices:
             result = function(*args)
-            last = Pass(kernel=kernel.at(kernel.layers - 1), output=_swapped_if(batch_first, result[0]))
+            last = Pass(kernel=kernel.at(kernel.layers - 1), output=swapped_if(batch_first, result[0]))
             passes = [last] * kernel.layers
         else:
             (output, *hidden), passes = run_layers(kernel)
-            result = (_swapped_if(batch_first, output), *hidden)
+            result = (swapped_if(batch_first, output), *hidden)
         layers = {target.name: self._states(passes[target.level], target) for target in self._targets}
         self._calls.append(_FusedCall(start=kernel.hidden[0], end=result[1], layers=layers))
         self._passes.append(passes[-1])
@@ -125,7 +127,7 @@ class FusedTracer(Tracer):
             if layer.kernel.sizes is None and states.ndim == 2:  # a single sequence without an axis of sequences
                 states = states[:, None]
             elif layer.kernel.sizes is None:
-                states = _swapped_if(self._module.batch_first, states)
+                states = swapped_if(self._module.batch_first, states)
             if states.shape == expected and len(self._passes) == 1:
                 return states
             got = tuple(tensors[0].shape)
@@ -214,14 +216,53 @@ class FusedTracer(Tracer):
         return continues(before.end, call.start, exactly=states.values.shape[1] > 1)
 
 
+@runtime_checkable
+class ForwardObserver(Protocol):
+    """Something that sees, and may change, the kernel calls inside a fused module's ``forward``."""
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether a call that is made now, in this thread, is to be seen."""
+        ...
+
+    def intercept(self, arguments: Sequence[Any]) -> Intercept:
+        """What is handed the kernel calls of one call of the module."""
+        ...
+
+    def on_return(self, output: Any) -> None:
+        """Note what ``forward`` returned, before any hook has seen it."""
+        ...
+
+
+def states_replaced(module: nn.Module) -> Hashable:
+    """The key in `shared` under which a module's states are replaced while it runs."""
+    return "states replaced", id(module)
+
+
+def observe_forward(
+    module: nn.RNNBase, observer: ForwardObserver, stack: contextlib.ExitStack, *, first: bool = False
+) -> None:
+    """Let an observer see the kernel calls of a fused module until ``stack`` is closed.
+
+    Observers are nested: what the ``first`` one makes of a call is what all others see.
+    """
+    change = shared(("forward", id(module)), partial(_observed_forward, module))
+    observers: list[ForwardObserver] = stack.enter_context(change)
+    place = len(observers)
+    if first:
+        place = 0
+    observers.insert(place, observer)
+    stack.callback(observers.remove, observer)
+
+
 @contextlib.contextmanager
-def _observed_forward(module: nn.RNNBase) -> Iterator[list[FusedTracer]]:
+def _observed_forward(module: nn.RNNBase) -> Iterator[list[ForwardObserver]]:
     """Replace ``forward`` by one that lets observers see the kernel calls inside it; give the list of observers."""
     forward, replaced = module.forward, module.__dict__.get("forward")
-    observers: list[FusedTracer] = []
+    observers: list[ForwardObserver] = []
 
     def observed(*args: Any, **kwargs: Any) -> Any:
-        watching: list[FusedTracer] = []
+        watching: list[ForwardObserver] = []
         with contextlib.ExitStack() as stack:
             for observer in tuple(observers):  # another thread may begin or end a recording meanwhile
                 if observer.is_watching:
@@ -241,7 +282,7 @@ def _observed_forward(module: nn.RNNBase) -> Iterator[list[FusedTracer]]:
             module.forward = replaced
 
 
-def _batch_order(arguments: Sequence[Any]) -> Int[Array, " b"] | None:
+def batch_order(arguments: Sequence[Any]) -> Int[Array, " b"] | None:
     """Where each sequence of the batch stands among the sorted ones, if a PackedSequence sorted them."""
     packed = next((argument for argument in arguments if isinstance(argument, PackedSequence)), None)
     if packed is None or packed.unsorted_indices is None:
@@ -265,7 +306,7 @@ def _version(tensor: Tensor) -> Any:
     return tensor._version
 
 
-def _swapped_if(swap: bool, values: Tensor) -> Tensor:
+def swapped_if(swap: bool, values: Tensor) -> Tensor:
     """The values with the axes of time and of sequences exchanged, or as they are."""
     if swap:
         return values.transpose(0, 1)

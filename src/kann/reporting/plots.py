@@ -395,6 +395,31 @@ def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes | N
     return ax
 
 
+def draw_effects(effects: Any, *, ax: Axes | None = None, removed: bool = False) -> Axes:
+    """How well a network does against the number of coordinates kept, or removed: a line for each method.
+
+    ``effects`` is what `kann.effects` returned. Bands are intervals over sequences, of random directions the range over
+    draws; the dotted line is the network with its state held at the mean.
+    """
+    ax = _axes(ax)
+    means, draws, what = effects.kept, effects.random_kept, "kept"
+    if removed:
+        means, draws, what = effects.removed, effects.random_removed, "removed"
+    counts = np.array(effects.counts)
+    for i, (name, mean) in enumerate(means.items()):
+        colour, dash = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
+        low, high = effects.interval(name, removed=removed).T
+        if name == "random":
+            low, high = draws.min(axis=0), draws.max(axis=0)
+        ax.plot(counts, mean, color=colour, linestyle=dash, linewidth=1.2, marker=".", markersize=4, label=name)
+        ax.fill_between(counts, low, high, color=colour, alpha=0.12, linewidth=0)
+    ax.axhline(effects.none.mean(), color="#999999", linestyle=":", linewidth=0.8)
+    ax.set_xscale("log", base=2)
+    ax.set(xlabel=f"coordinates {what}", ylabel=effects.metric, xticks=counts, xticklabels=[str(c) for c in counts])
+    ax.legend(frameon=False)
+    return ax
+
+
 def draw_embedding(
     places: Float[Array, "n 2"],
     *,

@@ -1,0 +1,10 @@
+"""Run a PyTorch model with its states replaced: what the network does with some modes alone, or without them."""
+
+try:
+    from kann.live.interventions import intervene
+    from kann.live.measuring import effects
+    from kann.live.result import Effects
+except ImportError as error:
+    raise ImportError(f"interventions need torch ({error}): pip install 'kann[torch]'") from error
+
+__all__ = ["Effects", "effects", "intervene"]

@@ -1,0 +1,153 @@
+"""What a network does with some coordinates of its state alone, and without them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from kann import notebook
+from kann.errors import KannError
+from kann.fitting.koopman import Koopman
+from kann.typing import Array, Float, Int
+
+NAMES = {
+    "modes": "modes, by what they do",
+    "contribution": "modes, largest contribution first",
+    "slowest": "modes, slowest first",
+    "pca": "principal components",
+    "readout": "the readout's directions",
+    "random": "random directions",
+    "learned": "a learned direction",
+}
+"""The methods of choosing coordinates, in words."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Effects:
+    """How well a network does if only some coordinates of its state are kept after every step, or if they are removed.
+
+    Scores have one row for each number of coordinates and one column for each sequence that was judged; NaN where a
+    method has no such coordinates, or the work was interrupted.
+    """
+
+    counts: tuple[int, ...]
+    """How many coordinates; a conjugate pair of modes has two."""
+    metric: str
+    """What a score is: "agreement", "accuracy", "loss", or "own" for a function of the user's."""
+    fill: str
+    """How the rest of the state was filled."""
+    order: tuple[int, ...]
+    """The modes by what they do, as numbers of ``koopman.modes``."""
+    koopman: Koopman
+    """The operator whose modes these are: the one that was passed, or the one that was chosen."""
+    kept_scores: Mapping[str, Float[Array, "c s"]]
+    """By the name of the method: scores with only its coordinates kept. Of "random" they are means over draws."""
+    removed_scores: Mapping[str, Float[Array, "c s"]]
+    """The same with its coordinates removed."""
+    full: Float[Array, " s"]
+    """Scores of the untouched network."""
+    none: Float[Array, " s"]
+    """Scores of the network with its state held at the mean, where nothing is kept."""
+    random_kept: Float[Array, "w c"]
+    """Mean score of each draw of random directions kept."""
+    random_removed: Float[Array, "w c"]
+    """The same with them removed."""
+    judged: Int[Array, " s"]
+    """Which sequences of the data were judged; the others served to find the order and the operator."""
+    tried: tuple["Tried", ...] = ()
+    """The operators that were compared, best first, if one was to be chosen."""
+    level: float = 0.95
+    """Probability with which `interval` holds the mean over all sequences like these."""
+
+    @property
+    def kept(self) -> dict[str, Float[Array, " c"]]:
+        """Mean scores with only the coordinates of each method kept."""
+        return {name: scores.mean(axis=1) for name, scores in self.kept_scores.items()}
+
+    @property
+    def removed(self) -> dict[str, Float[Array, " c"]]:
+        """Mean scores with the coordinates of each method removed."""
+        return {name: scores.mean(axis=1) for name, scores in self.removed_scores.items()}
+
+    @property
+    def recovered(self) -> dict[str, Float[Array, " c"]]:
+        """(kept − none) / (full − none): 1 if nothing is lost, 0 if it is as good as keeping nothing."""
+        none, full = self.none.mean(), self.full.mean()
+        if full == none:
+            return {name: np.full(len(self.counts), np.nan) for name in self.kept_scores}
+        return {name: (mean - none) / (full - none) for name, mean in self.kept.items()}
+
+    def interval(self, name: str, *, removed: bool = False) -> Float[Array, "c 2"]:
+        """Lower and upper end of the interval of each mean score over sequences."""
+        scores = self.kept_scores
+        if removed:
+            scores = self.removed_scores
+        if name not in scores:
+            raise KannError(f"there is no method {name!r}; the methods are {', '.join(scores)}; pass one of them")
+        return np.array([interval_of_mean(row, self.level) for row in scores[name]])
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the methods."""
+        return tuple(self.kept_scores)
+
+    def __repr__(self) -> str:
+        first = ", ".join(f"{name} {scores[0]:.3f}" for name, scores in self.kept.items())
+        return f"Effects({self.metric} of {len(self.judged)} sequences, {self.counts[0]} kept: {first})"
+
+    def __str__(self) -> str:
+        """Two tables: what is left if coordinates are kept, and if they are removed."""
+        return "\n\n".join([_text(self, "kept", self.kept), _text(self, "removed", self.removed)])
+
+    def _repr_html_(self) -> str:
+        head = ["kept", *map(str, self.counts)]
+        rows = [[NAMES.get(name, name), *map(_number, means)] for name, means in self.kept.items()]
+        return notebook.table(repr(self), head, rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Tried:
+    """An operator and a mode of it, tested live on sequences that were kept for choosing."""
+
+    koopman: Koopman
+    name: str
+    """Such as "driven, rank 16, largest contribution"."""
+    mode: int
+    """The number of the mode that was kept."""
+    score: float
+    """Mean score with that mode alone kept."""
+    sequences: int
+    """On how many sequences; operators that did badly were left out early."""
+
+
+def _text(effects: Effects, what: str, means: Mapping[str, Float[Array, " c"]]) -> str:
+    width = max(len(NAMES.get(name, name)) for name in means)
+    lines = [f"{effects.metric}, coordinates {what}:".ljust(width + 2) + "".join(f"{c:>8}" for c in effects.counts)]
+    for name, row in means.items():
+        lines.append(f"  {NAMES.get(name, name):<{width}}" + "".join(f"{_number(mean):>8}" for mean in row))
+    none, full = effects.none.mean(), effects.full.mean()
+    lines.append(f"  untouched {_number(full)}, held at the mean {_number(none)}, {len(effects.judged)} sequences")
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    if not np.isfinite(value):
+        return "—"
+    return f"{value:.3f}"
+
+
+def interval_of_mean(scores: Float[Array, " s"], level: float) -> tuple[float, float]:
+    """The interval of a mean over sequences: Wilson's for scores that are 0 or 1, else by the normal distribution.
+
+    >>> low, high = interval_of_mean(np.ones(50), 0.95)
+    >>> round(low, 3), high
+    (0.929, 1.0)
+    """
+    n, mean, z = len(scores), float(scores.mean()), float(stats.norm.ppf((1 + level) / 2))
+    if np.isin(scores, (0.0, 1.0)).all():  # the normal interval of 50 successes in 50 would have no width
+        middle = (mean + z**2 / (2 * n)) / (1 + z**2 / n)
+        half = z / (1 + z**2 / n) * np.sqrt(mean * (1 - mean) / n + z**2 / (4 * n**2))
+        return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+    half = z * float(scores.std(ddof=min(1, n - 1))) / np.sqrt(n)
+    return mean - half, mean + half

@@ -1,0 +1,183 @@
+"""What fills the rest of a state: known conditional means are found, and what is kept is kept exactly."""
+
+import numpy as np
+import pytest
+
+import kann
+from kann.analysis.coordinates import (
+    Coordinates,
+    Spread,
+    mode_variances,
+    principal_components,
+    random_directions,
+    readout_directions,
+    spread_of,
+)
+from kann.analysis.filling import FILLS, fit_fills
+
+
+def states_of(rows):
+    return kann.States(values=rows, lengths=[len(rows)])
+
+
+def fitted(directions, rows, fill):
+    (found,) = fit_fills([Coordinates.of_directions(directions)], states_of(rows), fill)
+    return found
+
+
+@pytest.fixture
+def rows(rng):
+    return rng.normal(size=(4000, 5)) @ rng.normal(size=(5, 5)) + 3 * rng.normal(size=5)
+
+
+@pytest.fixture
+def koopman(rng):
+    """An operator with a real mode and complex ones."""
+    x = [rng.normal(size=(300, 6))]
+    step = np.linalg.qr(rng.normal(size=(6, 6)))[0] * 0.9
+    for _ in range(9):
+        x.append(x[-1] @ step + 0.1 * rng.normal(size=(300, 6)))
+    return kann.fit(np.stack(x, axis=1), basis="pca")
+
+
+def test_mean_and_covariance_are_those_of_numpy(rows):
+    spread = spread_of(states_of(rows))
+    np.testing.assert_allclose(spread.mean, rows.mean(axis=0))
+    np.testing.assert_allclose(spread.covariance, np.cov(rows.T, bias=True), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("count", [0, 1, 3, 5])
+def test_kept_coordinates_are_kept_exactly_and_removed_ones_are_gone(fill, count, rows, rng):
+    directions = rng.normal(size=(5, count))
+    found = fitted(directions, rows, fill)
+    mean = rows.mean(axis=0)
+    kept = found.kept(rows)
+    np.testing.assert_allclose((kept - mean) @ directions, (rows - mean) @ directions, atol=1e-9)
+    np.testing.assert_allclose(found.kept(kept), kept, atol=1e-9)
+    np.testing.assert_allclose((found.removed(rows) - mean) @ directions, 0, atol=1e-9)
+    if count == 5:
+        np.testing.assert_allclose(kept, rows, atol=1e-9)
+
+
+def test_modes_are_kept_as_reconstruct_keeps_them(koopman, rng):
+    rows = rng.normal(size=(500, 6)) + koopman.mean
+    rows += koopman.mean - rows.mean(axis=0)
+    for chosen in ([0], [1, 2], range(len(koopman.modes))):
+        (found,) = fit_fills([Coordinates.of_modes(koopman, chosen)], states_of(rows), "mean")
+        np.testing.assert_allclose(found.kept(rows), kann.reconstruct(koopman, rows, chosen), atol=1e-9)
+
+
+def test_vectors_are_dual_to_directions(koopman, rng):
+    coordinates = Coordinates.of_modes(koopman, range(len(koopman.modes)))
+    np.testing.assert_allclose(coordinates.vectors @ coordinates.directions, np.eye(koopman.rank), atol=1e-9)
+    assert any(len(mode.indices) == 2 for mode in koopman.modes)
+
+
+def test_the_linear_fill_is_the_regression(rows, rng):
+    directions = rng.normal(size=(5, 2))
+    s = np.column_stack([(rows - rows.mean(axis=0)) @ directions, np.ones(len(rows))])
+    expected = s @ np.linalg.lstsq(s, rows, rcond=None)[0]
+    np.testing.assert_allclose(fitted(directions, rows, "linear").kept(rows), expected, atol=1e-8)
+
+
+def test_the_curve_follows_a_curve(rng):
+    s = rng.uniform(-2, 2, size=20_000)
+    rows = np.column_stack([s, np.sin(2 * s), np.cos(s)]) + np.array([5, 0, 0])
+    noisy = rows + rng.normal(size=rows.shape) * [0, 0.1, 0.1]
+    kept = fitted(np.eye(3)[:, :1], noisy, "curve").kept(rows)
+    # A bin holds 50 states: their mean is known to 0.1/7, and its width, 0.01, bends the curve by less than that.
+    np.testing.assert_allclose(kept, rows, atol=0.08)
+    assert np.abs(fitted(np.eye(3)[:, :1], noisy, "linear").kept(rows) - rows).max() > 0.5
+
+
+def test_several_coordinates_are_filled_with_a_quadratic(rng):
+    s = rng.normal(size=(3000, 2))
+    rows = np.column_stack([s, s[:, 0] * s[:, 1], s[:, 0] ** 2 - s[:, 1]])
+    found = fitted(np.eye(4)[:, :2], rows, "curve")
+    np.testing.assert_allclose(found.kept(rows), rows, atol=1e-4)  # the ridge takes 1e-6 of the products
+
+
+def test_coordinates_are_clipped_to_what_was_recorded(rows, rng):
+    directions = rng.normal(size=(5, 1))
+    for fill in FILLS:
+        found = fitted(directions, rows, fill)
+        far = rows.mean(axis=0) + 1e3 * directions[:, 0]
+        s = (found.kept(far[None]) - rows.mean(axis=0)) @ directions
+        recorded = (rows - rows.mean(axis=0)) @ directions
+        np.testing.assert_allclose(s, recorded.max(), rtol=1e-9)
+
+
+def test_the_nearest_recorded_state_fills_the_rest(rng):
+    rows = np.repeat(rng.normal(size=(3, 4)), 10, axis=0)
+    found = fitted(np.eye(4)[:, :1], rows, "resample")
+    moved = rows + np.array([1e-6, 9, 9, 9])
+    np.testing.assert_allclose(found.kept(moved), rows, atol=1e-5)
+
+
+def test_removal_by_resampling_takes_the_coordinates_of_recorded_states(rng):
+    rows = rng.normal(size=(30, 4))
+    found = fitted(np.eye(4)[:, :1], rows, "resample")
+    numbers = np.arange(30)[::-1]
+    changed = found.removed(rows, draw=lambda most, count: numbers)
+    assert len(rows) == 30
+    np.testing.assert_allclose(changed[:, 0], rows[::-1, 0], atol=1e-9)
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_few_states_are_enough(fill, rng):
+    for count in (1, 3, 30):
+        rows = rng.normal(size=(count, 4))
+        assert np.isfinite(fitted(np.eye(4)[:, :1], rows, fill).kept(rows)).all()
+        assert np.isfinite(fitted(np.eye(4)[:, :2], rows, fill).kept(rows)).all()
+
+
+def test_directions_that_depend_on_each_other_count_once(rows):
+    twice = np.ones((5, 2))
+    np.testing.assert_allclose(
+        fitted(twice, rows, "linear").kept(rows), fitted(twice[:, :1], rows, "linear").kept(rows), atol=1e-9
+    )
+    with pytest.raises(kann.KannError, match="the direction 0"):
+        fitted(np.zeros((5, 1)), rows, "linear")
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_states_in_chunks_of_dask_and_on_disk_give_the_same(fill, rows, rng, tmp_path):
+    dask = pytest.importorskip("dask.array")
+    directions = rng.normal(size=(5, 2))[:, : 1 + (fill != "curve")]
+    expected = fitted(directions, rows, fill).kept(rows)
+    lazy = kann.States(values=dask.from_array(rows, chunks=(1000, 5)), lengths=[len(rows)])
+    states_of(rows).save(tmp_path / "states.zarr")
+    for states in (lazy, kann.States.open(tmp_path / "states.zarr")):
+        (found,) = fit_fills([Coordinates.of_directions(directions)], states, fill)
+        np.testing.assert_allclose(found.kept(rows), expected, atol=1e-9)
+
+
+def test_random_directions_hold_the_asked_variance(rng):
+    scales = np.array([9.0, 4.0, 2.0, 1.0, 0.5, 0.1])
+    spread = Spread(mean=np.zeros(6), covariance=np.diag(scales))
+    for fraction in (0.05, 0.3, 0.5):
+        found = random_directions(spread, count=1, fraction=fraction, rng=rng)
+        np.testing.assert_allclose(np.trace(spread.along(found)) / scales.sum(), fraction, rtol=1e-6)
+    pair = random_directions(spread, count=2, fraction=0.4, rng=rng)
+    np.testing.assert_allclose(pair.T @ pair, np.eye(2), atol=1e-9)
+    np.testing.assert_allclose(np.trace(spread.along(pair)) / scales.sum(), 0.4, rtol=1e-6)
+
+
+def test_directions_of_the_readout_and_of_principal_components(rng):
+    spread = Spread(mean=np.zeros(4), covariance=np.diag([1.0, 9.0, 4.0, 2.0]))
+    np.testing.assert_allclose(np.abs(principal_components(spread)[:, :2]), np.eye(4)[:, [1, 2]], atol=1e-12)
+    single = readout_directions(np.array([[0.0, 1.0, 2.0, 0.0]]), spread)
+    np.testing.assert_allclose(np.abs(single[:, 0]), [0, 1, 2, 0], atol=1e-12)
+    weight = np.array([[1.0, 1, 0, 0], [1.0, -1, 0, 0]])  # what both outputs read alike decides nothing
+    difference = readout_directions(weight, spread)
+    assert difference.shape == (4, 1)
+    np.testing.assert_allclose(difference[[0, 2, 3], 0], 0, atol=1e-12)
+
+
+def test_variances_of_modes_are_those_of_their_contributions(koopman, rng):
+    rows = rng.normal(size=(500, 6)) @ rng.normal(size=(6, 6))
+    weight = rng.normal(size=(2, 6))
+    parts = kann.contributions(koopman, rows, weight).modes
+    found = mode_variances(koopman, spread_of(states_of(rows)), weight)
+    np.testing.assert_allclose(found, parts.var(axis=0).sum(axis=1), rtol=1e-8)

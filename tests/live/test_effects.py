@@ -1,0 +1,334 @@
+# ruff: noqa: D102  # models in tests say what they are by their names
+"""Modes tested in running networks: where the answer is known it is found, and what is wrong is refused."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import kann
+from kann.live.methods import modes_within
+from kann.live.result import interval_of_mean
+
+DECAYS = np.array([0.95, 0.9, 0.8, 0.7, 0.5, 0.3])
+READ = (1, 3)
+"""The modes of `Diagonal` that reach its readout."""
+
+
+class DiagonalCell(nn.Module):
+    """A linear recurrent unit whose units are its modes, turned by an orthogonal matrix so that no unit is a mode."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        turn = torch.linalg.qr(torch.randn(6, 6, generator=generator, dtype=torch.float64))[0]
+        self.step = turn.T @ torch.diag(torch.tensor(DECAYS)) @ turn
+        self.read = torch.eye(6, dtype=torch.float64) @ turn  # each input pushes one mode
+        self.turn = turn
+
+    def forward(self, x, h):
+        return h @ self.step + x @ self.read
+
+
+class Diagonal(nn.Module):
+    """Decides by two of its modes alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = DiagonalCell(), nn.Linear(6, 1, bias=False).double()
+        with torch.no_grad():
+            self.head.weight.copy_(self.cell.turn[list(READ)].T @ torch.tensor([1.0, -1.0]).double())
+
+    def forward(self, x):
+        h = x.new_zeros(len(x), 6)
+        for t in range(x.shape[1]):
+            h = self.cell(x[:, t], h)
+        return self.head(h)
+
+
+@pytest.fixture
+def diagonal(rng):
+    """The network, sequences, and the operator of its states while it reads them."""
+    model = Diagonal()
+    x = torch.tensor(rng.normal(size=(160, 12, 6)))
+    states = kann.record(model, x, layer="cell", inputs=True, progress=False)
+    return model, x, kann.fit(states, basis="pca", driven=True), states
+
+
+def test_the_two_modes_that_decide_are_found_first_and_alone_suffice(diagonal):
+    model, x, koopman, states = diagonal
+    np.testing.assert_allclose(np.abs(koopman.eigenvalues), DECAYS, atol=1e-8)
+    found = kann.effects(
+        model, x, koopman, states, readout=model.head, layer="cell", counts=(1, 2, 4), fill="mean", progress=False
+    )
+    assert set(found.order[:2]) == set(READ)
+    assert found.kept["modes"][1] == 1.0
+    assert found.kept["modes"][0] < 1.0
+    assert found.kept["contribution"][1] == 1.0
+    assert found.kept["slowest"][1] < 1.0
+    assert found.kept["random"][1] < found.kept["modes"][1]
+    assert found.removed["modes"][1] < 0.8
+    assert found.recovered["modes"][1] == 1.0
+    assert (found.full == 1).all()
+
+
+@pytest.mark.parametrize("fill", ["mean", "linear"])
+def test_every_mode_that_does_not_reach_the_readout_can_be_removed_without_effect(diagonal, fill):
+    model, x, koopman, states = diagonal
+    others = [mode for mode in range(6) if mode not in READ]
+    with torch.no_grad():
+        own = model(x)
+        with kann.intervene(model, koopman, states, remove=others, fill="mean", layer="cell"):
+            np.testing.assert_allclose(model(x), own, atol=1e-10)
+        with kann.intervene(model, koopman, states, keep=READ, fill="mean", layer="cell"):
+            np.testing.assert_allclose(model(x), own, atol=1e-10)
+        with kann.intervene(model, koopman, states, keep=[1], fill=fill, layer="cell"):
+            assert not torch.allclose(model(x), own, atol=1e-2)
+
+
+class Reader(nn.Module):
+    """Reads padded sequences, and decides after the last real step."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 1)
+
+    def forward(self, x, lengths=None):
+        h = self.rnn(x)[0]
+        if lengths is None:
+            return self.head(h[:, -1])
+        return self.head(h[torch.arange(len(h)), torch.as_tensor(lengths) - 1])
+
+
+class Tagger(Reader):
+    """Decides at every step."""
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0])
+
+
+@pytest.fixture
+def reader():
+    return Reader()
+
+
+@pytest.fixture
+def sequences(rng):
+    return [torch.tensor(rng.normal(size=(n, 3)), dtype=torch.float32) for n in rng.integers(2, 6, size=60)]
+
+
+def known(model, data, **options):
+    states = kann.record(model, data, inputs=True, progress=False)
+    return kann.fit(states, basis="pca"), states
+
+
+def measured(model, data, **options):
+    koopman, states = known(model, data)
+    return kann.effects(
+        model, data, koopman, states, **{"counts": (1, 4), "draws": 2, "progress": False, "fill": "linear"} | options
+    )
+
+
+def test_sequences_of_like_length_run_together_and_scores_come_in_the_order_of_the_data(reader, sequences):
+    found = measured(reader, sequences, labels=[0] * 60, metric="accuracy")
+    with torch.no_grad():
+        own = np.array([float(reader(each[None])) <= 0 for each in sequences], dtype=float)
+    np.testing.assert_array_equal(found.full, own[found.judged])
+    assert found.judged.tolist() == sorted(found.judged.tolist())
+    assert 30 <= len(found.judged) < 60
+    np.testing.assert_array_equal(found.kept_scores["modes"][1], found.full)  # all four coordinates are kept
+
+
+def test_all_methods_are_there_with_their_intervals(reader, sequences):
+    found = measured(reader, sequences)
+    assert found.metric == "agreement"
+    assert found.methods == ("modes", "contribution", "slowest", "pca", "readout", "random")
+    for name in found.methods:
+        assert found.kept[name].shape == found.removed[name].shape == (2,)
+        low, high = found.interval(name).T
+        assert (low <= found.kept[name] + 1e-12).all()
+        assert (found.kept[name] <= high + 1e-12).all()
+    assert found.random_kept.shape == found.random_removed.shape == (2, 2)
+    np.testing.assert_allclose(found.random_kept.mean(axis=0), found.kept["random"])
+    assert found.kept["readout"][0] == found.kept["readout"][1]  # there is one such direction
+    assert "modes, slowest first" in str(found)
+    assert "agreement of" in repr(found)
+    assert "<table" in found._repr_html_()
+
+
+def test_results_do_not_depend_on_how_often_they_are_made(reader, sequences):
+    first, second = (measured(reader, sequences, counts=(2,)) for _ in range(2))
+    for name in first.methods:
+        np.testing.assert_array_equal(first.kept_scores[name], second.kept_scores[name])
+        np.testing.assert_array_equal(first.removed_scores[name], second.removed_scores[name])
+
+
+def test_the_model_is_as_it_was(reader, sequences):
+    reader.train()
+    before, random = {k: v.clone() for k, v in reader.state_dict().items()}, torch.get_rng_state()
+    measured(reader, sequences)
+    assert reader.training
+    assert reader.rnn.training
+    assert "forward" not in vars(reader.rnn)
+    assert all(torch.equal(v, before[k]) for k, v in reader.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(parameter.grad is None for parameter in reader.parameters())
+
+
+def test_decisions_at_every_step_count_where_the_sequence_is_real(sequences):
+    model = Tagger()
+    agreement = measured(model, sequences)
+    assert agreement.kept["modes"][1] == 1.0
+    labels = [torch.zeros(len(each), dtype=torch.long) for each in sequences]
+    accuracy = measured(model, sequences, labels=labels)
+    with torch.no_grad():
+        own = np.array([float((model(each[None]) <= 0).double().mean()) for each in sequences])
+    np.testing.assert_allclose(accuracy.full, own[accuracy.judged], atol=1e-12)
+
+
+def test_the_loss_is_that_of_torch(reader, sequences, rng):
+    labels = rng.integers(0, 2, size=60)
+    found = measured(reader, sequences, labels=labels, metric="loss")
+    with torch.no_grad():
+        logits = torch.stack([reader(each[None])[0, 0] for each in sequences])
+    losses = nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor(labels).float(), reduction="none")
+    np.testing.assert_allclose(found.full, losses.numpy()[found.judged], atol=1e-5)
+
+
+def test_a_metric_of_the_users_own(reader, sequences):
+    found = measured(reader, sequences, metric=lambda outputs, own: np.abs(outputs - own)[:, 0])
+    assert found.metric == "own"
+    np.testing.assert_allclose(found.full, 0)
+    np.testing.assert_allclose(found.kept["modes"][1], 0, atol=1e-5)
+    assert (found.kept["modes"][0] > 1e-3).all()
+    with pytest.raises(kann.KannError, match=r"metric returned shape \(\)"):
+        measured(reader, sequences, metric=lambda outputs, own: 1.0)
+
+
+def test_tensors_mappings_and_other_ways_to_call_the_model(reader, rng):
+    x, few = torch.tensor(rng.normal(size=(24, 4, 3)), dtype=torch.float32), {"counts": (2,), "draws": 1}
+    expected = measured(reader, x, **few)
+    mapping = measured(reader, {"x": x, "lengths": torch.full((24,), 4)}, lengths="lengths", **few)
+    called = measured(reader, x, forward=lambda model, batch: model.head(model.rnn(batch)[0][:, -1]), **few)
+    collated = measured(reader, list(x), collate=torch.stack, **few)
+    for found in (mapping, called, collated):
+        for name in expected.methods:
+            np.testing.assert_allclose(found.kept[name], expected.kept[name], atol=1e-12)
+
+
+def test_pairs_count_as_two_coordinates(rng):
+    turn = np.kron(np.diag([0.9, 0.8]), [[np.cos(1), -np.sin(1)], [np.sin(1), np.cos(1)]])
+    path = [rng.normal(size=(50, 4))]
+    for _ in range(8):
+        path.append(path[-1] @ turn)
+    koopman = kann.fit(np.stack(path, axis=1), basis="pca")
+    assert len(koopman.modes) == 2
+    assert modes_within(koopman, [0, 1], 1).count == 1
+    assert modes_within(koopman, [0, 1], 2).count == 2
+    assert modes_within(koopman, [0, 1], 3).count == 2
+    assert modes_within(koopman, [0, 1], 4).count == 4
+    assert modes_within(koopman, [0, 1], 5) is None
+
+
+def test_what_was_finished_is_kept_after_an_interruption(reader, sequences):
+    batches = []
+
+    def interrupting(outputs, own):
+        batches.append(len(outputs))
+        if len(batches) == 130:  # past the search, in the middle of the runs that are judged
+            raise KeyboardInterrupt
+        return (outputs[:, 0] > 0) == (own[:, 0] > 0)
+
+    with pytest.warns(kann.UnfinishedWarning, match=r"interrupted after \d+ of \d+ runs"):
+        found = measured(reader, sequences, metric=interrupting)
+    assert np.isfinite(found.kept["modes"][0])
+    assert np.isnan(found.removed["random"][1])
+    assert "—" in str(found)
+
+
+def test_an_operator_is_chosen_live_and_judged_on_other_sequences(diagonal):
+    model, x, _, states = diagonal
+    found = kann.effects(
+        model,
+        x,
+        kann.fit(states, basis="pca", rank=1),
+        states,
+        readout=model.head,
+        layer="cell",
+        counts=(1, 2),
+        fill="linear",
+        choose=True,
+        draws=1,
+        progress=False,
+    )
+    assert len(found.tried) >= 3
+    scores = [each.score for each in found.tried if each.sequences == found.tried[0].sequences]
+    assert scores == sorted(scores, reverse=True)
+    assert found.koopman is found.tried[0].koopman
+    assert found.order[0] == found.tried[0].mode
+
+
+def test_a_learned_direction_is_the_upper_bound(diagonal):
+    """Two modes decide by their difference: no mode alone does, and a direction that is learned comes close."""
+    model, x, koopman, states = diagonal
+    found = kann.effects(
+        model,
+        x,
+        koopman,
+        states,
+        readout=model.head,
+        layer="cell",
+        counts=(1,),
+        fill="linear",
+        learn=True,
+        draws=1,
+        progress=False,
+    )
+    assert found.kept["learned"][0] >= found.kept["modes"][0]
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"counts": ()}, "are no numbers of coordinates"),
+        ({"counts": 3}, "are no numbers of coordinates"),
+        ({"counts": (0,)}, "counts=0 is too small"),
+        ({"fill": "zero"}, "fill='zero' is unknown"),
+        ({"metric": "f1"}, "metric='f1' is unknown"),
+        ({"metric": "accuracy"}, "needs labels="),
+        ({"labels": [1, 2]}, "2 labels for 60 sequences"),
+        ({"labels": 3}, "labels=3 is no list"),
+        ({"draws": -1}, "draws=-1"),
+        ({"level": 2}, "level=2 is no probability"),
+        ({"readout": np.ones((1, 7))}, r"weight of shape \(1, 7\)"),
+        ({"layer": "head"}, "the operator is for 4 units; layer 'head' gave"),
+        ({"forward": lambda model, batch: torch.ones(7)}, r"returned \(7,\) for 8 sequences"),
+        ({"forward": lambda model, batch: 1}, "returns int without real numbers"),
+    ],
+)
+def test_wrong_arguments_are_refused(reader, sequences, options, text, untyped):
+    with pytest.raises(kann.KannError, match=text):
+        measured(reader, sequences, **options)
+
+
+def test_sequences_to_judge_on_are_needed(reader):
+    x = [torch.randn(5, 3)]
+    koopman, states = known(reader, [torch.randn(5, 3) for _ in range(9)])
+    with pytest.raises(kann.KannError, match=r"single batch.*pass at least two sequences"):
+        kann.effects(reader, x, koopman, states)
+    with pytest.raises(kann.KannError, match="hold no batches"):
+        kann.effects(reader, iter([]), koopman, states)
+
+
+def test_intervals_of_means(rng):
+    low, high = interval_of_mean(np.repeat([0.0, 1.0], 50), 0.95)
+    assert 0.39 < low < 0.41 < 0.59 < high < 0.61
+    scores = rng.normal(size=400)
+    low, high = interval_of_mean(scores, 0.95)
+    np.testing.assert_allclose((high - low) / 2, 1.96 * scores.std(ddof=1) / 20, rtol=1e-3)
+
+
+def test_an_unknown_method_is_refused(reader, sequences):
+    with pytest.raises(kann.KannError, match="no method 'ica'"):
+        measured(reader, sequences).interval("ica")
