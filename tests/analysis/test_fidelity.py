@@ -8,7 +8,7 @@ import torch
 import kann
 from kann.backends import arrays
 from kann.errors import KannError
-from tests.systems import noisy_states, rotation, run, stable_matrix
+from tests.systems import AS_IN_PAPER, noisy_states, rotation, run, stable_matrix
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_copying_by_hand():
 @pytest.mark.parametrize("at", ["last", "every"])
 @pytest.mark.parametrize("outputs", ["class", "labels", "values"])
 def test_copying_is_the_identity_operator(rng, states, at, outputs):
-    koopman = kann.fit(states, basis="svd")
+    koopman = kann.fit(states, **AS_IN_PAPER)
     identity = replace(koopman, basis=np.eye(10), matrix=np.eye(10), mean=np.zeros(10))
     weight = rng.normal(size=(10, 3))
     ours, theirs = (

@@ -85,7 +85,7 @@ def files(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("source", ["states.zarr", "moments.npz"])
 def test_fit_writes_the_operator(run, source):
-    result = run("fit", source, "-o", "new.npz")
+    result = run("fit", source, "-o", "new.npz", "--rank", "5")
     assert result.exit_code == 0, result.output
     assert "rank 5" in result.stdout
     np.testing.assert_allclose(kann.Koopman.load("new.npz").matrix, kann.fit(turning_states()).matrix, atol=1e-9)

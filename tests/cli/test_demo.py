@@ -20,5 +20,5 @@ def test_the_demo_writes_two_reports_and_says_what_is_in_them(tmp_path, monkeypa
         assert all(len(each["tokens"]) == each["length"] for each in page["sequences"])
         assert tables["contribution"].shape == (page["steps"], len(page["shown"]))
     assert "Words that push it up most:" in result.stdout
-    assert "In sequences that were not fitted, a linear operator recalls" in result.stdout
+    assert "In sequences that were not fitted, the paper's operator recalls" in result.stdout
     assert "copying the third state recalls" in result.stdout

@@ -1,6 +1,7 @@
 """Wrong arguments for every public name: good calls in which one or two arguments are replaced."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +137,7 @@ class Good:
         fill(self, "padded", padded)
         fill(self, "states", states)
         fill(self, "koopman", kann.fit(states, rank=3))
+        fill(self, "trust", kann.trust(self.koopman, states, folds=3))
         fill(self, "driven", kann.fit(states, driven=True))
         fill(self, "moments", kann.Moments.of(states))
         fill(self, "model", nn.ModuleDict({"rnn": nn.GRU(2, 4, batch_first=True), "head": nn.Linear(4, 2)})["rnn"])
@@ -150,6 +152,28 @@ def _points() -> kann.FixedPoints:
     return kann.find_fixed_points(kann.step_of(nn.GRU(2, 4)), np.zeros((2, 4)))
 
 
+def stack(samples: list[Any]) -> Any:
+    """A user's function that joins samples, and says in its own words what it cannot join."""
+    try:
+        return torch.stack([torch.as_tensor(each) for each in samples])
+    except Exception as error:
+        raise kann.KannError("these samples cannot be stacked") from error
+
+
+def score(outputs: Any, untouched: Any) -> Any:
+    """A user's metric: how far the outputs are from those of the network by itself."""
+    return -np.abs(outputs - untouched).reshape(len(outputs), -1).mean(axis=1)
+
+
+def in_force(**arguments: Any) -> None:
+    """Enter an intervention and leave it."""
+    with kann.intervene(**arguments):
+        pass
+
+
+in_force.__signature__ = inspect.signature(kann.intervene)  # type: ignore[attr-defined]
+
+
 Call = tuple[Callable[..., Any], dict[str, Any]]
 
 
@@ -157,7 +181,7 @@ def calls(good: Any) -> dict[str, Call]:
     """A good call of every public name, and of every public method of a public class: a function and its arguments."""
     koopman, driven, states, moments = good.koopman, good.driven, good.states, good.moments
     h, weight = states.values[:5], np.ones((2, 4))
-    readout = nn.Linear(4, 2)
+    readout, trust = nn.Linear(4, 2), good.trust
     both, blocks = nn.Sequential(good.model), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     return {
         "agreement": (kann.agreement, {"koopman": koopman, "states": states, "readout": readout, "threshold": 0.0}),
@@ -177,7 +201,7 @@ def calls(good: Any) -> dict[str, Call]:
             | {"slow_tolerance": 1e-3, "preset": "kann"},
         ),
         "fit": (kann.fit, {"data": good.padded, "rank": 2, "basis": "svd", "lengths": [8, 3, 2], "ridge": 0.0}),
-        "fit driven": (kann.fit, {"data": states, "driven": True, "ridge": 1e-3}),
+        "fit driven": (kann.fit, {"data": states, "driven": True, "offset": True, "ridge": 1e-3}),
         "hybrid": (kann.hybrid, {"koopman": koopman, "states": states, "known": 2}),
         "importance": (kann.importance, {"koopman": koopman, "states": states}),
         "magnitude": (kann.magnitude, {"koopman": koopman, "h": h}),
@@ -194,19 +218,26 @@ def calls(good: Any) -> dict[str, Call]:
         ),
         "record into": (
             kann.record,
-            {"model": both, "data": torch.ones(2, 5, 2), "into": "moments", "axis": "time", "initial": False}
+            {
+                "model": both,
+                "data": torch.ones(2, 5, 2),
+                "into": "moments",
+                "axis": "time",
+                "initial": False,
+                "groups": 2,
+            }
             | {"batch_size": 2, "max_sequences": 2, "device": "cpu", "progress": False},
         ),
         "record depth": (
             kann.record,
             {"model": blocks, "data": torch.ones(2, 5, 4), "layer": ["0", "1"], "axis": "depth", "embedding": True}
-            | {"forward": lambda model, batch: model(batch), "collate": torch.stack},
+            | {"forward": lambda model, batch: model(batch), "collate": stack},
         ),
         "relative_error": (kann.relative_error, {"koopman": driven, "states": states, "reduce": "mean"}),
         "report": (
             kann.report,
             {"path": good.folder / "report.html", "koopman": koopman, "states": states, "readout": readout, "modes": 2}
-            | {"tokens": [["a"] * 8] * 3, "labels": [0, 1, 0], "title": "t"},
+            | {"tokens": [["a"] * 8] * 3, "labels": [0, 1, 0], "title": "t", "trust": trust},
         ),
         "report all": (
             kann.report,
@@ -214,8 +245,40 @@ def calls(good: Any) -> dict[str, Call]:
             | {"signals": list(good.padded[..., :1]), "decode": lambda h: h[:, :1], "classes": ["a", "b"]}
             | {"driven": driven, "others": {"c": koopman}, "fixed_points": good.points, "about": "a"},
         ),
+        "trust": (
+            kann.trust,
+            {"koopman": koopman, "states": states, "folds": 3, "groups": [0, 1, 2], "level": 0.9, "seed": 1}
+            | {"untrained": states},
+        ),
+        "pseudospectrum": (
+            kann.pseudospectrum,
+            {"koopman": koopman, "data": states, "grid": np.ones((2, 2)) + 0j},
+        ),
+        "effects": (
+            kann.effects,
+            {"model": nn.Sequential(good.model), "data": torch.ones(8, 5, 2), "koopman": koopman, "states": states}
+            | {
+                "readout": None,
+                "metric": score,
+                "labels": None,
+                "counts": (1,),
+                "fill": "mean",
+            }
+            | {"choose": False, "learn": False, "draws": 1, "layer": "0", "state": "h", "lengths": None}
+            | {"forward": lambda model, batch: model(batch)[0], "collate": stack, "batch_size": 2, "device": "cpu"}
+            | {"seed": 0, "level": 0.9, "progress": False},
+        ),
+        "untrained_twin": (kann.untrained_twin, {"model": good.model, "seed": 0}),
+        "intervene": (
+            in_force,
+            {"model": both, "koopman": koopman, "states": states, "keep": [0], "remove": None, "fill": "linear"}
+            | {"layer": "0", "state": "h"},
+        ),
         "step_of": (kann.step_of, {"model": both, "layer": "0"}),
-        "plots": (kann.plots.draw_spectrum, {"koopman": koopman, "ax": good.axes, "others": {"b": driven.eigenvalues}}),
+        "plots": (
+            kann.plots.draw_spectrum,
+            {"koopman": koopman, "ax": good.axes, "others": {"b": driven.eigenvalues}, "trust": trust},
+        ),
         "Koopman.encode": (koopman.encode, {"h": h}),
         "Koopman.decode": (koopman.decode, {"z": koopman.encode(h)}),
         "Koopman.predict": (driven.predict, {"h": h, "steps": 1, "inputs": np.ones((5, 2))}),
@@ -255,5 +318,11 @@ NOT_CALLED = {
     "RankWarning": "a warning",
     "Contributions": "a result, which functions make",
     "FixedPoints": "a result, which functions make",
+    "DependenceWarning": "a warning",
+    "FewPairsWarning": "a warning",
+    "Effects": "a result, which functions make",
+    "ModeTrust": "a result, which functions make",
+    "Pseudospectrum": "a result, which functions make",
+    "Trust": "a result, which functions make",
 }
 """Public names without a call of their own, and why."""

@@ -24,6 +24,7 @@ from kann.paper.ecg.beats import read_beats, read_file
 from kann.paper.sentiment import archive, corpus
 from kann.paper.training import Training, train
 from kann.zoo import autoencoder, sentiment_network
+from kann.zoo.trust_file import trust_as_json
 from kann.zoo.vocabulary import Vocabulary
 from tests.fuzz import damage
 from tests.fuzz.damage import RAW, Damage
@@ -207,7 +208,10 @@ def make_sentiment(path: Path) -> None:
     network = sentiment_network.SentimentNetwork(words=len(vocabulary), arch="gru", units=4, embedding=3)
     save_file({name: weight.half() for name, weight in network.state_dict().items()}, path / "weights.safetensors")
     (path / "vocabulary.json").write_text(vocabulary.to_json())
-    make_koopman(path / "koopman.npz")
+    states = kann.States.from_padded(noisy_states(np.random.default_rng(0), d=4))
+    koopman = kann.fit(states, rank=3)
+    koopman.save(path / "koopman.npz")
+    (path / "trust.json").write_text(trust_as_json(kann.trust(koopman, states)))
     (path / "provenance.json").write_text(json.dumps({"model": "made up", "seed": 0, "modes": [0, 1]}))
 
 
@@ -217,7 +221,7 @@ def use_sentiment(path: Path) -> Any:
     with torch.no_grad():
         logit = found.network(torch.from_numpy(np.asarray(ids, dtype=np.int64))[None])
     [found.koopman.modes[mode] for mode in found.modes]
-    return ids, logit, found.koopman, found.modes, dict(found.network.state_dict())
+    return ids, logit, found.koopman, found.trust, found.modes, dict(found.network.state_dict())
 
 
 # The paper's data

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from kann.analysis.folded import require_moments_of, require_states_of
-from kann.checks import require_instance
+from kann.backends.arrays import as_numpy
+from kann.checks import require_dense, require_instance
 from kann.data.moments import Moments
 from kann.errors import KannError
 from kann.fitting.designs import Design, designs_of_folds, sum_of
@@ -33,6 +34,10 @@ class Pseudospectrum:
     """The points ζ."""
     residual: Float[Array, "*points"]
     """The smallest |Y v − ζ X v| / |X v| over all v: no eigenpair with this ζ has a smaller residual."""
+
+
+FARTHEST = 1e6
+"""Points farther from zero are no eigenvalue of any network, and their squares would drown everything else."""
 
 
 def pseudospectrum(koopman: Koopman, data: Any, *, grid: AnyArray | None = None) -> Pseudospectrum:
@@ -72,9 +77,12 @@ def _points(koopman: Koopman, grid: AnyArray | None) -> Complex[Array, "..."]:
         reach = MARGIN * max(1.0, float(np.abs(koopman.eigenvalues[0])))
         half = np.linspace(-reach, reach, GRID)
         return half + 1j * half[:, None]
-    points = np.asarray(grid)
-    if points.dtype.kind not in "cfiu" or not np.isfinite(points).all():
-        raise KannError("grid= holds what is no finite complex number; pass an array of points of the complex plane")
+    require_dense(grid)
+    points = as_numpy(grid)
+    if points.dtype.kind not in "cfiu" or not points.size or not (np.abs(points) <= FARTHEST).all():
+        raise KannError(
+            f"grid= holds what is no complex number of modulus up to {FARTHEST:g}; pass points of the complex plane"
+        )
     return points.astype(complex)
 
 

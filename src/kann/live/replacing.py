@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from kann.checks import require_choice
 from kann.errors import KannError
 from kann.live.stepping import Replace, replaced_states, run_step_by_step
 from kann.recording.batching import tensors_of
@@ -22,8 +23,7 @@ from kann.recording.unrolling import batch_order, observe_forward, states_replac
 
 def only_target(model: nn.Module, layer: Any, state: str) -> Target:
     """The one layer that ``layer`` names, if its state can be replaced while the model runs."""
-    if state not in ("h", "c", "hc"):
-        raise KannError(f"state={state!r} is unknown; pass 'h', 'c' or 'hc'")
+    require_choice(state, "state", ("h", "c", "hc"))
     targets, _ = select(model, layer)
     if len(targets) > 1:
         names = [target.name for target in targets]

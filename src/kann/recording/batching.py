@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from kann.checks import array_of, require_dense, require_whole_number
+from kann.checks import array_of, require_dense, require_whole_number, shown
 from kann.errors import KannError
 from kann.recording.ragged import RealSteps, packed_lengths, real_steps
 from kann.typing import Array
@@ -129,7 +129,10 @@ def _collated(data: Any, collate: Callable[[list[Any]], Any], batch_size: int) -
 def _samples(data: Any, size: int | None) -> Iterator[Any]:
     """The samples of a dataset, a list or a stream, one after the other."""
     if size is None or not hasattr(data, "__getitem__"):
-        return iter(data)
+        try:
+            return iter(data)
+        except TypeError as error:
+            raise KannError(f"data is {shown(data)}, which holds no samples; pass a list or a dataset") from error
     # By index, as a DataLoader reads a dataset: its __getitem__ need not raise IndexError behind the last sample.
     return (data[i] for i in range(size))
 

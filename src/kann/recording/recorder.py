@@ -233,6 +233,9 @@ def record(
     require_module(model)
     require_flag(inputs, "inputs")
     require_flag(initial, "initial")
+    require_flag(progress, "progress")
+    if not (embedding is None or isinstance(embedding, str | bool)):
+        raise KannError(f"embedding={shown(embedding)} is no layer; pass its name, True to find it, or None")
     _require_arguments(into, forward=forward, collate=collate)
     make_groups = _group_maker(groups, into, max_sequences=max_sequences)
     tracers, single = make_tracers(
