@@ -16,6 +16,9 @@ from kann.data.files import replacing
 from kann.errors import KannError
 from kann.paper.results import Printed, Quantity, Row, markdown_table
 
+ARCHITECTURES = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
+"""How architectures are written in tables, where that differs from the names of their folders."""
+
 TABLE = re.compile(r"<!-- results ([^:>]+?)(?:: ([^>]+?))? -->\n(?P<table>(?:\|.*\n)*)")
 """A comment that names results and maybe rows, and the table below it."""
 
@@ -59,7 +62,7 @@ def _table(results: list[dict[str, Row]], folders: list[str], keys: list[str]) -
     """Lines of Markdown: everything of one run, or some rows of several."""
     if len(results) == 1 and not keys:
         return markdown_table(list(results[0].values()))
-    names = [Path(folder).name for folder in folders]
+    names = [ARCHITECTURES.get(Path(folder).name, Path(folder).name) for folder in folders]
     return ["| | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|", *_compared(results, names, keys)]
 
 

@@ -76,7 +76,7 @@ QUANTITIES = (
     Quantity(key="renn_orthogonality", what="orthogonality |JᵀJ − I|² / |J|² of J_rec"),
     Quantity(key="renn_operator", what="|BᵀJᵀB − C| / |C|, distance of C from J_rec"),
     *trusting.quantities("centred", "the centred operator"),
-    *trusting.quantities("driven", "the operator that reads the characters"),
+    *trusting.quantities("reading", "the operator that reads the characters"),
     Quantity(key="renn_recall", what="digits recalled from three true states, RENN", format="percent"),
     Quantity(key="renn_nearest_recall", what="    at the nearest of its points", format="percent"),
     Quantity(key="renn_waiting_recall", what="    at the slowest state under blanks", format="percent"),
@@ -151,7 +151,7 @@ def study_network(network: CopyNetwork, config: Config, *, seed: int) -> Study:
         | _fixed_point_numbers(analysis)
         | _renn_recall(analysis, curves)
         | trusting.numbers("centred", kann.fit(states, rank="auto"), states)
-        | trusting.numbers("driven", kann.fit(states, rank="auto", driven=True), states)
+        | trusting.numbers("reading", kann.fit(states, rank="auto", driven=True), states)
     )
     return Study(analysis=analysis, curves=curves, characters=characters, numbers=numbers)
 
