@@ -350,6 +350,17 @@ def test_the_constant_mode_of_a_flip_flop_network_is_marked():
     assert not any(mode.constant for mode in centred.modes)
 
 
+def test_the_mean_is_marked_in_a_trained_flip_flop_network_as_it_is():
+    """Units of a trained GRU have a mean, of which an uncentred fit makes the slowest mode."""
+    network = flipflop.train("gru", 3, seed=0, iterations=100)
+    inputs, _ = flipflop.trials(3, 60, 50, generator=torch.Generator().manual_seed(1))
+    states = kann.record(network, inputs, layer="layer", progress=False)
+    slowest = kann.trust(kann.fit(states, **AS_IN_PAPER, rank=12), states).modes[0]
+    assert slowest.constant
+    assert not slowest.trusted
+    assert slowest.eigenvalue.real > 0.95
+
+
 @pytest.mark.parametrize("rate", [0.3, 0.1, 0.03])
 def test_the_mode_of_a_latch_is_not_trusted_while_its_eigenvalue_is_wrong(rate, rng):
     pulse = rng.choice([-1.0, 1.0], size=(40, 100, 1)) * (rng.random((40, 100, 1)) < rate)

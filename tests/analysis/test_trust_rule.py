@@ -27,7 +27,7 @@ GOOD = {
         ({"residual": 0.11}, "one step misses 0.11 of it on held-out sequences (limit 0.1)"),
         ({"residual": float("nan")}, "one step misses nan"),
         ({"copying": 0.04}, "copying the previous state predicts it better (0.04)"),
-        ({"null": 0.08}, "states in shuffled order are predicted nearly as well (0.08)"),
+        ({"null": 0.08}, "a null, without the order of states, predicts it nearly as well (0.08)"),
         ({"width": 0.3}, "the interval of its eigenvalue is 0.3 wide (limit 0.1)"),
         ({"turn": 45.0}, "its direction moves by 45° with the sequences fitted"),
         ({"turn": 45.0, "subspace": (0, 3)}, "the space of 2 modes that cannot be told apart moves by 45°"),

@@ -53,7 +53,7 @@ def test_groups_may_have_names():
         ({"folds": 2.5}, "folds=2.5 is not a whole number"),
         ({"folds": 5, "seed": -1}, "seed=-1 is negative"),
         ({"folds": 7}, r"6 sequences of two states or more cannot be held out in 7 folds; pass folds<=6$"),
-        ({"folds": 3, "groups": [0, 0, 0, 1, 1, 1]}, "2 groups of two states .* below the least of 3: record more"),
+        ({"folds": 3, "groups": [0, 0, 0, 1, 1, 1]}, "2 groups of two states .*3 folds are the least: record more"),
         ({"folds": 3, "groups": [0, 1, 2]}, "groups has 3 entries for 6 sequences; pass one for each sequence"),
         ({"folds": 3, "groups": 7}, "groups=7 is no list; pass one entry for each sequence"),
         ({"folds": 3, "groups": [[0], [1], [2], [0], [1], [2]]}, "groups holds entries that cannot be compared"),

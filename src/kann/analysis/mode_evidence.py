@@ -84,7 +84,7 @@ class HeldOutResiduals:
         """Each fold is measured with the eigenvectors that were fitted without it."""
         r = koopman.rank
         offset = koopman.offset is not None
-        missed, copied, shuffled, energy = np.zeros((4, r))
+        missed, copied, shuffled, without_state, energy = np.zeros((5, r))
         for left_out in fits:
             about = np.zeros(r)
             if offset:
@@ -94,12 +94,24 @@ class HeldOutResiduals:
             missed += quadratic_forms(left_out.design.residual_gram(left_out.weights), left_out.right)
             copied += quadratic_forms(left_out.design.change_gram(), left_out.right)
             shuffled += quadratic_forms(null_gram, left_out.right)
+            without_state += _missed_without_state(koopman, left_out)
             energy += quadratic_forms(left_out.design.state_gram(about), left_out.right)
         return HeldOutResiduals(
             operator=_root_of_ratio(missed, energy),
             copying=_root_of_ratio(copied, energy),
-            null=_root_of_ratio(shuffled, energy),
+            null=_root_of_ratio(np.minimum(shuffled, without_state), energy),
         )
+
+
+def _missed_without_state(koopman: Koopman, left_out: LeftOut) -> Float[Array, " r"]:
+    """What the inputs of a driven operator miss of each mode if they predict it alone; infinite for others.
+
+    Inputs that predict the next state by themselves, such as ones that contain it, leave nothing for the state to do.
+    """
+    if koopman.drive is None:
+        return np.full(koopman.rank, np.inf)
+    weights = left_out.rest.weights_without_state(ridge=koopman.ridge)
+    return quadratic_forms(left_out.design.residual_gram(weights), left_out.right)
 
 
 def _root_of_ratio(squares: Float[Array, " r"], energy: Float[Array, " r"]) -> Float[Array, " r"]:
@@ -136,6 +148,8 @@ class Subspaces:
         for places in indistinct(values, intervals.errors[moving], width=intervals.width):
             group = tuple(moving[list(places)].tolist())
             angle = turn_of(group)
+            if sum(len(modes[number].indices) for number in group) > koopman.rank / 2:
+                angle = 90.0  # the span of nearly all modes cannot move, and says nothing about any of them
             for number in group:
                 of_mode[number], turn[number] = group, angle
         return Subspaces(of_mode=of_mode, turn=turn)

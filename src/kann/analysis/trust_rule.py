@@ -3,6 +3,7 @@
 Every condition must hold. The figures are those that `kann.trust` measures on sequences that were not fitted.
 """
 
+import math
 from dataclasses import dataclass
 
 from kann.fitting.fit import LARGEST_INFLATION, PAIRS_PER_UNKNOWN
@@ -18,13 +19,16 @@ decides which of the two is smaller."""
 NULL_FRACTION = 0.5
 """The residual must be below this fraction of what states in shuffled order reach."""
 
+NULL_IS_EXACT = 1e-6
+"""Below this the null itself misses nothing but rounding."""
+
 WIDEST_INTERVAL = 0.1
 """The interval of |λ|, and that of the angle times |λ|, may be this wide: 0.95 can then be told from 0.85."""
 
 LARGEST_TURN = 30.0
 """The eigenvector, or the space of those that cannot be told apart, may move by so many degrees."""
 
-CONSTANT_BELOW = 0.05
+CONSTANT_BELOW = 0.2
 """Fraction of a coefficient's energy that is variation, below which the mode is the mean of the states."""
 
 
@@ -48,6 +52,8 @@ class Evidence:
 
 def objections(evidence: Evidence) -> list[str]:
     """Why the mode is not to be trusted, in words; nothing if it is."""
+    if evidence.residual == math.inf:
+        return ["the states have no energy in it"]
     found = []
     if evidence.variation < CONSTANT_BELOW:
         found.append("constant: its coefficient hardly varies, so it is the mean of the states and no memory")
@@ -56,11 +62,11 @@ def objections(evidence: Evidence) -> list[str]:
     if evidence.dependence > 1 - 1 / LARGEST_INFLATION:
         found.append("inputs contain the state, so what each of them does cannot be told apart")
     if not evidence.residual <= LARGEST_RESIDUAL:
-        found.append(f"one step misses {evidence.residual:.2g} of it on held-out sequences (limit {LARGEST_RESIDUAL})")
+        found.append(f"one step misses {evidence.residual:.3g} of it on held-out sequences (limit {LARGEST_RESIDUAL})")
     if not evidence.residual <= COPYING_SLACK * evidence.copying:
         found.append(f"copying the previous state predicts it better ({evidence.copying:.2g})")
-    if not evidence.residual <= NULL_FRACTION * evidence.null:
-        found.append(f"states in shuffled order are predicted nearly as well ({evidence.null:.2g})")
+    if not evidence.residual < NULL_FRACTION * evidence.null or evidence.null < NULL_IS_EXACT:
+        found.append(f"a null, without the order of states, predicts it nearly as well ({evidence.null:.2g})")
     if not evidence.width <= WIDEST_INTERVAL:
         found.append(f"the interval of its eigenvalue is {evidence.width:.2g} wide (limit {WIDEST_INTERVAL})")
     if not evidence.turn <= LARGEST_TURN:

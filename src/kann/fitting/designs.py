@@ -130,6 +130,12 @@ class Design:
             constant = self.target[-1] / self.gram[-1, -1] - mean[:-1] @ found
         return np.vstack([found, constant])
 
+    def weights_without_state(self, *, ridge: float) -> Float[Array, "q r"]:
+        """Weights with an offset that predict the next coordinates from inputs alone: those of C are zero."""
+        r = self.rank
+        inputs = Design(gram=self.gram[r:, r:], target=self.target[r:], total=self.total)
+        return np.vstack([np.zeros((r, r)), inputs.weights(offset=True, ridge=ridge, rounding=0.0)])
+
     def step(self, weights: Float[Array, "q r"]) -> Step:
         """The weights by name."""
         r = self.rank

@@ -28,16 +28,15 @@ def assign_folds(lengths: Int[Array, " s"], *, folds: int, groups: Any = None, s
     available = int(np.sum(pairs > 0))
     if available < folds:
         raise KannError(
-            f"{available} {what} of two states or more cannot be held out in {folds} folds; pass folds<={available}"
-            f"{_remedy(available)}"
+            f"{available} {what} of two states or more cannot be held out in {folds} folds; {_remedy(available)}"
         )
     return _balanced(pairs, folds, seed)[group_of]
 
 
 def _remedy(available: int) -> str:
     if available >= FEWEST_FOLDS:
-        return ""
-    return f", which is below the least of {FEWEST_FOLDS}: record more sequences"
+        return f"pass folds<={available}"
+    return f"{FEWEST_FOLDS} folds are the least: record more sequences"
 
 
 def _numbered(groups: Any, count: int) -> Int[Array, " s"]:
@@ -51,7 +50,11 @@ def _numbered(groups: Any, count: int) -> Int[Array, " s"]:
 
 def _plain(groups: Any) -> list[Any]:
     """The entries of a list or of an array as Python's own numbers and texts, which can be compared."""
-    plain = list(getattr(groups, "tolist", lambda: groups)())
+    entries = list(getattr(groups, "tolist", lambda: groups)())
+    # Arrays and tensors of one number would be told apart by where they are in memory.
+    plain = [getattr(entry, "item", lambda entry=entry: entry)() for entry in entries]
+    if any(entry is None or entry != entry for entry in plain):
+        raise KannError("groups holds None or NaN, which is no group; name one for each sequence")
     try:
         hash(tuple(plain))
     except TypeError as error:

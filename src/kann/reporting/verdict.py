@@ -98,6 +98,8 @@ def _about_decisions(quality: Numbers, copying: Numbers, gain: float) -> list[st
         f"Read out from the predicted last state, {kept:.1%} of the decisions shown are the network's; read out from "
         f"the state before it, {copied:.1%} are"
     )
+    if _ratio(1 - kept, 1 - copied) >= CLEAR_FACTOR:
+        return [f"{figures}: the operator loses decisions that copying keeps."]
     if copied >= KEPT:
         return [f"{figures}: the last step decides so little that this says nothing about the operator."]
     clearer = _ratio(1 - copied, 1 - kept) >= CLEAR_FACTOR
@@ -120,6 +122,8 @@ def _about_inputs(quality: Numbers, driven: Numbers | None) -> list[str]:
     )
     if gain >= CLEAR_FACTOR:
         return [f"{figures}: most of what this one misses is what the inputs did."]
+    if _ratio(driven["error"], quality["error"]) >= CLEAR_FACTOR:
+        return [f"{figures}: reading the inputs makes it worse, so do not rely on that one."]
     return [f"{figures}: {MEANS_LITTLE}."]
 
 
