@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from kann.checks import LONGEST_REASON
 from kann.data.placing import require_plain
 from kann.errors import KannError
 from kann.typing import Array
@@ -29,9 +30,6 @@ LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 
 MAX_DESCRIPTOR = 24
 """Bytes that may follow a member whose size was not known when it was begun."""
-
-LONGEST_REASON = 200
-"""Characters of a foreign error that are shown: some libraries quote the whole file."""
 
 
 @contextlib.contextmanager

@@ -189,6 +189,9 @@ def record(
     require_module(model)
     require_flag(inputs, "inputs")
     require_flag(initial, "initial")
+    require_flag(progress, "progress")
+    if embedding is not None and not isinstance(embedding, str):
+        require_flag(embedding, "embedding")
     _require_arguments(into, forward=forward, collate=collate)
     tracers, single = make_tracers(
         model,
