@@ -39,7 +39,14 @@ def test_a_vocabulary_survives_as_json(vocabulary):
     assert again.encode(["It's bad"])[0].tolist() == vocabulary.encode(["It's bad"])[0].tolist()
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "cannot be read as a vocabulary"), (None, "does not begin with")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read as a vocabulary"),
+        ('"' + 2000 * "9" + '"', "99… *|cannot be read"),
+        (None, "does not begin with"),
+    ],
+)
 def test_what_is_no_vocabulary(vocabulary, text, message):
     foreign = vocabulary.to_json().replace('"<pad>"', '"<none>"') if text is None else text
     with pytest.raises(KannError, match=message):

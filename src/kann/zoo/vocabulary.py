@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kann.data.archives import damage_explained
 from kann.errors import KannError
 from kann.typing import Array, Int
 
@@ -53,10 +54,8 @@ class Vocabulary:
     @staticmethod
     def from_json(text: str, *, source: Any = "the vocabulary") -> "Vocabulary":
         """The vocabulary that `to_json` wrote; ``source`` is what errors call it."""
-        try:
+        with damage_explained(source, problem="cannot be read as a vocabulary", remedy="build it anew"):
             tokenizer = Tokenizer.from_str(text)
-        except Exception as error:  # tokenizers raises bare Exceptions
-            raise KannError(f"{source} cannot be read as a vocabulary ({error}); build it anew") from error
         if (tokenizer.token_to_id(PAD), tokenizer.token_to_id(UNKNOWN)) != (0, 1):
             raise KannError(f"{source} does not begin with {PAD} and {UNKNOWN}; pass one that kann made")
         return Vocabulary(tokenizer)
