@@ -52,7 +52,9 @@ def require_whole_number(value: Any, name: str, *, least: int | None = 1, too_sm
 def require_number(value: Any, name: str, *, remedy: str) -> float:
     """Return a finite real number; ``remedy`` says which numbers can be used, such as ``"pass ridge>=0"``."""
     number = math.nan
-    is_number = isinstance(value, numbers.Real) or (getattr(value, "ndim", None) == 0 and hasattr(value, "item"))
+    is_number = isinstance(value, numbers.Real)
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "dtype"):
+        is_number = "float" in _kind(value) or "int" in _kind(value)  # an array of text would be read as a number
     if is_number and not isinstance(value, bool | np.bool_):
         try:
             number = float(value)

@@ -58,6 +58,8 @@ class Vocabulary:
             tokenizer = Tokenizer.from_str(text)
         if (tokenizer.token_to_id(PAD), tokenizer.token_to_id(UNKNOWN)) != (0, 1):
             raise KannError(f"{source} does not begin with {PAD} and {UNKNOWN}; pass one that kann made")
+        if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):
+            raise KannError(f"{source} does not number its words from 0 on without a gap; build it anew")
         return Vocabulary(tokenizer)
 
     def to_json(self) -> str:
