@@ -479,7 +479,8 @@ def _require_honest_count(values: Any, lengths: Any, path: str | os.PathLike[str
     if not values.store.supports_listing:  # the size is known nowhere but in the metadata
         return
     stored = values.nbytes_stored()
-    if sequences > math.prod(values.shape[:-1]) or values.nbytes > MAX_EXPANSION * stored:
+    claimed = math.prod(values.shape) * values.dtype.itemsize  # zarr's own nbytes fails where this exceeds 64 bits
+    if sequences > math.prod(values.shape[:-1]) or claimed > MAX_EXPANSION * stored:
         raise KannError(
             f"{path} claims {sequences} sequences in values of shape {values.shape}, and holds {stored} bytes; "
             "write it again"
