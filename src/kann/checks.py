@@ -16,6 +16,9 @@ from kann.typing import AnyArray, Array
 LONGEST_SHOWN = 60
 """How many characters of a wrong value an error repeats."""
 
+LONGEST_REASON = 200
+"""How many characters of a foreign error are repeated: some libraries quote the whole file."""
+
 
 def shown(value: Any) -> str:
     """A value as an error repeats it: on one line and short. Of an array only type, dtype and shape are told."""
@@ -49,7 +52,9 @@ def require_whole_number(value: Any, name: str, *, least: int | None = 1, too_sm
 def require_number(value: Any, name: str, *, remedy: str) -> float:
     """Return a finite real number; ``remedy`` says which numbers can be used, such as ``"pass ridge>=0"``."""
     number = math.nan
-    is_number = isinstance(value, numbers.Real) or (getattr(value, "ndim", None) == 0 and hasattr(value, "item"))
+    is_number = isinstance(value, numbers.Real)
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "dtype"):
+        is_number = "float" in _kind(value) or "int" in _kind(value)  # an array of text would be read as a number
     if is_number and not isinstance(value, bool | np.bool_):
         try:
             number = float(value)
@@ -105,16 +110,16 @@ def entries_by_name(value: Any, name: str, *, remedy: str) -> dict[str, Any]:
     return dict(value)
 
 
-def call_with_states(function: Any, h: AnyArray, *, what: str, remedy: str) -> Any:
-    """What a function of the user's own returns for states; whatever it raises becomes one line."""
+def call_of_user(function: Any, argument: Any, *, what: str, on: str, remedy: str) -> Any:
+    """What a function of the user's own returns; whatever it raises becomes one line, which says ``on`` what."""
     try:
-        return function(h)
+        return function(argument)
     except KannError:
         raise
     except Exception as error:  # it may raise anything
         reason = " ".join(str(error).split())
         raise KannError(
-            f"{what} failed on states of shape {tuple(h.shape)} ({type(error).__name__}: {reason}); {remedy}"
+            f"{what} failed on {on} ({type(error).__name__}: {reason[:LONGEST_REASON]}); {remedy}"
         ) from error
 
 

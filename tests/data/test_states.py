@@ -151,6 +151,20 @@ def test_numpy_files_open_as_states(tmp_path, rng):
     assert len(kann.States.open(tmp_path / "single.npy")) == 1
 
 
+def test_an_array_whose_name_is_damaged_is_not_left_out_in_silence(tmp_path, rng):
+    np.savez(tmp_path / "s.npz", values=rng.normal(size=(3, 5, 2)), lengths=[5, 1, 4])
+    whole = (tmp_path / "s.npz").read_bytes()
+    before, _, after = whole.rpartition(b"lengths.npy")  # in the directory, at the end
+    (tmp_path / "s.npz").write_bytes(before + b"lengthz.npy" + after)
+    with pytest.raises(KannError, match=r"directory calls an array 'lengthz.npy', which has another name"):
+        kann.States.open(tmp_path / "s.npz")
+
+
+def test_names_of_any_alphabet_in_a_numpy_file_do_no_harm(tmp_path, rng):
+    np.savez(tmp_path / "s.npz", values=rng.normal(size=(3, 5, 2)), größe=np.ones(3), 长=np.ones(3))
+    assert len(kann.States.open(tmp_path / "s.npz")) == 3
+
+
 def test_files_that_hold_no_states_are_refused(tmp_path):
     np.save(tmp_path / "object.npy", np.array([{}], dtype=object))
     np.savez(tmp_path / "other.npz", weights=np.ones(3))

@@ -732,6 +732,7 @@ def test_other_kinds_of_initial_states_and_inputs_are_refused(initial, message):
         ({"tolerance": "1e-9"}, "tolerance='1e-9' is not a finite number"),
         ({"tolerance": None}, "tolerance=None is not a finite number"),
         ({"slow_tolerance": math.nan}, "slow_tolerance=nan is not a finite number"),
+        ({"slow_tolerance": np.array("0.")}, r"slow_tolerance=ndarray of <U2, shape \(\) is not a finite number"),
         ({"slow_tolerance": np.zeros(2)}, "slow_tolerance=ndarray of float64"),
         ({"preset": ["kann"]}, r"preset=\['kann'\] is unknown"),
         ({"preset": None}, "preset=None is unknown"),

@@ -231,7 +231,7 @@ def calls(good: Any) -> dict[str, Call]:
         "record depth": (
             kann.record,
             {"model": blocks, "data": torch.ones(2, 5, 4), "layer": ["0", "1"], "axis": "depth", "embedding": True}
-            | {"forward": lambda model, batch: model(batch), "collate": stack},
+            | {"forward": lambda model, batch: model(batch), "collate": torch.stack},
         ),
         "relative_error": (kann.relative_error, {"koopman": driven, "states": states, "reduce": "mean"}),
         "report": (
@@ -307,6 +307,9 @@ def calls(good: Any) -> dict[str, Call]:
         "States.ranges": (states.ranges, {"max_rows": 3}),
     }
 
+
+NOT_PASSED = {"forward": "what it raises is the model's own error, and comes through as it is"}
+"""Arguments that no call has, and why."""
 
 NOT_CALLED = {
     "ConditionWarning": "a warning",

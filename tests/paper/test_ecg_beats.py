@@ -214,6 +214,15 @@ def test_a_damaged_zip(folder, tmp_path):
     path.write_bytes(whole[:2000] + b"000" + whole[2003:])
     with pytest.raises(KannError, match=r"is no whole zip \(Bad CRC"):
         read_beats(path, counts=COUNTS)
+    name = whole.index(b"ECG5000_TEST.txt")  # after its length, which claims that more belongs to it
+    path.write_bytes(whole[: name - 4] + (2000).to_bytes(2, "little") + whole[name - 2 :])
+    with pytest.raises(KannError, match=r"is no whole zip \(File name in directory") as caught:
+        read_beats(path, counts=COUNTS)
+    assert len(str(caught.value)) < 500
+    with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
+        archive.writestr(zipfile.ZipInfo(""), b"")
+    with pytest.raises(KannError, match=r"c\.zip (is no whole zip|has no ECG5000_TRAIN)"):  # Python 3.11, and later
+        read_beats(tmp_path / "c.zip", counts=COUNTS)
     packed = zipped(tmp_path / "b.zip", {name.name: name.read_bytes() for name in folder.glob("*.txt")}, packed=True)
     packed.write_bytes(packed.read_bytes()[:100] + b"\xff" * 400 + packed.read_bytes()[500:])
     with pytest.raises(KannError, match="is no whole zip"):

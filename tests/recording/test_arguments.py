@@ -66,6 +66,11 @@ def x():
         ({"collate": 5}, "collate=5 is not a function"),
         ({"device": "nonsense"}, r"device='nonsense' is no device of torch \(.*\); pass one, such as 'cpu'"),
         ({"device": object()}, "is no device of torch"),
+        ({"progress": np.ones(2)}, "progress=ndarray .* is neither True nor False"),
+        ({"embedding": torch.ones(2), "axis": "depth"}, "embedding=Tensor .* is neither True nor False"),
+        ({"lengths": np.ones((0, 0))}, r"lengths are a mask of shape \(0, 0\), without a step"),
+        ({"lengths": nn.Linear(7, 2)}, r"lengths= failed on the batch Tensor .* \(RuntimeError: .*\); pass one that"),
+        ({"collate": lambda samples: samples[9]}, r"collate= failed on 5 samples \(IndexError: .*\); pass one that"),
         ({"layer": [5]}, "5 is no name of a layer; pass one of model.named_modules"),
         ({"layer": b"rnn"}, "114 is no name of a layer"),
     ],
@@ -74,6 +79,21 @@ def test_options_of_other_types_are_refused(reader, x, options, message):
     with pytest.raises(KannError, match=message) as caught:
         kann.record(reader, x, **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (scipy.sparse.eye(4), {}, "a sparse dia_matrix was passed"),
+        (scipy.sparse.eye(4), {"collate": torch.stack}, "a sparse dia_matrix was passed"),
+        (None, {"collate": torch.stack}, "data is NoneType; pass an iterable of samples, or a dataset"),
+        (np.array(1.0), {"collate": torch.stack}, "data is ndarray; pass an iterable of samples"),
+        ({"x": torch.ones(5, 6, 3)}, {"collate": torch.stack}, "data is dict, and collate= takes samples"),
+    ],
+)
+def test_data_without_samples_are_refused(reader, data, options, message):
+    with pytest.raises(KannError, match=message):
+        kann.record(reader, data, **options)
 
 
 @pytest.mark.parametrize("kind", [">f4", ">f8", np.longdouble, np.float16])

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,11 +41,18 @@ def test_a_vocabulary_survives_as_json(vocabulary):
     assert again.encode(["It's bad"])[0].tolist() == vocabulary.encode(["It's bad"])[0].tolist()
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "cannot be read as a vocabulary"), (None, "does not begin with")])
-def test_what_is_no_vocabulary(vocabulary, text, message):
-    foreign = vocabulary.to_json().replace('"<pad>"', '"<none>"') if text is None else text
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: "{", "cannot be read as a vocabulary"),
+        (lambda text: '"' + 2000 * "9" + '"', r"cannot be read as a vocabulary \(.{200}…\); build it anew"),
+        (lambda text: text.replace('"<pad>"', '"<none>"'), "does not begin with"),
+        (lambda text: re.sub(r'"bad": ?\d+', '"bad":2147483648', text), "does not number its words from 0 on"),
+    ],
+)
+def test_what_is_no_vocabulary(vocabulary, change, message):
     with pytest.raises(KannError, match=message):
-        Vocabulary.from_json(foreign)
+        Vocabulary.from_json(change(vocabulary.to_json()))
 
 
 def test_a_word_that_is_not_known(vocabulary):

@@ -10,7 +10,7 @@ import numpy as np
 
 from kann.analysis.modes import chosen_modes
 from kann.backends.arrays import as_numpy
-from kann.checks import call_with_states, require_all_finite, require_number, require_real, shown
+from kann.checks import call_of_user, require_all_finite, require_number, require_real, shown
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
@@ -53,7 +53,9 @@ def read_out(readout: Readout, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
     if hasattr(readout, "parameters"):
         call = partial(_call_module, readout)
     remedy = f"pass one that takes (n, {h.shape[1]}) and returns (n,) or (n, outputs)"
-    return _checked_outputs(call_with_states(call, h, what="the readout", remedy=remedy), len(h))
+    return _checked_outputs(
+        call_of_user(call, h, what="the readout", on=f"states of shape {h.shape}", remedy=remedy), len(h)
+    )
 
 
 def _checked_outputs(outputs: Any, n: int) -> Float[Array, "n ..."]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from kann.checks import LONGEST_REASON, shown
 from kann.data.placing import require_plain
 from kann.errors import KannError
 from kann.typing import Array
@@ -29,9 +30,6 @@ LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 
 MAX_DESCRIPTOR = 24
 """Bytes that may follow a member whose size was not known when it was begun."""
-
-LONGEST_REASON = 200
-"""Characters of a foreign error that are shown: some libraries quote the whole file."""
 
 
 @contextlib.contextmanager
@@ -126,17 +124,28 @@ def _honest_members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.Zi
 
 
 def _require_all_listed(archive: zipfile.ZipFile) -> None:
-    """Refuse a directory that leaves out the last members, which a damaged count at the end of a file does.
+    """Refuse a directory that leaves out the last members, or that calls one of them by another name.
 
-    Members follow each other up to the directory; between two of them numpy writes nothing.
+    A damaged count at the end of a file, and a damaged name, would drop an array without a word. Members follow each
+    other up to the directory; between two of them numpy writes nothing.
     """
+    file: Any = archive.fp
     end = 0
     for info in archive.infolist():
-        archive.fp.seek(info.header_offset + LOCAL_HEADER.size - 4)  # type: ignore[union-attr]
-        name, extra = struct.unpack("<HH", archive.fp.read(4))  # type: ignore[union-attr]
-        end = max(end, info.header_offset + LOCAL_HEADER.size + name + extra + info.compress_size)
+        file.seek(info.header_offset + LOCAL_HEADER.size - 4)
+        length, extra = struct.unpack("<HH", file.read(4))
+        if file.read(length) != info.orig_filename.encode(_name_encoding(info)):
+            raise ValueError(f"its directory calls an array {shown(info.orig_filename)}, which has another name")
+        end = max(end, info.header_offset + LOCAL_HEADER.size + length + extra + info.compress_size)
     if archive.start_dir - end > MAX_DESCRIPTOR:
         raise ValueError(f"{archive.start_dir - end} bytes before its directory belong to no array")
+
+
+def _name_encoding(info: zipfile.ZipInfo) -> str:
+    """How the name of a member is stored: in UTF-8 if a flag says so, else as DOS did."""
+    if info.flag_bits & 0x800:
+        return "utf-8"
+    return "cp437"
 
 
 def _claim(file: Any, *, name: str, size: int) -> Claim:

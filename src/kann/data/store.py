@@ -478,7 +478,8 @@ def _require_honest_count(values: Any, lengths: Any, path: str | os.PathLike[str
         return
     if not values.store.supports_listing:  # the size is known nowhere but in the metadata
         return
-    stored, claimed = values.nbytes_stored(), math.prod(values.shape) * values.dtype.itemsize
+    stored = values.nbytes_stored()
+    claimed = math.prod(values.shape) * values.dtype.itemsize  # zarr's own nbytes fails where this exceeds 64 bits
     if sequences > math.prod(values.shape[:-1]) or claimed > MAX_EXPANSION * stored:
         raise KannError(
             f"{path} claims {sequences} sequences in values of shape {values.shape}, and holds {stored} bytes; "

@@ -85,7 +85,7 @@ def find_fixed_points(
     recipe = recipe_of(preset)
     if slow_tolerance is None:
         slow_tolerance = recipe.slow_tolerance
-    _require_tolerances(tolerance, slow_tolerance)
+    tolerance, slow_tolerance = _checked_tolerances(tolerance, slow_tolerance)
     # A caller may have switched gradients off; the last context computes the weights of parametrised modules once.
     with torch.inference_mode(False), torch.enable_grad(), parametrize.cached():
         h, x = starting_tensors(step, initial, inputs)
@@ -104,14 +104,15 @@ def find_fixed_points(
         return describe(problem, _explore(problem, h, x), initial=len(h))
 
 
-def _require_tolerances(tolerance: Any, slow_tolerance: Any) -> None:
-    """Refuse tolerances that are not numbers, or not in order; the one for slow points may be infinite."""
+def _checked_tolerances(tolerance: Any, slow_tolerance: Any) -> tuple[float, float]:
+    """The tolerances, if they are numbers and in order; the one for slow points may be infinite."""
     remedy = "pass 0 < tolerance <= slow_tolerance"
-    require_number(tolerance, "tolerance", remedy=remedy)
+    tolerance = require_number(tolerance, "tolerance", remedy=remedy)
     if not (isinstance(slow_tolerance, float) and slow_tolerance == math.inf):
-        require_number(slow_tolerance, "slow_tolerance", remedy=remedy)
+        slow_tolerance = require_number(slow_tolerance, "slow_tolerance", remedy=remedy)
     if not 0 < tolerance <= slow_tolerance:
         raise KannError(f"tolerance={tolerance}, slow_tolerance={slow_tolerance}; {remedy}")
+    return tolerance, slow_tolerance
 
 
 def _adam_step(

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from kann.checks import array_of, require_dense, require_whole_number, shown
+from kann.checks import array_of, call_of_user, require_dense, require_whole_number, shown
 from kann.errors import KannError
 from kann.recording.ragged import RealSteps, packed_lengths, real_steps
 from kann.typing import Array
@@ -90,6 +90,7 @@ def _cut(data: Any, options: BatchOptions) -> Batches:
         return _pad_sequences([_to_tensor(item, options.dtype) for item in data], options)
     if not isinstance(data, Iterable) or isinstance(data, str | bytes):
         raise KannError(f"data is {type(data).__name__}; pass a tensor, a list of tensors, or an iterable of batches")
+    require_dense(data)
     return _as_they_come(data, options.dtype), _size(data)
 
 
@@ -111,6 +112,7 @@ def _as_they_come(data: Iterable[Any], dtype: torch.dtype) -> Iterator[Batch]:
 
 def _collated(data: Any, collate: Callable[[list[Any]], Any], batch_size: int) -> Batches:
     """Batches that the user's function makes of ``batch_size`` samples each."""
+    require_dense(data)
     if isinstance(data, DataLoader):
         raise KannError("a DataLoader has its own collate_fn; pass collate= with the samples themselves")
     size = _size(data)
@@ -118,21 +120,25 @@ def _collated(data: Any, collate: Callable[[list[Any]], Any], batch_size: int) -
     if size is not None:
         total = -(-size // batch_size)
     samples = _samples(data, size)
+    remedy = "pass one that makes a batch of a list of samples"
 
     def collated_batches() -> Iterator[Batch]:
         while group := list(islice(samples, batch_size)):
-            yield Batch(content=collate(group), count=len(group))
+            content = call_of_user(collate, group, what="collate=", on=f"{len(group)} samples", remedy=remedy)
+            yield Batch(content=content, count=len(group))
 
     return collated_batches(), total
 
 
 def _samples(data: Any, size: int | None) -> Iterator[Any]:
     """The samples of a dataset, a list or a stream, one after the other."""
+    if isinstance(data, Mapping):
+        raise KannError(f"data is {type(data).__name__}, and collate= takes samples; pass a list of them, or a dataset")
     if size is None or not hasattr(data, "__getitem__"):
         try:
             return iter(data)
         except TypeError as error:
-            raise KannError(f"data is {shown(data)}, which holds no samples; pass a list or a dataset") from error
+            raise KannError(f"data is {type(data).__name__}; pass an iterable of samples, or a dataset") from error
     # By index, as a DataLoader reads a dataset: its __getitem__ need not raise IndexError behind the last sample.
     return (data[i] for i in range(size))
 
@@ -279,7 +285,8 @@ def _own_real_steps(content: Any) -> RealSteps | None:
 def _asked_real_steps(content: Any, key: Any) -> RealSteps:
     """The lengths under a key of the batch, or as a function of it."""
     if callable(key):
-        return real_steps(key(content))
+        on, remedy = f"the batch {shown(content)}", "pass one that returns the length of each sequence"
+        return real_steps(call_of_user(key, content, what="lengths=", on=on, remedy=remedy))
     try:
         value = content[key]
     except (KeyError, IndexError, TypeError, ValueError) as error:

@@ -307,6 +307,8 @@ def real_steps(value: AnyArray, *, marks_padding: bool = False) -> RealSteps:
 
 def _real_steps_of_mask(real: Array) -> RealSteps:
     """Lengths and starts of the real steps, which must follow each other without a hole."""
+    if not real.shape[1]:
+        raise KannError(f"lengths are a mask of shape {real.shape}, without a step; pass (sequences, steps)")
     lengths = real.sum(axis=1)
     _require_steps(lengths)
     starts = real.argmax(axis=1)

@@ -234,8 +234,8 @@ def record(
     require_flag(inputs, "inputs")
     require_flag(initial, "initial")
     require_flag(progress, "progress")
-    if not (embedding is None or isinstance(embedding, str | bool)):
-        raise KannError(f"embedding={shown(embedding)} is no layer; pass its name, True to find it, or None")
+    if embedding is not None and not isinstance(embedding, str):
+        require_flag(embedding, "embedding")
     _require_arguments(into, forward=forward, collate=collate)
     make_groups = _group_maker(groups, into, max_sequences=max_sequences)
     tracers, single = make_tracers(

@@ -9,7 +9,7 @@ from kann.analysis.contributions import contributions
 from kann.analysis.decisions import Readout, decide, read_out
 from kann.analysis.modes import magnitude, reconstruct
 from kann.backends.arrays import as_numpy
-from kann.checks import call_with_states, require_real
+from kann.checks import call_of_user, require_real
 from kann.data.reduction import map_rows
 from kann.data.states import States
 from kann.errors import KannError
@@ -116,7 +116,7 @@ def decoded_signals(inputs: ReportInputs, decode: Callable[[Any], Any]) -> dict[
 def _first_channel(decode: Callable[[Any], Any], h: Float[Array, "t d"]) -> Float[Array, " t"]:
     """The first channel of what the user's decoder returns for the states of a sequence."""
     length, remedy = len(h), "return (T,) or (T, channels)"
-    values = as_numpy(call_with_states(decode, h, what="decode=", remedy=remedy))
+    values = as_numpy(call_of_user(decode, h, what="decode=", on=f"states of shape {h.shape}", remedy=remedy))
     require_real(values, what="what decode= gave")
     if values.shape[:1] != (length,) or 0 in values.shape:
         raise KannError(f"decode= gave shape {values.shape} for {length} states; {remedy}")

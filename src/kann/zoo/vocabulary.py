@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kann.data.archives import reason
+from kann.data.archives import damage_explained
 from kann.errors import KannError
 from kann.typing import Array, Int
 
@@ -50,15 +50,14 @@ class Vocabulary:
     @staticmethod
     def from_json(text: str, *, source: Any = "the vocabulary") -> "Vocabulary":
         """The vocabulary that `to_json` wrote; ``source`` is what errors call it."""
-        try:
+        with damage_explained(source, problem="cannot be read as a vocabulary", remedy="build it anew"):
             tokenizer = Tokenizer.from_str(text)
-        except Exception as error:  # tokenizers raises bare Exceptions
-            raise KannError(f"{source} cannot be read as a vocabulary ({reason(error)}); build it anew") from error
         if (tokenizer.token_to_id(PAD), tokenizer.token_to_id(UNKNOWN)) != (0, 1):
             raise KannError(f"{source} does not begin with {PAD} and {UNKNOWN}; pass one that kann made")
-        numbers = tokenizer.get_vocab().values()
-        if sorted(numbers) != list(range(len(numbers))) or _settings(tokenizer) != _settings(_empty_tokenizer()):
-            raise KannError(f"{source} numbers or splits words in another way than kann; pass one that kann made")
+        if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):
+            raise KannError(f"{source} does not number its words from 0 on without a gap; build it anew")
+        if _settings(tokenizer) != _settings(_empty_tokenizer()):
+            raise KannError(f"{source} splits words in another way than kann; pass one that kann made")
         return Vocabulary(tokenizer)
 
     def to_json(self) -> str:

@@ -5,17 +5,16 @@ Each of the two splits is published as ``.txt`` (class first, blanks between), `
 for four kinds of anomaly. Copies in which every anomaly is called 2 are read too: nothing here tells them apart.
 """
 
-import lzma
 import os
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from kann.data.archives import reason
+from kann.checks import shown
+from kann.data.archives import damage_explained
 from kann.errors import KannError
 from kann.zoo.heartbeats import Beats
 
@@ -23,19 +22,6 @@ CLASSES = (1, 2, 3, 4, 5)
 
 LARGEST_FILE = 32 * 2**20
 """Bytes of a file, on disk or inside a zip, beyond which it is not read: the largest official one has 10 MB."""
-
-DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    NotImplementedError,
-    RuntimeError,
-    EOFError,
-    OSError,
-    ValueError,
-    MemoryError,
-)
-"""What reading a damaged zip raises."""
 
 NORMALISATION_TOLERANCE = 1e-3
 """How far mean and deviation of a beat may be from 0 and 1. The archive prints seven digits, so 1e-6 is its worst."""
@@ -135,7 +121,7 @@ def _label(text: str, where: str) -> int:
     except ValueError:
         value = 0.0  # no class, so it is refused below
     if value not in CLASSES:
-        raise KannError(f"{where}: class {text!r} is none of {', '.join(map(str, CLASSES))}; fetch the file again")
+        raise KannError(f"{where}: class {shown(text)} is none of {', '.join(map(str, CLASSES))}; fetch the file again")
     return int(value)
 
 
@@ -202,19 +188,17 @@ def _read_splits(path: Path, counts: Counts) -> Iterator[tuple[str, bytes, int]]
 
 def _read_zip(path: Path, splits: dict[str, int]) -> Iterator[tuple[str, bytes, int]]:
     """The same of a zip. Nothing is unpacked to disk, and in memory only the two files that are used."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            for member in members:
-                _refuse_dangerous(member, path)
-            found = [member.filename for member in members if not member.is_dir()]
-            for split, expected in splits.items():
-                name = _file_of_split(found, split, path)
-                yield name, archive.read(name), expected
-    except KannError:
-        raise
-    except DAMAGE as error:
-        raise KannError(f"{path} is no whole zip ({reason(error)}); fetch it again") from error
+    with (
+        damage_explained(path, problem="is no whole zip", remedy="fetch it again"),
+        zipfile.ZipFile(path) as archive,
+    ):
+        members = archive.infolist()
+        for member in members:
+            _refuse_dangerous(member, path)
+        found = [member.filename for member in members if not member.is_dir()]
+        for split, expected in splits.items():
+            name = _file_of_split(found, split, path)
+            yield name, archive.read(name), expected
 
 
 def _refuse_dangerous(member: zipfile.ZipInfo, path: Path) -> None:
@@ -224,7 +208,7 @@ def _refuse_dangerous(member: zipfile.ZipInfo, path: Path) -> None:
     """
     name = PurePosixPath(member.filename.replace("\\", "/"))
     if name.is_absolute() or ".." in name.parts or ":" in member.filename:
-        raise KannError(f"{path} holds {member.filename!r}, a path that leaves its folder; do not use this file")
+        raise KannError(f"{path} holds {shown(member.filename)}, a path that leaves its folder; do not use this file")
     if member.file_size > LARGEST_FILE:
         raise KannError(f"{member.filename} in {path} has {member.file_size} bytes; no file of ECG5000 is as large")
 

@@ -6,12 +6,13 @@ import lzma
 import os
 import re
 import tarfile
-import zlib
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from kann.checks import shown
+from kann.data.archives import damage_explained
 from kann.errors import KannError
 
 Folder = tuple[str, str]
@@ -40,28 +41,23 @@ MAX_MEMBERS = 200_000
 DECOMPRESSORS: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 """What unpacks an archive that begins with these bytes; any other is read as it is."""
 
-DAMAGE = (tarfile.TarError, EOFError, OSError, ValueError, MemoryError, zlib.error, lzma.LZMAError)
-"""What reading a damaged archive raises."""
-
 
 def read_archive(path: str | os.PathLike[str], *, per_folder: int | None = None) -> dict[Folder, list[NumberedText]]:
     """All reviews by folder, each with its number. Nothing is written to disk, whatever the archive holds."""
     texts: dict[Folder, list[NumberedText]] = {folder: [] for folder in FOLDERS}
     wanted = per_folder or PER_FOLDER
-    with open_archive(Path(path)) as file:
-        try:
-            unpacked = BoundedReader(_decompressed(file))
-            with tarfile.open(fileobj=unpacked, mode="r:") as archive:  # type: ignore[arg-type]
-                for folder, number, text in iterate_reviews(archive):
-                    texts[folder].append((number, text))
-                    if len(texts[folder]) > wanted:
-                        where = "/".join(folder)
-                        raise KannError(f"{path} holds more than {wanted} reviews in {where}; fetch it again")
-            unpacked.read_to_end()
-        except KannError:
-            raise
-        except DAMAGE as error:
-            raise KannError(f"{path} is no whole tar archive ({error}); fetch it again") from error
+    with (
+        open_archive(Path(path)) as file,
+        damage_explained(path, problem="is no whole tar archive", remedy="fetch it again"),
+    ):
+        unpacked = BoundedReader(_decompressed(file))
+        with tarfile.open(fileobj=unpacked, mode="r:") as archive:  # type: ignore[arg-type]
+            for folder, number, text in iterate_reviews(archive):
+                texts[folder].append((number, text))
+                if len(texts[folder]) > wanted:
+                    where = "/".join(folder)
+                    raise KannError(f"{path} holds more than {wanted} reviews in {where}; fetch it again")
+        unpacked.read_to_end()
     _require_counts(path, texts, wanted)
     return texts
 
@@ -138,9 +134,9 @@ def iterate_reviews(archive: tarfile.TarFile) -> Iterator[tuple[Folder, int, str
             raise KannError(f"the archive has more than {MAX_MEMBERS} members; fetch the official one")
         name = member.name
         if name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or re.match(r"[A-Za-z]:", name):
-            raise KannError(f"the archive holds {name!r}, which leads out of its folder; fetch the official one")
+            raise KannError(f"the archive holds {shown(name)}, which leads out of its folder; fetch the official one")
         if member.issym() or member.islnk():
-            raise KannError(f"the archive holds the link {name!r}; the official one has none, fetch it again")
+            raise KannError(f"the archive holds the link {shown(name)}; the official one has none, fetch it again")
         match = REVIEW_PATH.fullmatch(name)
         if match is None or not member.isreg():
             continue  # the archive also holds a README, lists of addresses and reviews without labels
