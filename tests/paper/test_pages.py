@@ -66,6 +66,6 @@ def test_a_second_filling_changes_nothing(filled):
 def test_an_unknown_row_is_refused(filled):
     page = filled / "docs" / "page.md"
     page.write_text(PAGE.replace("kept bound", "kept unbound"))
-    with pytest.raises(KannError, match="the results of gru have no row 'unbound'; run the experiment again"):
+    with pytest.raises(KannError, match="the results of GRU have no row 'unbound'; run the experiment again"):
         fill_tables(filled / "runs", filled / "docs")
     assert "| old |" in page.read_text()
