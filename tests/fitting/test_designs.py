@@ -8,7 +8,7 @@ import torch
 import kann
 from kann.data import blocks
 from kann.errors import KannError
-from kann.fitting.designs import Design, designs_of_folds, sum_of
+from kann.fitting.designs import Design, designs_of_folds, sum_of, without_each
 from kann.fitting.folds import assign_folds
 from tests.systems import rotation
 
@@ -100,12 +100,33 @@ def test_designs_of_moments_are_those_of_the_states(ragged, basis, driven):
         np.testing.assert_allclose(of_moments.as_shuffled().target, expected, **SAME)
 
 
-def test_what_is_left_out_is_subtracted_and_leading_coordinates_are_a_smaller_design(ragged, basis):
+@pytest.mark.parametrize("folds", [2, 3, 7])
+def test_without_each_fold_are_all_the_others(ragged, basis, folds):
+    designs = designs_of_folds(ragged, np.arange(len(ragged)) % folds, driven=True, **basis)
+    for place, rest in enumerate(without_each(designs)):
+        expected = sum_of([design for other, design in enumerate(designs) if other != place])
+        for name in ("gram", "target", "total", "shuffled"):
+            np.testing.assert_allclose(getattr(rest, name), getattr(expected, name), **SAME)
+
+
+def test_an_input_that_only_one_fold_knows_has_no_weight_in_the_others(rng):
+    states = _with_an_input_of_the_last_sequence_alone(rng)
+    designs = designs_of_folds(states, np.arange(10), basis=np.eye(3), mean=np.zeros(3), driven=True)
+    weights = without_each(designs)[-1].weights(offset=True, ridge=0.0, rounding=0.0)
+    assert np.abs(weights).max() < 10
+    np.testing.assert_array_equal(weights[4], 0)
+
+
+def _with_an_input_of_the_last_sequence_alone(rng):
+    inputs = np.zeros((10, 50, 2))
+    inputs[..., 0] = rng.normal(size=(10, 50))
+    inputs[-1, :, 1] = rng.normal(size=50)
+    return kann.States.from_padded(rng.normal(size=(10, 50, 3)), inputs=inputs)
+
+
+def test_leading_coordinates_are_a_smaller_design(ragged, basis):
     fold_of = assign_folds(ragged.lengths, folds=3)
     designs = designs_of_folds(ragged, fold_of, driven=True, **basis)
-    rest = sum_of(designs) - designs[0]
-    for name in ("gram", "target", "total", "shuffled"):
-        np.testing.assert_allclose(getattr(rest, name), getattr(designs[1] + designs[2], name), **SAME)
     smaller = {"basis": basis["basis"][:, :2], "mean": basis["mean"]}
     for ours, expected in zip(designs, designs_of_folds(ragged, fold_of, driven=True, **smaller), strict=True):
         for name in ("gram", "target", "total"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kann.fitting.designs import Design, Step, sum_of
+from kann.fitting.designs import Design, Step, without_each
 from kann.fitting.koopman import Koopman
 from kann.typing import Array, Complex, Float
 
@@ -33,9 +33,8 @@ class LeftOut:
 
 def leave_out_each(koopman: Koopman, designs: Sequence[Design], *, rounding: float) -> list[LeftOut]:
     """Fit without each fold in turn, in the basis of the whole operator, and match the eigenvalues with its own."""
-    total, found = sum_of(designs), []
-    for design in designs:
-        rest = total - design
+    found = []
+    for design, rest in zip(designs, without_each(designs), strict=True):
         weights = rest.weights(offset=koopman.offset is not None, ridge=koopman.ridge, rounding=rounding)
         values, vectors = np.linalg.eig(weights[: koopman.rank])
         matched = _nearest(koopman.eigenvalues, values)

@@ -7,7 +7,7 @@ import numpy as np
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis
-from kann.fitting.designs import Design, Step, designs_of_folds, sum_of
+from kann.fitting.designs import Design, Step, designs_of_folds, without_each
 from kann.fitting.folds import FEWEST_FOLDS, assign_folds
 from kann.fitting.horizons import enough_sequences, held_out_errors
 from kann.fitting.rank import RankCurve
@@ -53,9 +53,5 @@ def ranks_to_try(largest: int) -> list[int]:
 
 def _steps_without(designs: Sequence[Design], rank: int, *, offset: bool, ridge: float) -> list[Step]:
     """The step of this rank without each fold."""
-    leading = [design.leading(rank) for design in designs]
-    total, steps = sum_of(leading), []
-    for design in leading:
-        rest = total - design
-        steps.append(rest.step(rest.weights(offset=offset, ridge=ridge, rounding=0.0)))
-    return steps
+    others = without_each([design.leading(rank) for design in designs])
+    return [rest.step(rest.weights(offset=offset, ridge=ridge, rounding=0.0)) for rest in others]

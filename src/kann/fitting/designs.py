@@ -1,10 +1,10 @@
-"""The regression of one step as sums that add up and subtract, so that any part of the data can be left out.
+"""The regression of one step as sums that add up, so that any part of the data can be left out.
 
 A pair of states in the basis is a row (z, u, 1) of the design A and a row z₊ of the target Y. The Gram matrices AᵀA,
 AᵀY and YᵀY of a few folds of sequences are enough to fit without each fold and to measure the error on it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -57,19 +57,13 @@ class Design:
         return len(self.total)
 
     def __add__(self, other: "Design") -> "Design":
-        return self._combined(other, np.add)
-
-    def __sub__(self, other: "Design") -> "Design":
-        return self._combined(other, np.subtract)
-
-    def _combined(self, other: "Design", combine: Callable[..., Any]) -> "Design":
         shuffled = None
         if self.shuffled is not None and other.shuffled is not None:
-            shuffled = combine(self.shuffled, other.shuffled)
+            shuffled = self.shuffled + other.shuffled
         return Design(
-            gram=combine(self.gram, other.gram),
-            target=combine(self.target, other.target),
-            total=combine(self.total, other.total),
+            gram=self.gram + other.gram,
+            target=self.target + other.target,
+            total=self.total + other.total,
             shuffled=shuffled,
         )
 
@@ -274,3 +268,17 @@ def sum_of(designs: Sequence[Design]) -> Design:
     for design in designs[1:]:
         total = total + design
     return total
+
+
+def without_each(designs: Sequence[Design]) -> list[Design]:
+    """For each of two or more designs all the others together.
+
+    They are added up and none is subtracted: an input that is silent in all folds but one would leave rounding in the
+    others, and weights without bounds for it.
+    """
+    before, after = [designs[0]], [designs[-1]]
+    for first, last in zip(designs[1:-1], designs[-2:0:-1], strict=True):
+        before.append(before[-1] + first)
+        after.append(after[-1] + last)
+    middle = [low + high for low, high in zip(before[:-1], after[-2::-1], strict=True)]
+    return [after[-1], *middle, before[-1]]
