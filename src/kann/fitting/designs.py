@@ -20,6 +20,10 @@ from kann.data.states import States
 from kann.fitting.regression import ColumnEnergies, noise_floor, residual_gram, solve
 from kann.typing import AnyArray, Array, Float, Int
 
+SILENT_BELOW = 1e-4
+"""Fraction of an input's energy. If the sequences that are fitted hold less of it, its weight would be extrapolated a
+hundredfold to those that are held out: a few faint clicks in a recording made errors of 300 %."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Step:
@@ -271,14 +275,25 @@ def sum_of(designs: Sequence[Design]) -> Design:
 
 
 def without_each(designs: Sequence[Design]) -> list[Design]:
-    """For each of two or more designs all the others together.
+    """For each of two or more designs all the others together, without inputs that are all but silent in these.
 
-    They are added up and none is subtracted: an input that is silent in all folds but one would leave rounding in the
-    others, and weights without bounds for it.
+    The others are added up, since subtraction would leave rounding where an input is silent.
     """
     before, after = [designs[0]], [designs[-1]]
     for first, last in zip(designs[1:-1], designs[-2:0:-1], strict=True):
         before.append(before[-1] + first)
         after.append(after[-1] + last)
     middle = [low + high for low, high in zip(before[:-1], after[-2::-1], strict=True)]
-    return [after[-1], *middle, before[-1]]
+    others = [after[-1], *middle, before[-1]]
+    energy = np.diag(others[0].gram) + np.diag(designs[0].gram)
+    return [_without_silent(rest, least=SILENT_BELOW * energy) for rest in others]
+
+
+def _without_silent(design: Design, *, least: Float[Array, " q"]) -> Design:
+    """The design with zero in place of the columns whose energy is less."""
+    is_silent = np.diag(design.gram) < least
+    if not is_silent.any():
+        return design
+    gram, target = design.gram.copy(), design.target.copy()
+    gram[is_silent], gram[:, is_silent], target[is_silent] = 0.0, 0.0, 0.0
+    return replace(design, gram=gram, target=target)
