@@ -38,8 +38,8 @@ class Intervals:
         width = float(student.ppf((1 + level) / 2, len(fits) - 1))
         error = partial(jackknife_error, sizes=np.array([float(fit.design.pairs) for fit in fits]))
         modulus, angle = np.abs(whole), np.angle(whole)
-        # Where eigenvalues meet, they change with the root of what changes in the operator, so that no standard error of
-        # theirs tells how far they reach; but the square of half their gap changes smoothly.
+        # Where eigenvalues meet, they change with the root of what changes in the operator, so that no standard error
+        # of theirs tells how far they reach; but the square of half their gap changes smoothly.
         square_error = error(np.real((values - conjugates) ** 2 / 4), whole=-(np.imag(whole) ** 2))
         apart = _apart_if_real(whole, width * square_error)
         as_real, axis = np.abs(np.real(whole)), np.where(np.real(whole) < 0, np.pi, 0.0)
