@@ -451,6 +451,42 @@ def test_the_untrained_network_stands_beside_the_trained_one(states, rng):
     assert kann.trust(koopman, states, folds=4).modes[0].untrained is None
 
 
+def decaying(rng, rates, *, noise=0.02):
+    """40 sequences of units that decay at their own rates, each with a little noise."""
+    h, path = rng.normal(size=(40, len(rates))), []
+    for _ in range(30):
+        path.append(h)
+        h = h * rates + noise * rng.normal(size=h.shape)
+    return np.stack(path, axis=1)
+
+
+@pytest.mark.parametrize("options", [{}, {"basis": "svd", "offset": False}, {"basis": np.eye(3)}])
+def test_a_mode_that_the_untrained_network_has_too_is_own_and_not_learned(rng, options):
+    trained, before = decaying(rng, [0.95, 0.8, 0.6]), decaying(rng, [0.945, 0.4, 0.2])
+    koopman = kann.fit(trained, **options)
+    found = kann.trust(koopman, trained, untrained=before)
+    assert found.trusted == (0, 1, 2)
+    assert found.learned == (1, 2)
+    assert [mode.learned for mode in found.modes] == [False, True, True]
+    assert [mode.verdict for mode in found.modes] == ["own, not learned", "learned", "learned"]
+    assert "own, not learned: the untrained network has it just as well (its nearest is 0.94" in found.modes[0].why
+    assert "learned: the untrained network has no such mode (its nearest is 0.9" in found.modes[1].why
+    assert "3 of 3 modes trusted, 2 of them learned; held out" in repr(found)
+    alone = kann.trust(koopman, trained)
+    assert alone.learned is None
+    assert [mode.verdict for mode in alone.modes] == ["yes"] * 3
+
+
+def test_the_untrained_network_is_fitted_in_a_basis_of_the_users_own(rng):
+    basis = np.linalg.qr(rng.normal(size=(5, 3)))[0]
+    trained, before = decaying(rng, [0.95, 0.9, 0.8, 0.7, 0.6]), decaying(rng, [0.9, 0.7, 0.5, 0.3, 0.1])
+    found = kann.trust(kann.fit(trained, basis=basis), trained, untrained=before)
+    expected = kann.fit(before, basis=basis)
+    np.testing.assert_allclose(
+        [mode.eigenvalue for mode in found.untrained.modes], [m.eigenvalue for m in expected.modes]
+    )
+
+
 # What can be passed
 
 
