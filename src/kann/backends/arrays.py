@@ -146,6 +146,20 @@ def segment_sums(rows: AnyArray, lengths: Int[Array, " s"]) -> AnyArray:
     return rows.new_zeros(len(lengths), rows.shape[1]).index_add_(0, numbers, rows)
 
 
+def add_product(base: AnyArray, left: AnyArray, right: AnyArray) -> AnyArray:
+    """Return base + left · right, entry by entry; in torch as one operation, which a GPU launches once."""
+    if isinstance(base, np.ndarray):
+        return base + left * right
+    return base.addcmul(left, right)
+
+
+def add_matrix_product(base: AnyArray, rows: AnyArray, matrix: AnyArray) -> AnyArray:
+    """Return base + rows @ matrix; in torch as one operation, which a GPU launches once."""
+    if isinstance(base, np.ndarray):
+        return base + rows @ matrix
+    return base.addmm(rows, matrix)
+
+
 def row_products(left: AnyArray, right: AnyArray) -> AnyArray:
     """The inner product of each row of one matrix with the same row of another."""
     if isinstance(left, np.ndarray):
