@@ -355,8 +355,8 @@ def test_record_reads_lengths(run):
         (["record", "model_for_tests:build", "--data", "nowhere.npy", "-o", "states.zarr"], "no data at nowhere.npy"),
         (
             ["fit", "flat.npy", "-o", "n.npz"],
-            "flat.npy holds no states (padded states have axes (sequence, time, unit); got shape (7,)); save an array of "
-            "(sequences, steps, units), or of (steps, units)",
+            "flat.npy holds no states (padded states have axes (sequence, time, unit); got shape (7,)); save an array "
+            "of (sequences, steps, units), or of (steps, units)",
         ),
         (["report", "moments.npz", "states.zarr"], "holds kann.Moments, not kann.Koopman"),
         (["report", "operator.npz", "data.npy"], "the operator has 5"),

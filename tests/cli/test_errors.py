@@ -61,9 +61,14 @@ def test_what_the_user_can_mend_is_told_in_one_line(capsys):
         assert capsys.readouterr().err == f"{line}\n"
 
 
-def test_warnings_are_told_in_one_line_and_those_of_others_as_always(capsys):
-    with pytest.warns(UserWarning, match="of somebody else") as others, one_line_errors():
+def warn_twice():
+    with one_line_errors():
         warnings.warn("few\n  pairs", kann.errors.FewPairsWarning, stacklevel=1)
         warnings.warn("of somebody else", UserWarning, stacklevel=1)
+
+
+def test_warnings_are_told_in_one_line_and_those_of_others_as_always(capsys):
+    with pytest.warns(UserWarning, match="of somebody else") as others:
+        warn_twice()
     assert len(others) == 1
     assert capsys.readouterr().err == "warning: few pairs\n"
