@@ -80,6 +80,7 @@ def trust_numbers(known: KnownTrust) -> dict[str, Any] | None:
         "error": [finite_or_none(value) for value in found.error.tolist()],
         "copying": [finite_or_none(value) for value in found.copying_error.tolist()],
         "trusted": list(found.trusted),
+        "learned": found.learned,
     }
 
 
@@ -95,6 +96,8 @@ def mode_trust_rows(known: KnownTrust) -> list[dict[str, Any]]:
             "copying": finite_or_none(mode.copying),
             "shuffled": finite_or_none(mode.null),
             "trusted": mode.trusted,
+            "learned": mode.learned,
+            "verdict": mode.verdict,
             "why": mode.why,
         }
         for mode in known.trust.modes
