@@ -42,7 +42,7 @@ def run_jobs(jobs: Sequence[Job], judging: Trials, search: Search, *, show_progr
         warnings.warn(
             f"interrupted after {len(results) - 1} of {len(runs)} runs; what is missing is NaN",
             UnfinishedWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
     return results
 
