@@ -89,7 +89,9 @@ def test_residuals_and_intervals_are_those_of_fits_without_each_fold(states, opt
         copied += np.sum(np.abs((target - held[:, :r]) @ vectors) ** 2, axis=0)
         energy += np.sum(np.abs((held[:, :r] - centre) @ vectors) ** 2, axis=0)
     modulus = np.abs(values)
-    error = np.sqrt(4 / 5 * np.sum((modulus - modulus.mean(axis=0)) ** 2, axis=0))
+    sizes = np.bincount(fold_of, weights=states.lengths - 1)
+    error = jackknife_error(modulus, whole=np.abs(koopman.eigenvalues), sizes=sizes)
+    assert (error >= np.sqrt(4 / 5 * np.sum((modulus - modulus.mean(axis=0)) ** 2, axis=0))).all()
     student = 2.7764451  # 97.5 % of Student's t with 4 degrees of freedom, from a table
     for mode, ours in zip(koopman.modes, found.modes, strict=True):
         i = mode.indices[0]
@@ -154,7 +156,45 @@ def test_errors_ahead_have_copying_beside_them(states):
 def test_the_jackknife_is_the_formula_of_the_books(rng):
     sample = rng.normal(size=12)
     means = np.array([[np.delete(sample, i).mean()] for i in range(12)])
-    assert jackknife_error(means)[0] == pytest.approx(sample.std(ddof=1) / np.sqrt(12), rel=1e-12)
+    error = jackknife_error(means, whole=sample.mean(keepdims=True), sizes=np.ones(12))
+    assert error[0] == pytest.approx(sample.std(ddof=1) / np.sqrt(12), rel=1e-12)
+
+
+def test_the_jackknife_of_unequal_folds_is_unbiased_for_independent_values(rng):
+    """Busing's delete-m_j jackknife gives the variance of the mean in the mean; the plain one would be larger here."""
+    sizes = np.array([1.0, 2.0, 3.0, 4.0])
+    values = rng.normal(size=(4, 40_000)) / np.sqrt(sizes)[:, None]
+    whole = sizes @ values / 10
+    without = (10 * whole - sizes[:, None] * values) / (10 - sizes)[:, None]
+    h = 10 / sizes[:, None]
+    pseudo = h * whole - (h - 1) * without
+    busing = np.mean((pseudo - (4 * whole - np.sum((1 - 1 / h) * without, axis=0))) ** 2 / (h - 1), axis=0)
+    assert busing.mean() == pytest.approx(0.1, rel=0.02)  # 1 / Σ sizes
+    found = jackknife_error(without, whole=whole, sizes=sizes)
+    np.testing.assert_allclose(found, np.sqrt(np.maximum(busing, 0.75 * np.var(without, axis=0) * 4)), rtol=1e-9)
+
+
+@pytest.mark.parametrize("own_values", [False, True])
+def test_intervals_hold_the_truth_if_one_group_has_most_of_the_sequences(own_values, rng):
+    """One group of 60 %: sequences independent of their group, or groups with an eigenvalue of their own."""
+    draws, sizes = 5_000, np.array([42.0, *([4.0] * 7)])
+    of_group = np.repeat(np.arange(8), sizes.astype(int))
+    own = 0.7 + 0.04 * own_values * rng.normal(size=(8, draws))
+    h, crossed, squared = rng.normal(size=(70, draws)), np.zeros((8, draws)), np.zeros((8, draws))
+    for _ in range(12):  # the eigenvalue of one unit is Σ x y / Σ x x
+        after = own[of_group] * h + rng.normal(size=(70, draws))
+        np.add.at(crossed, of_group, h * after)
+        np.add.at(squared, of_group, h * h)
+        h = after
+    whole, width = crossed.sum(axis=0) / squared.sum(axis=0), 2.3646243  # Student's t with 7 degrees of freedom
+    without = (crossed.sum(axis=0) - crossed) / (squared.sum(axis=0) - squared)
+
+    def coverage(sizes):
+        error = jackknife_error(without, whole=whole, sizes=sizes)
+        return float(np.mean(np.abs(whole - 0.7) <= width * error))
+
+    assert 0.93 <= coverage(sizes) <= 0.97  # 5,000 draws know it to 0.3 %
+    assert coverage(np.ones(8)) < 0.93  # the jackknife for groups of one size
 
 
 def test_a_span_moves_by_the_angle_between_it_and_the_others():
@@ -409,6 +449,42 @@ def test_the_untrained_network_stands_beside_the_trained_one(states, rng):
         assert mode.untrained == pytest.approx(nearest.residual)
         assert "the untrained network's nearest mode is" in mode.why
     assert kann.trust(koopman, states, folds=4).modes[0].untrained is None
+
+
+def decaying(rng, rates, *, noise=0.02):
+    """40 sequences of units that decay at their own rates, each with a little noise."""
+    h, path = rng.normal(size=(40, len(rates))), []
+    for _ in range(30):
+        path.append(h)
+        h = h * rates + noise * rng.normal(size=h.shape)
+    return np.stack(path, axis=1)
+
+
+@pytest.mark.parametrize("options", [{}, {"basis": "svd", "offset": False}, {"basis": np.eye(3)}])
+def test_a_mode_that_the_untrained_network_has_too_is_own_and_not_learned(rng, options):
+    trained, before = decaying(rng, [0.95, 0.8, 0.6]), decaying(rng, [0.945, 0.4, 0.2])
+    koopman = kann.fit(trained, **options)
+    found = kann.trust(koopman, trained, untrained=before)
+    assert found.trusted == (0, 1, 2)
+    assert found.learned == (1, 2)
+    assert [mode.learned for mode in found.modes] == [False, True, True]
+    assert [mode.verdict for mode in found.modes] == ["own, not learned", "learned", "learned"]
+    assert "own, not learned: the untrained network has it just as well (its nearest is 0.94" in found.modes[0].why
+    assert "learned: the untrained network has no such mode (its nearest is 0.9" in found.modes[1].why
+    assert "3 of 3 modes trusted, 2 of them learned; held out" in repr(found)
+    alone = kann.trust(koopman, trained)
+    assert alone.learned is None
+    assert [mode.verdict for mode in alone.modes] == ["yes"] * 3
+
+
+def test_the_untrained_network_is_fitted_in_a_basis_of_the_users_own(rng):
+    basis = np.linalg.qr(rng.normal(size=(5, 3)))[0]
+    trained, before = decaying(rng, [0.95, 0.9, 0.8, 0.7, 0.6]), decaying(rng, [0.9, 0.7, 0.5, 0.3, 0.1])
+    found = kann.trust(kann.fit(trained, basis=basis), trained, untrained=before)
+    expected = kann.fit(before, basis=basis)
+    np.testing.assert_allclose(
+        [mode.eigenvalue for mode in found.untrained.modes], [m.eigenvalue for m in expected.modes]
+    )
 
 
 # What can be passed

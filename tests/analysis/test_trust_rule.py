@@ -2,7 +2,7 @@
 
 import pytest
 
-from kann.analysis.trust_rule import Evidence, objections, reasons
+from kann.analysis.trust_rule import Evidence, Located, has_counterpart, objections, reasons
 
 GOOD = {
     "residual": 0.05,
@@ -44,3 +44,20 @@ def test_every_condition_of_the_rule_can_fail_alone(change, words):
 def test_a_trusted_mode_says_what_it_is_read_with():
     assert reasons(Evidence(**GOOD)) == "one step misses 0.05 of it on held-out sequences (copying 0.2, shuffled 0.9)"
     assert "modes 1, 4 cannot be told apart" in reasons(Evidence(**(GOOD | {"subspace": (1, 4)})))
+
+
+@pytest.mark.parametrize(
+    ("other", "interval", "is_same"),
+    [
+        (0.948, (0.947, 0.949), True),  # nearly the same rate, though the intervals tell them apart
+        (0.99, (0.989, 0.991), False),  # close in the plane, and five times as slow
+        (0.91, (0.90, 0.951), True),  # the intervals meet
+        (0.8, (0.5, 1.0), False),  # too far away, however wide the interval
+        (0.95j, (0.94, 0.96), False),
+        (0.0, (0.0, 0.0), False),
+    ],
+)
+def test_modes_of_two_networks_are_the_same_if_they_decay_and_turn_alike(other, interval, is_same):
+    mode = Located(eigenvalue=0.95 + 0j, interval=(0.9495, 0.9505))
+    assert has_counterpart(mode, [Located(eigenvalue=complex(other), interval=interval)]) is is_same
+    assert not has_counterpart(mode, [])

@@ -80,6 +80,7 @@ def files(tmp_path, monkeypatch):
     (tmp_path / "model_for_tests.py").write_text(MODEL)
     rng = np.random.default_rng(0)
     np.save("data.npy", rng.normal(size=(5, 7, 3)).astype(np.float32))
+    np.save("flat.npy", rng.normal(size=7))
     np.savez("data.npz", data=rng.normal(size=(3, 7, 3)).astype(np.float32), lengths=np.array([7, 2, 4]))
 
 
@@ -344,7 +345,19 @@ def test_record_reads_lengths(run):
         (["fit", "states.zarr"], "operator.npz exists; pass --force"),
         (["fit", "states.zarr", "-o", "n.npz", "--rank", "nine"], "--rank nine is not a number"),
         (["fit", "states.zarr", "-o", "n.npz", "--rank", "80"], "rank=80 exceeds"),
-        (["fit", "states.zarr", "-o", "n.npz", "--driven"], "driven=True needs the inputs"),
+        (
+            ["fit", "states.zarr", "-o", "n.npz", "--driven"],
+            "--driven needs what the network read, and states.zarr has no inputs; record them with 'kann record "
+            "--inputs', or save an .npz file with arrays 'values' and 'inputs'",
+        ),
+        (["fit", "nowhere.npy"], "nowhere.npy"),  # and not that operator.npz exists
+        (["report", "nowhere.npz", "states.zarr", "-o", "operator.npz"], "nowhere.npz"),
+        (["record", "model_for_tests:build", "--data", "nowhere.npy", "-o", "states.zarr"], "no data at nowhere.npy"),
+        (
+            ["fit", "flat.npy", "-o", "n.npz"],
+            "flat.npy holds no states (padded states have axes (sequence, time, unit); got shape (7,)); save an array "
+            "of (sequences, steps, units), or of (steps, units)",
+        ),
         (["report", "moments.npz", "states.zarr"], "holds kann.Moments, not kann.Koopman"),
         (["report", "operator.npz", "data.npy"], "the operator has 5"),
         (["report", "operator.npz", "states.zarr", "-o", "folder", "--force"], "folder is a folder"),
@@ -438,9 +451,12 @@ def test_json_has_no_infinite_residual(run):
 
 def test_json_has_no_infinity(run):
     np.save("eye.npy", np.eye(3)[None])
-    with pytest.warns(kann.ConditionWarning):
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", kann.KannWarning)
         result = run("fit", "eye.npy", "-o", "n.npz", "--basis", "svd", "--no-offset", "--json")
     assert result.exit_code == 0, result.output
+    assert "warning: the eigenvectors" in result.stderr
+    assert ".py:" not in result.stderr
     assert json.loads(result.stdout)["condition"] is None
 
 

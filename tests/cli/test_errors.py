@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -58,3 +59,16 @@ def test_what_the_user_can_mend_is_told_in_one_line(capsys):
             raise error
         assert ended.value.exit_code == 1
         assert capsys.readouterr().err == f"{line}\n"
+
+
+def warn_twice():
+    with one_line_errors():
+        warnings.warn("few\n  pairs", kann.errors.FewPairsWarning, stacklevel=1)
+        warnings.warn("of somebody else", UserWarning, stacklevel=1)
+
+
+def test_warnings_are_told_in_one_line_and_those_of_others_as_always(capsys):
+    with pytest.warns(UserWarning, match="of somebody else") as others:
+        warn_twice()
+    assert len(others) == 1
+    assert capsys.readouterr().err == "warning: few pairs\n"

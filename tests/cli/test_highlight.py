@@ -243,3 +243,10 @@ def test_a_text_without_words_is_an_error_of_the_command(text):
     result = CliRunner().invoke(app, ["highlight", text])
     assert result.exit_code != 0
     assert "the text has no words to read; pass some" in result.output
+
+
+def test_the_help_says_how_magnitudes_are_scaled(run):
+    text = " ".join(run("highlight", "--help").stdout.replace("│", " ").split())
+    assert (
+        "A mode's magnitude is scaled to each text: 0 where it is smallest in the text, 1 where it is largest." in text
+    )

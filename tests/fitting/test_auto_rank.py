@@ -53,6 +53,22 @@ def test_the_curve_is_that_of_fits_without_each_fold(rng, driven):
             np.testing.assert_allclose(curve.errors[place, column], missed / variance, rtol=1e-8)
 
 
+def test_sequences_of_a_group_are_held_out_together(rng):
+    """Ten recordings of each patient that are nearly the same: without groups noise seems to be predicted."""
+    noise = np.repeat(rng.normal(size=(6, 5, 8)), 10, axis=0) + 1e-3 * rng.normal(size=(60, 5, 8))
+    patients = np.repeat(np.arange(6), 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", kann.errors.FewPairsWarning)
+        alone = kann.fit(noise, rank="auto").rank_curve
+        together = kann.fit(noise, rank="auto", groups=patients).rank_curve
+    assert alone.errors[:, 0].min() < 0.8
+    assert together.errors[:, 0].min() > 0.95
+    with pytest.raises(KannError, match="2 of two states or more are too few"):
+        kann.fit(noise, rank="auto", groups=patients > 2)
+    with pytest.raises(KannError, match="groups= is for rank='auto', which holds groups out; with rank=4 leave it out"):
+        kann.fit(noise, rank=4, groups=patients)
+
+
 def _moved(states, mean):
     return kann.States(values=states.values - mean, lengths=states.lengths, inputs=states.inputs)
 

@@ -69,7 +69,7 @@ def test_the_two_modes_that_decide_are_found_first_and_alone_suffice(diagonal):
     assert found.kept["random"][1] < found.kept["modes"][1]
     assert found.removed["modes"][1] < 0.8
     assert found.recovered["modes"][1] == 1.0
-    assert (found.full == 1).all()
+    assert found.full == 1
 
 
 @pytest.mark.parametrize("fill", ["mean", "linear"])
@@ -133,10 +133,10 @@ def test_sequences_of_like_length_run_together_and_scores_come_in_the_order_of_t
     found = measured(reader, sequences, labels=[0] * 60, metric="accuracy")
     with torch.no_grad():
         own = np.array([float(reader(each[None])) <= 0 for each in sequences], dtype=float)
-    np.testing.assert_array_equal(found.full, own[found.judged])
+    np.testing.assert_array_equal(found.full_scores, own[found.judged])
     assert found.judged.tolist() == sorted(found.judged.tolist())
     assert 30 <= len(found.judged) < 60
-    np.testing.assert_array_equal(found.kept_scores["modes"][1], found.full)  # all four coordinates are kept
+    np.testing.assert_array_equal(found.kept_scores["modes"][1], found.full_scores)  # all four coordinates are kept
 
 
 def test_all_methods_are_there_with_their_intervals(reader, sequences):
@@ -152,6 +152,7 @@ def test_all_methods_are_there_with_their_intervals(reader, sequences):
     np.testing.assert_allclose(found.random_kept.mean(axis=0), found.kept["random"])
     assert found.kept["readout"][0] == found.kept["readout"][1]  # there is one such direction
     assert "modes, slowest first" in str(found)
+    assert f"untouched 1.000, nothing kept {found.none:.3f}" in str(found)
     assert "agreement of" in repr(found)
     assert "<table" in found._repr_html_()
 
@@ -183,7 +184,113 @@ def test_decisions_at_every_step_count_where_the_sequence_is_real(sequences):
     accuracy = measured(model, sequences, labels=labels)
     with torch.no_grad():
         own = np.array([float((model(each[None]) <= 0).double().mean()) for each in sequences])
-    np.testing.assert_allclose(accuracy.full, own[accuracy.judged], atol=1e-12)
+    np.testing.assert_allclose(accuracy.full_scores, own[accuracy.judged], atol=1e-12)
+
+
+class Answers(nn.Module):
+    """Three outputs for each step, or for the whole sequence."""
+
+    def __init__(self, *, every):
+        super().__init__()
+        self.rnn, self.head, self.every = nn.GRU(3, 4, batch_first=True), nn.Linear(4, 3), every
+
+    def forward(self, x, lengths=None):
+        outputs = self.head(self.rnn(x)[0])
+        if self.every:
+            return outputs
+        if lengths is None:
+            lengths = torch.full((len(x),), x.shape[1])
+        return outputs[torch.arange(len(x)), lengths - 1]
+
+
+def own_outputs(model, sequences):
+    """What the model gives for each sequence alone, (steps, outputs) or (outputs,)."""
+    with torch.no_grad():
+        return [model(each[None])[0].numpy().astype(np.float64) for each in sequences]
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_several_labels_are_answers_of_their_own(every, sequences, rng):
+    model = Answers(every=every)
+    agreement = measured(model, sequences, outputs="labels", threshold=0.1)
+    assert agreement.kept["modes"][1] == 1.0
+    own = own_outputs(model, sequences)
+    labels = [rng.integers(0, 2, size=each.shape) for each in own]
+    for threshold in (0.0, 0.3):
+        found = measured(model, sequences, labels=labels, outputs="labels", threshold=threshold)
+        right = [np.mean((mine > threshold) == wanted) for mine, wanted in zip(own, labels, strict=True)]
+        np.testing.assert_allclose(found.full_scores, np.array(right)[found.judged], atol=1e-12)
+    loss = measured(model, sequences, labels=labels, outputs="labels", metric="loss")
+    binary = nn.functional.binary_cross_entropy_with_logits
+    expected = [float(binary(torch.tensor(a), torch.tensor(b).double())) for a, b in zip(own, labels, strict=True)]
+    np.testing.assert_allclose(loss.full_scores, np.array(expected)[loss.judged], atol=1e-6)
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_values_are_judged_by_r_squared(every, sequences, rng):
+    model = Answers(every=every)
+    agreement = measured(model, sequences, outputs="values")
+    assert agreement.full == 1.0
+    assert agreement.kept["modes"][1] == pytest.approx(1.0, abs=1e-9)
+    assert agreement.none < 1e-6  # a constant explains nothing
+    assert "agreement (R²)" in str(agreement)
+    own = own_outputs(model, sequences)
+    targets = [each + 0.1 * rng.normal(size=each.shape) for each in own]
+    found = measured(model, sequences, labels=targets, outputs="values")
+    mine, wanted = (np.concatenate([np.atleast_2d(values[i]) for i in found.judged]) for values in (own, targets))
+    r_squared = 1 - np.sum((mine - wanted) ** 2) / np.sum((wanted - wanted.mean(axis=0)) ** 2)
+    assert found.full == pytest.approx(r_squared, abs=1e-6)
+    loss = measured(model, sequences, labels=targets, outputs="values", metric="loss")
+    expected = [np.mean((a - b) ** 2) for a, b in zip(own, targets, strict=True)]
+    np.testing.assert_allclose(loss.full_scores, np.array(expected)[loss.judged], atol=1e-6)
+
+
+def test_effects_and_agreement_decide_alike(sequences):
+    """With nothing but the state at hand, agreement of the readout says what effects say of the untouched network."""
+    model = Answers(every=False)
+    states = kann.record(model, sequences, progress=False)
+    for outputs in ("class", "labels", "values"):
+        own = measured(model, sequences, outputs=outputs)
+        assert own.full == 1.0
+        assert own.outputs == outputs
+        assert kann.agreement(kann.copying, states, model.head, outputs=outputs) < 1.0
+
+
+def test_a_direction_is_learned_for_labels_and_for_values(sequences):
+    model = Answers(every=True)
+    for outputs in ("labels", "values"):
+        found = measured(model, sequences, outputs=outputs, counts=(1,), learn=True)
+        assert found.kept["learned"][0] >= found.kept["modes"][0] - 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "label", "text"),
+    [
+        (
+            {},
+            np.zeros((2, 3)),
+            r"sequence \d+ has shape \(2, 3\), and one class for each step is needed; .*outputs='labels'",
+        ),
+        (
+            {"outputs": "labels"},
+            np.zeros((2, 5)),
+            r"shape \(2, 5\), and the network has 3 outputs; pass \(steps, 3\) or",
+        ),
+        ({"outputs": "values"}, 1.0, r"shape \(\), and the network has 3 outputs"),
+        ({"outputs": "labels"}, np.zeros((9, 3)), r"has labels for 9 steps, and the network gave \d"),
+        ({}, np.zeros(9), r"has labels for 9 steps, and the network gave \d"),
+        ({"outputs": "logits"}, 1, "outputs='logits' is unknown"),
+        ({"outputs": "labels", "threshold": "x"}, 1, "threshold='x'"),
+    ],
+)
+def test_labels_that_do_not_fit_the_outputs_are_refused(sequences, options, label, text, untyped):
+    with pytest.raises(kann.KannError, match=text):
+        measured(Answers(every=True), sequences, labels=[label] * 60, **options)
+
+
+def test_r_squared_needs_values_that_differ(reader, sequences):
+    with pytest.raises(kann.KannError, match="are all the same, so R² is not defined"):
+        measured(reader, sequences, labels=[1.0] * 60, outputs="values")
 
 
 def test_the_loss_is_that_of_torch(reader, sequences, rng):
@@ -192,13 +299,13 @@ def test_the_loss_is_that_of_torch(reader, sequences, rng):
     with torch.no_grad():
         logits = torch.stack([reader(each[None])[0, 0] for each in sequences])
     losses = nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor(labels).float(), reduction="none")
-    np.testing.assert_allclose(found.full, losses.numpy()[found.judged], atol=1e-5)
+    np.testing.assert_allclose(found.full_scores, losses.numpy()[found.judged], atol=1e-5)
 
 
 def test_a_metric_of_the_users_own(reader, sequences):
     found = measured(reader, sequences, metric=lambda outputs, own: np.abs(outputs - own)[:, 0])
     assert found.metric == "own"
-    np.testing.assert_allclose(found.full, 0)
+    np.testing.assert_allclose(found.full_scores, 0)
     np.testing.assert_allclose(found.kept["modes"][1], 0, atol=1e-5)
     assert (found.kept["modes"][0] > 1e-3).all()
     with pytest.raises(kann.KannError, match=r"metric returned shape \(\)"):
@@ -262,10 +369,20 @@ def test_an_operator_is_chosen_live_and_judged_on_other_sequences(diagonal):
         progress=False,
     )
     assert len(found.tried) >= 3
-    scores = [each.score for each in found.tried if each.sequences == found.tried[0].sequences]
+    scores = [each.recovered for each in found.tried if each.sequences == found.tried[0].sequences]
     assert scores == sorted(scores, reverse=True)
     assert found.koopman is found.tried[0].koopman
     assert found.order[0] == found.tried[0].mode
+
+
+def test_the_operator_that_was_passed_is_not_tried_twice(diagonal):
+    model, x, _, states = diagonal
+    options = {"readout": model.head, "layer": "cell", "counts": (1,), "fill": "linear", "choose": True, "draws": 0}
+    found = kann.effects(model, x, kann.fit(states, rank=4, driven=True), states, progress=False, **options)
+    names = [each.name for each in found.tried]
+    assert len(names) == len(set(names))
+    assert not any(name.startswith("driven, rank 4") for name in names)
+    assert any(name.startswith("autonomous, rank 4") for name in names)
 
 
 def test_a_learned_direction_is_the_upper_bound(diagonal):

@@ -199,6 +199,50 @@ def test_a_cell_that_runs_over_one_sequence_without_a_batch_axis():
     np.testing.assert_array_equal(states.inputs, np.vstack([np.zeros(3), x]))
 
 
+class StartsFromNone(nn.Module):
+    """A cell of the user's own, which starts without a state."""
+
+    def __init__(self, *, state_first=False):
+        super().__init__()
+        self.read, self.step, self.state_first = nn.Linear(2, 4), nn.Linear(4, 4), state_first
+
+    def forward(self, *args):
+        x, h = args[::-1] if self.state_first else args
+        new = self.read(x)
+        if h is not None:
+            new = new + self.step(h)
+        return torch.tanh(new)
+
+
+class FromNone(nn.Module):
+    def __init__(self, *, state_first=False, runs=1):
+        super().__init__()
+        self.cell, self.state_first, self.runs = StartsFromNone(state_first=state_first), state_first, runs
+
+    def forward(self, x):
+        for _ in range(self.runs):
+            h = None
+            for t in range(x.shape[1]):
+                h = self.cell(h, x[:, t]) if self.state_first else self.cell(x[:, t], h)
+        return h
+
+
+@pytest.mark.parametrize("state_first", [False, True])
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_users_own_cell_may_start_without_a_state(state_first, runs, rng):
+    model = FromNone(state_first=state_first, runs=runs)
+    x = torch.tensor(rng.normal(size=(3, 5, 2)), dtype=torch.float32)
+    states = kann.record(model, x, layer="cell", inputs=True)
+    assert states.lengths.tolist() == [5] * (3 * runs)
+    with torch.no_grad():
+        np.testing.assert_allclose(states[0][0], torch.tanh(model.cell.read(x[0, 0])), atol=EXACT)
+        np.testing.assert_allclose(states[2][-1], model(x)[2], atol=EXACT)
+    np.testing.assert_allclose(states.inputs[:5], x[0], atol=EXACT)
+    np.testing.assert_array_equal(kann.record(model, x, layer="cell").values, states.values)
+    with pytest.raises(KannError, match="was given no state, so that the initial one is not known; pass initial=False"):
+        kann.record(model, x, layer="cell", initial=True)
+
+
 def test_a_call_of_more_sequences_begins_a_loop():
     class Growing(nn.Module):
         """Runs over the first sequence by itself, and over both from where that one ended."""

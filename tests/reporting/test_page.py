@@ -11,7 +11,7 @@ import kann
 import kann.notebook
 from kann.errors import KannError
 from kann.reporting import operators, packing, page
-from kann.reporting.page import report
+from kann.reporting.page import percent, report
 from tests.reporting.html_pages import NASTY, content_of, text_report, turning_states, unpacked
 
 
@@ -19,7 +19,9 @@ def test_the_page_shows_what_the_operator_says(tmp_path):
     states = turning_states()
     _, page, tables = content_of(text_report(tmp_path / "r.html", states=states))
     koopman = kann.fit(states)
-    assert page["fit"]["error"] == pytest.approx(kann.relative_error(koopman, states))
+    missed = np.concatenate([np.sum((koopman.predict(h[:-1]) - h[1:]) ** 2, axis=1) for h in states])
+    variance = np.var(np.concatenate([h[1:] for h in states]), axis=0).sum()
+    assert page["fit"]["error"] == pytest.approx(missed.mean() / variance)
     assert [row["modulus"] for row in page["modes"]] == pytest.approx([mode.modulus for mode in koopman.modes])
     assert sum(row["importance"] for row in page["modes"]) == pytest.approx(kann.importance(koopman, states).sum())
     firsts = [koopman.modes[number].indices[0] for number in page["shown"]]
@@ -88,7 +90,22 @@ def test_the_page_says_what_trust_says(tmp_path):
         assert row["interval"] == list(mode.interval)
         assert (row["held_out"], row["copying"], row["shuffled"]) == (mode.residual, mode.copying, mode.null)
         assert row["why"] == mode.why
+        assert row["verdict"] == mode.verdict
     assert "can be read as the network&#39;s own" in text
+    assert "That does not mean that training made it." in text
+
+
+def test_numbers_of_noise_are_written_for_people(tmp_path, rng):
+    noise = rng.normal(size=(20, 30, 4))
+    text, page, _ = content_of(report(tmp_path / "r.html", kann.fit(noise, rank=1), noise))
+    assert "e+" not in text.split("<h2>")[0].split("<body>")[1]
+    assert "The one mode cannot be read" in text
+    assert page["fit"]["error"] == pytest.approx(page["trust"]["error"][0], rel=0.05)  # of the same unit
+    assert "of the energy" not in text
+
+
+def test_percents():
+    assert [percent(value) for value in (0.9962, 1.0, 0.0, 12.3)] == ["100 %", "100 %", "0 %", "1230 %"]
 
 
 def test_states_that_were_fitted_are_held_out_in_turn(tmp_path):

@@ -62,6 +62,34 @@ def test_only_trusted_modes_are_the_networks_own(trust, trusted, words):
     assert ("speaks against the others" in text) == (trusted == 3)
 
 
+@pytest.mark.parametrize(("trusted", "words"), [(0, "The one mode cannot be read"), (1, "The one mode can be read")])
+def test_of_a_single_mode_it_speaks_in_the_singular(trust, trusted, words):
+    own = known(trust, error=0.1, copying=0.5, trusted=trusted)
+    text = says(numbers(0.5, modes=1), copying=numbers(0.6), known=own)
+    assert f"{words} as the network's own dynamics" in text
+    assert "1 modes" not in text
+
+
+@pytest.mark.parametrize(
+    ("learned", "words"),
+    [
+        (None, "That does not mean that training made them"),
+        ((True, True), "The untrained network has no such modes: they were learned."),
+        ((True, False), "1 of them the untrained network has just as well: own, not learned."),
+        ((False, False), "The untrained network has all of that just as well: own, not learned."),
+    ],
+)
+def test_trusted_modes_are_not_called_learned_unless_the_untrained_network_lacks_them(trust, learned, words):
+    own = known(trust, error=0.1, copying=0.5, trusted=2).trust
+    if learned is not None:
+        modes = tuple(
+            replace(mode, learned=answer) for mode, answer in zip(own.modes, (*learned, None, None), strict=False)
+        )
+        own = replace(own, modes=modes, untrained=trust)
+    text = says(numbers(0.5), copying=numbers(0.6), known=KnownTrust(trust=own, reason=""))
+    assert words in text
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -98,7 +126,7 @@ def test_a_change_by_less_than_a_factor_of_2_means_little():
     assert "most of what this one misses is what the inputs did" in says(quality, copying=copying, driven=numbers(0.04))
     assert "0.06%" not in says(quality, copying=copying, driven=numbers(0.06))
     assert (
-        "misses 6.00% of a state's energy, and this one 10.00%: a difference by a factor of less than 2 means "
+        "misses 6.00% of the states' variance, and this one 10.00%: a difference by a factor of less than 2 means "
         in says(quality, copying=copying, driven=numbers(0.06))
     )
     assert "reads the inputs" not in says(numbers(0.1, driven=True), copying=copying, driven=numbers(0.04))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kann.analysis.decisions import Readout, decide, decide_labels, read_out
+from kann.analysis.decisions import OUTPUTS, Readout, answers, read_out
 from kann.analysis.predictors import Predictor, driving_inputs, predict_block, predict_cut
 from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_number
@@ -16,9 +16,6 @@ from kann.data.reduction import Total, accumulate, take_rows
 from kann.data.states import States, as_states
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Float
-
-OUTPUTS = ("class", "labels", "values")
-"""What outputs of a network can be: scores of classes, several yes-or-no answers, or numbers that are predicted."""
 
 
 def agreement(
@@ -129,15 +126,13 @@ def _compare(readout: Readout, true: AnyArray, predicted: AnyArray, *, outputs: 
         return Comparison(is_finite=False)
     theirs, ours = read_out(readout, true), read_out(readout, predicted)
     if outputs == "values":
-        return _compare_values(theirs, ours)
-    choose = decide
-    if outputs == "labels":
-        choose = decide_labels
-    same = choose(theirs, threshold=threshold) == choose(ours, threshold=threshold)
+        return compare_values(theirs, ours)
+    same = answers(theirs, kind=outputs, threshold=threshold) == answers(ours, kind=outputs, threshold=threshold)
     return Comparison(count=same.size, unchanged=int(same.sum()))
 
 
-def _compare_values(true: Float[Array, "n ..."], predicted: Float[Array, "n ..."]) -> Comparison:
+def compare_values(true: Float[Array, "n ..."], predicted: Float[Array, "n ..."]) -> Comparison:
+    """Compare outputs that are numbers: how far they vary, and how much of it is missed."""
     true, predicted = (values.reshape(len(values), -1).astype(np.float64) for values in (true, predicted))
     mean = true.mean(axis=0)
     return Comparison(

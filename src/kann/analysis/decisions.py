@@ -19,6 +19,9 @@ from kann.typing import Array, Complex, Float, Int, Shaped
 Readout = Callable[[Any], Any]
 """From states (n, d) to outputs (n,) or (n, o): a function of a numpy array, or a torch module."""
 
+OUTPUTS = ("class", "labels", "values")
+"""What outputs of a network can be: scores of classes, several yes-or-no answers, or numbers that are predicted."""
+
 _MODULE_LOCK = threading.Lock()
 """Held while a module is in evaluation mode: of Dask's several threads, one must not end it for another."""
 
@@ -102,6 +105,13 @@ def decide(outputs: Shaped[Array, "n ..."], *, threshold: float = 0.0) -> Int[Ar
 def decide_labels(outputs: Shaped[Array, "n ..."], *, threshold: float = 0.0) -> Shaped[Array, "n o"]:
     """The answers of each row, if every output is a yes-or-no question of its own: whether it exceeds the threshold."""
     return _in_columns(outputs) > threshold
+
+
+def answers(outputs: Shaped[Array, "n ..."], *, kind: str, threshold: float) -> Shaped[Array, "n ..."]:
+    """What a network decides for each row: its class, or its answers if ``kind`` is ``"labels"``."""
+    if kind == "labels":
+        return decide_labels(outputs, threshold=threshold)
+    return decide(outputs, threshold=threshold)
 
 
 def _in_columns(outputs: Shaped[Array, "n ..."]) -> Shaped[Array, "n o"]:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from kann.backends.arrays import namespace
+from kann.backends.arrays import add_matrix_product, add_product, namespace
 from kann.typing import AnyArray, Array, Float, Int
 
 
@@ -131,14 +131,118 @@ class Fill:
     def _explained(self, s: AnyArray) -> AnyArray:
         return s @ self.axes.T + self.rest.given(s)
 
-    def converted(self, convert: Callable[[Array], AnyArray]) -> "Fill":
-        """The same fill with every array converted, such as to tensors."""
-        return _converted(self, convert)
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class LinearFill:
+    """A `Fill` whose rest is linear, in as few operations as can be: mean + clip((h − mean) Q) W."""
+
+    mean: Float[AnyArray, " d"]
+    axes: Float[AnyArray, "d q"]
+    low: Float[AnyArray, " q"]
+    high: Float[AnyArray, " q"]
+    vectors: Float[AnyArray, "q d"]
+    """W: what a state gets for each coordinate, along Q and outside of it."""
+
+    def kept(self, h: AnyArray) -> AnyArray:
+        """The states (n, d) of which the coordinates alone are kept, and the rest is filled."""
+        return add_matrix_product(self.mean, ((h - self.mean) @ self.axes).clip(self.low, self.high), self.vectors)
 
 
-def _converted(value: Any, convert: Callable[[Array], AnyArray]) -> Any:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class CurveFill:
+    """A `Fill` along a curve, in as few operations as can be.
+
+    The whole filled state is piecewise linear in its one coordinate s: a base and a slope for each piece between two
+    knots, and one before and after all of them.
+    """
+
+    mean: Float[AnyArray, " d"]
+    axis: Float[AnyArray, " d"]
+    low: float
+    high: float
+    knots: Float[AnyArray, " n"]
+    pieces: Float[AnyArray, "m w"]
+    """Base and slope of each piece, side by side."""
+
+    def kept(self, h: AnyArray) -> AnyArray:
+        """The states (n, d) of which the coordinate alone is kept, and the rest is filled."""
+        s = ((h - self.mean) @ self.axis).clip(self.low, self.high)
+        piece = self.pieces[namespace(s).searchsorted(self.knots, s)]
+        width = len(self.mean)
+        return add_product(piece[:, :width], s[:, None], piece[:, width:])
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class QuadraticFill:
+    """A `Fill` by quadratic regression, in as few operations as can be."""
+
+    mean: Float[AnyArray, " d"]
+    axes: Float[AnyArray, "d q"]
+    low: Float[AnyArray, " q"]
+    high: Float[AnyArray, " q"]
+    constant: Float[AnyArray, " d"]
+    linear: Float[AnyArray, "q d"]
+    quadratic: Float[AnyArray, "p d"]
+    """Weights of all products of two coordinates; of a product and its mirror image one has the weight 0."""
+
+    def kept(self, h: AnyArray) -> AnyArray:
+        """The states (n, d) of which the coordinates alone are kept, and the rest is filled."""
+        s = ((h - self.mean) @ self.axes).clip(self.low, self.high)
+        # All products at once are more than are needed, and cheaper than choosing columns first.
+        products = (s[:, :, None] * s[:, None, :]).reshape(len(s), len(self.quadratic))
+        return add_matrix_product(add_matrix_product(self.constant, s, self.linear), products, self.quadratic)
+
+
+def in_few_operations(fill: Fill) -> "Fill | LinearFill | CurveFill | QuadraticFill":
+    """The same fill with everything multiplied out in advance that can be: on a GPU every operation costs a launch."""
+    if isinstance(fill.rest, LinearRest) and fill.swapped is None:
+        vectors = fill.axes.T + fill.rest.matrix
+        return LinearFill(mean=fill.mean, axes=fill.axes, low=fill.low, high=fill.high, vectors=vectors)
+    if isinstance(fill.rest, CurveRest):
+        return _as_pieces(fill, fill.rest)
+    if isinstance(fill.rest, QuadraticRest):
+        return _with_all_products(fill, fill.rest)
+    return fill
+
+
+def _with_all_products(fill: Fill, rest: QuadraticRest) -> QuadraticFill:
+    """The regression on coordinates that are not scaled, with the mean and the coordinates themselves added."""
+    count = fill.axes.shape[1]
+    weights = np.zeros((count, count, len(fill.mean)))
+    scales = rest.deviations[rest.first] * rest.deviations[rest.second]
+    weights[rest.first, rest.second] = rest.quadratic / scales[:, None]
+    return QuadraticFill(
+        mean=fill.mean,
+        axes=fill.axes,
+        low=fill.low,
+        high=fill.high,
+        constant=fill.mean + rest.constant,
+        linear=fill.axes.T + rest.linear / rest.deviations[:, None],
+        quadratic=weights.reshape(count * count, -1),
+    )
+
+
+def _as_pieces(fill: Fill, curve: CurveRest) -> CurveFill:
+    """Bases and slopes of mean + s Qᵀ + rest(s); the rest does not change before the first and after the last knot."""
+    axis, ends = fill.axes[:, 0], np.zeros((1, len(fill.mean)))
+    rises = np.diff(curve.values, axis=0) / np.diff(curve.knots)[:, None]
+    slopes = axis + np.concatenate([ends, rises, ends])
+    first = np.r_[0, np.arange(len(curve.knots))]  # a knot of each piece
+    bases = fill.mean + curve.values[first] + curve.knots[first, None] * (axis - slopes)
+    return CurveFill(
+        mean=fill.mean,
+        axis=axis,
+        low=float(fill.low[0]),
+        high=float(fill.high[0]),
+        knots=np.ascontiguousarray(curve.knots),
+        pieces=np.concatenate([bases, slopes], axis=1),
+    )
+
+
+def converted(value: Any, convert: Callable[[Array], AnyArray]) -> Any:
+    """A fill with every array of it converted, such as to tensors."""
     if isinstance(value, np.ndarray):
         return convert(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{each.name: _converted(getattr(value, each.name), convert) for each in fields(value)})
+        return replace(value, **{each.name: converted(getattr(value, each.name), convert) for each in fields(value)})
     return value

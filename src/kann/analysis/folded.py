@@ -16,6 +16,7 @@ from kann.fitting.designs import Design, designs_of_folds, sum_of
 from kann.fitting.folds import FEWEST_FOLDS, assign_folds
 from kann.fitting.horizons import HeldOutErrors, enough_sequences, held_out_errors, powers_of_two
 from kann.fitting.koopman import Koopman
+from kann.fitting.repeats import repeats_of
 from kann.typing import Array, Int
 
 LONGEST_HORIZON = 64
@@ -78,7 +79,8 @@ def folded_data(koopman: Koopman, data: Any, *, folds: int, groups: Any, seed: i
         found = _folded_moments(koopman, data, basis)
     else:
         states = require_states_of(koopman, data)
-        fold_of = assign_folds(states.lengths, folds=folds, groups=groups, seed=seed)
+        repeats = repeats_of(states)
+        fold_of = assign_folds(states.lengths, folds=folds, groups=groups, repeats=repeats, seed=seed)
         designs = designs_of_folds(states, fold_of, **basis)
         found = Folded(designs, rounding=_rounding(states, driven=driven), states=states, fold_of=fold_of)
     _require_own(koopman, found)

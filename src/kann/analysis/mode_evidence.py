@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -35,30 +36,34 @@ class Intervals:
         whole = koopman.eigenvalues[first]
         values, conjugates = (np.array([fit.eigenvalues[places] for fit in fits]) for places in (first, second))
         width = float(student.ppf((1 + level) / 2, len(fits) - 1))
+        error = partial(jackknife_error, sizes=np.array([float(fit.design.pairs) for fit in fits]))
         modulus, angle = np.abs(whole), np.angle(whole)
-        modulus_half = width * jackknife_error(np.abs(values))
-        angle_half = width * jackknife_error(angles_from(values, whole))
-        apart = _apart_if_real(whole, values - conjugates, width=width)
+        # Where eigenvalues meet, they change with the root of what changes in the operator, so that no standard error
+        # of theirs tells how far they reach; but the square of half their gap changes smoothly.
+        square_error = error(np.real((values - conjugates) ** 2 / 4), whole=-(np.imag(whole) ** 2))
+        apart = _apart_if_real(whole, width * square_error)
         as_real, axis = np.abs(np.real(whole)), np.where(np.real(whole) < 0, np.pi, 0.0)
         return Intervals(
-            modulus=_reaching(modulus, modulus_half, apart > 0, np.abs(as_real - apart), as_real + apart),
-            angle=_reaching(angle, angle_half, apart > 0, axis, axis),
-            errors=np.hypot(jackknife_error(np.real(values)), jackknife_error(np.imag(values))),
+            modulus=_reaching(
+                modulus,
+                width * error(np.abs(values), whole=modulus),
+                apart > 0,
+                np.abs(as_real - apart),
+                as_real + apart,
+            ),
+            angle=_reaching(angle, width * error(angles_from(values, whole), whole=angle), apart > 0, axis, axis),
+            errors=np.hypot(error(np.real(values), whole=np.real(whole)), error(np.imag(values), whole=np.imag(whole))),
             width=width,
         )
 
 
-def _apart_if_real(
-    eigenvalues: Complex[Array, " m"], gaps: Complex[Array, "f m"], *, width: float
-) -> Float[Array, " m"]:
+def _apart_if_real(eigenvalues: Complex[Array, " m"], reach: Float[Array, " m"]) -> Float[Array, " m"]:
     """How far from their mean two eigenvalues may lie that were found as a pair but may be real; 0 if they cannot be.
 
-    ``gaps`` are the differences of the two without each fold. Where eigenvalues meet, they change with the root of what
-    changes in the operator, so that no standard error of theirs tells how far they reach; but the square of half their
-    gap changes smoothly: below zero they are a pair, above zero two real ones.
+    The square of half their gap is below zero for a pair and above zero for two real ones; ``reach`` is how far its
+    interval reaches.
     """
-    square = -(np.imag(eigenvalues) ** 2)
-    return np.sqrt(np.maximum(0.0, square + width * jackknife_error(np.real((gaps / 2) ** 2))))
+    return np.sqrt(np.maximum(0.0, reach - np.imag(eigenvalues) ** 2))
 
 
 def _reaching(

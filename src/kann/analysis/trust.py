@@ -1,9 +1,12 @@
 """How far each mode of an operator can be trusted, on sequences that were not fitted."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from kann import notebook
 from kann.analysis.folded import Folded, folded_data, require_states_of
@@ -15,13 +18,25 @@ from kann.analysis.mode_evidence import (
     variation_of,
 )
 from kann.analysis.resampling import LeftOut, leave_out_each
-from kann.analysis.trust_rule import CONSTANT_BELOW, Evidence, objections, reasons
+from kann.analysis.trust_rule import (
+    CONSTANT_BELOW,
+    Evidence,
+    Located,
+    about_learning,
+    has_counterpart,
+    objections,
+    reasons,
+)
 from kann.checks import require_instance, require_number
+from kann.data.moments import Moments
 from kann.errors import KannError
 from kann.fitting.fit import fit
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode, format_eigenvalue
 from kann.typing import Array, Float, Int
+
+SAME_BASIS_TO = 1e-6
+"""Two bases are the same if no number of one differs from the other's by more than this: float32 states give 1e-7."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -49,9 +64,21 @@ class ModeTrust:
     untrained: float | None
     """The residual of the nearest mode of the untrained network, if that was given."""
     trusted: bool
-    """Whether the mode can be called the network's own."""
+    """Whether the mode can be called the network's own dynamics; that says nothing about training."""
     why: str
-    """Why it is trusted or not, in words."""
+    """Why it is trusted or not, and learned or not, in words."""
+    learned: bool | None = None
+    """Whether training made a trusted mode: False if the untrained network has it just as well ("own, not learned").
+
+    None for a mode that is not trusted, and if the untrained network was not given.
+    """
+
+    @property
+    def verdict(self) -> str:
+        """The judgement in a word or two: "no", "yes", "learned" or "own, not learned"."""
+        if not self.trusted:
+            return "no"
+        return {None: "yes", True: "learned", False: "own, not learned"}[self.learned]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -82,10 +109,20 @@ class Trust:
         """Numbers of the modes that can be trusted."""
         return tuple(number for number, mode in enumerate(self.modes) if mode.trusted)
 
+    @property
+    def learned(self) -> tuple[int, ...] | None:
+        """Numbers of the trusted modes that the untrained network does not have; None if that was not given."""
+        if self.untrained is None:
+            return None
+        return tuple(number for number, mode in enumerate(self.modes) if mode.learned)
+
     def __repr__(self) -> str:
+        learned = ""
+        if self.learned is not None:
+            learned = f", {len(self.learned)} of them learned"
         return (
-            f"Trust({len(self.trusted)} of {len(self.modes)} modes trusted; held out in {self.folds} folds, one step "
-            f"misses {self.error[0]:.2%} of the variance, copying {self.copying_error[0]:.2%})"
+            f"Trust({len(self.trusted)} of {len(self.modes)} modes trusted{learned}; held out in {self.folds} folds, "
+            f"one step misses {self.error[0]:.2%} of the variance, copying {self.copying_error[0]:.2%})"
         )
 
     def _repr_html_(self) -> str:
@@ -93,9 +130,15 @@ class Trust:
         for number, mode in enumerate(self.modes[:12]):
             low, high = mode.interval
             figures = (f"{value:.3g}" for value in (mode.residual, mode.copying, mode.null))
-            verdict = "yes" * mode.trusted or "no"
             rows.append(
-                [number, format_eigenvalue(mode.eigenvalue), f"{low:.4f} – {high:.4f}", *figures, verdict, mode.why]
+                [
+                    number,
+                    format_eigenvalue(mode.eigenvalue),
+                    f"{low:.4f} – {high:.4f}",
+                    *figures,
+                    mode.verdict,
+                    mode.why,
+                ]
             )
         head = ("mode", "λ", f"{self.level:.0%} of |λ|", "residual", "copying", "shuffled", "trusted", "why")
         return notebook.table(repr(self), head, rows)
@@ -112,6 +155,9 @@ def trust(
     untrained: Any = None,
 ) -> Trust:
     """Measure how far each mode can be trusted: on sequences that were not fitted, beside copying and shuffled states.
+
+    Trusted means that a mode is the network's own dynamics and no accident of the fit. It does not mean learned: a
+    network that was never trained has trusted modes too. Pass ``untrained`` to find out which modes training made.
 
     >>> import kann, numpy as np
     >>> rng = np.random.default_rng(0)
@@ -130,7 +176,9 @@ def trust(
         each of which is then a fold; errors are then measured one step ahead only, and the null shuffles states
         over all sequences instead of within each.
     folds
-        How many folds: as few as 3, at most the number of sequences.
+        How many folds: as few as 3, at most the number of different sequences. Sequences whose states are the same to
+        the last bit are held out together; to find them, states are read once more, also from disk and by Dask, unless
+        all lengths differ. From moments repeats cannot be told: put them into one group when you record.
     groups
         For each sequence who it comes from, such as a patient or a speaker: sequences of one group are held out
         together, so that intervals hold for new patients and not only for new sequences of the same ones.
@@ -139,7 +187,8 @@ def trust(
     seed
         Of the assignment of sequences to folds.
     untrained
-        States of the same network before training (see `kann.untrained_twin`), over the same data.
+        States of the same network before training (see `kann.untrained_twin`), over the same data. A trusted mode is
+        then called learned, or own and not learned if the untrained network has it just as well.
     """
     require_instance(koopman, Koopman, "koopman")
     level = require_number(level, "level", remedy="pass 0 < level < 1")
@@ -149,7 +198,8 @@ def trust(
     fits = leave_out_each(koopman, folded.designs, rounding=folded.rounding)
     before = None
     if untrained is not None:
-        before = _trust_of_untrained(koopman, untrained, folds=folds, groups=groups, level=level, seed=seed)
+        kind = _basis_kind(koopman, states)
+        before = _trust_of_untrained(koopman, untrained, kind, folds=folds, groups=groups, level=level, seed=seed)
     errors = folded.errors(koopman, fits)
     return Trust(
         modes=_mode_trusts(koopman, folded, fits, level=level, untrained=before),
@@ -164,13 +214,24 @@ def trust(
     )
 
 
-def _trust_of_untrained(koopman: Koopman, untrained: Any, **arguments: Any) -> Trust:
+def _basis_kind(koopman: Koopman, data: Any) -> str | Float[Array, "d r"]:
+    """The basis for the untrained network: the kind that states choose, or this very basis if they did not."""
+    if koopman.mean.any():
+        return "pca"
+    if isinstance(data, list | tuple) and all(isinstance(part, Moments) for part in data):
+        data = sum(data[1:], start=data[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # whoever fitted the operator has seen them
+        chosen = fit(data, rank=koopman.rank, basis="svd", offset=koopman.offset is not None)
+    if np.abs(chosen.basis - koopman.basis).max() < SAME_BASIS_TO:
+        return "svd"
+    return koopman.basis
+
+
+def _trust_of_untrained(koopman: Koopman, untrained: Any, basis: str | Float[Array, "d r"], **arguments: Any) -> Trust:
     """The same for the network before training, fitted in the same way."""
     states = require_states_of(koopman, untrained)
-    kind = "svd"
-    if koopman.mean.any():
-        kind = "pca"
-    options = {"basis": kind, "offset": koopman.offset is not None, "driven": koopman.drive is not None}
+    options = {"basis": basis, "offset": koopman.offset is not None, "driven": koopman.drive is not None}
     before = fit(states, rank=min(koopman.rank, states.dim), ridge=koopman.ridge, **options)
     return trust(before, states, **arguments)
 
@@ -223,11 +284,15 @@ def _judged(
 ) -> ModeTrust:
     against = objections(evidence)
     why = "; ".join(against) or reasons(evidence)
-    nearest = None
+    nearest = learned = None
     if untrained is not None:
         twin = min(untrained.modes, key=lambda other: abs(other.eigenvalue - mode.eigenvalue))
         nearest = twin.residual
-        why += f"; the untrained network's nearest mode is {format_eigenvalue(twin.eigenvalue)}, residual {nearest:.2g}"
+        if not against:
+            theirs = [other for other in untrained.modes if other.trusted]
+            places = [Located(eigenvalue=each.eigenvalue, interval=each.interval) for each in theirs]
+            learned = not has_counterpart(Located(eigenvalue=mode.eigenvalue, interval=interval), places)
+        why += about_learning(learned, f"{format_eigenvalue(twin.eigenvalue)}, residual {nearest:.2g}")
     return ModeTrust(
         eigenvalue=mode.eigenvalue,
         interval=interval,
@@ -241,4 +306,5 @@ def _judged(
         untrained=nearest,
         trusted=not against,
         why=why,
+        learned=learned,
     )

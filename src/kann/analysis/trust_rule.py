@@ -1,9 +1,11 @@
-"""When a mode is called the network's own: the rule, in one place.
+"""When a mode is called the network's own, and when it is called learned: the rule, in one place.
 
 Every condition must hold. The figures are those that `kann.trust` measures on sequences that were not fitted.
+A mode that is the network's own need not be learned: networks that were never trained have modes of their own too.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kann.fitting.fit import LARGEST_INFLATION, PAIRS_PER_UNKNOWN
@@ -28,8 +30,18 @@ WIDEST_INTERVAL = 0.1
 LARGEST_TURN = 30.0
 """The eigenvector, or the space of those that cannot be told apart, may move by so many degrees."""
 
+SMALLEST_MODULUS = 1e-9
+"""A mode with λ = 0 is taken to decay by this in a step, so that its rate is a number."""
+
 CONSTANT_BELOW = 0.2
 """Fraction of a coefficient's energy that is variation, below which the mode is the mean of the states."""
+
+SAME_EIGENVALUE = WIDEST_INTERVAL
+"""Two networks have the same mode only if its eigenvalues are this close in the complex plane, …"""
+
+SAME_RATE = 2.0
+"""… and if the rates at which the two decay, −log |λ|, differ by no larger factor: 0.999 keeps ten times as long as
+0.99. Rates that the intervals of |λ| do not tell apart are the same too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +96,38 @@ def reasons(evidence: Evidence) -> str:
         f"one step misses {evidence.residual:.2g} of it on held-out sequences (copying {evidence.copying:.2g}, "
         f"shuffled {evidence.null:.2g}){together}"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """Where the eigenvalue of a mode is that the rule calls a network's own."""
+
+    eigenvalue: complex
+    interval: tuple[float, float]
+    """Of |λ|."""
+
+
+def has_counterpart(mode: Located, others: Sequence[Located]) -> bool:
+    """Whether one of the untrained network's own modes is the same mode, so that training did not make it."""
+    return any(_is_same(mode, other) for other in others)
+
+
+def _is_same(mode: Located, other: Located) -> bool:
+    if abs(mode.eigenvalue - other.eigenvalue) > SAME_EIGENVALUE:
+        return False
+    if max(mode.interval[0], other.interval[0]) <= min(mode.interval[1], other.interval[1]):
+        return True
+    slow, fast = sorted(abs(math.log(max(abs(each.eigenvalue), SMALLEST_MODULUS))) for each in (mode, other))
+    return fast <= SAME_RATE * slow
+
+
+def about_learning(learned: bool | None, nearest: str) -> str:
+    """What the untrained network says about a mode, in words; ``nearest`` is its nearest mode."""
+    if learned is None:
+        return f"; the untrained network's nearest mode is {nearest}"
+    if learned:
+        return f"; learned: the untrained network has no such mode (its nearest is {nearest})"
+    return f"; own, not learned: the untrained network has it just as well (its nearest is {nearest})"
 
 
 def _what_turns(subspace: tuple[int, ...]) -> str:

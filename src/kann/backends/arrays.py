@@ -110,6 +110,11 @@ def float64_copy(values: AnyArray) -> AnyArray:
     return xp.asarray(values, dtype=xp.float64, copy=True)
 
 
+def bits_of(values: AnyArray) -> AnyArray:
+    """The bits of float64 numbers, as whole numbers of 64 bits; nothing is copied."""
+    return values.view(namespace(values).int64)
+
+
 def indices_for(like: AnyArray, *parts: Int[Array, " _"]) -> list[AnyArray]:
     """Several arrays of indices on the device of ``like``, moved there in a single copy."""
     if isinstance(like, np.ndarray):
@@ -139,6 +144,20 @@ def segment_sums(rows: AnyArray, lengths: Int[Array, " s"]) -> AnyArray:
         return np.add.reduceat(rows, np.cumsum(lengths) - lengths, axis=0)
     (numbers,) = indices_for(rows, np.repeat(np.arange(len(lengths)), lengths))
     return rows.new_zeros(len(lengths), rows.shape[1]).index_add_(0, numbers, rows)
+
+
+def add_product(base: AnyArray, left: AnyArray, right: AnyArray) -> AnyArray:
+    """Return base + left · right, entry by entry; in torch as one operation, which a GPU launches once."""
+    if isinstance(base, np.ndarray):
+        return base + left * right
+    return base.addcmul(left, right)
+
+
+def add_matrix_product(base: AnyArray, rows: AnyArray, matrix: AnyArray) -> AnyArray:
+    """Return base + rows @ matrix; in torch as one operation, which a GPU launches once."""
+    if isinstance(base, np.ndarray):
+        return base + rows @ matrix
+    return base.addmm(rows, matrix)
 
 
 def row_products(left: AnyArray, right: AnyArray) -> AnyArray:

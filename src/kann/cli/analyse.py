@@ -33,6 +33,7 @@ def record(
     """Run a model over data and write the hidden states of a layer to a store."""
     with one_line_errors(recording.what_is_left(out)):
         recording.require_store_name(out)
+        loading.require_data(data)
         require_free(out, force=force)
         if layer is not None and any(character in layer for character in "*?["):
             raise KannError(f"--layer {layer} may name several layers; pass one, or call kann.record from Python")
@@ -72,8 +73,10 @@ def fit(
     With --json, all modes are printed. Trust is measured on sequences that are held out in turn.
     """
     with one_line_errors():
-        require_free(out, force=force)
         data = loading.states_or_moments(states)
+        require_free(out, force=force)
+        if driven:
+            loading.require_inputs(data, states)
         with loading.dask_workers(scheduler, data) as workers:
             if workers:
                 typer.echo(workers, err=True)
@@ -99,8 +102,8 @@ def report(
 ) -> None:
     """Write a report that can be opened offline and explored."""
     with one_line_errors():
-        require_free(out, force=force)
         koopman, shown = loading.operator(operator), loading.states(states)
+        require_free(out, force=force)
         settings: dict[str, Any] = {"title": title, "about": about, "modes": modes}
         if tokens is not None:
             settings["tokens"] = loading.json_list(tokens)

@@ -21,7 +21,15 @@ def effects(
     states: Annotated[str, typer.Option(help="Recorded states that fills are fitted to: a zarr store, .npy or .npz.")],
     weights: Annotated[Path | None, typer.Option(help="The weights of the model: .safetensors or .pt.")] = None,
     lengths: Annotated[Path | None, typer.Option(help="How many steps of each sequence are real: .npy.")] = None,
-    labels: Annotated[Path | None, typer.Option(help="JSON: the class of each sequence, to measure accuracy.")] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="JSON: the label of each sequence, or a list of those of its steps, to measure accuracy."),
+    ] = None,
+    outputs: Annotated[
+        str,
+        typer.Option(help="What the model gives: class, labels (several yes-or-no answers) or values (regression)."),
+    ] = "class",
+    threshold: Annotated[float, typer.Option(help="What an output must exceed to be a yes.")] = 0.0,
     layer: Annotated[str | None, typer.Option(help="The layer that was recorded.")] = None,
     state: Annotated[str, typer.Option(help="Which state of an LSTM was recorded: h, c or hc.")] = "h",
     counts: Annotated[str, typer.Option(help="How many coordinates to keep and to remove.")] = "1,2,4,8,16",
@@ -35,13 +43,20 @@ def effects(
 ) -> None:
     """Test modes in the running network: what it still does if only they are kept, or if they are removed."""
     with one_line_errors():
+        loading.require_data(data)
         if plot is not None:
             require_free(plot, force=force)
         model, (values, own_lengths) = loading.model(factory, weights), loading.model_data(data)
         if lengths is not None:
             own_lengths = loading.sequence_lengths(lengths)
         options: dict[str, Any] = {"layer": layer, "state": state, "fill": fill, "counts": _numbers(counts)}
-        options |= {"choose": choose, "learn": learn, "batch_size": batch_size}
+        options |= {
+            "outputs": outputs,
+            "threshold": threshold,
+            "choose": choose,
+            "learn": learn,
+            "batch_size": batch_size,
+        }
         if labels is not None:
             options["labels"] = loading.json_list(labels)
         koopman, recorded = loading.operator(operator), loading.states(states)
@@ -101,13 +116,16 @@ def _as_numbers(found: Any) -> dict[str, Any]:
 
     return {
         "metric": found.metric,
+        "outputs": found.outputs,
         "fill": found.fill,
         "counts": list(found.counts),
         "sequences": len(found.judged),
-        "full": float(found.full.mean()),
-        "none": float(found.none.mean()),
+        "full": float(found.full),
+        "none": float(found.none),
         "order": list(found.order),
         "kept": table(found.kept, removed=False),
         "removed": table(found.removed, removed=True),
-        "tried": [{"name": each.name, "score": each.score, "sequences": each.sequences} for each in found.tried],
+        "tried": [
+            {"name": each.name, "recovered": each.recovered, "sequences": each.sequences} for each in found.tried
+        ],
     }

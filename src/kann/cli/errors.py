@@ -3,12 +3,14 @@
 import contextlib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from typing import Any
 
 import typer
 
-from kann.errors import KannError
+from kann.errors import KannError, KannWarning
 from kann.reporting.visible import visible
 
 SHOW_TRACEBACKS = ContextVar("show_tracebacks", default=False)
@@ -28,7 +30,8 @@ def one_line_errors(interrupted: str | Callable[[], str] = "interrupted") -> Ite
         yield
         return
     try:
-        yield
+        with _one_line_warnings():
+            yield
     except BrokenPipeError:
         # Whoever reads our output (such as `head`) has closed it. Python would flush the rest at exit and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -44,6 +47,22 @@ def one_line_errors(interrupted: str | Callable[[], str] = "interrupted") -> Ite
             raise
         typer.echo(f"error: {visible(message)}", err=True)
         raise typer.Exit(1) from None
+
+
+@contextlib.contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    """Show warnings of kann's own as one line each, without the line of code that they come from."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def in_one_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, KannWarning):
+                typer.echo(f"warning: {visible(' '.join(str(message).split()))}", err=True)
+            else:
+                show(message, category, *where, **more)
+
+        warnings.showwarning = in_one_line
+        yield
 
 
 def _message(error: Exception) -> str:

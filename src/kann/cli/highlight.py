@@ -34,7 +34,11 @@ def highlight(
     html: Annotated[Path | None, typer.Option(help="Write a web page instead of printing.")] = None,
     force: Force = False,
 ) -> None:
-    """Let the network that ships with kann read a text, and shade each word by what it does to the network's modes."""
+    """Let the network that ships with kann read a text, and shade each word by what it does to the network's modes.
+
+    A mode's magnitude is scaled to each text: 0 where it is smallest in the text, 1 where it is largest. So shades
+    compare words of one text, and not two texts or two modes.
+    """
     with one_line_errors():
         if html is not None:
             require_free(html, force=force)

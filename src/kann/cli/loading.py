@@ -66,8 +66,28 @@ def states_or_moments(path: str) -> States | Moments:
 def states(path: str) -> States:
     """States in any format that `States.open` reads."""
     _require_no_folder_of_stores(path)
-    with damage_explained(path, problem="cannot be read as states", remedy="record or save them again"):
-        return States.open(path)
+    try:
+        with damage_explained(path, problem="cannot be read as states", remedy="record or save them again"):
+            return States.open(path)
+    except KannError as error:
+        if path in str(error):
+            raise
+        raise KannError(
+            f"{path} holds no states ({error}); save an array of (sequences, steps, units), or of (steps, units) for a "
+            "single sequence"
+        ) from error
+
+
+def require_inputs(data: States | Moments, path: str) -> None:
+    """Refuse to fit what inputs do to states that were recorded without them."""
+    has_inputs = isinstance(data, Moments) and data.input_dim > 0
+    if isinstance(data, States):
+        has_inputs = data.inputs is not None
+    if not has_inputs:
+        raise KannError(
+            f"--driven needs what the network read, and {path} has no inputs; record them with 'kann record --inputs', "
+            "or save an .npz file with arrays 'values' and 'inputs', one input for each state"
+        )
 
 
 def operator(path: Path) -> Koopman:
@@ -225,6 +245,12 @@ def model_data(path: Path) -> tuple[Any, Any]:
     return _data_arrays(path)["data"], None
 
 
+def require_data(path: Path) -> None:
+    """Refuse a file of data that is not there."""
+    if not path.exists():
+        raise FileNotFoundError(f"no data at {path}")
+
+
 def sequence_lengths(path: Path) -> Any:
     """The lengths in an ``.npy`` file."""
     return _data_arrays(path)["data"]
@@ -232,8 +258,7 @@ def sequence_lengths(path: Path) -> Any:
 
 def _data_arrays(path: Path) -> dict[str, Any]:
     """The arrays of an ``.npz`` file by name, or that of an ``.npy`` file as ``data``; numbers only."""
-    if not path.exists():
-        raise FileNotFoundError(f"no data at {path}")
+    require_data(path)
     require_file(path)
     with damage_explained(path, problem="holds no data", remedy="pass .npy, or .npz with an array 'data'"):
         if path.suffix == ".npz":

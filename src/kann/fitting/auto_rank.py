@@ -1,6 +1,7 @@
 """The rank that predicts held-out sequences best, or nearly so."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -8,9 +9,10 @@ from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis
 from kann.fitting.designs import Design, Step, designs_of_folds, without_each
-from kann.fitting.folds import FEWEST_FOLDS, assign_folds
+from kann.fitting.folds import FEWEST_FOLDS, Together, assign_folds
 from kann.fitting.horizons import enough_sequences, held_out_errors
 from kann.fitting.rank import RankCurve
+from kann.fitting.repeats import repeats_of
 
 FOLDS = 5
 """Sequences are held out in five folds, so that four fifths of them are fitted."""
@@ -20,15 +22,18 @@ HORIZONS = (1, 2, 5, 10)
 state is hard to beat and every rank looks good, and ten steps ahead little is left of what is quickly forgotten."""
 
 
-def rank_curve(states: States, basis: Basis, *, driven: bool, offset: bool, ridge: float, seed: int = 0) -> RankCurve:
-    """Held-out errors of the ranks up to the number of columns of the basis."""
-    available = int(np.sum(states.lengths > 1))
-    if available < FEWEST_FOLDS:
+def rank_curve(
+    states: States, basis: Basis, *, driven: bool, offset: bool, ridge: float, groups: Any = None, seed: int = 0
+) -> RankCurve:
+    """Held-out errors of the ranks up to the number of columns of the basis; groups of sequences stay together."""
+    apart: dict[str, Any] = {"groups": groups, "repeats": repeats_of(states)}
+    sequences = Together.of(states.lengths, **apart)
+    if sequences.available < FEWEST_FOLDS:
         raise KannError(
-            f"rank='auto' holds out whole sequences, and {available} of two states or more are too few; "
-            "pass a rank, or more sequences"
+            f"rank='auto' holds out whole {sequences.name}, and {sequences.available} of two states or more are too "
+            "few; pass a rank, or more sequences"
         )
-    fold_of = assign_folds(states.lengths, folds=min(FOLDS, available), seed=seed)
+    fold_of = assign_folds(states.lengths, folds=min(FOLDS, sequences.available), seed=seed, **apart)
     arguments = {"basis": basis.vectors, "mean": basis.mean, "driven": driven}
     designs = designs_of_folds(states, fold_of, **arguments)
     ranks = ranks_to_try(basis.vectors.shape[1])

@@ -4,7 +4,7 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-from kann.checks import require_flag, require_number
+from kann.checks import require_flag, require_number, shown
 from kann.data.moments import Moments
 from kann.data.states import States, as_states
 from kann.errors import DependenceWarning, FewPairsWarning, KannError, PrecisionWarning
@@ -49,6 +49,7 @@ def fit(
     lengths: Any = None,
     driven: bool = False,
     ridge: int | float = 0.0,
+    groups: Any = None,
 ) -> Koopman:
     """Fit one linear operator to how hidden states evolve: z[t+1] ≈ z[t] C + c for coordinates z = (h − mean) B.
 
@@ -84,6 +85,9 @@ def fit(
         itself, apart from what its input makes it do.
     ridge
         Adds ridge·(|C|² + |D|²) to the sum of squares over all pairs.
+    groups
+        For ``rank="auto"``: for each sequence who it comes from, such as a patient or a speaker. Sequences of one group
+        are held out together, as `kann.trust` does it.
     """
     require_flag(driven, "driven")
     require_flag(offset, "offset")
@@ -93,10 +97,12 @@ def fit(
     if not ridge >= 0:
         raise KannError(f"ridge={ridge} would reward large operators; pass ridge>=0")
     request = Request(rank=parse_rank(rank), kind=parse_basis(basis), driven=driven, offset=offset, ridge=float(ridge))
+    if groups is not None and not request.rank.is_auto:
+        raise KannError(f"groups= is for rank='auto', which holds groups out; with rank={shown(rank)} leave it out")
     source = _source(data, lengths, driven=driven)
     curve = None
     if request.rank.is_auto:
-        curve = _rank_curve(source, request)
+        curve = _rank_curve(source, request, groups)
         request = replace(request, rank=Rank(count=curve.chosen))
     pairs = _read(source, request)
     step = _regress(pairs, request)
@@ -129,7 +135,7 @@ def _read(source: States | Moments, request: Request) -> PairsInBasis:
     return read_once(source, request)
 
 
-def _rank_curve(source: States | Moments, request: Request) -> RankCurve:
+def _rank_curve(source: States | Moments, request: Request, groups: Any) -> RankCurve:
     """The held-out errors of ranks up to all that the states resolve, or to `LARGEST_AUTO_RANK` of many units."""
     if not isinstance(source, States):
         raise KannError("rank='auto' needs states, some of which are held out; pass them, or a number")
@@ -143,6 +149,7 @@ def _rank_curve(source: States | Moments, request: Request) -> RankCurve:
         driven=request.driven,
         offset=request.offset,
         ridge=request.ridge,
+        groups=groups,
     )
 
 

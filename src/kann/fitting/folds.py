@@ -1,6 +1,7 @@
 """Which sequences are held out together."""
 
 import heapq
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,24 +14,71 @@ FEWEST_FOLDS = 3
 """With two folds an interval would rest on a single difference."""
 
 
-def assign_folds(lengths: Int[Array, " s"], *, folds: int, groups: Any = None, seed: int = 0) -> Int[Array, " s"]:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Together:
+    """Which sequences must be held out together, if at all."""
+
+    lengths: Int[Array, " s"]
+    """How many states each sequence has."""
+    group_of: Int[Array, " s"]
+    """Sequences with the same number are held out together."""
+    name: str
+    """What errors call such sequences: "sequences" if each is alone."""
+
+    @staticmethod
+    def of(lengths: Int[Array, " s"], *, groups: Any = None, repeats: Int[Array, " s"] | None = None) -> "Together":
+        """Those of one group, and those that are repeats of each other, also across groups."""
+        group_of, name = np.arange(len(lengths)), "sequences"
+        if groups is not None:
+            group_of, name = _numbered(groups, len(lengths)), "groups"
+        if repeats is not None and len(np.unique(repeats)) < len(repeats):
+            group_of, name = _joined(group_of, repeats), f"different {name}"
+        return Together(lengths=lengths, group_of=group_of, name=name)
+
+    @property
+    def pairs(self) -> Int[Array, " g"]:
+        """How many pairs of states each group has."""
+        return np.bincount(self.group_of, weights=self.lengths - 1).astype(int)
+
+    @property
+    def available(self) -> int:
+        """How many groups have pairs of states, and so the most folds that can be made."""
+        return int(np.sum(self.pairs > 0))
+
+
+def assign_folds(
+    lengths: Int[Array, " s"],
+    *,
+    folds: int,
+    groups: Any = None,
+    repeats: Int[Array, " s"] | None = None,
+    seed: int = 0,
+) -> Int[Array, " s"]:
     """The fold of each sequence, in which it is held out: folds of about as many pairs of states each, at random.
 
-    Sequences with the same entry in ``groups``, such as those of one patient, are held out together. Sequences of one
-    state, which hold no pair, belong to some fold too.
+    Sequences with the same entry in ``groups``, such as those of one patient, or in ``repeats``, which are copies of
+    each other, are held out together. Sequences of one state, which hold no pair, belong to some fold too.
     """
     folds = require_whole_number(folds, "folds", least=FEWEST_FOLDS, too_small="gives no interval")
     seed = require_whole_number(seed, "seed", least=0, too_small="is negative")
-    group_of, what = np.arange(len(lengths)), "sequences"
-    if groups is not None:
-        group_of, what = _numbered(groups, len(lengths)), "groups"
-    pairs = np.bincount(group_of, weights=lengths - 1).astype(int)
-    available = int(np.sum(pairs > 0))
-    if available < folds:
+    sequences = Together.of(lengths, groups=groups, repeats=repeats)
+    if sequences.available < folds:
         raise KannError(
-            f"{available} {what} of two states or more cannot be held out in {folds} folds; {_remedy(available)}"
+            f"{sequences.available} {sequences.name} of two states or more cannot be held out in {folds} folds; "
+            f"{_remedy(sequences.available)}"
         )
-    return _balanced(pairs, folds, seed)[group_of]
+    return _balanced(sequences.pairs, folds, seed)[sequences.group_of]
+
+
+def _joined(group_of: Int[Array, " s"], repeats: Int[Array, " s"]) -> Int[Array, " s"]:
+    """Groups that are joined wherever a sequence of one is a repeat of a sequence of another."""
+    from scipy import sparse  # here, since it takes long to import
+
+    # Groups and repeats are the nodes of a graph, in which each sequence is an edge.
+    ends = group_of, repeats + group_of.max() + 1
+    count = int(ends[1].max()) + 1
+    graph = sparse.coo_array((np.ones(len(repeats)), ends), shape=(count, count))
+    return sparse.csgraph.connected_components(graph, directed=False)[1][group_of].astype(int)
 
 
 def _remedy(available: int) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kann.analysis.coordinates import Coordinates
 from kann.analysis.filling import fit_fills
-from kann.analysis.fills import Fill
+from kann.analysis.fills import Fill, converted, in_few_operations
 from kann.backends.arrays import as_numpy
 from kann.checks import require_instance
 from kann.data.states import as_states
@@ -118,19 +118,19 @@ def replacement(fill: Fill, *, keep: bool) -> Replace:
 
     The arrays of the fill are converted once for each device and precision.
     """
-    converted: dict[Any, Callable[[Tensor], Tensor]] = {}
+    known: dict[Any, Callable[[Tensor], Tensor]] = {}
 
     def replace(h: Tensor) -> Tensor:
         precise = torch.promote_types(h.dtype, torch.float32)
         key = h.device, precise
-        if key not in converted:
-            converted[key] = _on_tensors(fill, h.device, precise, keep=keep)
-        return converted[key](h.to(precise)).to(h.dtype)
+        if key not in known:
+            known[key] = _on_tensors(fill, h.device, precise, keep=keep)
+        return known[key](h.to(precise)).to(h.dtype)
 
     return replace
 
 
-def as_tensors(fill: Fill, device: torch.device, dtype: torch.dtype) -> Fill:
+def as_tensors(fill: Any, device: torch.device, dtype: torch.dtype) -> Any:
     """The fill with tensors in place of its arrays."""
 
     def convert(values: Any) -> Tensor:
@@ -139,13 +139,15 @@ def as_tensors(fill: Fill, device: torch.device, dtype: torch.dtype) -> Fill:
             tensor = tensor.to(dtype)
         return tensor.to(device)
 
-    return fill.converted(convert)
+    return converted(fill, convert)
 
 
 def _on_tensors(fill: Fill, device: torch.device, dtype: torch.dtype, *, keep: bool) -> Callable[[Tensor], Tensor]:
-    own = as_tensors(fill, device, dtype)
+    own = as_tensors(in_few_operations(fill), device, dtype)
     if keep:
         return own.kept
+    if not isinstance(own, Fill):
+        return lambda h: h - own.kept(h) + own.mean
     # Random numbers of its own, the same in every block: those of torch stay as they are.
     generator = torch.Generator(device=device).manual_seed(0)
 

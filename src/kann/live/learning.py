@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from kann.analysis.coordinates import Coordinates
 from kann.analysis.filling import fit_fills
@@ -71,7 +71,7 @@ def _loss(search: Search, sample: States, direction: Tensor, group: Group) -> Te
     with search.trials.running_with(_differentiable(fill, direction)):
         outputs = search.trials.outputs(group)
     own: Any = group.untouched
-    return _divergence(outputs, torch.from_numpy(own).to(outputs))
+    return _divergence(outputs, torch.from_numpy(own).to(outputs), search.trials.scorer.outputs)
 
 
 def _differentiable(fill: Fill, direction: Tensor) -> Replace:
@@ -90,8 +90,10 @@ def _differentiable(fill: Fill, direction: Tensor) -> Replace:
     return change
 
 
-def _divergence(outputs: Tensor, untouched: Tensor) -> Tensor:
-    """Cross-entropy between what the network decides and what it decided by itself."""
-    if outputs.ndim == 1 or outputs.shape[-1] == 1:
+def _divergence(outputs: Tensor, untouched: Tensor, kind: str) -> Tensor:
+    """How far outputs are from the untouched network's: cross-entropy of decisions, or squared error of values."""
+    if kind == "values":
+        return mse_loss(outputs, untouched)
+    if kind == "labels" or outputs.ndim == 1 or outputs.shape[-1] == 1:
         return binary_cross_entropy_with_logits(outputs, torch.sigmoid(untouched))
     return cross_entropy(outputs.flatten(0, -2), untouched.flatten(0, -2).softmax(dim=-1))

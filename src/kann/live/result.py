@@ -45,10 +45,11 @@ class Effects:
     """By the name of the method: scores with only its coordinates kept. Of "random" they are means over draws."""
     removed_scores: Mapping[str, Float[Array, "c s"]]
     """The same with its coordinates removed."""
-    full: Float[Array, " s"]
+    full_scores: Float[Array, " s"]
     """Scores of the untouched network."""
-    none: Float[Array, " s"]
-    """Scores of the network with its state held at the mean, where nothing is kept."""
+    none_scores: Float[Array, " s"]
+    """Scores of the network where nothing is kept: its state is held at the mean, or with ``fill="resample"`` at a
+    recorded state."""
     random_kept: Float[Array, "w c"]
     """Mean score of each draw of random directions kept."""
     random_removed: Float[Array, "w c"]
@@ -57,8 +58,21 @@ class Effects:
     """Which sequences of the data were judged; the others served to find the order and the operator."""
     tried: tuple["Tried", ...] = ()
     """The operators that were compared, best first, if one was to be chosen."""
+    outputs: str = "class"
+    """What outputs are: "class", "labels" or "values". Agreement and accuracy of values are R², and the scores of
+    sequences are such that R² is their mean."""
     level: float = 0.95
     """Probability with which `interval` holds the mean over all sequences like these."""
+
+    @property
+    def full(self) -> float:
+        """Mean score of the untouched network."""
+        return self.full_scores.mean()
+
+    @property
+    def none(self) -> float:
+        """Mean score of the network where nothing of its state is kept."""
+        return self.none_scores.mean()
 
     @property
     def kept(self) -> dict[str, Float[Array, " c"]]:
@@ -73,10 +87,9 @@ class Effects:
     @property
     def recovered(self) -> dict[str, Float[Array, " c"]]:
         """(kept − none) / (full − none): 1 if nothing is lost, 0 if it is as good as keeping nothing."""
-        none, full = self.none.mean(), self.full.mean()
-        if full == none:
+        if self.full == self.none:
             return {name: np.full(len(self.counts), np.nan) for name in self.kept_scores}
-        return {name: (mean - none) / (full - none) for name, mean in self.kept.items()}
+        return {name: (mean - self.none) / (self.full - self.none) for name, mean in self.kept.items()}
 
     def interval(self, name: str, *, removed: bool = False) -> Float[Array, "c 2"]:
         """Lower and upper end of the interval of each mean score over sequences."""
@@ -88,13 +101,20 @@ class Effects:
         return np.array([interval_of_mean(row, self.level) for row in scores[name]])
 
     @property
+    def metric_in_words(self) -> str:
+        """The metric, and that it is an R² if it is one."""
+        if self.outputs == "values" and self.metric in ("agreement", "accuracy"):
+            return f"{self.metric} (R²)"
+        return self.metric
+
+    @property
     def methods(self) -> tuple[str, ...]:
         """The names of the methods."""
         return tuple(self.kept_scores)
 
     def __repr__(self) -> str:
         first = ", ".join(f"{name} {scores[0]:.3f}" for name, scores in self.kept.items())
-        return f"Effects({self.metric} of {len(self.judged)} sequences, {self.counts[0]} kept: {first})"
+        return f"Effects({self.metric_in_words} of {len(self.judged)} sequences, {self.counts[0]} kept: {first})"
 
     def __str__(self) -> str:
         """Two tables: what is left if coordinates are kept, and if they are removed."""
@@ -115,19 +135,24 @@ class Tried:
     """Such as "driven, rank 16, largest contribution"."""
     mode: int
     """The number of the mode that was kept."""
-    score: float
-    """Mean score with that mode alone kept."""
+    recovered: float
+    """(kept − none) / (full − none) with that mode alone kept: 1 if nothing is lost, 0 if it is as good as nothing.
+
+    If the network does as well with nothing kept, the loss of score with its sign turned, at most 0.
+    """
     sequences: int
     """On how many sequences; operators that did badly were left out early."""
 
 
 def _text(effects: Effects, what: str, means: Mapping[str, Float[Array, " c"]]) -> str:
     width = max(len(NAMES.get(name, name)) for name in means)
-    lines = [f"{effects.metric}, coordinates {what}:".ljust(width + 2) + "".join(f"{c:>8}" for c in effects.counts)]
+    lines = [
+        f"{effects.metric_in_words}, coordinates {what}:".ljust(width + 2) + "".join(f"{c:>8}" for c in effects.counts)
+    ]
     for name, row in means.items():
         lines.append(f"  {NAMES.get(name, name):<{width}}" + "".join(f"{_number(mean):>8}" for mean in row))
-    none, full = effects.none.mean(), effects.full.mean()
-    lines.append(f"  untouched {_number(full)}, held at the mean {_number(none)}, {len(effects.judged)} sequences")
+    ends = f"untouched {_number(effects.full)}, nothing kept {_number(effects.none)}"
+    lines.append(f"  {ends}, {len(effects.judged)} sequences")
     return "\n".join(lines)
 
 

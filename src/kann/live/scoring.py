@@ -1,4 +1,8 @@
-"""How well a network did on each sequence, judged by its outputs."""
+"""How well a network did on each sequence, judged by its outputs.
+
+Outputs are compared with those of the untouched network, or with labels, in the same words as `kann.agreement` has:
+classes, several yes-or-no labels, or values of a regression.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,10 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from kann.analysis.decisions import decide
+from kann.analysis.agreeing import Comparison, compare_values
+from kann.analysis.decisions import OUTPUTS, answers
 from kann.backends.arrays import as_numpy
-from kann.checks import require_sequence, shown
+from kann.checks import require_choice, require_number, require_sequence, shown
 from kann.errors import KannError
+from kann.live.labels import labels_of_classes, labels_of_outputs
 from kann.recording.batching import tensors_of
 from kann.recording.ragged import RealSteps
 from kann.typing import Array, Float, Int, Shaped
@@ -27,18 +33,24 @@ class Scorer:
 
     name: str
     """One of `METRICS`, or "own"."""
+    outputs: str
+    """What the outputs are: one of `OUTPUTS`."""
+    threshold: float
+    """What an output must exceed to be a yes."""
     labels: Any
     """A list or array with the label of each sequence of the data, or with the labels of its steps; or None."""
     function: Callable[..., Any] | None
     """The user's own metric."""
 
     @staticmethod
-    def of(metric: Any, labels: Any) -> "Scorer":
+    def of(metric: Any, labels: Any, *, outputs: str = "class", threshold: float = 0.0) -> "Scorer":
         """The metric that the user asked for: agreement without labels, and accuracy with them, if none."""
+        require_choice(outputs, "outputs", OUTPUTS)
+        threshold = require_number(threshold, "threshold", remedy="pass the value that an output must exceed")
         if labels is not None:
             require_sequence(labels, "labels")
         if callable(metric):
-            return Scorer(name="own", labels=labels, function=metric)
+            return Scorer(name="own", outputs=outputs, threshold=threshold, labels=labels, function=metric)
         name = metric
         if metric is None:
             name = "agreement"
@@ -48,7 +60,12 @@ class Scorer:
             raise KannError(f"metric={shown(metric)} is unknown; pass one of {METRICS}, or a function of outputs")
         if name != "agreement" and labels is None:
             raise KannError(f"metric={name!r} needs labels=, one for each sequence")
-        return Scorer(name=name, labels=labels, function=None)
+        return Scorer(name=name, outputs=outputs, threshold=threshold, labels=labels, function=None)
+
+    @property
+    def is_r_squared(self) -> bool:
+        """Whether scores are parts of an R², which one batch alone does not tell."""
+        return self.outputs == "values" and self.name in ("agreement", "accuracy")
 
     def require_labels(self, count: int) -> None:
         """Refuse labels of another number of sequences than there are."""
@@ -62,16 +79,28 @@ class Scorer:
         sequences: Int[Array, " b"],
         real: RealSteps | None,
     ) -> Float[Array, " b"]:
-        """The score of each sequence of a batch, whose numbers in the data are ``sequences``."""
+        """The score of each sequence of a batch, whose numbers in the data are ``sequences``.
+
+        Of an R² it is what was missed, Σ|output − wanted|² over steps and outputs.
+        """
         if self.function is not None:
             return self._own(outputs, untouched, sequences)
+        weights = step_weights(outputs, real)
+        wanted = self._wanted(outputs, untouched, sequences, real)
         if self.name == "loss":
-            losses = self._losses(outputs, self._labels(sequences, outputs))
-            return _mean_over_steps(losses, real)
-        decided = _decisions(outputs)
-        if self.name == "agreement":
-            return _mean_over_steps((decided == _decisions(untouched)).astype(np.float64), real)
-        return _mean_over_steps((decided == self._labels(sequences, outputs)).astype(np.float64), real)
+            return _mean_over_steps(self._losses(outputs, wanted), weights)
+        if self.outputs == "values":
+            return np.einsum("bto,bt->b", np.square(_by_step(outputs) - wanted), weights)
+        same = self._decided(outputs) == wanted.reshape(*weights.shape, -1)
+        return _mean_over_steps(same.astype(np.float64), weights)
+
+    def variation(
+        self, untouched: Shaped[Array, "b ..."], sequences: Int[Array, " b"], real: RealSteps | None
+    ) -> Comparison:
+        """How far the wanted values of a batch vary; those of several batches are added with +."""
+        is_real = step_weights(untouched, real) > 0
+        wanted = self._wanted(untouched, untouched, sequences, real)[is_real]
+        return compare_values(wanted, wanted)
 
     def _own(self, outputs: Array, untouched: Array, sequences: Int[Array, " b"]) -> Float[Array, " b"]:
         against = untouched
@@ -85,49 +114,65 @@ class Scorer:
             )
         return scores
 
-    def _labels(self, sequences: Int[Array, " b"], outputs: Array) -> Int[Array, "..."]:
-        """The labels of a batch: (b,), or (b, t) filled up with −1 where a sequence has ended."""
-        assert self.labels is not None  # noqa: S101  # `of` has refused that
-        own = [as_numpy(self.labels[i]) for i in sequences]
-        if outputs.ndim < 3:
-            return np.array([int(label) for label in own])
-        found = np.full(outputs.shape[:2], -1)
-        for row, label in zip(found, own, strict=True):
-            if label.ndim:
-                row[: len(label)] = label
-            else:
-                row[:] = label
-        return found
-
-    def _losses(self, outputs: Array, labels: Int[Array, "..."]) -> Float[Array, "..."]:
-        """Cross-entropy of each decision."""
-        logits, wanted = torch.from_numpy(outputs).double(), torch.from_numpy(labels).clamp(min=0)
-        if logits.ndim == 1:
-            logits = logits[:, None]
-        if logits.shape[-1] == 1:
-            return as_numpy(binary_cross_entropy_with_logits(logits[..., 0], wanted.double(), reduction="none"))
-        return as_numpy(cross_entropy(logits.movedim(-1, 1), wanted, reduction="none"))
-
-
-def _decisions(outputs: Array) -> Int[Array, "..."]:
-    """The class of each sequence, (b,), or of each step, (b, t), where outputs are (b, t, o)."""
-    if outputs.ndim < 3:
-        return decide(outputs)
-    return decide(outputs.reshape(-1, outputs.shape[-1])).reshape(outputs.shape[:-1])
-
-
-def _mean_over_steps(values: Float[Array, "b ..."], real: RealSteps | None) -> Float[Array, " b"]:
-    """The mean over the real steps of each sequence."""
-    if values.ndim == 1:
-        return values
-    weights = np.ones(values.shape)
-    if real is not None and values.ndim == 2:
-        steps, starts = np.arange(values.shape[1]), np.zeros(len(values), dtype=np.int64)
-        if real.starts is not None:
+    def _wanted(
+        self, outputs: Array, untouched: Array, sequences: Int[Array, " b"], real: RealSteps | None
+    ) -> Shaped[Array, "b t ..."]:
+        """What the outputs are compared with: decisions or values of the untouched network, or labels."""
+        if self.name == "agreement":
+            if self.outputs == "values":
+                return _by_step(untouched)
+            return self._decided(untouched)
+        steps, width = _by_step(outputs).shape[1:]
+        starts = np.zeros(len(outputs), dtype=np.int64)
+        if real is not None and real.starts is not None:
             starts = real.starts
-        weights = ((steps >= starts[:, None]) & (steps < (starts + real.lengths)[:, None])).astype(np.float64)
-    axes = tuple(range(1, values.ndim))
-    return (values * weights).sum(axis=axes) / weights.sum(axis=axes)
+        if self.outputs == "class":
+            return labels_of_classes(self.labels, sequences, starts, steps=steps, has_steps=outputs.ndim > 2)
+        return labels_of_outputs(self.labels, sequences, starts, steps=steps, width=width, has_steps=outputs.ndim > 2)
+
+    def _decided(self, outputs: Array) -> Shaped[Array, "b t k"]:
+        """The class of each step, or its answers; the last axis of the outputs is decided over."""
+        rows = outputs.reshape(len(outputs), -1)
+        if outputs.ndim > 2:
+            rows = outputs.reshape(-1, outputs.shape[-1])
+        found = answers(rows, kind=self.outputs, threshold=self.threshold)
+        return found.reshape(*_by_step(outputs).shape[:2], -1)
+
+    def _losses(self, outputs: Array, wanted: Shaped[Array, "b t ..."]) -> Float[Array, "b t ..."]:
+        """Cross-entropy of each decision, or squared error of each value."""
+        steps = torch.from_numpy(_by_step(outputs)).double()
+        target = torch.from_numpy(wanted)
+        if self.outputs == "values":
+            return as_numpy((steps - target) ** 2)
+        if self.outputs == "labels":
+            return as_numpy(binary_cross_entropy_with_logits(steps, target.double(), reduction="none"))
+        if steps.shape[-1] == 1:
+            return as_numpy(binary_cross_entropy_with_logits(steps[..., 0], target.double(), reduction="none"))
+        return as_numpy(cross_entropy(steps.movedim(-1, 1), target, reduction="none"))
+
+
+def _by_step(outputs: Shaped[Array, "b ..."]) -> Shaped[Array, "b t o"]:
+    """Outputs of every sequence, step and unit; a network that decides once for a sequence has one step."""
+    if outputs.ndim < 3:
+        return outputs.reshape(len(outputs), 1, -1)
+    return outputs.reshape(*outputs.shape[:2], -1)
+
+
+def step_weights(outputs: Shaped[Array, "b ..."], real: RealSteps | None) -> Float[Array, "b t"]:
+    """1 for every step that counts, and 0 for padding."""
+    shape = _by_step(outputs).shape[:2]
+    if real is None or outputs.ndim < 3:
+        return np.ones(shape)
+    steps, starts = np.arange(shape[1]), np.zeros(len(outputs), dtype=np.int64)
+    if real.starts is not None:
+        starts = real.starts
+    return ((steps >= starts[:, None]) & (steps < (starts + real.lengths)[:, None])).astype(np.float64)
+
+
+def _mean_over_steps(values: Float[Array, "b t ..."], weights: Float[Array, "b t"]) -> Float[Array, " b"]:
+    """The mean over the real steps of each sequence, and over the answers of each step."""
+    of_steps = values.reshape(*weights.shape, -1).mean(axis=2)
+    return (of_steps * weights).sum(axis=1) / weights.sum(axis=1)
 
 
 def outputs_of(output: Any, sequences: int) -> Tensor:

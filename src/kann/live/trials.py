@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kann.analysis.agreeing import Comparison
 from kann.backends.arrays import as_numpy
 from kann.checks import require_whole_number
 from kann.errors import KannError
@@ -64,9 +65,25 @@ class Trials:
     def scores(self, change: Replace | None) -> Float[Array, " s"]:
         """The score of every sequence, in the order of `sequences`, with the states replaced; None leaves them."""
         if change is None:
-            return np.concatenate([self._scores(group, group.untouched) for group in self.groups])
+            return self._finished([self._scores(group, group.untouched) for group in self.groups])
         with self.running_with(change):
-            return np.concatenate([self._scores(group, as_numpy(self.outputs(group))) for group in self.groups])
+            return self._finished([self._scores(group, as_numpy(self.outputs(group))) for group in self.groups])
+
+    def _finished(self, scores: Sequence[Float[Array, " _"]]) -> Float[Array, " s"]:
+        """The scores of all groups; of an R² what each sequence adds to it, so that their mean is R²."""
+        joined = np.concatenate(scores)
+        if not self.scorer.is_r_squared:
+            return joined
+        varied = Comparison()
+        for group in self.groups:
+            own: Any = group.untouched
+            varied = varied + self.scorer.variation(own, group.sequences, group.batch.real)
+        if not varied.spread:
+            raise KannError(
+                "the values that outputs are compared with are all the same, so R² is not defined; pass sequences with "
+                "other outputs, or metric='loss'"
+            )
+        return 1 - joined * len(joined) / varied.spread
 
     def running_with(self, change: Replace) -> AbstractContextManager[None]:
         """A block in which the model runs with its states replaced."""
@@ -86,26 +103,26 @@ class Trials:
         return replace(self, groups=[self.groups[place] for place in places])
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Running:
+    """How to read the data and to call the model, as in `kann.record`."""
+
+    lengths: Any
+    forward: Callable[..., Any] | None
+    collate: Callable[[list[Any]], Any] | None
+    batch_size: int
+    device: Any
+
+
 def make_trials(
-    model: nn.Module,
-    data: Any,
-    *,
-    target: Target,
-    state: str,
-    width: int,
-    scorer: Scorer,
-    lengths: Any,
-    forward: Callable[..., Any] | None,
-    collate: Callable[[list[Any]], Any] | None,
-    batch_size: int,
-    device: Any,
+    model: nn.Module, data: Any, running: Running, *, target: Target, state: str, width: int, scorer: Scorer
 ) -> Trials:
     """Cut the data into groups of sequences of like length, and find out how to run the model on them."""
-    require_whole_number(batch_size, "batch_size")
+    require_whole_number(running.batch_size, "batch_size")
     options = BatchOptions(
-        lengths=lengths,
-        collate=collate,
-        batch_size=batch_size,
+        lengths=running.lengths,
+        collate=running.collate,
+        batch_size=running.batch_size,
         max_sequences=None,
         model_is_recurrent=isinstance(model, nn.RNNBase),
         time_first=isinstance(model, nn.RNNBase) and not model.batch_first,
@@ -114,20 +131,12 @@ def make_trials(
     groups = _groups(data, options)
     if not groups:
         raise KannError("the data hold no batches, so that nothing can be tested; pass at least one sequence")
-    if forward is None:
+    if running.forward is None:
         groups = [replace(group, batch=_with_lengths(model, group.batch)) for group in groups]
     scorer.require_labels(sum(map(len, groups)))
-    return Trials(
-        model=model,
-        target=target,
-        state=state,
-        width=width,
-        call=batch_runner(
-            model, forward=forward, lengths=lengths, device=device_of(model, device), hidden_states=False
-        ),
-        scorer=scorer,
-        groups=groups,
-    )
+    device = device_of(model, running.device)
+    call = batch_runner(model, forward=running.forward, lengths=running.lengths, device=device, hidden_states=False)
+    return Trials(model=model, target=target, state=state, width=width, call=call, scorer=scorer, groups=groups)
 
 
 def _groups(data: Any, options: BatchOptions) -> list[Group]:

@@ -129,7 +129,23 @@ class CallTracer(Tracer):
             else:
                 loops.append([call])
         for loop in loops:
-            yield self._name, self._loop_rows(loop)
+            yield self._name, self._loop_rows(self._with_first_state(loop))
+
+    def _with_first_state(self, loop: list[_Call]) -> list[_Call]:
+        """The loop, with zeros for the states that its first call was not given: a user's cell may start from None."""
+        first = loop[0]
+        if self._is_torch_cell or len(loop) < 2 or len(first.args) >= len(loop[1].args):
+            return loop
+        if self._options.initial:
+            raise KannError(
+                f"the first call of {self._path!r} was given no state, so that the initial one is not known; pass "
+                "initial=False"
+            )
+        args = list(first.args)
+        for i, arg in enumerate(loop[1].args):
+            if any(torch.equal(arg, output) for output in first.outputs):
+                args.insert(i, torch.zeros_like(arg))
+        return [_Call(args=args, outputs=first.outputs), *loop[1:]]
 
     def _is_next_step(self, loop: Sequence[_Call], call: _Call) -> bool:
         """Whether a call is the next step of a loop, and not the first one of another."""
@@ -140,7 +156,11 @@ class CallTracer(Tracer):
         place = self._state_argument(loop)
         if place is None:  # nothing that goes in came out before, so that no call can be seen to start anew
             return True
+        if not self._is_torch_cell and len(call.args) < len(before.args):
+            return False  # no state is passed, as in the first call of a loop
         start, end = _as_batch(call.args[place]), _as_batch(before.outputs[0])[:size]
+        if not self._is_torch_cell and len(first.args) < len(call.args):  # the loop began without a state
+            return True
         if torch.equal(start, _as_batch(first.args[place])[:size]) and not torch.equal(start, end):
             return False  # from where the loop began, such as a learned initial state
         return not self._is_torch_cell or continues(end, start, exactly=False)

@@ -7,6 +7,7 @@ import numpy as np
 from kann.analysis.agreeing import agreement
 from kann.analysis.fidelity import relative_error
 from kann.analysis.modes import importance
+from kann.backends.arrays import as_numpy
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
@@ -78,8 +79,12 @@ def copying_operator(dim: int) -> Koopman:
 
 
 def prediction_quality(inputs: ReportInputs, koopman: Koopman) -> dict[str, Any]:
-    """The error of one step on the states shown, and the fraction of decisions kept if there is a readout."""
-    numbers: dict[str, Any] = {"error": float(relative_error(koopman, inputs.states)), "agreement": None}
+    """The error of one step on the states shown, and the fraction of decisions kept if there is a readout.
+
+    The error is a fraction of the states' variance, as those of `kann.trust` on held-out sequences are.
+    """
+    missed = missed_variance(koopman, inputs.states)
+    numbers: dict[str, Any] = {"error": float(np.nanmean(missed)), "agreement": None}
     # Of sequences with a single state there is nothing to predict.
     if inputs.readout is not None and (inputs.states.lengths > 1).any():
         numbers["agreement"] = agreement(koopman, inputs.states, inputs.readout)
@@ -113,9 +118,25 @@ def operator_quality(inputs: ReportInputs, koopman: Koopman, known: KnownTrust) 
     }
 
 
-def errors_over_time(koopman: Koopman, states: States) -> dict[str, list[Any]]:
-    """The relative error at each step, averaged over the sequences that are that long."""
+def missed_variance(koopman: Koopman, states: States) -> Float[Array, " n"]:
+    """What one step misses of each state, |predicted − true|², over the variance of the states that it predicts.
+
+    First states of sequences, which nothing predicts, have NaN.
+    """
     errors = np.asarray(relative_error(koopman, states, reduce="none"))
+    rows = as_numpy(states.values[:]).astype(np.float64)
+    missed = np.nan_to_num(errors) * np.einsum("nd,nd->n", rows, rows)  # NaN where a state is zero
+    missed[states.starts] = np.nan
+    predicted = np.delete(rows, states.starts, axis=0)
+    if not len(predicted):
+        raise KannError("no state can be compared: every sequence has one step; pass longer sequences")
+    variance = float(np.sum(np.var(predicted, axis=0)))
+    return missed / max(variance, np.finfo(float).tiny)
+
+
+def errors_over_time(koopman: Koopman, states: States) -> dict[str, list[Any]]:
+    """The missed fraction of the variance at each step, averaged over the sequences that are that long."""
+    errors = missed_variance(koopman, states)
     steps = np.arange(len(errors)) - np.repeat(states.starts, states.lengths)
     defined = ~np.isnan(errors)  # the first state of a sequence is not predicted
     count = np.bincount(steps[defined], minlength=steps.max() + 1)

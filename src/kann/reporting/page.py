@@ -56,6 +56,9 @@ POLICY = (
 )
 """What a page may do: run the scripts with these checksums, and nothing else. It can reach no address."""
 
+SMALLEST_PERCENT = 0.001
+"""Nobody reads smaller percents as numbers."""
+
 
 def report(
     path: str | os.PathLike[str],
@@ -180,13 +183,29 @@ def _html(page: dict[str, Any], tables: Mapping[str, Packed]) -> str:
     plotly_script = (
         Path(plotly.__file__).with_name("package_data").joinpath("plotly.min.js").read_text(encoding="utf-8")
     )
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(
-        folder.joinpath("report.html.j2").read_text(encoding="utf-8")
-    )
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters["percent"] = percent
+    template = environment.from_string(folder.joinpath("report.html.j2").read_text(encoding="utf-8"))
     packed = {"plotly": compress(plotly_script.encode()), "content": compress_json(page)}
     packed |= {f"table-{name}": table.data for name, table in tables.items()}
     policy = POLICY.format(scripts=f"{_checksum(plotly_script)} {_checksum(script)}")
     return template.render(page=page, policy=policy, style=style, script=script, packed=packed)
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction as people read it: two digits, or whole percents from 100 on.
+
+    >>> percent(0.01234), percent(1.0312), percent(1e-9), percent(None)
+    ('1.2 %', '103 %', 'below 0.001 %', '–')
+    """
+    if fraction is None:
+        return "–"
+    value = 100 * fraction
+    if 0 < value < SMALLEST_PERCENT:
+        return f"below {SMALLEST_PERCENT} %"
+    if value >= 99.5:  # two digits would be written 1e+02
+        return f"{value:.0f} %"
+    return f"{value:.2g} %"
 
 
 def _checksum(script: str) -> str:

@@ -88,7 +88,7 @@
       .filter(([, fit]) => fit).map(([name, fit], i) => ({ name: escapeMarkup(name), x: fit.times.step, y: fit.times.error, mode: "lines",
         line: { color: colours[i % colours.length], dash: ["solid", "dash", "dot", "dashdot"][i % 4] } }));
     drawSoon("errors", traces, { showlegend: true, legend: legendAbove, xaxis: axis("step"),
-      yaxis: logAxis("relative error", traces.flatMap((trace) => trace.y)) });
+      yaxis: logAxis("fraction of the variance", traces.flatMap((trace) => trace.y)) });
   }
 
   function drawPlane() {
@@ -105,7 +105,7 @@
         customdata: dots.map(([m]) => m.number), hovertemplate: "%{text}<extra></extra>",
         text: dots.map(([m, side]) => `mode ${m.number}<br>λ = ${fourDecimals(m.re)} ${m.pair ? `${side > 0 ? "+" : "−"} ${fourDecimals(m.im)}i` : ""}` +
           `<br>|λ| ${fourDecimals(m.modulus)}${page.trust ? ` (${interval(m)})` : ""}<br>period ${significant(m.period, 3)}<br>horizon ${significant(m.horizon, 3)}` +
-          `<br>residual ${significant(shownResidual(m), 2)}${page.trust ? ` held out<br>${m.trusted ? "trusted" : "not trusted"}` : " on the fitted data"}`),
+          `<br>residual ${significant(shownResidual(m), 2)}${page.trust ? ` held out<br>${m.trusted ? (m.verdict === "yes" ? "trusted" : m.verdict) : "not trusted"}` : " on the fitted data"}`),
         marker: { size: dots.map(size), color: dots.map(([m]) => Math.log10(Math.min(1, Math.max(0.01, shownResidual(m))))), cmin: -2, cmax: 0,
           colorscale: "Viridis", showscale: true, opacity: 0.9,
           colorbar: { title: { text: page.trust ? "residual,<br>held out" : "residual,<br>fitted data" }, tickvals: [-2, -1, 0], ticktext: ["0.01", "0.1", "1"], thickness: 12 },
@@ -227,15 +227,17 @@
   const hints = { period: "Steps until the mode has turned once", horizon: "Steps until a tenth of the mode is left",
     residual: "|Y v − λ X v| / |X v| on the data that were fitted. It is small for noise too, if there are few data",
     interval: "Confidence interval of |λ|, from fits without some of the sequences", held_out: "The residual on sequences that were not fitted",
-    copying: "The residual of copying the previous state", shuffled: "The residual that states in shuffled order reach", trusted: "Whether the mode can be read as the network's own",
+    copying: "The residual of copying the previous state", shuffled: "The residual that states in shuffled order reach", verdict: "Whether the mode can be read as the network's own dynamics; and learned, if the untrained network was compared",
     importance: "How strongly the mode is present in the states: its magnitude, summed over a sequence" };
   const columns = [
-    ["kept", "Keep", null], ["number", "Mode", (m) => m.number], ["re", "λ", eigenvalue], ["modulus", "|λ|", (m) => fourDecimals(m.modulus)],
-    ["period", "Period", (m) => significant(m.period, 3)], ["horizon", "Horizon", (m) => significant(m.horizon, 3)],
-    ["residual", "Residual, fitted data", (m) => significant(m.residual, 2)], ["importance", "Importance", (m) => significant(m.importance, 3)],
-    ...(page.trust ? [["trusted", "Trusted", (m) => m.trusted ? "yes" : "no"], ["held_out", "Residual, held out", (m) => significant(m.held_out, 2)],
-      ["copying", "Copying", (m) => significant(m.copying, 2)], ["shuffled", "Shuffled", (m) => significant(m.shuffled, 2)],
-      ["interval", `${significant(100 * page.trust.level, 3)} % of |λ|`, (m) => interval(m)], ["why", "Why", (m) => m.why]] : []),
+    ["kept", "Keep", null], ["number", "Mode", (m) => m.number], ["re", "λ", eigenvalue],
+    ...(page.trust ? [["verdict", "Trusted", (m) => m.verdict], ["why", "Why", (m) => m.why],
+      ["interval", `${significant(100 * page.trust.level, 3)} % of |λ|`, (m) => interval(m)],
+      ["held_out", "Residual, held out", (m) => significant(m.held_out, 2)], ["copying", "Copying", (m) => significant(m.copying, 2)],
+      ["shuffled", "Shuffled", (m) => significant(m.shuffled, 2)]] : []),
+    ["modulus", "|λ|", (m) => fourDecimals(m.modulus)], ["period", "Period", (m) => significant(m.period, 3)],
+    ["horizon", "Horizon", (m) => significant(m.horizon, 3)], ["importance", "Importance", (m) => significant(m.importance, 3)],
+    ["residual", "Residual, fitted data", (m) => significant(m.residual, 2)],
   ];
 
   function drawTable() {
@@ -243,6 +245,7 @@
     head.replaceChildren(...columns.map(([key, name, text]) => {
       const cell = document.createElement("th");
       cell.scope = "col";
+      if (key === "why") cell.className = key;
       if (!text) { cell.textContent = name; return cell; }
       const button = document.createElement("button");
       button.type = "button";
@@ -287,7 +290,7 @@
   function fitRows() {
     const fits = [["this operator", page.fit], ...(page.driven ? [["reading the inputs", page.driven]] : []), ...Object.entries(page.others)];
     const percent = (value, count) => value === null ? "–" : `${significant(100 * value, count)} %`;
-    return [["", "Rank", "Error of one step", "Decisions kept", `|λ| > ${page.limits.slow}`, "Trusted"], ...fits.map(([name, fit]) => [name, fit.rank,
+    return [["", "Rank", "Error of one step (of the variance)", "Decisions kept", `|λ| > ${page.limits.slow}`, "Trusted"], ...fits.map(([name, fit]) => [name, fit.rank,
       percent(fit.error, 3), percent(fit.agreement, 4), fit.slow, fit.trusted === null ? "not tested" : `${fit.trusted} of ${fit.modes}`]),
       ["copying the previous state", "–", percent(page.copying.error, 3), percent(page.copying.agreement, 4), "–", "–"]];
   }
@@ -397,9 +400,9 @@
   byId("from").onchange = drawText;
   byId("picker").onchange = (event) => selectSequence(Number(event.target.value));
   byId("modes-csv").onclick = () => save("kann-modes.csv", [["mode", "re", "im", "modulus", "period", "horizon", "residual", "importance",
-    ...(page.trust ? ["trusted", "held_out_residual", "copying_residual", "shuffled_residual", "modulus_low", "modulus_high", "angle_low", "angle_high", "why"] : [])],
+    ...(page.trust ? ["trusted", "learned", "held_out_residual", "copying_residual", "shuffled_residual", "modulus_low", "modulus_high", "angle_low", "angle_high", "why"] : [])],
     ...page.modes.map((m) => [m.number, m.re, m.im, m.modulus, m.period ?? "inf", m.horizon ?? "inf", orInfinite(m.residual), m.importance,
-      ...(page.trust ? [m.trusted, orInfinite(m.held_out), orInfinite(m.copying), orInfinite(m.shuffled), ...m.interval, ...m.angle, m.why] : [])])]);
+      ...(page.trust ? [m.trusted, m.learned ?? "", orInfinite(m.held_out), orInfinite(m.copying), orInfinite(m.shuffled), ...m.interval, ...m.angle, m.why] : [])])]);
   byId("fits-csv").onclick = () => save("kann-operators.csv", fitRows());
   byId("sequence-csv").onclick = () => {
     const sequence = page.sequences[state.sequence], shown = values(sequence) ?? [];

@@ -155,8 +155,8 @@ p.key {{ font-size: 0.85rem; color: #555; }}
 </head>
 <body>
 <h1>{verdict}</h1>
-<p class="key">Orange words raise the logit, blue words lower it. Violet means a large magnitude. Words that the network
-does not know are underlined.</p>
+<p class="key">Orange words raise the logit, blue words lower it. Violet means a large magnitude of the mode, on a scale
+from its smallest to its largest in this text. Words that the network does not know are underlined.</p>
 {sections}
 </body>
 </html>

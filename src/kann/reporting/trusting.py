@@ -10,12 +10,13 @@ from kann.analysis.trust import Trust, trust
 from kann.checks import require_instance
 from kann.data.states import States
 from kann.errors import KannError
-from kann.fitting.folds import FEWEST_FOLDS
+from kann.fitting.folds import FEWEST_FOLDS, Together
 from kann.fitting.koopman import Koopman
+from kann.fitting.repeats import repeats_of
 from kann.reporting.packing import finite_or_none
 
 FOLDS = 10
-"""In so many folds sequences are held out, or in as many as there are sequences."""
+"""In so many folds sequences are held out, or in as many as there are different sequences."""
 
 PLANE_POINTS = 41
 """Points on each side of the page's pseudospectrum."""
@@ -59,7 +60,8 @@ def known_trust(koopman: Koopman, states: States, given: Trust | None = None) ->
     if given is not None:
         require_trust_of(koopman, given)
         return KnownTrust(trust=given, reason="")
-    folds = max(FEWEST_FOLDS, min(FOLDS, int((states.lengths > 1).sum())))
+    available = Together.of(states.lengths, repeats=repeats_of(states)).available
+    folds = max(FEWEST_FOLDS, min(FOLDS, available))
     try:
         return KnownTrust(trust=trust(koopman, states, folds=folds), reason="")
     except KannError as error:
@@ -78,6 +80,7 @@ def trust_numbers(known: KnownTrust) -> dict[str, Any] | None:
         "error": [finite_or_none(value) for value in found.error.tolist()],
         "copying": [finite_or_none(value) for value in found.copying_error.tolist()],
         "trusted": list(found.trusted),
+        "learned": found.learned,
     }
 
 
@@ -93,6 +96,8 @@ def mode_trust_rows(known: KnownTrust) -> list[dict[str, Any]]:
             "copying": finite_or_none(mode.copying),
             "shuffled": finite_or_none(mode.null),
             "trusted": mode.trusted,
+            "learned": mode.learned,
+            "verdict": mode.verdict,
             "why": mode.why,
         }
         for mode in known.trust.modes

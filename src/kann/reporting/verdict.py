@@ -55,18 +55,39 @@ def _about_modes(quality: Numbers, known: KnownTrust) -> str:
     count, total, folds = len(known.trust.trusted), quality["modes"], known.trust.folds
     tested = f"tested on sequences that were not fitted, held out in {folds} folds"
     if not count:
-        return f"None of the {total} modes can be read as the network's own ({tested}). The table of modes says why."
+        which = f"None of the {total} modes can"
+        if total == 1:
+            which = "The one mode cannot"
+        return f"{which} be read as the network's own dynamics ({tested}). The table of modes says why."
+    which = f"{count} of {total} modes"
+    if total == 1:
+        which = "The one mode"
     rest = ""
     if count < total:
         rest = " The table of modes says what speaks against the others."
-    return f"{count} of {total} modes can be read as the network's own ({tested}).{rest}"
+    return f"{which} can be read as the network's own dynamics ({tested}).{rest} {_about_learning(known.trust)}"
+
+
+def _about_learning(trust: Trust) -> str:
+    """Whether training made the trusted modes, which trust alone does not say."""
+    if trust.learned is None:
+        return (
+            "That does not mean that training made them: networks that were never trained have modes of their own too, "
+            "and the untrained network was not compared (kann.trust, untrained=)."
+        )
+    own = len(trust.trusted) - len(trust.learned)
+    if not own:
+        return "The untrained network has no such modes: they were learned."
+    if not trust.learned:
+        return "The untrained network has all of that just as well: own, not learned."
+    return f"{own} of them the untrained network has just as well: own, not learned."
 
 
 def _about_prediction(quality: Numbers, copying: Numbers, trust: Trust | None, gain: float) -> list[str]:
     if trust is None:
         figures = (
-            f"On the sequences shown, one step misses {quality['error']:.2%} of a state's energy; copying the previous "
-            f"state misses {copying['error']:.2%}"
+            f"On the sequences shown, one step misses {quality['error']:.2%} of the states' variance; copying the "
+            f"previous state misses {copying['error']:.2%}"
         )
         return [f"{figures}: {_judged(gain)}."]
     figures = (
@@ -117,8 +138,8 @@ def _about_inputs(quality: Numbers, driven: Numbers | None) -> list[str]:
         return []
     gain = _ratio(quality["error"], driven["error"])
     figures = (
-        f"On the sequences shown, an operator that also reads the inputs misses {driven['error']:.2%} of a state's "
-        f"energy, and this one {quality['error']:.2%}"
+        f"On the sequences shown, an operator that also reads the inputs misses {driven['error']:.2%} of the states' "
+        f"variance, and this one {quality['error']:.2%}"
     )
     if gain >= CLEAR_FACTOR:
         return [f"{figures}: most of what this one misses is what the inputs did."]

@@ -1,0 +1,48 @@
+"""Which sequences are the same, so that none is fitted while its copy is held out."""
+
+from functools import partial
+
+import numpy as np
+
+from kann.backends.arrays import as_numpy, bits_of, segment_sums, to_device_of
+from kann.data.blocks import Block
+from kann.data.reduction import Total, accumulate
+from kann.data.states import States
+from kann.typing import Array, Int
+
+ODD = 0x9E3779B97F4A7C15
+"""2⁶⁴ divided by the golden ratio: multiples of it, cut to 64 bits, are spread evenly."""
+
+
+def repeats_of(states: States) -> Int[Array, " s"]:
+    """A number for each sequence, the same for sequences whose states are the same to the last bit.
+
+    States are compared by a checksum of 64 bits of each sequence, in one reading of all of them; nothing is read if no
+    two sequences are equally long.
+
+    >>> repeats_of(States.from_sequences([np.ones((3, 2)), np.zeros((3, 2)), np.ones((3, 2))])).tolist()
+    [1, 0, 1]
+    """
+    lengths = states.lengths
+    if len(np.unique(lengths)) == len(lengths):
+        return np.arange(len(lengths))
+    weights = _odd_numbers(np.arange(1, states.dim + 1))
+    checksums = accumulate(states, partial(Total, partial(_checksums, len(lengths), weights)), what="repeats")
+    return np.unique(np.stack([lengths, checksums], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _checksums(count: int, weights: Int[Array, " d"], block: Block) -> Int[Array, " s"]:
+    """The part of each sequence's checksum that the rows of a block give; parts are added, and overflow on purpose."""
+    bits = bits_of(block.values)
+    rows = (bits * to_device_of(bits, weights)).sum(1)
+    rows = rows ^ (rows >> 32)  # float32 states have zeros in the low bits, and so has their sum
+    steps = np.repeat(block.steps - block.offsets, block.lengths) + np.arange(len(rows))
+    sums = segment_sums((rows * to_device_of(bits, _odd_numbers(steps + 1)))[:, None], block.lengths)
+    found = np.zeros(count, dtype=np.int64)
+    found[block.numbers] = as_numpy(sums)[:, 0]
+    return found
+
+
+def _odd_numbers(numbers: Int[Array, " n"]) -> Int[Array, " n"]:
+    """A large odd number for each number: products with odd numbers lose nothing when they are cut to 64 bits."""
+    return (numbers.astype(np.uint64) * np.uint64(ODD) | np.uint64(1)).view(np.int64)

@@ -1,0 +1,67 @@
+"""Which sequences serve to choose and which are judged, and what is to be judged."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kann.errors import KannError
+from kann.fitting.koopman import Koopman
+from kann.live.learning import learned_direction
+from kann.live.methods import Job, jobs_of, one_coordinate
+from kann.live.ordering import Search, choose_operator, contribution_order, greedy_order
+from kann.live.result import Tried
+from kann.live.trials import Trials
+
+CHOOSE_ONE_IN = 4
+"""One batch in so many is kept for choosing, and the others are judged."""
+
+MOST_FOR_CHOOSING = 512
+"""Sequences kept for choosing, at most: agreement is then known to 2 %, which is enough to tell good modes from bad."""
+
+
+def split(trials: Trials) -> tuple[Trials, Trials]:
+    """Some batches to choose with, and all others to judge on; batches of all lengths are among both."""
+    count = len(trials.groups)
+    if count < 2:
+        raise KannError(
+            "the data are a single batch, and the order of modes is searched on other sequences than it is judged on; "
+            "pass at least two sequences, or more batches"
+        )
+    places, sequences = [], 0
+    for place in range(0, count, CHOOSE_ONE_IN):
+        if not places or sequences + len(trials.groups[place]) <= MOST_FOR_CHOOSING:
+            places.append(place)
+            sequences += len(trials.groups[place])
+    return trials.part(places), trials.part([place for place in range(count) if place not in places])
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Plan:
+    """What is to be judged, found on the sequences for choosing."""
+
+    koopman: Koopman
+    """The operator that was passed, or the one that was chosen."""
+    order: tuple[int, ...]
+    """Its modes by what they do."""
+    tried: tuple[Tried, ...]
+    """The operators that were compared, best first."""
+    jobs: Sequence[Job]
+    """All runs that are to be made."""
+
+
+def make_plan(
+    koopman: Koopman, search: Search, *, counts: Sequence[int], choose: bool, learn: bool, draws: int, seed: int
+) -> Plan:
+    """Find the operator, the order of its modes and what is to be judged, on the sequences of the search."""
+    tried: list[Tried] = []
+    if choose:
+        tried = choose_operator(koopman, search)
+        koopman = tried[0].koopman
+    by_contribution = contribution_order(koopman, search)
+    order = greedy_order(koopman, search, by_contribution, most=max(counts), first=[each.mode for each in tried[:1]])
+    orders = {"modes": order, "contribution": by_contribution, "slowest": list(range(len(koopman.modes)))}
+    jobs = jobs_of(koopman, search.spread, orders=orders, weight=search.weight, counts=counts, draws=draws, seed=seed)
+    if learn and 1 in counts:
+        learned = learned_direction(search, one_coordinate(koopman, order[0]))
+        row = list(counts).index(1)
+        jobs += [Job(method="learned", row=row, coordinates=learned, keep=keep) for keep in (True, False)]
+    return Plan(koopman=koopman, order=tuple(order), tried=tuple(tried), jobs=jobs)
