@@ -385,7 +385,7 @@ def test_all_coordinates_kept_step_by_step_are_the_network(folder):
     network = trained(tiny(), seed=0, folder=folder / "live-all")
     x, _ = TASK.sequences(TASK.every())
     states = kann.record(network, x, layer="recurrent", progress=False)
-    koopman = kann.fit(states, basis="identity")
+    koopman = kann.fit(states, basis="pca")
     with torch.no_grad():
         own = network(x)
         with kann.intervene(network, koopman, states, keep=koopman.modes, fill="linear", layer="recurrent.state"):

@@ -32,9 +32,9 @@ RECORDED_REVIEWS = 1000
 CHOOSING_REVIEWS = 1024
 """Validation reviews that coordinates are chosen on: agreement is then known to 1.5 %."""
 
-CHOOSING_BATCH, JUDGING_BATCH = 128, 2048
+CHOOSING_BATCH, JUDGING_BATCH = 128, 1024
 """Reviews that are run together. Few, so that a search can begin with some of them; many, since a GPU takes as long for
-a step of two thousand reviews as for one of a hundred."""
+a step of a thousand reviews as for one of a hundred (5 GB of its memory where reviews are longest)."""
 
 JUDGED_ON_CPU = 2000
 """Test reviews that are judged without a GPU, where each of about forty runs over all 25,000 takes three minutes."""
