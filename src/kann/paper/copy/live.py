@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -85,11 +84,11 @@ def recalled(scores: Float[Array, "b t o"], digits: Int[Array, "b k"]) -> Float[
 
 
 def _numbers(found: kann.Effects) -> dict[str, float]:
-    """The numbers of the table; of counts that the operator has no modes for there are none."""
+    """The numbers of the table; NaN for more modes than the operator has."""
     numbers = {"live_full": float(found.full.mean()), "live_none": float(found.none.mean())}
     for name in METHODS:
         kept = dict(zip(found.counts, found.kept[name].tolist(), strict=True))
-        numbers |= {f"live_{name}_{count}": recall for count, recall in kept.items() if np.isfinite(recall)}
+        numbers |= {f"live_{name}_{count}": recall for count, recall in kept.items()}
         if name != "random":
             enough = [count for count, recall in kept.items() if recall >= GOOD_RECALL]
             numbers[f"live_needs_{name}"] = float(min(enough, default=math.inf))
