@@ -28,6 +28,8 @@ from kann.paper.copy.analysis import (
     study_network,
     true_states_needed,
 )
+from kann.paper.copy.held_out import hold_out
+from kann.paper.copy.live import live_numbers, recalled
 from kann.paper.copy.renn import cell_of, full_states, identity_states, renn_states
 from kann.paper.copy.task import CONFIGS, PRINTED, Task, build, build_optimizer
 from kann.paper.ecg import modes
@@ -355,3 +357,39 @@ def test_the_paper_is_borne_out_at_full_size_after_a_fifth_of_the_training(tmp_p
     assert numbers["spanning"] == 1
     assert numbers["driven_recall"] > 0.95
     assert numbers["renn_identity_recall"] < 0.05
+
+
+def test_recall_counts_the_digits_alone():
+    scores = np.zeros((2, 5, 4))
+    scores[0, -2:, [1, 3]] = 1.0, 1.0
+    scores[0, -2, 1], scores[0, -1, 3] = 2.0, 2.0
+    scores[1, :, 2] = 1.0
+    assert recalled(scores, np.array([[1, 3], [2, 0]])).tolist() == [1.0, 0.5]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_running_network_recalls_less_with_few_coordinates(arch, folder):
+    config = replace(tiny(arch), task=replace(TASK, letters=4))
+    network = trained(config, seed=0, folder=folder / f"live-{arch}")
+    digits = config.task.draw(generator(0, 1), 6)
+    x, _ = config.task.sequences(digits)
+    found = live_numbers(network, hold_out(network, config.task, digits), x.numpy())
+    assert found.keys() <= {quantity.key for quantity in QUANTITIES}
+    assert found["live_full"] > 0.25
+    assert found["live_none"] <= found["live_full"]
+    assert found["live_random_2"] <= found["live_full"]
+    assert live_numbers(network, None, x.numpy()) == {}
+
+
+def test_all_coordinates_kept_step_by_step_are_the_network(folder):
+    network = trained(tiny(), seed=0, folder=folder / "live-all")
+    x, _ = TASK.sequences(TASK.every())
+    states = kann.record(network, x, layer="recurrent", progress=False)
+    koopman = kann.fit(states, basis="pca")
+    with torch.no_grad():
+        own = network(x)
+        with kann.intervene(network, koopman, states, keep=koopman.modes, fill="linear", layer="recurrent.state"):
+            torch.testing.assert_close(network(x), own, atol=1e-4, rtol=1e-4)
+        with kann.intervene(network, koopman, states, keep=[], fill="linear", layer="recurrent.state"):
+            held = network(x)
+    assert (held - held[:, :1]).abs().max() < 1e-5  # at the mean state all answers are the same

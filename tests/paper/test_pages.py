@@ -1,10 +1,14 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from kann.errors import KannError
-from kann.paper.pages import fill_tables
+from kann.paper.copy.analysis import QUANTITIES as COPY
+from kann.paper.ecg.analysis import QUANTITIES as ECG
+from kann.paper.pages import TABLE, fill_tables
 from kann.paper.results import Printed, Quantity, Row
+from kann.paper.sentiment.quantities import QUANTITIES as SENTIMENT
 
 PAGE = """# A page
 
@@ -69,3 +73,11 @@ def test_an_unknown_row_is_refused(filled):
     with pytest.raises(KannError, match="the results of GRU have no row 'unbound'; run the experiment again"):
         fill_tables(filled / "runs", filled / "docs")
     assert "| old |" in page.read_text()
+
+
+@pytest.mark.parametrize(("page", "quantities"), [("copy", COPY), ("ecg", ECG), ("sentiment", SENTIMENT)])
+def test_the_manual_asks_for_rows_that_are_measured(page, quantities):
+    text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    asked = [key for match in TABLE.finditer(text) for key in (match[2] or "").split()]
+    assert asked
+    assert set(asked) <= {quantity.key for quantity in quantities}

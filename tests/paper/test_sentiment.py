@@ -29,6 +29,7 @@ from kann.paper.sentiment import task as task_module
 from kann.paper.sentiment.analysis import study_network
 from kann.paper.sentiment.corpus import Reviews, load_corpus
 from kann.paper.sentiment.highlighting import WORD_KINDS
+from kann.paper.sentiment.live import bench, words
 from kann.paper.sentiment.quantities import QUANTITIES
 from kann.paper.sentiment.shipped import ShippedOperator, ship
 from kann.paper.sentiment.task import CONFIGS, PRINTED, build, split
@@ -59,6 +60,11 @@ def small():
         patch.setattr(text_figures, "SHORTEST", 10)
         patch.setattr(text_figures, "LONGEST", 30)
         patch.setitem(figures_module.STYLE, "figure.dpi", 50)
+        patch.setattr(bench, "RECORDED_REVIEWS", 40)
+        patch.setattr(bench, "CHOOSING_REVIEWS", 16)
+        patch.setattr(bench, "JUDGED_ON_CPU", 40)
+        patch.setattr(words, "WORDS_REVIEWS_ON_CPU", 20)
+        patch.setattr(words, "captum_attributions", lambda _: {})
         for arch in CONFIGS:
             patch.setitem(task_module.CONFIGS, arch, tiny(arch))
         yield patch
@@ -357,6 +363,9 @@ def test_the_whole_experiment(small, corpus, folder, monkeypatch):
     content = json.loads((folder / "out" / "gru" / "results.json").read_text())
     assert content["measured"]["0"]["accuracy_test"] == found.rows[2].mean
     assert len(content["details"]["0"]["surrogates"]["rank"]) >= 3
+    assert content["rows"]["live_reviews"]["mean"] == 40
+    assert content["details"]["0"]["live"]["tried"]
+    assert "words_gradient" not in content["rows"]  # Captum is not there
     rnn = json.loads((folder / "out" / "rnn" / "results.json").read_text())
     assert {key for key, row in rnn["rows"].items() if row["paper"] is not None} == {"positive_words", "negative_words"}
 

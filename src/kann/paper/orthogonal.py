@@ -32,6 +32,7 @@ class OrthogonalRNN(nn.Module):
     def __init__(self, inputs: int, units: int):
         super().__init__()
         self.cell = OrthogonalCell(inputs, units)
+        self.state = nn.Identity()  # every state passes it, so that one can be replaced before the next step
 
     def forward(self, x: Float[Tensor, "s t p"]) -> tuple[Float[Tensor, "s t d"], Float[Tensor, "1 s d"]]:
         """All states and the last ones."""
@@ -39,7 +40,7 @@ class OrthogonalRNN(nn.Module):
         h = x.new_zeros(len(x), len(turn))
         states = []
         for drive in self.cell.drive(x).unbind(dim=1):  # (s, d) for each step
-            h = modrelu(torch.addmm(drive, h, turn), self.cell.threshold)
+            h = self.state(modrelu(torch.addmm(drive, h, turn), self.cell.threshold))
             states.append(h)
         return torch.stack(states, dim=1), h[None]
 

@@ -10,6 +10,7 @@ from torch import Tensor
 import kann
 from kann.paper import trusting
 from kann.paper.copy.held_out import HeldOut, held_out_numbers, hold_out, recalled_digits
+from kann.paper.copy.live import GOOD_RECALL, live_numbers, live_quantities
 from kann.paper.copy.renn import (
     SLOW_SPEED,
     find_points,
@@ -29,9 +30,6 @@ SEQUENCES = 32
 
 NEAR_UNIT = 5e-2
 """The paper calls an eigenvalue approximately of unit length if its modulus is within this of 1."""
-
-GOOD_RECALL = 0.8
-"""Fraction of digits recalled that the paper calls good."""
 
 # Names of the curves, in ``results.json`` and in the figure.
 KANN, DRIVEN = "KANN", "KANN, driven by the inputs"
@@ -83,6 +81,7 @@ QUANTITIES = (
     Quantity(key="renn_identity_recall", what="    with J_rec replaced by I", format="percent"),
     Quantity(key="renn_needs", what="true states that RENN needs for 80 %"),
     Quantity(key="renn_identity_needs", what="    with J_rec replaced by I"),
+    *live_quantities(),
 )
 
 
@@ -152,6 +151,7 @@ def study_network(network: CopyNetwork, config: Config, *, seed: int) -> Study:
         | _renn_recall(analysis, curves)
         | trusting.numbers("centred", kann.fit(states, rank="auto"), states)
         | trusting.numbers("reading", kann.fit(states, rank="auto", driven=True), states)
+        | live_numbers(network, analysis.held_out, analysis.inputs)
     )
     return Study(analysis=analysis, curves=curves, characters=characters, numbers=numbers)
 

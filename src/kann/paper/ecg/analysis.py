@@ -10,6 +10,7 @@ import torch
 import kann
 from kann.fitting.spectrum import Mode
 from kann.paper import trusting
+from kann.paper.ecg.live import live_numbers, live_quantities
 from kann.paper.ecg.modes import (
     FEATURES,
     MedianBand,
@@ -80,6 +81,7 @@ QUANTITIES = (
     Quantity(key="silhouette_pca", what="    in 5 principal components"),
     Quantity(key="silhouette_koopman", what="    along 5 Koopman eigenvectors"),
     Quantity(key="silhouette_gap", what="    Koopman below the lower of the others by"),
+    *live_quantities(),
 )
 
 
@@ -138,6 +140,7 @@ def study_network(network: Autoencoder, config: Config, split: Split) -> Study:
 
     numbers = _classification(loss) | _fidelity(analysis) | _closeness(distances) | _separation(over_time)
     numbers |= trusting.numbers("centred", kann.fit(states, rank="auto"), states)
+    numbers |= live_numbers(network, split, koopman, pairs)
     numbers["real_before"] = _real_modes_before_last_pair(analysis)
     numbers["missing_modulus"] = error_of_summed_modes(koopman, h[:, -1], part="modulus")
     numbers["missing_real"] = error_of_summed_modes(koopman, h[:, -1], part="real")

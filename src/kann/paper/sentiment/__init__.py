@@ -15,6 +15,8 @@ from kann.paper.results import Reproduction
 from kann.paper.sentiment.analysis import Study, study_network
 from kann.paper.sentiment.corpus import Corpus, load_corpus
 from kann.paper.sentiment.figures import draw_figures
+from kann.paper.sentiment.live.measurements import PaperGroups
+from kann.paper.sentiment.live.store import LIVE_FILE, live_result, measure_shipped
 from kann.paper.sentiment.quantities import QUANTITIES
 from kann.paper.sentiment.tables import as_details, markdown_tables, printed_numbers
 from kann.paper.sentiment.task import CONFIGS, PRINTED, Config, trained
@@ -34,7 +36,8 @@ def reproduce(
     """Train, analyse and draw one architecture; networks that are in ``out`` already are used again.
 
     With ``printed`` the networks are trained as the paper's table says, even where that does not suffice. The figure
-    that compares architectures shows those that have been analysed in ``out`` before.
+    that compares architectures shows those that have been analysed in ``out`` before. With the GRU's seed that ships
+    with the package, the shipped network is tested too.
     """
     title = f"sentiment, {arch}"
     run = start_run(
@@ -46,6 +49,9 @@ def reproduce(
             _study_seed(run.config, corpus, seed=seed, folder=folder, device=device)
             for seed, folder in run.seeds_and_folders()
         ]
+        shipped = ()
+        if arch == "gru" and not printed:
+            shipped = measure_shipped(corpus, seeds=run.seeds, folder=Path(out) / "shipped", device=device)
     details = {
         "measured": run.by_seed(study.numbers for study in studies),
         "details": run.by_seed(as_details(study) for study in studies),
@@ -55,14 +61,16 @@ def reproduce(
     with replacing(tables) as temporary:
         temporary.write_text(markdown_tables(result.rows, studies), encoding="utf-8")
     figures = draw_figures(studies, corpus, folder=run.folder)
-    return replace(result, files=(*result.files, tables, *figures))
+    return replace(result, files=(*result.files, tables, *figures, *shipped))
 
 
 def _study_seed(config: Config, corpus: Corpus, *, seed: int, folder: Path, device: str) -> Study:
     """Train the network of a seed, or take the one in ``folder``, analyse it on its device, and save its operators."""
     network = trained(config, corpus, seed=seed, folder=folder, device=device)
     result = study_network(network, config, corpus, seed=seed)
+    paper = PaperGroups(koopman=result.operators.padded, groups=result.groups["padded"])
+    live = live_result(network, corpus, seed=seed, path=folder / LIVE_FILE, paper=paper)
     network.cpu()  # the study holds the same object, and figures are drawn on the host
     result.operators.padded.save(folder / "padded.npz")
     result.operators.unpadded.save(folder / "unpadded.npz")
-    return result
+    return replace(result, numbers=result.numbers | live.numbers, live=live.details)

@@ -1,6 +1,7 @@
 """Everything that is measured about one network that judges reviews, as one frozen `Study`."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,8 @@ class Study:
     """Of the two shuffled reviews."""
     numbers: dict[str, float]
     """What was measured, by the keys of `QUANTITIES`."""
+    live: dict[str, Any] | None = None
+    """Which operators were compared in the running network; None before that."""
 
 
 def study_network(network: SentimentNetwork, config: Config, corpus: Corpus, *, seed: int) -> Study:

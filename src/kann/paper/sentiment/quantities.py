@@ -3,6 +3,49 @@
 from kann.paper import trusting
 from kann.paper.results import Quantity
 
+LIVE = (
+    Quantity(key="live_reviews", what="test reviews judged in the running network"),
+    Quantity(key="live_one", what="held on one Koopman coordinate, chosen live: decisions kept", format="percent"),
+    Quantity(key="live_one_readout", what="    on the direction of the readout", format="percent"),
+    Quantity(key="live_one_pca", what="    on the first principal component", format="percent"),
+    Quantity(
+        key="live_one_random", what="    on a random direction of the same variance, three draws", format="percent"
+    ),
+    Quantity(key="live_none", what="    at the mean state", format="percent"),
+    Quantity(key="live_one_learned", what="    on a direction learned by gradient", format="percent"),
+    Quantity(key="live_one_lead", what="    Koopman above the better of readout and component by", format="percent"),
+    Quantity(key="live_accuracy", what="accuracy of the untouched network on these reviews", format="percent"),
+    Quantity(key="live_one_accuracy", what="    held on the Koopman coordinate", format="percent"),
+    Quantity(key="live_removed", what="without that coordinate: decisions kept", format="percent"),
+    Quantity(key="live_removed_readout", what="    without the direction of the readout", format="percent"),
+    Quantity(key="live_removed_pca", what="    without the first principal component", format="percent"),
+    Quantity(key="live_removed_random", what="    without a random direction, three draws", format="percent"),
+    *(
+        Quantity(key=f"live_{kind}_{count}", what=f"{indent}{count} {what}", format="percent")
+        for count in (2, 4, 8, 16)
+        for kind, indent, what in (("modes", "", "modes kept, linear fill"), ("pca", "    ", "principal components"))
+    ),
+    Quantity(key="live_needs_modes", what="Koopman coordinates that keep 95 % of the decisions, of 1, 2, 4, 8, 16"),
+    Quantity(key="live_needs_pca", what="    principal components"),
+    Quantity(
+        key="live_groups_split", what="one group kept decides negative, the other positive, both live", format="percent"
+    ),
+    Quantity(key="live_group_negative", what="decisions kept by the negative group of modes alone", format="percent"),
+    Quantity(key="live_group_positive", what="    by the positive group alone", format="percent"),
+    Quantity(key="live_groups", what="    by both together", format="percent"),
+    Quantity(key="live_groups_random", what="    by as many random directions, three draws", format="percent"),
+    Quantity(key="live_group_negative_removed", what="decisions kept without the negative group", format="percent"),
+    Quantity(key="live_group_positive_removed", what="    without the positive group", format="percent"),
+    Quantity(key="live_groups_removed", what="    without both", format="percent"),
+    Quantity(key="live_groups_random_removed", what="    without as many random directions", format="percent"),
+    Quantity(key="words_mode", what="flipped: a tenth of words deleted, by push of the coordinate", format="percent"),
+    Quantity(key="words_logit", what="    by change of the logit", format="percent"),
+    Quantity(key="words_gradient", what="    by gradient × input", format="percent"),
+    Quantity(key="words_integrated", what="    by integrated gradients", format="percent"),
+    Quantity(key="words_random", what="    at random", format="percent"),
+)
+"""What is measured while the network runs with its state replaced, and with words deleted."""
+
 QUANTITIES = (
     Quantity(key="accuracy_train", what="accuracy, training", format="percent"),
     Quantity(key="accuracy_validation", what="accuracy, validation", format="percent"),
@@ -84,4 +127,5 @@ QUANTITIES = (
     Quantity(key="group_1", what="important modes that respond most to single words"),
     Quantity(key="group_2", what="    to two words"),
     Quantity(key="group_3", what="    to three words"),
+    *LIVE,
 )

@@ -54,6 +54,7 @@ def as_details(result: Study) -> dict[str, Any]:
         },
         "phrases": _phrases(result.phrases),
         "paths": [asdict(trajectory) for trajectory in result.trajectories],
+        "live": result.live,
     }
 
 

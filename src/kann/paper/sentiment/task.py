@@ -15,8 +15,9 @@ from kann.paper.training import Training, fingerprint, generator, require_device
 from kann.typing import Array, Float, Int
 from kann.zoo.sentiment_network import Arch, SentimentNetwork
 
-TRAINING, SPLIT, ANALYSED, FITTED = range(4)
-"""Purposes of random numbers: batches of training, which reviews validate, which are analysed, which are fitted."""
+TRAINING, SPLIT, ANALYSED, FITTED, JUDGED, DELETED = range(6)
+"""Purposes of random numbers: batches of training, which reviews validate, which are analysed, which are fitted, which
+are judged in the running network, and which words are deleted at random."""
 
 VALIDATION = 0.1
 """Fraction of the official training split that is kept for validation. The paper does not say."""
