@@ -8,6 +8,7 @@ from kann.analysis.contributions import Contributions, contributions
 from kann.analysis.decisions import decision_map
 from kann.analysis.fidelity import hybrid, orthogonality, relative_error
 from kann.analysis.modes import importance, magnitude, project, reconstruct
+from kann.analysis.movers import Mover, Movers, movers
 from kann.analysis.predictors import copying
 from kann.analysis.pseudospectrum import Pseudospectrum, pseudospectrum
 from kann.analysis.trust import ModeTrust, Trust, trust
@@ -82,6 +83,8 @@ __all__ = [
     "Mode",
     "ModeTrust",
     "Moments",
+    "Mover",
+    "Movers",
     "PaddingWarning",
     "PrecisionWarning",
     "Pseudospectrum",
@@ -100,6 +103,7 @@ __all__ = [
     "importance",
     "intervene",
     "magnitude",
+    "movers",
     "orthogonality",
     "plots",
     "project",

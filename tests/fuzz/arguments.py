@@ -250,6 +250,11 @@ def calls(good: Any) -> dict[str, Call]:
             {"koopman": koopman, "states": states, "folds": 3, "groups": [0, 1, 2], "level": 0.9, "seed": 1}
             | {"untrained": states},
         ),
+        "movers": (
+            kann.movers,
+            {"koopman": koopman, "states": states, "tokens": [["a"] * 8] * 3, "readout": readout, "modes": [0]}
+            | {"by": "tokens", "level": 0.9},
+        ),
         "pseudospectrum": (
             kann.pseudospectrum,
             {"koopman": koopman, "data": states, "grid": np.ones((2, 2)) + 0j},

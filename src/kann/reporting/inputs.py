@@ -11,6 +11,7 @@ from kann.backends.arrays import as_numpy
 from kann.checks import entries_by_name, require_instance, require_sequence, require_whole_number, shown
 from kann.data.moments import state_gram
 from kann.data.states import States, as_states
+from kann.data.tokens import require_one_per_state
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import AnyArray, Array, Float
@@ -98,18 +99,6 @@ def checked_labels(labels: Sequence[Any] | None, states: States) -> list[str] | 
     return [str(label) for label in labels]
 
 
-def checked_tokens(tokens: Sequence[Any] | None, states: States) -> list[list[str]] | None:
-    """The words of each sequence, one for each state, in the order of the states."""
-    if tokens is None:
-        return None
-    require_sequence(tokens, "tokens")
-    _require_one_per_state(tokens, states, "tokens")
-    words = [[str(token) for token in own] for own in tokens]
-    if reads_from_the_end(states):
-        return [own[::-1] for own in words]
-    return words
-
-
 def checked_signals(signals: Sequence[AnyArray] | None, states: States) -> list[Float[Array, "_ _"]] | None:
     """The signal of each sequence, (T, channels), one row for each state, in the order of the states."""
     if signals is None:
@@ -121,30 +110,8 @@ def checked_signals(signals: Sequence[AnyArray] | None, states: States) -> list[
             raise KannError(f"the signal of sequence {i} is no array of real numbers; pass (T,) or (T, channels)")
         if not np.isfinite(array).all():
             raise KannError(f"the signal of sequence {i} holds NaN or Inf; pass finite samples")
-    _require_one_per_state(arrays, states, "samples")
+    require_one_per_state(arrays, states, "samples")
     rows = [np.asarray(array, dtype=np.float64).reshape(len(array), -1) for array in arrays]
-    if reads_from_the_end(states):
+    if states.reverse:
         return [own[::-1] for own in rows]
     return rows
-
-
-def reads_from_the_end(states: States) -> bool:
-    """Whether these are states of a direction that reads sequences from the end: its first state read the last word."""
-    return bool(getattr(states, "reverse", False))
-
-
-def _require_one_per_state(values: Sequence[Any], states: States, what: str) -> None:
-    """Refuse what does not have one entry for each state of each sequence."""
-    for i, own in enumerate(values):
-        # A string has a length too, but its entries are letters.
-        if isinstance(own, str) or not hasattr(own, "__len__"):
-            raise KannError(
-                f"the {what} of sequence {i} are {type(own).__name__}; pass a list with one entry for each state"
-            )
-    if len(values) != len(states):
-        raise KannError(
-            f"there are {what} for {len(values)} sequences and states for {len(states)}; pass one list for each"
-        )
-    for i, (own, length) in enumerate(zip(values, states.lengths.tolist(), strict=True)):
-        if len(own) != length:
-            raise KannError(f"sequence {i} has {length} states and {len(own)} {what}; pass one for each state")

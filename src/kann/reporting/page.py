@@ -16,6 +16,7 @@ from kann.analysis.decisions import Readout
 from kann.analysis.trust import Trust
 from kann.checks import require_instance, require_path, require_text
 from kann.data.files import replacing
+from kann.data.tokens import checked_tokens
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.reporting.inputs import (
@@ -27,8 +28,6 @@ from kann.reporting.inputs import (
     checked_points,
     checked_signals,
     checked_states,
-    checked_tokens,
-    reads_from_the_end,
 )
 from kann.reporting.operators import (
     SLOW_FROM,
@@ -122,11 +121,14 @@ def report(
     if path.is_dir():
         raise KannError(f"{path} is a folder; pass the name of a file")
     states, modes = checked_states(states), checked_count(modes)
+    words = None
+    if tokens is not None:
+        words = checked_tokens(tokens, states)
     importances = mode_importance(koopman, states)
     inputs = ReportInputs(
         koopman=koopman,
         states=states,
-        tokens=checked_tokens(tokens, states),
+        tokens=words,
         signals=checked_signals(signals, states),
         readout=readout,
         decode=decode,
@@ -170,7 +172,7 @@ def _findings(inputs: ReportInputs, importances: Float[Array, " m"], known: Know
         "trust": trust_numbers(known),
         "plane": plane_numbers(koopman, states),
         "shown": list(inputs.modes_shown),
-        "reverse": reads_from_the_end(states),
+        "reverse": states.reverse,
         "embedding": embedding(inputs),
         "limits": {"slow": SLOW_FROM},
     }

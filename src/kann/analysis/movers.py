@@ -1,0 +1,300 @@
+"""Which tokens, inputs or steps push each mode, how far, and how surely."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kann import notebook
+from kann.analysis.coordinates import mode_variances, spread_of
+from kann.analysis.input_slopes import input_slopes
+from kann.analysis.label_means import LabelMeans, means_by_label
+from kann.analysis.modes import chosen_modes
+from kann.analysis.phrases import Phrase, phrases_of
+from kann.analysis.pushes import ModeAxis, Pushes, axis_of, pushes_of
+from kann.backends.arrays import as_numpy
+from kann.checks import require_choice, require_instance, require_number, require_real, require_width
+from kann.data.states import States, as_states
+from kann.data.tokens import checked_tokens
+from kann.errors import KannError
+from kann.fitting.koopman import Koopman
+from kann.typing import Array, Float, Int
+
+BY = ("tokens", "inputs", "steps")
+"""What can push a mode: tokens, numbers that the network reads, or the time at which it reads."""
+
+MODES_STUDIED = 16
+"""How many modes are studied if none are named: those with the largest contribution to the readout, or to the state."""
+
+MOST_BINS = 40
+"""Longer sequences are cut into so many spans of steps."""
+
+ROWS_SHOWN = 6
+"""How many modes, and tokens of each, a notebook shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mover:
+    """One token, input or span of steps, and how it pushes a mode."""
+
+    name: str
+    push: float
+    """Mean push, in standard deviations of the mode's coordinate; for an input, by one standard deviation of it."""
+    low: float
+    high: float
+    """The interval over sequences."""
+    count: int
+    """How often it occurs."""
+    sequences: int
+    """In how many sequences."""
+    sure: bool
+    """Whether the interval excludes zero even if widened for the number of tokens that were looked at."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Movers:
+    """What pushes the modes of an operator.
+
+    A push is what a step adds to the coordinate of a mode beyond the mode's own decay, x[t+1] − λ x[t] − c, in standard
+    deviations of the coordinate. Of a conjugate pair it is taken along the axis on which the states vary most.
+    """
+
+    by: str
+    """``"tokens"``, ``"inputs"`` or ``"steps"``."""
+    modes: tuple[int, ...]
+    """Numbers of the modes, as in ``koopman.modes``."""
+    names: tuple[str, ...]
+    """The tokens, inputs or spans of steps."""
+    push: Float[Array, "k m"]
+    """Mean push of each mode, one row for each name."""
+    low: Float[Array, "k m"]
+    high: Float[Array, "k m"]
+    """Intervals over sequences."""
+    sure: Float[Array, "k m"]
+    """How far the interval, widened for the number of names, stays from zero; negative if it does not exclude it."""
+    count: Int[Array, " k"]
+    """How often each name occurs."""
+    sequences: Int[Array, " k"]
+    """In how many sequences."""
+    level: float
+    """Confidence level of the intervals."""
+    outputs: Float[Array, "m o"] | None
+    """What one standard deviation of each mode adds to each output of the readout; None without one."""
+    phrases: tuple[tuple[Phrase, ...], ...]
+    """For each mode the phrases whose push differs from the sum of their words', the surest first."""
+
+    def up(self, mode: int, most: int = 10) -> list[Mover]:
+        """What pushes a mode up, the surest first and then the strongest."""
+        return self._ranked(mode, sign=1, most=most)
+
+    def down(self, mode: int, most: int = 10) -> list[Mover]:
+        """What pushes a mode down, the surest first and then the strongest."""
+        return self._ranked(mode, sign=-1, most=most)
+
+    def of(self, name: str, mode: int) -> Mover:
+        """How one token, input or span pushes a mode."""
+        if name not in self.names:
+            raise KannError(f"{name!r} is not among the {len(self.names)} {self.by}; see .names")
+        return self._mover(self.names.index(name), self._column(mode))
+
+    def _ranked(self, mode: int, *, sign: int, most: int) -> list[Mover]:
+        column = self._column(mode)
+        push, sure = sign * self.push[:, column], self.sure[:, column]
+        order = np.lexsort((-push, -np.maximum(sure, 0.0)))
+        return [self._mover(row, column) for row in order.tolist() if push[row] > 0][:most]
+
+    def _column(self, mode: int) -> int:
+        if mode not in self.modes:
+            raise KannError(f"mode {mode} was not studied; the modes are {self.modes}, and modes= names others")
+        return self.modes.index(mode)
+
+    def _mover(self, row: int, column: int) -> Mover:
+        return Mover(
+            name=self.names[row],
+            push=float(self.push[row, column]),
+            low=float(self.low[row, column]),
+            high=float(self.high[row, column]),
+            count=int(self.count[row]),
+            sequences=int(self.sequences[row]),
+            sure=bool(self.sure[row, column] > 0),
+        )
+
+    def __repr__(self) -> str:
+        return f"Movers({len(self.names)} {self.by}, {len(self.modes)} modes)"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for mode in self.modes[:ROWS_SHOWN]:
+            sides = (self.up(mode, ROWS_SHOWN), self.down(mode, ROWS_SHOWN))
+            rows.append([mode, *(", ".join(f"{each.name} {each.push:+.2f}" for each in side) for side in sides)])
+        return notebook.table(repr(self), ("mode", "pushed up by", "pushed down by"), rows)
+
+
+def movers(
+    koopman: Koopman,
+    states: Any,
+    tokens: Sequence[Any] | None = None,
+    *,
+    readout: Any = None,
+    modes: Any = None,
+    by: str | None = None,
+    level: float = 0.95,
+) -> Movers:
+    """Find which tokens (or inputs, or steps of a signal) push each mode, how far, and how surely.
+
+    >>> import kann, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> words = rng.choice(["good", "bad", "the"], size=(30, 20))
+    >>> read = (words == "good") * 1.0 - (words == "bad")
+    >>> states = np.cumsum(read, axis=1)[..., None] + 0.01 * rng.normal(size=(30, 20, 1))
+    >>> found = kann.movers(kann.fit(states), states, words.tolist(), readout=np.array([[1.0]]))
+    >>> found.up(0)[0].name, found.down(0)[0].name
+    ('good', 'bad')
+
+    Parameters
+    ----------
+    koopman, states
+        An operator, and states with what was read to reach them. The first state of a sequence is left out: what its
+        token did cannot be told from where the network starts.
+    tokens
+        What the network read at each step, a list for each sequence, in the order of the text.
+    readout
+        A linear readout: a module, or its weight (o, d). Modes are then oriented so that up raises the output (of
+        several, the one that the mode moves most), and ``.outputs`` says what a mode adds to each.
+    modes
+        Which modes, by their numbers; the 16 with the largest contribution if None.
+    by
+        ``"tokens"``, ``"inputs"`` (a regression on ``states.inputs``) or ``"steps"`` (when in the sequence). The first
+        of these for which there are data if None.
+    level
+        Confidence level of the intervals over sequences.
+    """
+    require_instance(koopman, Koopman, "koopman")
+    states = as_states(states)
+    require_width(states.values, koopman.dim, what="states", of="the operator")
+    if not 0 < require_number(level, "level", remedy="pass 0 < level < 1") < 1:
+        raise KannError(f"level={level} is no probability; pass 0 < level < 1")
+    by = _chosen_way(by, tokens, states)
+    weight = _weight(readout, koopman.dim)
+    spread = spread_of(states)
+    numbers = _numbers(koopman, modes, mode_variances(koopman, spread, weight))
+    axes = [_oriented(axis_of(koopman, koopman.modes[number], spread), weight) for number in numbers]
+    pushes = pushes_of(koopman, states, axes)
+    if not len(pushes.rows):
+        raise KannError("no step can be judged: every sequence has one state only; pass longer sequences")
+    found = _PushedBy.of(by, pushes, axes, states, tokens)
+    width = found.means.half_width(level)
+    # Bonferroni: of a thousand words some stand apart by chance.
+    safe = found.means.half_width(1 - (1 - level) / max(1, len(found.names)))
+    outputs = None
+    if weight is not None:
+        outputs = np.stack([axis.effect for axis in axes]) @ weight.T
+    return Movers(
+        by=by,
+        modes=tuple(numbers),
+        names=found.names,
+        push=found.means.mean,
+        low=found.means.mean - width,
+        high=found.means.mean + width,
+        sure=np.abs(found.means.mean) - safe,
+        count=found.means.count,
+        sequences=found.means.sequences,
+        level=float(level),
+        outputs=outputs,
+        phrases=found.phrases(axes, pushes, level=level),
+    )
+
+
+def _chosen_way(by: Any, tokens: Any, states: States) -> str:
+    """What pushes: as the user says, or the first for which there are data."""
+    if by is not None:
+        require_choice(by, "by", BY)
+    available = {"tokens": tokens is not None, "inputs": states.inputs is not None, "steps": True}
+    by = by or next(name for name in BY if available[name])
+    if not available[by]:
+        remedies = {"tokens": "pass tokens", "inputs": "record the states with inputs=True"}
+        raise KannError(f"by={by!r} needs {by}; {remedies[by]}")
+    return by
+
+
+def _weight(readout: Any, width: int) -> Float[Array, "o d"] | None:
+    """The weight of a linear readout, if there is one."""
+    if readout is None:
+        return None
+    weight = as_numpy(getattr(readout, "weight", readout))
+    require_real(weight, what="readout weights")
+    if weight.ndim != 2 or weight.shape[1] != width:
+        raise KannError(
+            f"readout has a weight of shape {weight.shape}; pass a linear one of (outputs, {width}), or None"
+        )
+    return weight.astype(np.float64)
+
+
+def _numbers(koopman: Koopman, modes: Any, variances: Float[Array, " m"]) -> list[int]:
+    """The modes that the user names, or those with the largest contributions."""
+    if modes is None:
+        return np.argsort(-variances, kind="stable")[:MODES_STUDIED].tolist()
+    wanted = modes
+    if not isinstance(modes, Iterable):
+        wanted = [modes]
+    every = [mode.indices for mode in koopman.modes]
+    return [every.index(mode.indices) for mode in chosen_modes(koopman, wanted)]
+
+
+def _oriented(axis: ModeAxis, weight: Float[Array, "o d"] | None) -> ModeAxis:
+    """The axis such that up raises the output that the mode moves most."""
+    if weight is None:
+        return axis
+    moved = weight @ axis.effect
+    if moved[np.abs(moved).argmax()] >= 0:
+        return axis
+    return axis.reversed()
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _PushedBy:
+    """Mean pushes by name, and what is needed to look at phrases."""
+
+    names: tuple[str, ...]
+    means: LabelMeans
+    labels: Int[Array, " n"] | None
+    """The number of the token of each push; None where there are no tokens."""
+
+    @staticmethod
+    def of(by: str, pushes: Pushes, axes: Sequence[ModeAxis], states: States, tokens: Any) -> "_PushedBy":
+        """The pushes by token, input or step."""
+        real = np.stack([axis.real(column) for axis, column in zip(axes, pushes.values.T, strict=True)], axis=1)
+        if by == "inputs":
+            names, means = input_slopes(real, pushes, states)
+            return _PushedBy(names=names, means=means, labels=None)
+        if by == "steps":
+            names, labels = _spans(pushes.steps)
+        else:
+            names, labels = _numbered([token for own in checked_tokens(tokens, states) for token in own], pushes.rows)
+        means = means_by_label(real, labels, pushes.sequences, count=len(names))
+        if by == "steps":
+            labels = None
+        return _PushedBy(names=names, means=means, labels=labels)
+
+    def phrases(self, axes: Sequence[ModeAxis], pushes: Pushes, *, level: float) -> tuple[tuple[Phrase, ...], ...]:
+        """Phrases of two tokens that push otherwise than their tokens do."""
+        if self.labels is None:
+            return tuple(() for _ in axes)
+        return phrases_of(axes, pushes, self.labels, self.names, level=level)
+
+
+def _numbered(tokens: list[str], rows: Int[Array, " n"]) -> tuple[tuple[str, ...], Int[Array, " n"]]:
+    """The different tokens of some rows, and the number of the token of each row."""
+    number_of: dict[str, int] = {}
+    labels = [number_of.setdefault(tokens[row], len(number_of)) for row in rows.tolist()]
+    return tuple(number_of), np.array(labels)
+
+
+def _spans(steps: Int[Array, " n"]) -> tuple[tuple[str, ...], Int[Array, " n"]]:
+    """Names and numbers of the spans of steps that the pushes lie in."""
+    size = -(-int(steps.max()) // MOST_BINS)
+    labels = (steps - 1) // size
+    if size == 1:
+        return tuple(f"step {1 + i}" for i in range(labels.max() + 1)), labels
+    return tuple(f"steps {1 + i * size} to {(i + 1) * size}" for i in range(labels.max() + 1)), labels
