@@ -24,6 +24,8 @@ from kann.errors import (
     RankWarning,
     UnfinishedWarning,
 )
+from kann.fitting import features
+from kann.fitting.bilinear import Bilinear
 from kann.fitting.fit import fit
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
@@ -70,6 +72,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Bilinear",
     "ConditionWarning",
     "Contributions",
     "DependenceWarning",
@@ -94,6 +97,7 @@ __all__ = [
     "copying",
     "decision_map",
     "effects",
+    "features",
     "find_fixed_points",
     "fit",
     "hybrid",
