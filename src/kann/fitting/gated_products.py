@@ -6,6 +6,7 @@ product of two coordinates, once. One matrix product of these gives it with a qu
 rows themselves would take, and in a quarter of the memory.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,17 +23,23 @@ from kann.errors import KannError
 from kann.fitting.designs import Design
 from kann.fitting.features import FeatureMap
 from kann.fitting.input_sums import read_in_pairs
-from kann.fitting.monomials import pair_count, pair_index, pair_products, triple_index, triple_products
+from kann.fitting.monomials import (
+    pair_count,
+    pair_index,
+    pair_panels,
+    pair_products,
+    triple_count,
+    triple_index,
+    triple_panels,
+)
 from kann.typing import AnyArray, Array, Float, Int
 
 MOST_COLUMNS = 10_000
 """Columns of a design up to which its Gram matrix (800 MB) and the memory to solve with it fit a common machine."""
 
-HOST_PRODUCT_BYTES = 128 * 2**20
-"""Memory for products of features on a CPU, which are made for some thousand pairs at a time."""
-
-HOST_PAIRS = (64, 4096)
-"""How many pairs are multiplied at a time on a CPU, at least and at most: fewer do not outweigh adding up the sums."""
+HOST_PAIRS = 2048
+"""How many pairs are multiplied at a time on a CPU: few enough that products of one feature with all others stay in its
+cache, enough to outweigh adding up the sums."""
 
 CONSTANT_BELOW = 1e-14
 """A feature whose variance is below this fraction of its mean square is constant up to rounding."""
@@ -144,13 +151,10 @@ class GatedProducts:
             self._multiply(group)
 
     def _pairs_at_a_time(self, sample: AnyArray) -> int:
+        if not on_accelerator(sample):
+            return HOST_PAIRS
         columns = self._columns
-        width = pair_count(columns.features.count + 1) + pair_count(columns.rank + 1)
-        if columns.lift:
-            width += pair_count(columns.rank + 1) * (columns.rank + 3) // 3  # triples
-        if on_accelerator(sample):
-            return block_rows(sample, width)
-        return int(np.clip(HOST_PRODUCT_BYTES // (8 * width), *HOST_PAIRS))
+        return block_rows(sample, columns.features.inputs + columns.features.count + pair_count(columns.rank + 1))
 
     def _multiply(self, group: int) -> None:
         """Add the sums of the pairs that wait, some thousands at a time."""
@@ -166,19 +170,15 @@ class GatedProducts:
         """Add products of coordinates (r1, n) and gates (k1, n), each with a row of ones, and next states (n, r)."""
         sums = self._sums.setdefault(group, {})
         pairs = pair_products(z)
-        found = {"gram": pair_products(gates) @ pairs.T, "total": y.T @ y}
         crossed = (z.T[:, :, None] * y[:, None, :]).reshape(len(y), -1)
-        found["target"] = gates @ crossed
+        _add_panels(sums, "gram", pair_panels(gates), pairs, count=pair_count(len(gates)))
+        _accumulate(sums, "target", gates @ crossed)
+        _accumulate(sums, "total", y.T @ y)
         if self._columns.lift:
             squares = pairs[len(z) :]  # the first ones hold a factor of one
-            found["lift_gram"] = squares @ squares.T
-            found["lift_cross"] = gates @ triple_products(z, pairs).T
-            found["lift_target"] = squares @ y
-        for name, value in found.items():
-            if name in sums:
-                sums[name] += value
-            else:
-                sums[name] = value
+            _add_panels(sums, "lift_cross", triple_panels(z, pairs), gates, count=triple_count(len(z)))
+            _accumulate(sums, "lift_gram", squares @ squares.T)
+            _accumulate(sums, "lift_target", squares @ y)
 
     def result(self) -> GatedSums:
         """The sums, on the host."""
@@ -186,6 +186,25 @@ class GatedProducts:
             self._multiply(group)
         groups = {group: {name: as_numpy(value) for name, value in sums.items()} for group, sums in self._sums.items()}
         return GatedSums(groups=groups, low=self._low, high=self._high)
+
+
+def _accumulate(sums: dict[str, AnyArray], name: str, value: AnyArray) -> None:
+    if name in sums:
+        sums[name] += value
+    else:
+        sums[name] = value
+
+
+def _add_panels(
+    sums: dict[str, AnyArray], name: str, panels: Iterator[AnyArray], others: AnyArray, *, count: int
+) -> None:
+    """Add the products of ``count`` rows, which come in panels, with others."""
+    if name not in sums:
+        sums[name] = namespace(others).zeros((count, len(others)), dtype=others.dtype, device=others.device)
+    start = 0
+    for panel in panels:
+        sums[name][start : start + len(panel)] += panel @ others.T
+        start += len(panel)
 
 
 def design_of(sums: dict[str, Array], columns: GatedColumns) -> Design:
@@ -198,7 +217,7 @@ def design_of(sums: dict[str, Array], columns: GatedColumns) -> Design:
     if columns.lift:
         first, second = (1 + part for part in np.triu_indices(columns.rank))
         triples = triple_index(r1)[np.arange(r1)[:, None], first, second]
-        cross = sums["lift_cross"][:, triples].reshape(k1 * r1, -1)
+        cross = np.moveaxis(sums["lift_cross"][triples], -1, 0).reshape(k1 * r1, -1)
         gram = np.block([[gram, cross], [cross.T, sums["lift_gram"]]])
         target = np.vstack([target, sums["lift_target"]])
     order = np.r_[1 : len(gram), 0]  # the constant goes last

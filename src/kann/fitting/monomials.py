@@ -4,6 +4,7 @@ Columns are kept as rows here, (m, n) for n samples of m columns: products of wh
 """
 
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -14,6 +15,11 @@ from kann.typing import AnyArray, Array, Float, Int
 def pair_count(m: int) -> int:
     """How many products of two of m columns there are, squares included."""
     return m * (m + 1) // 2
+
+
+def triple_count(m: int) -> int:
+    """How many products of three of m columns there are."""
+    return m * (m + 1) * (m + 2) // 6
 
 
 def pair_index(m: int) -> Int[Array, "m m"]:
@@ -37,18 +43,20 @@ def triple_index(m: int) -> Int[Array, "m m m"]:
     return index
 
 
+def pair_panels(rows: Float[AnyArray, "m n"]) -> Iterator[Float[AnyArray, "q n"]]:
+    """The products of each row with itself and all later ones, in the order of `pair_index`.
+
+    They come one row at a time: products of all rows at once would not fit a cache.
+    """
+    return (rows[i:] * rows[i] for i in range(len(rows)))
+
+
 def pair_products(rows: Float[AnyArray, "m n"]) -> Float[AnyArray, "q n"]:
     """The products of all pairs i ≤ j of rows, in the order of `pair_index`."""
-    m, n = rows.shape
-    products, start = namespace(rows).empty((pair_count(m), n), dtype=rows.dtype, device=rows.device), 0
-    for i in range(m):
-        products[start : start + m - i] = rows[i:] * rows[i]
-        start += m - i
-    return products
+    return namespace(rows).concat(list(pair_panels(rows)))
 
 
-def triple_products(rows: Float[AnyArray, "m n"], pairs: Float[AnyArray, "q n"]) -> Float[AnyArray, "t n"]:
-    """The products of all triples i ≤ j ≤ l of rows, from their `pair_products`."""
+def triple_panels(rows: Float[AnyArray, "m n"], pairs: Float[AnyArray, "q n"]) -> Iterator[Float[AnyArray, "t n"]]:
+    """The products of each row i with all pairs i ≤ j ≤ l, in the order of `triple_index`, from `pair_products`."""
     m = len(rows)
-    starts = len(pairs) - np.array([pair_count(m - i) for i in range(m)])  # pairs of rows i and later
-    return namespace(rows).concat([pairs[int(start) :] * rows[i] for i, start in enumerate(starts)])
+    return (pairs[-pair_count(m - i) :] * rows[i] for i in range(m))

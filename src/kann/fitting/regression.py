@@ -306,7 +306,8 @@ def factor_if_independent(matrix: Float[Array, "q q"], floor: float) -> Float[Ar
     except np.linalg.LinAlgError:  # not positive definite
         return None
     (estimate,) = scipy.linalg.get_lapack_funcs(("pocon",), (factor,))
-    reciprocal_condition, _ = estimate(factor, np.abs(matrix).sum(axis=0).max(), uplo="L")
+    # Its transpose is in the order of LAPACK, so that it is not copied.
+    reciprocal_condition, _ = estimate(factor.T, np.abs(matrix).sum(axis=0).max(), uplo="U")
     if reciprocal_condition <= floor:
         return None
     return factor

@@ -11,7 +11,7 @@ from kann.fitting.designs import Design, sum_of
 from kann.fitting.regression import ColumnEnergies, factor_if_independent, noise_floor, solve
 from kann.typing import Array, Float
 
-RIDGES = (0.0, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+RIDGES = (0.0, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 """Ridges that are tried, for each pair of states. In trials 1e-5 was right for gated networks of 256 units."""
 
 CONSTANT_BELOW = 1e-13
@@ -61,7 +61,7 @@ class UnitDesign:
         factor = factor_if_independent(gram, noise_floor(len(gram), 0.0))
         if factor is None:
             return None
-        return self._unscaled(scipy.linalg.cho_solve((factor, True), self.target))
+        return self._unscaled(scipy.linalg.cho_solve((factor.T, False), self.target))
 
     def smallest_weights(self, ridge: float) -> Float[Array, "q r"]:
         """The weights, the smallest ones where columns depend on each other; slow for thousands of columns."""
@@ -115,4 +115,4 @@ def ridge_curve(designs: Sequence[Design], *, held_out: int) -> RidgeCurve:
         raise KannError("no ridge up to 0.01 tells the features apart on held-out sequences; pass ridge=0.1, or fewer")
     mean = total.target[-1] / total.pairs
     variance = np.trace(total.total) - total.pairs * mean @ mean
-    return RidgeCurve(ridges=np.array(RIDGES), errors=errors / variance)
+    return RidgeCurve(ridges=np.array(RIDGES), errors=np.maximum(errors, 0.0) / variance)
