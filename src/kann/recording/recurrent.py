@@ -151,7 +151,8 @@ def gate_values(target: Target) -> Callable[[Tensor], Tensor]:
     suffix, rule = _parameter_suffix(target), _gate_rule(module)
 
     def gates(x: Tensor) -> Tensor:
-        weight, _, bias, state_bias, _ = [getattr(module, f"{name}{suffix}", None) for name in PARAMETERS]
+        weight: Any = getattr(module, f"weight_ih{suffix}")
+        bias, state_bias = (getattr(module, f"{name}{suffix}", None) for name in ("bias_ih", "bias_hh"))
         nothing = weight.new_zeros(1, weight.shape[1])
         values, at_zero = (rule(linear(part.to(weight.dtype), weight, bias), state_bias) for part in (x, nothing))
         return values - at_zero[0]
