@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from kann.recording import readout_of, record, step_of, untrained_twin
     from kann.reporting import plots
     from kann.reporting.page import report
-    from kann.stand_ins.module import StandIn, stand_in
+    from kann.stand_ins import StandIn, save_onnx, stand_in
 
 # These need torch or plotly, which are imported when one of these names is first asked for.
 _FIXED_POINTS = ("FixedPoints", "find_fixed_points")
 _LIVE = ("Effects", "effects", "intervene")
 _RECORDING = ("readout_of", "record", "step_of", "untrained_twin")
-_STAND_INS = ("StandIn", "stand_in")
+_STAND_INS = ("StandIn", "save_onnx", "stand_in")
 
 
 def __getattr__(name: str) -> Any:
@@ -59,9 +59,9 @@ def __getattr__(name: str) -> Any:
 
         return getattr(recording, name)
     if name in _STAND_INS:
-        from kann.stand_ins import module
+        from kann import stand_ins
 
-        return getattr(module, name)
+        return getattr(stand_ins, name)
     if name == "report":
         from kann.reporting.page import report
 
@@ -120,6 +120,7 @@ __all__ = [
     "record",
     "relative_error",
     "report",
+    "save_onnx",
     "stand_in",
     "step_of",
     "trust",

@@ -37,11 +37,16 @@ def stand_in(
     With a ``vocabulary``, the inputs (w, p) that each word stands for, such as the weight of an embedding, the module
     takes numbers of words (n, t) instead. The matrix of each word is then made once, when it is first read.
     """
+    require_driven(koopman)
+    return StandIn(koopman, vocabulary=vocabulary, dtype=dtype)
+
+
+def require_driven(koopman: Any) -> None:
+    """Refuse what is no operator, and one that reads nothing."""
     if not isinstance(koopman, Koopman | Bilinear):
         raise KannError(f"koopman={shown(koopman)} is no operator; pass what kann.fit returns")
     if koopman.drive is None:
         raise KannError("this operator is autonomous and reads no inputs; fit with driven=True or driven='bilinear'")
-    return StandIn(koopman, vocabulary=vocabulary, dtype=dtype)
 
 
 class StandIn(nn.Module):
@@ -67,7 +72,7 @@ class StandIn(nn.Module):
         self.has_gates = isinstance(koopman, Bilinear)
         self.has_squares = isinstance(koopman, Bilinear) and koopman.squares is not None
         self.has_vocabulary = vocabulary is not None
-        for name, values in _weights(koopman).items():
+        for name, values in operator_weights(koopman).items():
             self.register_buffer(name, torch.as_tensor(values, dtype=dtype))
         pairs = torch.triu_indices(self.rank, self.rank)
         self.register_buffer("first", pairs[0], persistent=False)
@@ -165,7 +170,7 @@ class StandIn(nn.Module):
             raise KannError(f"the stand-in reads {what}; got {shown(inputs)}; pass a tensor of these")
 
 
-def _weights(koopman: Koopman | Bilinear) -> dict[str, Array]:
+def operator_weights(koopman: Koopman | Bilinear) -> dict[str, Array]:
     """The arrays that a step and the decoding need."""
     rank = koopman.rank
     weights = {name: getattr(koopman, name) for name in ("matrix", "drive", "basis", "mean")}
