@@ -25,6 +25,8 @@ from kann.errors import (
     RankWarning,
     UnfinishedWarning,
 )
+from kann.fitting import features
+from kann.fitting.bilinear import Bilinear
 from kann.fitting.fit import fit
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
@@ -35,11 +37,13 @@ if TYPE_CHECKING:
     from kann.recording import readout_of, record, step_of, untrained_twin
     from kann.reporting import plots
     from kann.reporting.page import report
+    from kann.stand_ins import StandIn, save_onnx, stand_in
 
 # These need torch or plotly, which are imported when one of these names is first asked for.
 _FIXED_POINTS = ("FixedPoints", "find_fixed_points")
 _LIVE = ("Effects", "effects", "intervene")
 _RECORDING = ("readout_of", "record", "step_of", "untrained_twin")
+_STAND_INS = ("StandIn", "save_onnx", "stand_in")
 
 
 def __getattr__(name: str) -> Any:
@@ -55,6 +59,10 @@ def __getattr__(name: str) -> Any:
         from kann import recording
 
         return getattr(recording, name)
+    if name in _STAND_INS:
+        from kann import stand_ins
+
+        return getattr(stand_ins, name)
     if name == "report":
         from kann.reporting.page import report
 
@@ -71,6 +79,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Bilinear",
     "ConditionWarning",
     "Contributions",
     "DependenceWarning",
@@ -89,6 +98,7 @@ __all__ = [
     "PrecisionWarning",
     "Pseudospectrum",
     "RankWarning",
+    "StandIn",
     "States",
     "Trust",
     "UnfinishedWarning",
@@ -97,6 +107,7 @@ __all__ = [
     "copying",
     "decision_map",
     "effects",
+    "features",
     "find_fixed_points",
     "fit",
     "hybrid",
@@ -113,6 +124,8 @@ __all__ = [
     "record",
     "relative_error",
     "report",
+    "save_onnx",
+    "stand_in",
     "step_of",
     "trust",
     "untrained_twin",

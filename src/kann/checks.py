@@ -66,9 +66,9 @@ def require_number(value: Any, name: str, *, remedy: str) -> float:
 
 
 def require_instance(value: Any, kind: type, name: str) -> None:
-    """Refuse what is not of this class."""
+    """Refuse what is not of this class. A class that knows what to pass ``instead`` of it says so."""
     if not isinstance(value, kind):
-        raise KannError(f"{name}={shown(value)} is no {kind.__name__}; pass one")
+        raise KannError(f"{name}={shown(value)} is no {kind.__name__}; {getattr(value, 'instead', 'pass one')}")
 
 
 def require_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:

@@ -139,6 +139,7 @@ class Good:
         fill(self, "koopman", kann.fit(states, rank=3))
         fill(self, "trust", kann.trust(self.koopman, states, folds=3))
         fill(self, "driven", kann.fit(states, driven=True))
+        fill(self, "gated", kann.fit(states, driven="bilinear", rank=2, ridge=1e-3))
         fill(self, "moments", kann.Moments.of(states))
         fill(self, "model", nn.ModuleDict({"rnn": nn.GRU(2, 4, batch_first=True), "head": nn.Linear(4, 2)})["rnn"])
         fill(self, "axes", Figure().add_subplot())
@@ -202,6 +203,26 @@ def calls(good: Any) -> dict[str, Call]:
         ),
         "fit": (kann.fit, {"data": good.padded, "rank": 2, "basis": "svd", "lengths": [8, 3, 2], "ridge": 0.0}),
         "fit driven": (kann.fit, {"data": states, "driven": True, "offset": True, "ridge": 1e-3}),
+        "fit bilinear": (
+            kann.fit,
+            {"data": states, "driven": "bilinear", "rank": 2, "features": "squares", "lift": "squares", "ridge": 1e-3}
+            | {"where": np.ones(24, dtype=bool)},
+        ),
+        "features": (kann.features.Fourier, {"count": 3, "seed": 0, "width": 1.0}),
+        "features.Components": (kann.features.Components, {"count": 3}),
+        "features.Tokens": (kann.features.Tokens, {"count": 3}),
+        "stand_in": (kann.stand_in, {"koopman": good.gated, "vocabulary": np.ones((3, 2))}),
+        "save_onnx": (kann.save_onnx, {"koopman": good.gated, "path": good.folder / "step.onnx"}),
+        "StandIn": (kann.stand_in(good.gated), {"inputs": torch.ones(2, 3, 2), "initial": torch.ones(2, 4)}),
+        "Bilinear.at": (good.gated.at, {"u": np.ones(2), "around": h[0], "states": None}),
+        "Bilinear.matrices": (good.gated.matrices, {"inputs": np.ones((3, 2))}),
+        "Bilinear.pushes": (good.gated.pushes, {"inputs": np.ones((3, 2))}),
+        "Bilinear.encode": (good.gated.encode, {"h": h}),
+        "Bilinear.decode": (good.gated.decode, {"z": good.gated.encode(h)}),
+        "Bilinear.predict": (good.gated.predict, {"h": h, "steps": 1, "inputs": np.ones((5, 2))}),
+        "Bilinear.rollout": (good.gated.rollout, {"h": h, "steps": 3, "inputs": np.ones((5, 3, 2))}),
+        "Bilinear.simulate": (good.gated.simulate, {"inputs": np.ones((5, 3, 2)), "initial": h}),
+        "Bilinear.load": (kann.Bilinear.load, {"path": good.folder / "absent.npz", "features": None}),
         "hybrid": (kann.hybrid, {"koopman": koopman, "states": states, "known": 2}),
         "importance": (kann.importance, {"koopman": koopman, "states": states}),
         "magnitude": (kann.magnitude, {"koopman": koopman, "h": h}),

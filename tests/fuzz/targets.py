@@ -104,6 +104,24 @@ def use_koopman(path: Path) -> Any:
     return koopman
 
 
+def make_bilinear(path: Path) -> None:
+    options = {"features": kann.features.Fourier(3), "lift": "squares"}
+    kann.fit(some_states(), rank=2, driven="bilinear", **options).save(path)
+
+
+def make_gated(path: Path) -> None:
+    kann.fit(some_states(), rank=3, driven="bilinear", features="squares", ridge=1e-3).save(path)
+
+
+def use_bilinear(path: Path) -> Any:
+    koopman = kann.Bilinear.load(path)
+    repr(koopman), koopman._repr_html_(), koopman.at(None).modes, koopman.at("mean")
+    koopman.rollout(np.ones(koopman.dim), 3, inputs=np.ones((3, koopman.features.inputs)))
+    koopman.save(path.with_name("again.npz"))
+    assert fingerprint(kann.Bilinear.load(path.with_name("again.npz"))) == fingerprint(koopman)
+    return koopman
+
+
 def make_moments(path: Path) -> None:
     kann.Moments.of(some_states()).save(path)
 
@@ -368,6 +386,8 @@ FOREIGN = {"c/*": (RAW, NO_CHECKSUM)} | META
 TARGETS = (
     Target(name="koopman", make=make_koopman, use=use_koopman, suffix=".npz", damages=NPZ),
     Target(name="driven koopman", make=make_driven, use=use_koopman, suffix=".npz", damages=NPZ),
+    Target(name="bilinear", make=make_bilinear, use=use_bilinear, suffix=".npz", damages=NPZ),
+    Target(name="gated", make=make_gated, use=use_bilinear, suffix=".npz", damages=NPZ),
     Target(name="moments", make=make_moments, use=use_moments, suffix=".npz", damages=NPZ),
     Target(
         name="states npy",

@@ -9,6 +9,7 @@ from kann.checks import require_instance, require_width
 from kann.data.blocks import Block, Cut
 from kann.data.states import States
 from kann.errors import KannError
+from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
 from kann.typing import AnyArray, Array, Shaped
 
@@ -39,7 +40,7 @@ class Copying:
 copying = Copying()
 """The one baseline that copies the previous state."""
 
-Predictor = Koopman | Copying
+Predictor = Koopman | Bilinear | Copying
 """What `kann.relative_error`, `kann.agreement` and `kann.hybrid` measure."""
 
 
@@ -47,7 +48,8 @@ def driving_inputs(koopman: Predictor, states: States) -> Any:
     """The states' inputs if the operator is driven, else None. States of another number of units are refused."""
     if isinstance(koopman, Copying):
         return None
-    require_instance(koopman, Koopman, "koopman")
+    if not isinstance(koopman, Bilinear):
+        require_instance(koopman, Koopman, "koopman")
     require_width(states.values, koopman.dim, what="states", of="the operator")
     if koopman.drive is None:
         return None

@@ -28,6 +28,7 @@ PIPED_WIDTH = 140
 HOW_TO_GO_ON = "interrupted; run the same command again to go on"
 
 CopyArch = StrEnum("CopyArch", ["dtriv", "rnn", "gru", "lstm", "all"])
+FlipFlopArch = StrEnum("FlipFlopArch", ["gru"])
 EcgArch = StrEnum("EcgArch", ["lstm", "gru", "all"])
 SentimentArch = StrEnum("SentimentArch", ["gru", "lstm", "rnn", "all"])
 
@@ -106,6 +107,27 @@ def sentiment(
         from kann.paper.sentiment import reproduce
 
         _run(reproduce, arch, device=device, out=out, seeds=range(seed, seed + seeds), printed=as_printed)
+
+
+@commands.command(
+    epilog="Example: kann reproduce flipflop --seeds 3 --out runs/flipflop",
+    short_help="The flip-flop: bits that last until a pulse sets them. Not in the paper.",
+)
+def flipflop(
+    device: Device = "cpu",
+    out: Out = Path("runs/flipflop"),
+    seed: Seed = 0,
+    seeds: Seeds = 5,
+) -> None:
+    """Analyse networks that hold three bits until pulses set them: operators, fixed points and live effects.
+
+    The paper does not have this task, which is the field's standard. Networks that are already in the folder are used
+    again. A run that was interrupted goes on where it stopped.
+    """
+    with one_line_errors(HOW_TO_GO_ON):
+        from kann.paper.flipflop import reproduce
+
+        _run(reproduce, FlipFlopArch.gru, device=device, out=out, seeds=range(seed, seed + seeds))
 
 
 def _run(reproduce: Callable[..., "Reproduction"], arch: StrEnum, **settings: Any) -> None:

@@ -2,17 +2,23 @@
 
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, overload
 
-from kann.checks import require_flag, require_number, shown
+import numpy as np
+
+from kann.checks import require_choice, require_flag, require_number, shown
 from kann.data.moments import Moments
 from kann.data.states import States, as_states
 from kann.errors import DependenceWarning, FewPairsWarning, KannError, PrecisionWarning
 from kann.fitting.auto_rank import rank_curve
 from kann.fitting.basis import parse_basis
+from kann.fitting.bilinear import Bilinear
+from kann.fitting.bilinear_fit import GatedRequest, fit_bilinear
+from kann.fitting.features import parse_features
 from kann.fitting.koopman import Koopman
 from kann.fitting.precision import doubt_of_digits, step_is_too_coarse
 from kann.fitting.rank import Rank, RankCurve, parse_rank
+from kann.fitting.read_pairs import only_pairs
 from kann.fitting.readings import (
     PairsInBasis,
     Request,
@@ -22,7 +28,7 @@ from kann.fitting.readings import (
 )
 from kann.fitting.regression import LinearStep, regress
 from kann.fitting.spectrum import decompose, residuals
-from kann.typing import AnyArray
+from kann.typing import AnyArray, Array, Int
 
 TWO_READINGS_FROM = 1024
 """From so many units on, a rank of at most a quarter of them is fitted in two readings: HᵀH alone, then pairs in the
@@ -40,6 +46,7 @@ LARGEST_INFLATION = 1e4
 noise of 1 % in the states changes eigenvalues by as much as they are."""
 
 
+@overload
 def fit(
     data: States | Moments | AnyArray,
     *,
@@ -48,9 +55,37 @@ def fit(
     offset: bool = True,
     lengths: Any = None,
     driven: bool = False,
-    ridge: int | float = 0.0,
+    where: Any = None,
+    ridge: int | float | None = None,
     groups: Any = None,
-) -> Koopman:
+) -> Koopman: ...
+@overload
+def fit(
+    data: States | AnyArray,
+    *,
+    rank: Any = None,
+    basis: str | AnyArray = "pca",
+    lengths: Any = None,
+    driven: Literal["bilinear"],
+    features: Any = None,
+    lift: Literal["squares"] | None = None,
+    where: Any = None,
+    ridge: int | float | None = None,
+) -> Bilinear: ...
+def fit(
+    data: States | Moments | AnyArray,
+    *,
+    rank: Any = None,
+    basis: str | AnyArray = "pca",
+    offset: bool = True,
+    lengths: Any = None,
+    driven: bool | str = False,
+    features: Any = None,
+    lift: str | None = None,
+    where: Any = None,
+    ridge: int | float | None = None,
+    groups: Any = None,
+) -> Koopman | Bilinear:
     """Fit one linear operator to how hidden states evolve: z[t+1] ≈ z[t] C + c for coordinates z = (h − mean) B.
 
     >>> import numpy as np
@@ -82,24 +117,93 @@ def fit(
         For an array: how many steps of each sequence are real. Without it padding is fitted too.
     driven
         Fit z[t+1] ≈ z[t] C + u[t+1] D + c to states that were recorded with their inputs u: what the network does by
-        itself, apart from what its input makes it do.
+        itself, apart from what its input makes it do. ``"bilinear"`` also lets features φ of the input change the
+        matrix, z[t] C + φ D + c + Σ φ_k z[t] E_k, which gives a `Bilinear`: gated networks multiply.
+    features
+        With ``driven="bilinear"``, the functions φ of the inputs: ``"inputs"`` (the default), ``"squares"`` for them
+        and their squares, ``"pca"``, ``"fourier"`` for random Fourier features, ``"tokens"`` for a column for each
+        token; one of `kann.features`, such as ``kann.features.Components(128)``; or a function from inputs (n, p) to
+        (n, k).
+    lift
+        With ``driven="bilinear"``, ``"squares"`` adds products z_i z_j of coordinates to what the next state is
+        predicted from.
+    where
+        Which steps to fit: a mask with a truth value for each state, whether the step that reached it counts, or a
+        function from inputs (n, p) to such values, as ``lambda u: (u == 0).all(-1)`` for steps that read nothing.
     ridge
-        Adds ridge·(|C|² + |D|²) to the sum of squares over all pairs.
+        Adds ridge·(|C|² + |D|²) to the sum of squares over all pairs; none by default. Of a bilinear operator it is
+        counted per pair, in units of the variance of each column, and chosen on held-out sequences by default.
     groups
         For ``rank="auto"``: for each sequence who it comes from, such as a patient or a speaker. Sequences of one group
         are held out together, as `kann.trust` does it.
     """
-    require_flag(driven, "driven")
-    require_flag(offset, "offset")
-    if driven and not offset:
-        raise KannError("a driven operator has an offset, which the mean of its inputs needs; leave offset=False out")
-    require_number(ridge, "ridge", remedy="pass ridge>=0")
-    if not ridge >= 0:
-        raise KannError(f"ridge={ridge} would reward large operators; pass ridge>=0")
-    request = Request(rank=parse_rank(rank), kind=parse_basis(basis), driven=driven, offset=offset, ridge=float(ridge))
+    kind = _require_options(driven, features=features, lift=lift, offset=offset, ridge=ridge)
+    request = Request(
+        rank=parse_rank(rank), kind=parse_basis(basis), driven=kind == "driven", offset=offset, ridge=float(ridge or 0)
+    )
     if groups is not None and not request.rank.is_auto:
         raise KannError(f"groups= is for rank='auto', which holds groups out; with rank={shown(rank)} leave it out")
-    source = _source(data, lengths, driven=driven)
+    source = _source(data, lengths, driven=kind != "autonomous")
+    group_of = None
+    if where is not None:
+        if not isinstance(source, States):
+            raise KannError("where= chooses pairs of states, which moments no longer hold; pass states")
+        if groups is not None:
+            raise KannError("where= cuts sequences into pieces, which groups= would not fit; pass one of the two")
+        source, group_of = only_pairs(source, where)
+        groups = group_of  # pieces of a sequence are held out together
+    if kind == "bilinear":
+        gated = GatedRequest(features=parse_features(features), lift=lift is not None, ridge=ridge)
+        return _fit_bilinear(source, request, gated, group_of)
+    return _fit_linear(source, request, groups)
+
+
+def _require_options(driven: Any, *, features: Any, lift: Any, offset: Any, ridge: Any) -> str:
+    """Refuse options that do not go together; says which kind of operator is asked for."""
+    require_flag(offset, "offset")
+    kind = "autonomous"
+    if isinstance(driven, str):
+        require_choice(driven, "driven", ("bilinear",))
+        kind = "bilinear"
+    else:
+        require_flag(driven, "driven")
+        if driven:
+            kind = "driven"
+    if kind != "autonomous" and not offset:
+        raise KannError(f"a {kind} operator has an offset, which the mean of its inputs needs; leave offset=False out")
+    if kind != "bilinear" and (features is not None or lift is not None):
+        raise KannError("features= and lift= are for inputs that gate; pass driven='bilinear' with them")
+    if lift is not None:
+        require_choice(lift, "lift", ("squares",))
+    if ridge is not None:
+        require_number(ridge, "ridge", remedy="pass ridge>=0")
+        if not ridge >= 0:
+            raise KannError(f"ridge={ridge} would reward large operators; pass ridge>=0")
+    return kind
+
+
+def _fit_bilinear(
+    source: States | Moments, request: Request, gated: GatedRequest, group_of: Int[Array, " s"] | None
+) -> Bilinear:
+    """A basis from the states, and a gated step in it."""
+    if not isinstance(source, States):
+        raise KannError("driven='bilinear' multiplies states and features, which moments do not hold; pass states")
+    if request.rank.is_auto:
+        raise KannError("rank='auto' is for operators without gates; pass a number, such as rank=24")
+    pairs = _read(source, request)
+    for message in filter(None, pairs.doubts):
+        warnings.warn(message, PrecisionWarning, stacklevel=3)
+    moments = pairs.moments
+    mean = moments.sum_h / moments.states
+    energy = np.diag(moments.hh) / moments.states - mean**2
+    deviation = np.sqrt(np.maximum(energy, np.finfo(float).tiny))
+    koopman, count, unknowns = fit_bilinear(source, pairs.basis, deviation, gated, group_of=group_of)
+    _warn_of_few(count, unknowns, remedy="a smaller rank, or fewer features", stacklevel=4)
+    return koopman
+
+
+def _fit_linear(source: States | Moments, request: Request, groups: Any) -> Koopman:
+    """An autonomous or a driven operator."""
     curve = None
     if request.rank.is_auto:
         curve = _rank_curve(source, request, groups)
@@ -157,23 +261,30 @@ def _warn(pairs: PairsInBasis, step: LinearStep, *, of_moments: bool) -> None:
     """Warn of rounding, of a rank that the data cannot bear, and of inputs that tell the state."""
     doubt = doubt_of_digits(step, is_fine=pairs.is_fine, of_moments=of_moments)
     for message in filter(None, (*pairs.doubts, doubt)):
-        warnings.warn(message, PrecisionWarning, stacklevel=3)
-    count, unknowns = pairs.moments.pairs, step.unknowns
-    if count < PAIRS_PER_UNKNOWN * unknowns:
-        warnings.warn(
-            f"{count} pairs of states for {unknowns} unknowns in each column of the operator: it fits noise as well as "
-            f"the network; pass more sequences, or a rank that leaves at most {count // PAIRS_PER_UNKNOWN} unknowns",
-            FewPairsWarning,
-            stacklevel=3,
-        )
-    elif step.dependence > 1 - 1 / LARGEST_INFLATION:
+        warnings.warn(message, PrecisionWarning, stacklevel=4)
+    if _warn_of_few(pairs.moments.pairs, step.unknowns, remedy="a rank", stacklevel=5):
+        return
+    if step.dependence > 1 - 1 / LARGEST_INFLATION:
         warnings.warn(
             f"the inputs tell a direction of the states before them (R² = 1 − {1 - step.dependence:.0e}), so that what "
             "states and what inputs do cannot be told apart, and eigenvalues may be arbitrary; leave out inputs that "
             "contain the state",
             DependenceWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
+
+
+def _warn_of_few(count: int, unknowns: int, *, remedy: str, stacklevel: int) -> bool:
+    """Warn of fewer pairs than the unknowns need; says whether it did."""
+    if count >= PAIRS_PER_UNKNOWN * unknowns:
+        return False
+    warnings.warn(
+        f"{count} pairs of states for {unknowns} unknowns in each column of the operator: it fits noise as well as "
+        f"the network; pass more sequences, or {remedy} that leaves at most {count // PAIRS_PER_UNKNOWN} unknowns",
+        FewPairsWarning,
+        stacklevel=stacklevel,
+    )
+    return True
 
 
 def _source(data: States | Moments | AnyArray, lengths: Any, *, driven: bool) -> States | Moments:

@@ -2,19 +2,19 @@
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from kann import notebook
-from kann.backends.arrays import as_numpy, as_operand, namespace, to_device_of
-from kann.checks import require_dense, require_float, require_path, require_real, require_whole_number, require_width
+from kann.backends.arrays import namespace, to_device_of
+from kann.checks import require_path, require_real, require_whole_number, require_width
 from kann.data.fields import Field
 from kann.data.files import load_npz, save_npz
 from kann.errors import KannError
 from kann.fitting.basis import ORTHONORMAL_TO
+from kann.fitting.in_basis import InBasis, operand
 from kann.fitting.rank import RankCurve
 from kann.fitting.spectrum import DOUBTFUL, TRUSTED, Mode, modes
 from kann.typing import AnyArray, Array, Complex, Float
@@ -53,7 +53,7 @@ below 1e-11, also for thousands of units, and what an edited field breaks is far
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Koopman:
+class Koopman(InBasis):
     """One linear system for a network's hidden states: z[t+1] ≈ z[t] C + c, or z[t] C + u[t+1] D + c if it is driven.
 
     States are rows. z = (h − mean) B are a state's coordinates; C V = V Λ and U = V⁻¹.
@@ -92,30 +92,6 @@ class Koopman:
         """The modes by decreasing modulus; a conjugate pair is one mode."""
         return modes(self.eigenvalues, self.residuals)
 
-    @property
-    def dim(self) -> int:
-        """The number of hidden units d."""
-        return self.basis.shape[0]
-
-    @property
-    def rank(self) -> int:
-        """The number of basis directions r."""
-        return self.basis.shape[1]
-
-    def encode(self, h: AnyArray) -> Float[AnyArray, "... r"]:
-        """Coordinates z = (h − mean) B of states (..., d).
-
-        Here and below, the result is a numpy array, or a tensor on the GPU where the states are.
-        """
-        h = self._states(h)
-        return (h - to_device_of(h, self.mean)) @ to_device_of(h, self.basis)
-
-    def decode(self, z: AnyArray) -> Float[AnyArray, "... d"]:
-        """States z Bᵀ + mean of coordinates (..., r)."""
-        z = _operand(z, require_float, what="coordinates")
-        require_width(z, self.rank, what="coordinates", of="the operator's basis")
-        return z @ to_device_of(z, self.basis.T) + to_device_of(z, self.mean)
-
     def predict(self, h: AnyArray, steps: int = 1, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... d"]:
         """The states ``steps`` later; without offset and inputs (h − mean) B Cˢ Bᵀ + mean, the paper's H^KANN.
 
@@ -127,7 +103,7 @@ class Koopman:
         """The next ``steps`` states one after the other, each predicted from the one before."""
         steps = require_whole_number(steps, "steps", too_small="predicts nothing")
         z = self.encode(h)
-        _require_manageable(steps, z)
+        require_manageable(steps, z)
         pushes = self._pushes(inputs, steps, z)
         matrix = to_device_of(z, self.matrix)
         path = []
@@ -188,17 +164,12 @@ class Koopman:
         drawing = notebook.spectrum(self.eigenvalues, self.residuals, small=TRUSTED, large=DOUBTFUL)
         return drawing + notebook.table(repr(self), head, rows)
 
-    def _states(self, h: AnyArray) -> Float[AnyArray, "... d"]:
-        h = _operand(h, require_float, what="states")
-        require_width(h, self.dim, what="states", of="the operator")
-        return h
-
     def _inputs(self, inputs: AnyArray | None, steps: int | None) -> Float[AnyArray, "... t p"]:
         if self.drive is None:
             raise KannError("this operator is autonomous and reads no inputs; fit with driven=True")
         if inputs is None:
             raise KannError("this operator is driven; pass inputs=, what the network reads at each step")
-        given: Any = _operand(inputs, require_real, what="inputs")
+        given: Any = operand(inputs, require_real, what="inputs")
         require_width(given, len(self.drive), what="inputs", of="the operator's drive")
         if given.ndim < 2 or (steps is not None and given.shape[-2] != steps):
             shape = tuple(given.shape)
@@ -211,27 +182,18 @@ class Koopman:
             return None
         given: Any = inputs
         if given is not None:
-            given = _operand(given, require_real, what="inputs")
+            given = operand(given, require_real, what="inputs")
             if steps == 1 and 0 < given.ndim == z.ndim:
                 given = given[..., None, :]
         drive = self._inputs(given, steps)
-        _require_same_batch(drive, z)
+        require_same_batch(drive, z)
         pushes = drive @ to_device_of(drive, self.drive)
         if self.offset is None:
             return pushes
         return pushes + to_device_of(drive, self.offset)
 
 
-def _operand(values: AnyArray, require: Callable[..., None], *, what: str) -> AnyArray:
-    """What to compute with, checked first: on a GPU the conversion to float64 would drop imaginary parts."""
-    if not hasattr(values, "dtype"):
-        values = as_numpy(values)
-    require_dense(values)
-    require(values, what=what)
-    return as_operand(values)
-
-
-def _require_manageable(steps: int, z: AnyArray) -> None:
+def require_manageable(steps: int, z: AnyArray) -> None:
     """Refuse more steps than any memory holds, or than anybody waits for."""
     if steps * max(1, math.prod(z.shape)) > MOST_NUMBERS:
         raise KannError(f"steps={steps} from states of shape {tuple(z.shape)} fit in no memory; pass fewer steps")
@@ -239,7 +201,7 @@ def _require_manageable(steps: int, z: AnyArray) -> None:
         raise KannError(f"steps={steps} would take hours; pass steps<={MOST_STEPS}")
 
 
-def _require_same_batch(inputs: AnyArray, z: AnyArray) -> None:
+def require_same_batch(inputs: AnyArray, z: AnyArray) -> None:
     """Refuse inputs (..., steps, p) for other states than z (..., r)."""
     try:
         np.broadcast_shapes(tuple(inputs.shape[:-2]), tuple(z.shape[:-1]))

@@ -281,7 +281,7 @@ def _solve_scaled(
         gram = gram + ridge * np.eye(len(gram))
     unit, target = gram / (scale * scale.T), target / scale
     rounding = PRODUCT_ROUNDING * multiplied / energy  # of the diagonal of unit
-    factor = _factor_if_independent(unit, floor)
+    factor = factor_if_independent(unit, floor)
     if factor is not None:
         weights = np.linalg.solve(unit, target) / scale
         # The squares of the factor's diagonal are what is left of each column once the ones before it are taken off.
@@ -295,7 +295,7 @@ def _solve_scaled(
     return Solution(weights=weights, error=float(np.max((kept.T**2 @ rounding) / values, initial=0.0)))
 
 
-def _factor_if_independent(matrix: Float[Array, "q q"], floor: float) -> Float[Array, "q q"] | None:
+def factor_if_independent(matrix: Float[Array, "q q"], floor: float) -> Float[Array, "q q"] | None:
     """The Cholesky factor, or None if the columns depend on each other: a reciprocal condition of at most ``floor``.
 
     The diagonal of the factor alone does not tell: without exchange of rows all of it can be large although columns
@@ -306,7 +306,8 @@ def _factor_if_independent(matrix: Float[Array, "q q"], floor: float) -> Float[A
     except np.linalg.LinAlgError:  # not positive definite
         return None
     (estimate,) = scipy.linalg.get_lapack_funcs(("pocon",), (factor,))
-    reciprocal_condition, _ = estimate(factor, np.abs(matrix).sum(axis=0).max(), uplo="L")
+    # Its transpose is in the order of LAPACK, so that it is not copied.
+    reciprocal_condition, _ = estimate(factor.T, np.abs(matrix).sum(axis=0).max(), uplo="U")
     if reciprocal_condition <= floor:
         return None
     return factor

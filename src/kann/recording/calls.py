@@ -13,6 +13,7 @@ from kann.errors import KannError
 from kann.recording.batching import Batch, tensors_of
 from kann.recording.layouts import batch_major
 from kann.recording.ragged import Packed, Padded, SequenceRows, require_right_padding
+from kann.recording.recurrent import gate_values
 from kann.recording.selection import Target
 from kann.recording.tracing import NamedRows, StateOptions, Tracer, continues, hook_last, join_calls, require_called
 from kann.typing import Float
@@ -33,6 +34,9 @@ class CallTracer(Tracer):
         self._name, self._path, self._options = target.name, target.path, options
         self._module: Any = target.module
         self._is_torch_cell = isinstance(target.module, nn.RNNCellBase)
+        self._gates: Callable[[Tensor], Tensor] | None = None
+        if options.inputs == "gates":
+            self._gates = gate_values(target)
 
     def names(self) -> Sequence[str]:
         """The name of the module."""
@@ -189,6 +193,8 @@ class CallTracer(Tracer):
             initial = self._initial_state(loop[0], places)
         if self._options.inputs:
             inputs = join_steps([self._read(call, places) for call in loop])
+            if self._gates is not None:
+                inputs = self._gates(inputs)
         if not is_padded:
             packed = Packed(values=join_steps(values), sizes=sizes, inputs=inputs, initial=initial)
             return packed.rows(limit=self.batch.limit)

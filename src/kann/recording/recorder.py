@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import torch
 from torch import nn
 
-from kann.checks import require_flag, shown
+from kann.checks import require_choice, require_flag, shown
 from kann.data.moments import Moments
 from kann.data.states import States
 from kann.errors import KannError
@@ -31,7 +31,7 @@ class _OtherOptions(TypedDict, total=False):
 
     state: str
     lengths: Any
-    inputs: bool
+    inputs: bool | str
     initial: bool
     embedding: str | bool | None
     forward: Callable[[nn.Module, Any], Any] | None
@@ -154,7 +154,7 @@ def record(
     state: str = "h",
     axis: str = "time",
     lengths: Any = None,
-    inputs: bool = False,
+    inputs: bool | str = False,
     into: str | os.PathLike[str] | Moments = "states",
     groups: Any = None,
     initial: bool = False,
@@ -201,7 +201,8 @@ def record(
         How many steps of each sequence are real: an array, a key of the batch, or a function of it. A matrix is taken
         as a mask. A list of sequences, a PackedSequence, and a batch with an ``attention_mask`` know theirs.
     inputs
-        Whether to record with each state what the layer read to reach it.
+        Whether to record with each state what the layer read to reach it. ``"gates"`` records instead what a recurrent
+        layer's weights make of that input alone: its gates at a state of zeros, less those of an input of zeros.
     into
         ``"states"``, ``"moments"``, a `Moments` to add to, or a path such as ``"states.zarr"`` for a store. The last
         two hold what was finished if the work is interrupted. A store of states at the path is replaced when the
@@ -231,7 +232,11 @@ def record(
         Whether to show a progress bar if it takes long.
     """
     require_module(model)
-    require_flag(inputs, "inputs")
+    if isinstance(inputs, str):
+        require_choice(inputs, "inputs", ("gates",))
+    else:
+        require_flag(inputs, "inputs")
+        inputs = bool(inputs)
     require_flag(initial, "initial")
     require_flag(progress, "progress")
     if embedding is not None and not isinstance(embedding, str):
@@ -241,7 +246,7 @@ def record(
     tracers, single = make_tracers(
         model,
         layer,
-        StateOptions(state=state, inputs=bool(inputs), initial=bool(initial)),
+        StateOptions(state=state, inputs=inputs, initial=bool(initial)),
         axis=axis,
         embedding=embedding,
     )

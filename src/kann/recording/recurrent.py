@@ -136,6 +136,55 @@ def lstm_gates(sums: Sequence[Tensor], *, in_place: bool = False) -> list[Tensor
     return [activate(part, out=out) for activate, part, out in zip(activations, sums, results, strict=True)]
 
 
+def gate_values(target: Target) -> Callable[[Tensor], Tensor]:
+    """What a recurrent layer's weights make of an input alone: its gates at a state of zeros, from inputs (..., p).
+
+    Of a GRU r, z and the candidate n; of an LSTM i, f, g and o; of an RNN its next state. What zeros give is taken off,
+    so that reading nothing is zero.
+    """
+    module: Any = target.module
+    if not _is_recurrent(module):
+        raise KannError(
+            f"inputs='gates' are of torch's recurrent layers, and {target.path!r} is {type(module).__name__}; "
+            "pass inputs=True"
+        )
+    suffix, rule = _parameter_suffix(target), _gate_rule(module)
+
+    def gates(x: Tensor) -> Tensor:
+        weight: Any = getattr(module, f"weight_ih{suffix}")
+        bias, state_bias = (getattr(module, f"{name}{suffix}", None) for name in ("bias_ih", "bias_hh"))
+        nothing = weight.new_zeros(1, weight.shape[1])
+        values, at_zero = (rule(linear(part.to(weight.dtype), weight, bias), state_bias) for part in (x, nothing))
+        return values - at_zero[0]
+
+    return gates
+
+
+def _gate_rule(module: Any) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """From what the input adds to the gates, and the bias of what the state adds, to the gates."""
+    if isinstance(module, nn.GRU | nn.GRUCell):
+        return _gru_gates
+    if isinstance(module, nn.LSTM | nn.LSTMCell):
+        return lambda sums, bias: torch.cat(lstm_gates(_plus(sums, bias).chunk(4, dim=-1)), dim=-1)
+    activate = {"tanh": torch.tanh, "relu": torch.relu}[module.nonlinearity]
+    return lambda sums, bias: activate(_plus(sums, bias))
+
+
+def _gru_gates(sums: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is None:
+        bias = sums.new_zeros(sums.shape[-1])
+    r, z, n = sums.chunk(3, dim=-1)
+    r_bias, z_bias, n_bias = bias.chunk(3)
+    reset = torch.sigmoid(r + r_bias)
+    return torch.cat([reset, torch.sigmoid(z + z_bias), torch.tanh(n + reset * n_bias)], dim=-1)
+
+
+def _plus(sums: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is None:
+        return sums
+    return sums + bias
+
+
 def step_of(model: nn.Module, layer: str | None = None) -> RecurrentStep:
     """One step of a recurrent layer of the model, named as in `kann.record`; without a name, of the only one.
 

@@ -26,8 +26,8 @@ class StateOptions:
 
     state: str = "h"
     """``h``, ``c`` or ``hc``."""
-    inputs: bool = False
-    """Whether to record what the layer read to reach each state."""
+    inputs: bool | str = False
+    """Whether to record what the layer read to reach each state; ``"gates"`` for what its weights make of it."""
     initial: bool = False
     """Whether to include the state before the first step."""
 

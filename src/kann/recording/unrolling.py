@@ -15,6 +15,7 @@ from kann.errors import KannError, PaddingWarning
 from kann.recording.batching import Batch, tensors_of
 from kann.recording.kernels import Intercept, Kernel, Pass, run_layers
 from kann.recording.ragged import Packed, Padded, RealSteps, SequenceRows, require_right_padding
+from kann.recording.recurrent import gate_values
 from kann.recording.selection import Target
 from kann.recording.shared import in_force, shared
 from kann.recording.tracing import NamedRows, StateOptions, Tracer, continues, hook_last, join_calls, require_called
@@ -172,6 +173,8 @@ class FusedTracer(Tracer):
         inputs = initial = None
         if options.inputs:
             inputs = kernel.data
+        if options.inputs == "gates":
+            inputs = gate_values(target)(kernel.data)
         if options.initial:
             initial = layer.initial(options.state, reverse=reverse).to(values.dtype)
         if kernel.sizes is None:

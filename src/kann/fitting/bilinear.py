@@ -1,0 +1,264 @@
+"""An operator that its inputs gate: each input has a matrix of its own."""
+
+import os
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kann import notebook
+from kann.backends.arrays import as_operand, namespace, to_device_of
+from kann.checks import require_instance, require_real, require_whole_number, require_width, shown
+from kann.data.states import States
+from kann.errors import KannError
+from kann.fitting.bilinear_file import load_bilinear, save_bilinear
+from kann.fitting.features import FeatureMap
+from kann.fitting.in_basis import InBasis, operand
+from kann.fitting.koopman import Koopman, require_manageable, require_same_batch
+from kann.fitting.monomials import pair_products
+from kann.fitting.read_pairs import pairs_that_read
+from kann.fitting.ridge import RidgeCurve
+from kann.fitting.spectrum import decompose, residuals
+from kann.typing import AnyArray, Array, Float
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Bilinear(InBasis):
+    """An operator that its inputs gate: z[t+1] ≈ z[t] C + φ D + c + Σ φ_k z[t] E_k with features φ of u[t+1].
+
+    While u is read it is one linear operator, ``koopman.at(u)``, with eigenvalues and modes of its own. Where the state
+    was lifted, products z_i z_j add (z ⊗ z) Q.
+    """
+
+    instead: ClassVar[str] = (
+        "it has a matrix for each input; pass koopman.at(None), or koopman.at(u) for what it does while u is read"
+    )
+    """The remedy in errors of functions that need a single operator."""
+
+    matrix: Float[Array, "r r"]
+    """C: what is left where all features are zero."""
+    drive: Float[Array, "k r"]
+    """D: what features add."""
+    gates: Float[Array, "k r r"]
+    """E: how features change the matrix."""
+    offset: Float[Array, " r"]
+    """c"""
+    squares: Float[Array, "s r"] | None
+    """Q: what products z_i z_j, i ≤ j, add; None if the state was not lifted."""
+    features: FeatureMap
+    """φ"""
+    feature_mean: Float[Array, " k"]
+    """The mean of φ over the pairs that were fitted."""
+    basis: Float[Array, "d r"]
+    """B, with BᵀB = I"""
+    mean: Float[Array, " d"]
+    """What is taken off a state first."""
+    explained: Float[Array, " r"]
+    """Fraction of the states' energy Σ|h − mean|² in each basis direction."""
+    bounds: Float[Array, "2 r"]
+    """The smallest and largest coordinates that were recorded, which bound every predicted state."""
+    residual_gram: Float[Array, "r r"]
+    """EᵀE of what one step misses on the pairs that were fitted."""
+    state_gram: Float[Array, "r r"]
+    """XᵀX of the coordinates of these pairs about their mean."""
+    ridge: float
+    """The ridge that it was fitted with, per pair and in units of the columns' variance."""
+    ridge_curve: RidgeCurve | None = None
+    """The held-out errors of the ridges that were tried, unless one was passed."""
+
+    def at(self, u: Any = None, *, around: AnyArray | None = None, states: States | None = None) -> Koopman:
+        """The operator while ``u`` (p,) is read, z C + φ(u) D + c + Σ φ_k(u) z E_k, with its own modes.
+
+        None is an input of zeros: what the network does by itself. ``"mean"`` is the mean over all that was read. A
+        lifted operator is linearised about the state ``around``, by default the mean of the states.
+
+        Residuals are those of one step of the bilinear operator on all pairs that were fitted, or on those pairs of
+        ``states`` that read ``u``.
+        """
+        phi = self._features_at(u)
+        matrix = self.matrix + np.tensordot(phi, self.gates, axes=1)
+        offset = self.offset + phi @ self.drive
+        if self.squares is not None and around is not None:
+            matrix, offset = self._linearised(matrix, offset, np.asarray(self.encode(around)))
+        spectrum = decompose(matrix)
+        residual_gram, state_gram = self.residual_gram, self.state_gram
+        if states is not None:
+            require_instance(states, States, "states")
+            residual_gram, state_gram = self._grams_where_read(u, states, matrix, offset)
+        noise = np.finfo(float).eps * np.diag(state_gram)
+        return Koopman(
+            matrix=matrix,
+            basis=self.basis,
+            mean=self.mean,
+            explained=self.explained,
+            eigenvalues=spectrum.eigenvalues,
+            right=spectrum.right,
+            left=spectrum.left,
+            residuals=residuals(spectrum.right, residual_gram, state_gram, noise),
+            condition=spectrum.condition,
+            offset=offset,
+            ridge=self.ridge,
+        )
+
+    def matrices(self, inputs: AnyArray) -> Float[AnyArray, "n r r"]:
+        """The matrix C + Σ φ_k(u) E_k of each of many inputs (n, p): z becomes z @ matrix + push."""
+        phi = self._features(inputs)
+        gates = to_device_of(phi, self.gates.reshape(len(self.gates), -1))
+        return (phi @ gates).reshape(len(phi), self.rank, self.rank) + to_device_of(phi, self.matrix)
+
+    def pushes(self, inputs: AnyArray) -> Float[AnyArray, "n r"]:
+        """What each of many inputs (n, p) adds to the coordinates, φ(u) D + c."""
+        phi = self._features(inputs)
+        return phi @ to_device_of(phi, self.drive) + to_device_of(phi, self.offset)
+
+    def predict(self, h: AnyArray, steps: int = 1, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... d"]:
+        """The states ``steps`` later, given what is read on the way, (..., steps, p), or (..., p) for one step."""
+        return self.rollout(h, steps, inputs=inputs)[..., -1, :]
+
+    def rollout(self, h: AnyArray, steps: int, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... s d"]:
+        """The next ``steps`` states one after the other, each predicted from the one before and bounded to `bounds`."""
+        steps = require_whole_number(steps, "steps", too_small="predicts nothing")
+        z = self.encode(h)
+        require_manageable(steps, z)
+        if inputs is None:
+            raise KannError("this operator is gated by its inputs; pass inputs=, what the network reads at each step")
+        given: Any = operand(inputs, require_real, what="inputs")
+        if steps == 1 and 0 < given.ndim == z.ndim:
+            given = given[..., None, :]
+        require_width(given, self.features.inputs, what="inputs", of="the operator")
+        if given.ndim < 2 or given.shape[-2] != steps:
+            raise KannError(
+                f"inputs of shape {tuple(given.shape)} do not cover {steps} steps; pass (..., steps, {given.shape[-1]})"
+            )
+        require_same_batch(given, z)
+        return self.decode(self._path(z, to_device_of_states(z, given)))
+
+    def simulate(self, inputs: AnyArray, initial: AnyArray | None = None) -> Float[AnyArray, "... t d"]:
+        """Run the operator over whole input sequences (..., T, p), in place of the network.
+
+        Starts from the states ``initial`` (..., d), zero if not given. The result has one state per input, reached by
+        reading it, on the device where the inputs are.
+        """
+        inputs = operand(inputs, require_real, what="inputs")
+        if inputs.ndim < 2:
+            raise KannError(f"inputs of shape {tuple(inputs.shape)} have no steps; pass (..., steps, inputs)")
+        if initial is None:
+            initial = to_device_of(inputs, np.zeros((*inputs.shape[:-2], self.dim)))
+        return self.rollout(initial, inputs.shape[-2], inputs=inputs)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an ``.npz`` file that `load` reads. Of features that are a function only their number is kept."""
+        save_bilinear(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], *, features: Any = None) -> "Bilinear":
+        """Read what `save` wrote; refuse a file whose fields are damaged or contradict each other.
+
+        ``features`` is the function of the inputs that the operator was fitted with, if it was one.
+        """
+        return Bilinear(**load_bilinear(path, features=features))
+
+    def __repr__(self) -> str:
+        lift = ""
+        if self.squares is not None:
+            lift = ", squares"
+        return (
+            f"Bilinear(gated by {self.features.count} features of {self.features.inputs} inputs{lift}, "
+            f"{self.dim} units, rank {self.rank})"
+        )
+
+    def _repr_html_(self) -> str:
+        phi, name = self.feature_mean, "the mean over all that was read"
+        eigenvalues = np.linalg.eigvals(self.matrix + np.tensordot(phi, self.gates, axes=1))
+        moduli = np.sort(np.abs(eigenvalues))[::-1][:8]
+        rows = [[i, f"{modulus:.4g}"] for i, modulus in enumerate(moduli)]
+        return notebook.table(repr(self), ("mode", f"|λ| at {name}"), rows)
+
+    def _path(self, z: AnyArray, inputs: AnyArray) -> Float[AnyArray, "... t r"]:
+        """Coordinates after each input, from coordinates z (..., r)."""
+        low, high = (to_device_of(z, bound) for bound in self.bounds)
+        weights = self._on_device_of(z)
+        path, xp = [], namespace(z)
+        for t in range(inputs.shape[-2]):
+            phi = self.features.of(inputs[..., t, :])
+            z = xp.minimum(xp.maximum(self._step(z, phi, weights), low), high)
+            path.append(z)
+        return xp.stack(path, axis=-2)
+
+    def _on_device_of(self, z: AnyArray) -> dict[str, AnyArray]:
+        """The weights of one step where z is, those of φ ⊗ z as one matrix."""
+        weights = {"matrix": self.matrix, "drive": self.drive, "offset": self.offset}
+        weights["gates"] = self.gates.reshape(-1, self.rank)
+        if self.squares is not None:
+            weights["squares"] = self.squares
+        return {name: to_device_of(z, weight) for name, weight in weights.items()}
+
+    def _step(self, z: AnyArray, phi: AnyArray, weights: dict[str, AnyArray]) -> AnyArray:
+        """The next coordinates of z (..., r), while features (..., k) are read."""
+        gated = phi[..., :, None] * z[..., None, :]
+        gated = gated.reshape(*gated.shape[:-2], len(weights["gates"]))
+        after = z @ weights["matrix"] + phi @ weights["drive"] + weights["offset"] + gated @ weights["gates"]
+        if self.squares is None:
+            return after
+        return after + self._products(z) @ weights["squares"]
+
+    def _products(self, z: AnyArray) -> AnyArray:
+        """The products z_i z_j, i ≤ j, of coordinates (..., r)."""
+        products = pair_products(z.reshape(-1, self.rank).T).T
+        return products.reshape(*z.shape[:-1], -1)
+
+    def _linearised(self, matrix: Array, offset: Array, z: Array) -> tuple[Array, Array]:
+        """Matrix and offset that agree with the lifted step at coordinates z (r,), and with its derivative there."""
+        require_width(z, self.rank, what="the state around which to linearise", of="the operator")
+        if z.ndim != 1 or self.squares is None:
+            raise KannError(f"around={shown(z)} is no single state; pass one of shape ({self.dim},)")
+        first, second = np.triu_indices(self.rank)
+        slopes = np.zeros((self.rank, len(first)))  # of the product of a pair, along each coordinate
+        np.add.at(slopes, (first, np.arange(len(first))), z[second])
+        np.add.at(slopes, (second, np.arange(len(first))), z[first])
+        bent = slopes @ self.squares
+        return matrix + bent, offset + self._products(z) @ self.squares - z @ bent
+
+    def _features_at(self, u: Any) -> Float[Array, " k"]:
+        """φ of a single input, of none, or the mean one."""
+        if u is None:
+            return self.features.of_nothing()
+        if isinstance(u, str):
+            if u != "mean":
+                raise KannError(f"u={shown(u)} is no input; pass numbers, None for zeros, or 'mean'")
+            return self.feature_mean
+        given = np.asarray(as_operand(operand(u, require_real, what="inputs")), dtype=np.float64)
+        if given.shape != (self.features.inputs,):
+            raise KannError(f"u has shape {given.shape}; pass one input of shape ({self.features.inputs},)")
+        return self.features.of(given[None])[0]
+
+    def _features(self, inputs: AnyArray) -> Float[AnyArray, "n k"]:
+        """φ of inputs (n, p)."""
+        given: Any = operand(inputs, require_real, what="inputs")
+        require_width(given, self.features.inputs, what="inputs", of="the operator")
+        if given.ndim != 2:
+            raise KannError(f"inputs have shape {tuple(given.shape)}; pass one row for each input, (n, inputs)")
+        return self.features.of(_as_float64(given))
+
+    def _grams_where_read(self, u: Any, states: States, matrix: Array, offset: Array) -> tuple[Array, Array]:
+        """Gram matrices of what the step misses, and of the coordinates about their mean, where ``u`` was read."""
+        if isinstance(u, str):
+            raise KannError("the mean of all inputs is read at no step; leave states= out, or pass an input")
+        if u is None:
+            u = np.zeros(self.features.inputs)
+        before, after = pairs_that_read(states, np.asarray(u, dtype=np.float64))
+        x, y = np.asarray(self.encode(before)), np.asarray(self.encode(after))
+        missed, about = y - x @ matrix - offset, x - x.mean(axis=0)
+        return missed.T @ missed, about.T @ about
+
+
+def _as_float64(values: AnyArray) -> AnyArray:
+    xp = namespace(values)
+    return xp.astype(values, xp.float64)
+
+
+def to_device_of_states(z: AnyArray, inputs: AnyArray) -> AnyArray:
+    """Inputs in float64 where the coordinates are."""
+    if isinstance(inputs, np.ndarray):
+        return to_device_of(z, inputs.astype(np.float64))
+    return _as_float64(inputs)

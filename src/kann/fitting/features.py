@@ -1,0 +1,361 @@
+"""Functions φ of what a network reads, which gate an operator: z' ≈ z C + φ(u) D + c + Σ φ_k(u) z E_k.
+
+A class such as `Fourier` says which functions are wanted. Fitted to the inputs of recorded states it becomes a
+`FeatureMap`, which computes them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from kann.backends.arrays import as_operand, namespace, to_device_of
+from kann.checks import call_of_user, require_number, require_whole_number, require_width, shown
+from kann.errors import KannError
+from kann.fitting.input_sums import InputSums
+from kann.typing import AnyArray, Array, Float
+
+SMALLEST_SCALE = 1e-12
+"""Standard deviations below this fraction of the largest one are rounding: such an input is constant."""
+
+
+class FeatureMap:
+    """Functions φ of inputs (..., p), as many as ``count``; fitted, so that nothing about them is left open."""
+
+    __slots__ = ()
+    kind: ClassVar[str]
+    """The name under which it is saved."""
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs p."""
+        raise NotImplementedError
+
+    @property
+    def count(self) -> int:
+        """The number of functions k."""
+        raise NotImplementedError
+
+    def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
+        """φ(u) for float64 inputs (..., p), on the device where these are."""
+        raise NotImplementedError
+
+    def of_nothing(self) -> Float[Array, " k"]:
+        """φ while nothing is read: an input of zeros."""
+        return self.of(np.zeros((1, self.inputs)))[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class InputFeatures(FeatureMap):
+    """φ(u) = u."""
+
+    kind: ClassVar[str] = "inputs"
+    width: int
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs."""
+        return self.width
+
+    @property
+    def count(self) -> int:
+        """The number of functions."""
+        return self.width
+
+    def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
+        """The inputs themselves."""
+        return inputs
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SquareFeatures(FeatureMap):
+    """φ(u) = (u, u²)."""
+
+    kind: ClassVar[str] = "squares"
+    width: int
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs."""
+        return self.width
+
+    @property
+    def count(self) -> int:
+        """The number of functions."""
+        return 2 * self.width
+
+    def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
+        """Inputs and their squares side by side."""
+        return namespace(inputs).concat([inputs, inputs**2], axis=-1)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ComponentFeatures(FeatureMap):
+    """φ(u) = (u − centre) P, the leading principal components of the inputs."""
+
+    kind: ClassVar[str] = "pca"
+    centre: Float[Array, " p"]
+    matrix: Float[Array, "p k"]
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs."""
+        return self.matrix.shape[0]
+
+    @property
+    def count(self) -> int:
+        """The number of functions."""
+        return self.matrix.shape[1]
+
+    def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
+        """The components of inputs about their mean."""
+        return (inputs - to_device_of(inputs, self.centre)) @ to_device_of(inputs, self.matrix)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class FourierFeatures(FeatureMap):
+    """φ(u) = √2 cos((u − centre) W + phase) for random frequencies W."""
+
+    kind: ClassVar[str] = "fourier"
+    centre: Float[Array, " p"]
+    matrix: Float[Array, "p k"]
+    phase: Float[Array, " k"]
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs."""
+        return self.matrix.shape[0]
+
+    @property
+    def count(self) -> int:
+        """The number of functions."""
+        return self.matrix.shape[1]
+
+    def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
+        """Cosines of random projections of the inputs."""
+        angle = (inputs - to_device_of(inputs, self.centre)) @ to_device_of(inputs, self.matrix)
+        return 2**0.5 * namespace(inputs).cos(angle + to_device_of(inputs, self.phase))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TokenFeatures(FeatureMap):
+    """One column for each token of a small vocabulary: 1 where it is read, else 0."""
+
+    kind: ClassVar[str] = "tokens"
+    vocabulary: int
+
+    @property
+    def inputs(self) -> int:
+        """One: the number of the token."""
+        return 1
+
+    @property
+    def count(self) -> int:
+        """The number of tokens."""
+        return self.vocabulary
+
+    def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
+        """A row with a single 1 for each token number; a number that was not seen has none."""
+        xp = namespace(inputs)
+        numbers = xp.arange(self.vocabulary, dtype=inputs.dtype, device=inputs.device)
+        return xp.astype(inputs == numbers, inputs.dtype)
+
+    def of_nothing(self) -> Float[Array, " k"]:
+        """There is no such thing: some token is read in every step."""
+        raise KannError(
+            "a network that reads tokens reads one in every step, so there is no operator without; pass a token, "
+            "koopman.at([3]), or koopman.at('mean') for the mean over what was read"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class FunctionFeatures(FeatureMap):
+    """A function of the user's own, from inputs (n, p) to (n, k)."""
+
+    kind: ClassVar[str] = "function"
+    function: Callable[[AnyArray], AnyArray]
+    width: int
+    columns: int
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs."""
+        return self.width
+
+    @property
+    def count(self) -> int:
+        """The number of functions."""
+        return self.columns
+
+    def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
+        """What the function returns, checked."""
+        rows = inputs.reshape(-1, inputs.shape[-1])
+        found = call_features(self.function, rows)
+        if found.shape[1] != self.columns:
+            raise KannError(
+                f"features(inputs) gave {found.shape[1]} columns for {len(rows)} inputs and {self.columns} for others; "
+                "return as many for any inputs"
+            )
+        return found.reshape(*inputs.shape[:-1], self.columns)
+
+
+def call_features(function: Callable[[AnyArray], AnyArray], rows: AnyArray) -> Float[AnyArray, "n k"]:
+    """What a function of the user's makes of inputs (n, p): finite numbers (n, k), where the inputs are."""
+    remedy = "pass a function from inputs (n, p) to (n, k)"
+    found = call_of_user(function, rows, what="features", on=f"inputs {tuple(rows.shape)}", remedy=remedy)
+    if not hasattr(found, "ndim") or found.ndim != 2 or found.shape[0] != len(rows) or not found.shape[1]:
+        raise KannError(f"features(inputs) gave {shown(found)} for inputs {tuple(rows.shape)}; {remedy}")
+    found = as_operand(found)
+    if isinstance(found, np.ndarray):
+        found = to_device_of(rows, found.astype(np.float64))
+    xp = namespace(found)
+    if not bool(xp.all(xp.isfinite(found))):
+        raise KannError("features(inputs) gave NaN or infinite numbers; return finite ones for all inputs recorded")
+    return found
+
+
+# What users ask for
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The inputs themselves: φ(u) = u."""
+
+    def fitted(self, sums: InputSums) -> FeatureMap:
+        """The map for inputs with these sums."""
+        return InputFeatures(width=len(sums.total))
+
+
+@dataclass(frozen=True, slots=True)
+class Squares:
+    """Inputs and their squares, which a latch needs: a pulse of either sign clears it."""
+
+    def fitted(self, sums: InputSums) -> FeatureMap:
+        """The map for inputs with these sums."""
+        return SquareFeatures(width=len(sums.total))
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """The leading principal components of the inputs, ``count`` of them.
+
+    >>> Components(128)
+    Components(count=128)
+    """
+
+    count: int = 64
+
+    def __post_init__(self) -> None:
+        require_whole_number(self.count, "count", too_small="are no components")
+
+    def fitted(self, sums: InputSums) -> FeatureMap:
+        """The map for inputs with these sums."""
+        if self.count > len(sums.total):
+            raise KannError(f"{len(sums.total)} inputs have no {self.count} components; pass count<={len(sums.total)}")
+        _, vectors = np.linalg.eigh(sums.covariance)
+        leading = vectors[:, ::-1][:, : self.count]
+        largest = leading[np.abs(leading).argmax(axis=0), np.arange(self.count)]
+        return ComponentFeatures(centre=sums.mean, matrix=leading * np.sign(largest))
+
+
+@dataclass(frozen=True, slots=True)
+class Fourier:
+    """Random Fourier features of the inputs, ``count`` of them: any smooth function of an input is a sum of many.
+
+    ``width`` is the distance over which functions vary, 1 for the typical distance of two inputs.
+    """
+
+    count: int = 256
+    seed: int = 0
+    width: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_whole_number(self.count, "count", too_small="are no features")
+        require_whole_number(self.seed, "seed", least=0, too_small="is negative")
+        if not require_number(self.width, "width", remedy="pass width>0") > 0:
+            raise KannError(f"width={self.width} is no distance; pass width>0")
+
+    def fitted(self, sums: InputSums) -> FeatureMap:
+        """The map for inputs with these sums."""
+        rng, p = np.random.default_rng(self.seed), len(sums.total)
+        deviation = np.sqrt(np.maximum(np.diag(sums.covariance), 0.0))
+        is_constant = deviation <= SMALLEST_SCALE * max(deviation.max(), np.finfo(float).tiny)
+        # Two inputs of unit variance are about √(2p) apart.
+        scale = np.where(is_constant, np.inf, deviation) * (2 * p) ** 0.5 * self.width
+        return FourierFeatures(
+            centre=sums.mean,
+            matrix=rng.normal(size=(p, self.count)) * 2**0.5 / scale[:, None],
+            phase=rng.uniform(0, 2 * np.pi, size=self.count),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """One column for each token of a small vocabulary; inputs are then (N, 1), the number of the token.
+
+    Without ``count`` there are as many as the largest number that was read tells.
+    """
+
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.count is not None:
+            require_whole_number(self.count, "count", too_small="are no tokens")
+
+    def fitted(self, sums: InputSums) -> FeatureMap:
+        """The map for inputs with these sums."""
+        if len(sums.total) != 1 or not sums.are_whole:
+            raise KannError(
+                f"features='tokens' needs one whole number of at least 0 for each state, the token that was read; got "
+                f"{len(sums.total)} inputs that are no such numbers; pass States with token numbers (N, 1) as inputs"
+            )
+        count = int(sums.largest) + 1
+        if self.count is not None and self.count < count:
+            raise KannError(f"token {count - 1} was read, and count={self.count}; pass count>={count}")
+        return TokenFeatures(vocabulary=self.count or count)
+
+
+Spec = Inputs | Squares | Components | Fourier | Tokens
+"""What users pass for features, besides names and functions."""
+
+NAMED = {"inputs": Inputs, "squares": Squares, "pca": Components, "fourier": Fourier, "tokens": Tokens}
+"""The names of features, each with its usual count."""
+
+KINDS: tuple[type[FeatureMap], ...] = (
+    InputFeatures,
+    SquareFeatures,
+    ComponentFeatures,
+    FourierFeatures,
+    TokenFeatures,
+    FunctionFeatures,
+)
+"""All maps, in the order of the numbers under which they are saved."""
+
+
+def parse_features(features: Any) -> Spec | Callable[[AnyArray], AnyArray]:
+    """What the user passed for ``features``: a name, one of the classes above, a function, or None for the inputs."""
+    if features is None:
+        return Inputs()
+    if isinstance(features, str) and features in NAMED:
+        return NAMED[features]()
+    if isinstance(features, Spec) or (callable(features) and not isinstance(features, type)):
+        return features
+    raise KannError(
+        f"features={shown(features)} is unknown; pass {', '.join(map(repr, NAMED))}, one of kann.features such as "
+        "kann.features.Fourier(256), or a function from inputs (n, p) to (n, k)"
+    )
+
+
+def fit_features(features: Spec | Callable[[AnyArray], AnyArray], sums: InputSums) -> FeatureMap:
+    """The features as a map of inputs with these sums."""
+    if isinstance(features, Spec):
+        return features.fitted(sums)
+    rows = to_device_of(sums.sample, np.stack([np.zeros_like(sums.mean), sums.mean]))
+    return FunctionFeatures(function=features, width=len(sums.mean), columns=call_features(features, rows).shape[1])
+
+
+def feature_rows(features: FeatureMap, inputs: AnyArray) -> Float[AnyArray, "n k"]:
+    """φ of inputs (n, p) whose width is checked."""
+    require_width(inputs, features.inputs, what="inputs", of="the operator")
+    return features.of(inputs)

@@ -1,0 +1,253 @@
+"""Sums over pairs of states for the regression of a gated step, in one reading of the states.
+
+A pair (z, z₊) with features φ of what was read is a row (1, φ) ⊗ (1, z) of the design, with the products of z appended
+if the state is lifted. The Gram matrix of such rows holds Σ φ_k φ_l z_i z_j: every product of two features times every
+product of two coordinates, once. One matrix product of these gives it with a quarter of the multiplications that the
+rows themselves would take, and in a quarter of the memory.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kann.backends.arrays import as_numpy, block_rows, indices_for, namespace, on_accelerator, to_device_of
+from kann.data.blocks import Block, Cut
+from kann.data.moments import refuse_not_finite
+from kann.data.reduction import Total, accumulate
+from kann.data.rows import Projection
+from kann.data.states import States
+from kann.errors import KannError
+from kann.fitting.designs import Design
+from kann.fitting.features import FeatureMap
+from kann.fitting.input_sums import read_in_pairs
+from kann.fitting.monomials import (
+    pair_count,
+    pair_index,
+    pair_panels,
+    pair_products,
+    triple_count,
+    triple_index,
+    triple_panels,
+)
+from kann.typing import AnyArray, Array, Float, Int
+
+MOST_COLUMNS = 10_000
+"""Columns of a design up to which its Gram matrix (800 MB) and the memory to solve with it fit a common machine."""
+
+HOST_PAIRS = 2048
+"""How many pairs are multiplied at a time on a CPU: few enough that products of one feature with all others stay in its
+cache, enough to outweigh adding up the sums."""
+
+CONSTANT_BELOW = 1e-14
+"""A feature whose variance is below this fraction of its mean square is constant up to rounding."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class GatedColumns:
+    """The columns of the design: features of inputs of unit variance, and what is made of unit coordinates."""
+
+    features: FeatureMap
+    """φ"""
+    feature_mean: Float[Array, " k"]
+    """What is taken off φ."""
+    feature_scale: Float[Array, " k"]
+    """What φ is divided by after that."""
+    rank: int
+    """The number of coordinates r, which come with unit variance."""
+    lift: bool
+    """Whether products of coordinates are columns too."""
+
+    @property
+    def count(self) -> int:
+        """How many columns there are: 1, z, φ, φ ⊗ z and the products of z."""
+        lifted = 0
+        if self.lift:
+            lifted = pair_count(self.rank)
+        return (1 + self.rank) * (1 + self.features.count) + lifted
+
+    def gates(self, inputs: AnyArray) -> Float[AnyArray, "k1 n"]:
+        """(1, φ) as rows, for inputs (n, p)."""
+        phi = self.features.of(inputs)
+        phi = (phi - to_device_of(phi, self.feature_mean)) / to_device_of(phi, self.feature_scale)
+        return _with_ones(phi)
+
+    def require_manageable(self) -> None:
+        """Refuse more columns than can be solved for, and say what to lower."""
+        if self.count > MOST_COLUMNS:
+            raise KannError(
+                f"{self.rank} coordinates and {self.features.count} features make {self.count} columns, whose Gram "
+                f"matrix would take {8 * self.count**2 / 2**30:.0f} GB; pass a smaller rank=, or fewer features such "
+                f"as kann.features.Components(64), for at most {MOST_COLUMNS} columns"
+            )
+
+
+def _with_ones(rows: Float[AnyArray, "n m"]) -> Float[AnyArray, "m1 n"]:
+    """The columns as rows, below a row of ones."""
+    xp = namespace(rows)
+    return xp.concat([xp.ones((1, rows.shape[0]), dtype=rows.dtype, device=rows.device), rows.T])
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class GatedSums:
+    """What `GatedProducts` found: sums of products by group of sequences, and the range of the coordinates."""
+
+    groups: dict[int, dict[str, AnyArray]]
+    """Named sums of each group."""
+    low: AnyArray
+    """(r,) the smallest coordinates of all states."""
+    high: AnyArray
+    """(r,) the largest."""
+
+    def __add__(self, other: "GatedSums") -> "GatedSums":
+        groups = {group: dict(sums) for group, sums in self.groups.items()}
+        for group, sums in other.groups.items():
+            mine = groups.setdefault(group, {})
+            for name, value in sums.items():
+                mine[name] = mine.get(name, 0) + value
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        return GatedSums(groups=groups, low=low, high=high)
+
+
+class GatedProducts:
+    """Accumulates `GatedSums` from unit coordinates and inputs."""
+
+    needs_pairs = True
+
+    def __init__(self, *, columns: GatedColumns, group_of: Int[Array, " s"], lengths: Int[Array, " s"]) -> None:
+        self._columns, self._group_of, self._stops = columns, group_of, np.cumsum(lengths)
+        self._sums: dict[int, dict[str, AnyArray]] = {}
+        self._waiting: dict[int, list[tuple[AnyArray, AnyArray, AnyArray]]] = {}
+        self._low, self._high = np.full(columns.rank, np.inf), np.full(columns.rank, -np.inf)
+
+    def add(self, block: Block) -> None:
+        """Add the pairs inside a block."""
+        z, counts = block.values, block.lengths - 1
+        xp = namespace(z)
+        self._low = np.minimum(self._low, as_numpy(xp.min(z, axis=0)))
+        self._high = np.maximum(self._high, as_numpy(xp.max(z, axis=0)))
+        first = np.repeat(block.offsets - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        group_of_pair = np.repeat(self._group_of[block.numbers], counts)
+        for group in np.unique(group_of_pair).tolist():
+            rows = first[group_of_pair == group]
+            before, after = indices_for(z, rows, rows + 1)
+            self._collect(group, z[before], block.inputs[after], z[after])  # pyright: ignore[reportOptionalSubscript]
+
+    def add_cut(self, cut: Cut) -> None:
+        """Add pairs that the end of a block separates."""
+        groups = self._group_of[np.searchsorted(self._stops, cut.rows, side="right")]
+        for group in np.unique(groups).tolist():
+            (rows,) = indices_for(cut.before, np.flatnonzero(groups == group))
+            inputs: Any = cut.inputs
+            self._collect(group, cut.before[rows], inputs[rows], cut.after[rows])
+
+    def _collect(self, group: int, x: AnyArray, inputs: AnyArray, y: AnyArray) -> None:
+        """Multiply pairs once there are enough of them."""
+        waiting = self._waiting.setdefault(group, [])
+        waiting.append((x, inputs, y))
+        if sum(len(part[0]) for part in waiting) >= self._pairs_at_a_time(x):
+            self._multiply(group)
+
+    def _pairs_at_a_time(self, sample: AnyArray) -> int:
+        if not on_accelerator(sample):
+            return HOST_PAIRS
+        columns = self._columns
+        return block_rows(sample, columns.features.inputs + columns.features.count + pair_count(columns.rank + 1))
+
+    def _multiply(self, group: int) -> None:
+        """Add the sums of the pairs that wait, some thousands at a time."""
+        parts = self._waiting.pop(group)
+        xp = namespace(parts[0][0])
+        x, inputs, y = (xp.concat(column) for column in zip(*parts, strict=True))
+        step = self._pairs_at_a_time(x)
+        for start in range(0, len(x), step):
+            rows = slice(start, start + step)
+            self._add(group, _with_ones(x[rows]), self._columns.gates(inputs[rows]), y[rows])
+
+    def _add(self, group: int, z: AnyArray, gates: AnyArray, y: AnyArray) -> None:
+        """Add products of coordinates (r1, n) and gates (k1, n), each with a row of ones, and next states (n, r)."""
+        sums = self._sums.setdefault(group, {})
+        pairs = pair_products(z)
+        crossed = (z.T[:, :, None] * y[:, None, :]).reshape(len(y), -1)
+        _add_panels(sums, "gram", pair_panels(gates), pairs, count=pair_count(len(gates)))
+        _accumulate(sums, "target", gates @ crossed)
+        _accumulate(sums, "total", y.T @ y)
+        if self._columns.lift:
+            squares = pairs[len(z) :]  # the first ones hold a factor of one
+            _add_panels(sums, "lift_cross", triple_panels(z, pairs), gates, count=triple_count(len(z)))
+            _accumulate(sums, "lift_gram", squares @ squares.T)
+            _accumulate(sums, "lift_target", squares @ y)
+
+    def result(self) -> GatedSums:
+        """The sums, on the host."""
+        for group in list(self._waiting):
+            self._multiply(group)
+        groups = {group: {name: as_numpy(value) for name, value in sums.items()} for group, sums in self._sums.items()}
+        return GatedSums(groups=groups, low=self._low, high=self._high)
+
+
+def _accumulate(sums: dict[str, AnyArray], name: str, value: AnyArray) -> None:
+    if name in sums:
+        sums[name] += value
+    else:
+        sums[name] = value
+
+
+def _add_panels(
+    sums: dict[str, AnyArray], name: str, panels: Iterator[AnyArray], others: AnyArray, *, count: int
+) -> None:
+    """Add the products of ``count`` rows, which come in panels, with others."""
+    if name not in sums:
+        sums[name] = namespace(others).zeros((count, len(others)), dtype=others.dtype, device=others.device)
+    start = 0
+    for panel in panels:
+        sums[name][start : start + len(panel)] += panel @ others.T
+        start += len(panel)
+
+
+def design_of(sums: dict[str, Array], columns: GatedColumns) -> Design:
+    """The Gram matrices of the design of one group, its columns in the order z, (φ₁, φ₁ z), (φ₂, φ₂ z), …, lift, 1."""
+    r1, k1 = columns.rank + 1, columns.features.count + 1
+    z_pair, gate_pair = pair_index(r1), pair_index(k1)
+    own = (k1 * r1, k1 * r1)
+    gram = sums["gram"][gate_pair[:, None, :, None], z_pair[None, :, None, :]].reshape(own)
+    target = sums["target"].reshape(k1 * r1, columns.rank)
+    if columns.lift:
+        first, second = (1 + part for part in np.triu_indices(columns.rank))
+        triples = triple_index(r1)[np.arange(r1)[:, None], first, second]
+        cross = np.moveaxis(sums["lift_cross"][triples], -1, 0).reshape(k1 * r1, -1)
+        gram = np.block([[gram, cross], [cross.T, sums["lift_gram"]]])
+        target = np.vstack([target, sums["lift_target"]])
+    order = np.r_[1 : len(gram), 0]  # the constant goes last
+    return Design(gram=gram[np.ix_(order, order)], target=target[order], total=sums["total"])
+
+
+def gated_sums(states: States, columns: GatedColumns, projection: Projection, group_of: Int[Array, " s"]) -> GatedSums:
+    """The sums of all pairs of states, by group of sequences."""
+    make = partial(GatedProducts, columns=columns, group_of=group_of, lengths=states.lengths)
+    found = accumulate(states, make, inputs=True, projection=projection, what="products")
+    if not all(np.isfinite(sums["gram"]).all() for sums in found.groups.values()):
+        refuse_not_finite(states, inputs=True)
+    return found
+
+
+def unit_columns(states: States, features: FeatureMap, *, rank: int, lift: bool) -> GatedColumns:
+    """The columns of the design, with features scaled to unit variance."""
+    total = accumulate(states, partial(Total, partial(_feature_sums, features)), inputs=True, what="features")
+    pairs, sums, squares = total[0, 0], total[1], total[2]
+    mean = sums / pairs
+    variance = squares / pairs - mean**2
+    is_constant = variance <= CONSTANT_BELOW * squares / pairs
+    scale = np.where(is_constant, 1.0, np.sqrt(np.where(is_constant, 1.0, variance)))
+    return GatedColumns(features=features, feature_mean=mean, feature_scale=scale, rank=rank, lift=lift)
+
+
+def _feature_sums(features: FeatureMap, block: Block) -> Float[Array, "3 k"]:
+    """The number of inputs of a block, in every column, and sums and squares of their features."""
+    inputs = read_in_pairs(block)
+    if not len(inputs):
+        return np.zeros((3, features.count))
+    phi = features.of(inputs)
+    return np.stack([np.full(features.count, float(len(phi))), as_numpy(phi.sum(0)), as_numpy((phi**2).sum(0))])

@@ -1,0 +1,84 @@
+"""One step of a stand-in as an ONNX file, to run where there is no Python."""
+
+import os
+
+import numpy as np
+
+from kann.checks import require_path
+from kann.data.placing import replacing
+from kann.errors import KannError
+from kann.fitting.bilinear import Bilinear
+from kann.fitting.features import ComponentFeatures, FeatureMap, FourierFeatures, FunctionFeatures, TokenFeatures
+from kann.fitting.koopman import Koopman
+from kann.stand_ins.module import operator_weights, require_driven
+from kann.stand_ins.protobuf import Graph
+
+
+def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str]) -> None:
+    """Write one step of a driven or bilinear operator as an ONNX model, in float32.
+
+    It takes ``z`` (n, r), the coordinates before the step, and ``u`` (n, p), what is read in it, and gives ``next``
+    (n, r), the coordinates after it, and ``state`` (n, d), the hidden state that they stand for. A network starts from
+    the coordinates of its first state, ``koopman.encode(h)``.
+    """
+    require_driven(koopman)
+    require_path(path)
+    graph, rank = Graph(), koopman.rank
+    weights = {name: graph.constant(name, values) for name, values in operator_weights(koopman).items()}
+    inputs = len(koopman.drive)  # type: ignore[arg-type]
+    phi = "u"
+    if isinstance(koopman, Bilinear):
+        inputs = koopman.features.inputs
+        phi = _features(graph, koopman.features)
+    after = graph.add("Add", graph.add("MatMul", "z", weights["matrix"]), weights["offset"])
+    after = graph.add("Add", after, graph.add("MatMul", phi, weights["drive"]))
+    if isinstance(koopman, Bilinear):
+        after = graph.add("Add", after, _gated(graph, phi, weights["gates"]))
+        if koopman.squares is not None:
+            after = graph.add("Add", after, _lifted(graph, rank, weights["squares"]))
+        after = graph.add("Max", after, weights["low"])
+        after = graph.add("Min", after, weights["high"])
+    graph.add("Identity", after, output="next")
+    decoder = graph.constant("decoder", koopman.basis.T)
+    graph.add("Add", graph.add("MatMul", after, decoder), weights["mean"], output="state")
+    model = graph.model(
+        name="stand-in",
+        inputs={"z": ("n", rank), "u": ("n", inputs)},
+        outputs={"next": ("n", rank), "state": ("n", koopman.dim)},
+    )
+    with replacing(path) as temporary:
+        temporary.write_bytes(model)
+
+
+def _features(graph: Graph, features: FeatureMap) -> str:
+    """The features of ``u``."""
+    if isinstance(features, FunctionFeatures):
+        raise KannError("features that are a Python function cannot be written to ONNX; fit with features by name")
+    if isinstance(features, TokenFeatures):
+        numbers = graph.constant("numbers", np.arange(features.count, dtype=np.float64))
+        return graph.add("Cast", graph.add("Equal", "u", numbers), to=1)
+    if features.kind == "squares":
+        return graph.add("Concat", "u", graph.add("Mul", "u", "u"), axis=1)
+    if not isinstance(features, ComponentFeatures | FourierFeatures):
+        return "u"
+    shifted = graph.add("Sub", "u", graph.constant("centre", features.centre))
+    mapped = graph.add("MatMul", shifted, graph.constant("projection", features.matrix))
+    if isinstance(features, ComponentFeatures):
+        return mapped
+    angle = graph.add("Add", mapped, graph.constant("phase", features.phase))
+    return graph.add("Mul", graph.add("Cos", angle), graph.constant("root", np.array(2**0.5)))
+
+
+def _gated(graph: Graph, phi: str, gates: str) -> str:
+    """Σ φ_k z E_k: the products of all features with all coordinates, times one matrix."""
+    columns = graph.add("Unsqueeze", phi, graph.constant("last_axis", np.array([2])))
+    rows = graph.add("Unsqueeze", "z", graph.constant("middle_axis", np.array([1])))
+    products = graph.add("Flatten", graph.add("Mul", columns, rows), axis=1)
+    return graph.add("MatMul", products, gates)
+
+
+def _lifted(graph: Graph, rank: int, squares: str) -> str:
+    """What products of coordinates add."""
+    first, second = (graph.constant(name, part) for name, part in zip("ij", np.triu_indices(rank), strict=True))
+    products = graph.add("Mul", graph.add("Gather", "z", first, axis=1), graph.add("Gather", "z", second, axis=1))
+    return graph.add("MatMul", products, squares)

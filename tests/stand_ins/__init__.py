@@ -1,0 +1,1 @@
+"""Tests of networks that run with their states replaced."""

@@ -1,0 +1,97 @@
+"""Operators as torch modules."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import kann
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(30, 3), nn.GRU(3, 6, batch_first=True))
+
+
+@pytest.fixture(scope="module")
+def states(network):
+    words = torch.randint(0, 30, (40, 25), generator=torch.Generator().manual_seed(1))
+    return kann.record(network, words, inputs=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"driven": True},
+        {"driven": "bilinear"},
+        {"driven": "bilinear", "features": "squares", "lift": "squares"},
+        {"driven": "bilinear", "features": kann.features.Components(2)},
+        {"driven": "bilinear", "features": kann.features.Fourier(9)},
+        {"driven": "bilinear", "features": np.tanh},
+    ],
+)
+def test_a_stand_in_simulates_what_the_operator_does(states, network, options):
+    koopman = kann.fit(states, rank=4, **options)
+    words = torch.randint(0, 30, (5, 12), generator=torch.Generator().manual_seed(2))
+    read = network[0](words).detach()
+    expected = koopman.simulate(read.numpy())
+    module = kann.stand_in(koopman, dtype=torch.float64)
+    np.testing.assert_allclose(module(read), expected, atol=1e-10)
+    start = torch.full((5, 6), 0.1)
+    np.testing.assert_allclose(module(read, start), koopman.simulate(read.numpy(), start.numpy()), atol=1e-7)
+    by_word = kann.stand_in(koopman, vocabulary=network[0].weight, dtype=torch.float64)
+    np.testing.assert_allclose(by_word(words), expected, atol=1e-6)
+    np.testing.assert_allclose(by_word(words), expected, atol=1e-6)  # from matrices that were made before
+
+
+def test_a_word_s_matrix_is_made_once_and_is_the_operator_s(states, network):
+    koopman = kann.fit(states, rank=4, driven="bilinear")
+    module = kann.stand_in(koopman, vocabulary=network[0].weight, dtype=torch.float64)
+    module(torch.tensor([[3, 7, 3]]))
+    assert module.known.nonzero()[:, 0].tolist() == [3, 7]
+    weight = network[0].weight.detach().numpy()
+    np.testing.assert_allclose(module.table[7, :4], koopman.matrices(weight[7:8])[0], atol=1e-6)
+    module.table[7] += 1  # is not made again
+    before = module(torch.tensor([[7]]))
+    assert not np.allclose(before, koopman.simulate(weight[[7]][None]))
+
+
+def test_tokens_are_words_themselves(rng):
+    tokens = rng.integers(0, 4, size=(30, 20, 1)).astype(float)
+    states = kann.States.from_padded(rng.normal(size=(30, 20, 3)), inputs=tokens)
+    koopman = kann.fit(states, driven="bilinear", features="tokens", ridge=1e-3)
+    module = kann.stand_in(koopman, vocabulary=torch.arange(4.0)[:, None], dtype=torch.float64)
+    found = module(torch.as_tensor(tokens[:3, :, 0]).long())
+    np.testing.assert_allclose(found, koopman.simulate(tokens[:3]), atol=1e-9)
+
+
+def test_weights_are_saved_and_loaded(states, network):
+    koopman = kann.fit(states, rank=4, driven="bilinear", features="squares", lift="squares")
+    module = kann.stand_in(koopman, vocabulary=network[0].weight)
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    other = kann.stand_in(kann.fit(states, rank=4, driven="bilinear", features="squares", lift="squares", ridge=0.1),
+                          vocabulary=torch.zeros(30, 3))  # fmt: skip
+    file.seek(0)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    words = torch.tensor([[1, 2, 3]])
+    np.testing.assert_array_equal(other(words), module(words))
+
+
+@pytest.mark.usefixtures("untyped")
+def test_what_cannot_stand_in_is_refused(states, network):
+    koopman = kann.fit(states, rank=4, driven="bilinear")
+    by_word = kann.stand_in(koopman, vocabulary=network[0].weight)
+    for call, message in [
+        (lambda: kann.stand_in("operator"), "koopman='operator' is no operator"),
+        (lambda: kann.stand_in(kann.fit(states)), "autonomous and reads no inputs"),
+        (lambda: kann.stand_in(koopman, vocabulary=torch.ones(5, 2)), r"shape \(5, 2\); pass one row of 3 inputs"),
+        (lambda: kann.stand_in(koopman)(torch.ones(2, 3)), r"reads inputs \(n, t, 3\)"),
+        (lambda: by_word(torch.ones(2, 3)), r"reads numbers of words \(n, t\)"),
+        (lambda: by_word(torch.tensor([[30]])), "reads numbers of words"),
+    ]:
+        with pytest.raises(kann.KannError, match=message):
+            call()

@@ -1,0 +1,57 @@
+"""Operators as ONNX files."""
+
+import numpy as np
+import pytest
+
+import kann
+from tests.stand_ins.onnx_reader import run
+
+FEATURES = ["inputs", "squares", kann.features.Components(2), kann.features.Fourier(7)]
+
+
+@pytest.fixture
+def states(rng):
+    return kann.States.from_padded(rng.normal(size=(20, 30, 4)), inputs=rng.normal(size=(20, 30, 3)))
+
+
+def assert_runs(koopman, path, u, h):
+    kann.save_onnx(koopman, path)
+    z = koopman.encode(h)
+    found = run(path.read_bytes(), z=z.astype(np.float32), u=u.astype(np.float32))
+    expected = koopman.predict(h, inputs=u)
+    assert list(found) == ["next", "state"]
+    np.testing.assert_allclose(found["state"], expected, atol=1e-5)
+    np.testing.assert_allclose(found["next"], koopman.encode(expected), atol=1e-5)
+
+
+@pytest.mark.parametrize("features", FEATURES, ids=str)
+@pytest.mark.parametrize("lift", [None, "squares"])
+def test_a_step_of_the_file_is_the_operator_s(states, tmp_path, rng, features, lift):
+    koopman = kann.fit(states, driven="bilinear", rank=3, features=features, lift=lift, ridge=1e-3)
+    assert_runs(koopman, tmp_path / "step.onnx", rng.normal(size=(6, 3)), states.values[:6])
+
+
+def test_driven_operators_and_tokens(states, tmp_path, rng):
+    assert_runs(kann.fit(states, driven=True), tmp_path / "step.onnx", rng.normal(size=(6, 3)), states.values[:6])
+    tokens = rng.integers(0, 5, size=(20, 30, 1)).astype(float)
+    words = kann.States(values=states.values, lengths=states.lengths, inputs=tokens.reshape(-1, 1))
+    koopman = kann.fit(words, driven="bilinear", features="tokens", ridge=1e-3)
+    assert_runs(koopman, tmp_path / "step.onnx", np.arange(5.0)[:, None], states.values[:5])
+
+
+def test_onnx_itself_accepts_the_file(states, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    koopman = kann.fit(states, driven="bilinear", lift="squares", features=kann.features.Fourier(7), ridge=1e-3)
+    kann.save_onnx(koopman, tmp_path / "step.onnx")
+    onnx.checker.check_model(str(tmp_path / "step.onnx"), full_check=True)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_what_cannot_be_written_is_refused(states, tmp_path):
+    with pytest.raises(kann.KannError, match="Python function cannot be written to ONNX"):
+        kann.save_onnx(kann.fit(states, driven="bilinear", features=np.tanh, ridge=1e-3), tmp_path / "step.onnx")
+    with pytest.raises(kann.KannError, match="autonomous and reads no inputs"):
+        kann.save_onnx(kann.fit(states), tmp_path / "step.onnx")
+    with pytest.raises(kann.KannError, match="is no path"):
+        kann.save_onnx(kann.fit(states, driven=True), 3)
+    assert not (tmp_path / "step.onnx").exists()
