@@ -19,7 +19,7 @@ def small_networks(monkeypatch):
 
 def test_the_table_and_the_results(run, tmp_path):
     result = run("reproduce", "copy", "--out", tmp_path, "--seed", 3, "--seeds", 2)
-    assert result.exit_code == 0
+    assert result.exit_code == 0, result.output
     assert "copy task, dtriv, 2 seeds" in result.stdout
     lines = {line.strip().split("  ")[0]: line for line in result.stdout.splitlines() if line.strip()}
     assert "0.021" in lines["relative error of one step, fitted sequences"]
@@ -34,7 +34,7 @@ def test_one_architecture_or_all(run, tmp_path):
     assert run("reproduce", "copy", "--arch", "gru", "--seeds", 1, "--out", tmp_path / "one").exit_code == 0
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["gru"]
     result = run("reproduce", "copy", "--arch", "all", "--seeds", 1, "--out", tmp_path / "all")
-    assert result.exit_code == 0
+    assert result.exit_code == 0, result.output
     assert {path.name for path in (tmp_path / "all").iterdir()} == {"dtriv", "rnn", "gru", "lstm"}
     assert result.stdout.count("copy task,") == 4
 

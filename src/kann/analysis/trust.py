@@ -176,9 +176,10 @@ def trust(
         each of which is then a fold; errors are then measured one step ahead only, and the null shuffles states
         over all sequences instead of within each.
     folds
-        How many folds: as few as 3, at most the number of different sequences. Sequences whose states are the same to
-        the last bit are held out together; to find them, states are read once more, also from disk and by Dask, unless
-        all lengths differ. From moments repeats cannot be told: put them into one group when you record.
+        How many folds: as few as 3, at most the number of sequences. Sequences whose states are the same to the last
+        bit are held out together, in fewer folds if there are fewer different ones; to find them, states are read
+        once more, also from disk and by Dask, unless all lengths differ. From moments repeats cannot be told: put
+        them into one group when you record.
     groups
         For each sequence who it comes from, such as a patient or a speaker: sequences of one group are held out
         together, so that intervals hold for new patients and not only for new sequences of the same ones.

@@ -57,11 +57,14 @@ def assign_folds(
     """The fold of each sequence, in which it is held out: folds of about as many pairs of states each, at random.
 
     Sequences with the same entry in ``groups``, such as those of one patient, or in ``repeats``, which are copies of
-    each other, are held out together. Sequences of one state, which hold no pair, belong to some fold too.
+    each other, are held out together. Where copies leave fewer than ``folds`` different sequences or groups, there
+    are as many folds as these. Sequences of one state, which hold no pair, belong to some fold too.
     """
     folds = require_whole_number(folds, "folds", least=FEWEST_FOLDS, too_small="gives no interval")
     seed = require_whole_number(seed, "seed", least=0, too_small="is negative")
     sequences = Together.of(lengths, groups=groups, repeats=repeats)
+    if Together.of(lengths, groups=groups).available >= folds:
+        folds = max(FEWEST_FOLDS, min(folds, sequences.available))
     if sequences.available < folds:
         raise KannError(
             f"{sequences.available} {sequences.name} of two states or more cannot be held out in {folds} folds; "

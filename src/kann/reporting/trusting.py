@@ -10,13 +10,12 @@ from kann.analysis.trust import Trust, trust
 from kann.checks import require_instance
 from kann.data.states import States
 from kann.errors import KannError
-from kann.fitting.folds import FEWEST_FOLDS, Together
+from kann.fitting.folds import FEWEST_FOLDS
 from kann.fitting.koopman import Koopman
-from kann.fitting.repeats import repeats_of
 from kann.reporting.packing import finite_or_none
 
 FOLDS = 10
-"""In so many folds sequences are held out, or in as many as there are different sequences."""
+"""In so many folds sequences are held out, or in as many as there are sequences."""
 
 PLANE_POINTS = 41
 """Points on each side of the page's pseudospectrum."""
@@ -60,8 +59,7 @@ def known_trust(koopman: Koopman, states: States, given: Trust | None = None) ->
     if given is not None:
         require_trust_of(koopman, given)
         return KnownTrust(trust=given, reason="")
-    available = Together.of(states.lengths, repeats=repeats_of(states)).available
-    folds = max(FEWEST_FOLDS, min(FOLDS, available))
+    folds = max(FEWEST_FOLDS, min(FOLDS, int((states.lengths > 1).sum())))
     try:
         return KnownTrust(trust=trust(koopman, states, folds=folds), reason="")
     except KannError as error:
