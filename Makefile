@@ -46,9 +46,11 @@ bench: $(READY)
 	$(BIN)/python benchmarks/fixed_points.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/trust.py
+	$(BIN)/python benchmarks/gates.py
 
 reproduce: $(READY)
 	$(BIN)/kann reproduce copy --arch all
+	$(BIN)/kann reproduce flipflop
 	$(BIN)/kann reproduce ecg --arch all --seeds 5
 	$(BIN)/kann reproduce sentiment --arch all
 

@@ -211,7 +211,7 @@ def calls(good: Any) -> dict[str, Call]:
         "features": (kann.features.Fourier, {"count": 3, "seed": 0, "width": 1.0}),
         "features.Components": (kann.features.Components, {"count": 3}),
         "features.Tokens": (kann.features.Tokens, {"count": 3}),
-        "stand_in": (kann.stand_in, {"koopman": good.gated, "vocabulary": np.ones((3, 2))}),
+        "stand_in": (kann.stand_in, {"koopman": good.gated, "vocabulary": np.ones((3, 2)), "dtype": torch.float64}),
         "save_onnx": (kann.save_onnx, {"koopman": good.gated, "path": good.folder / "step.onnx"}),
         "StandIn": (kann.stand_in(good.gated), {"inputs": torch.ones(2, 3, 2), "initial": torch.ones(2, 4)}),
         "Bilinear.at": (good.gated.at, {"u": np.ones(2), "around": h[0], "states": None}),

@@ -90,6 +90,8 @@ def test_what_cannot_stand_in_is_refused(states, network):
         (lambda: kann.stand_in(kann.fit(states)), "autonomous and reads no inputs"),
         (lambda: kann.stand_in(koopman, vocabulary=torch.ones(5, 2)), r"shape \(5, 2\); pass one row of 3 inputs"),
         (lambda: kann.stand_in(koopman)(torch.ones(2, 3)), r"reads inputs \(n, t, 3\)"),
+        (lambda: kann.stand_in(koopman, dtype=torch.int64), "dtype=torch.int64 is no floating-point type"),
+        (lambda: kann.stand_in(koopman)(torch.ones(2, 3, 3), torch.ones(2, 3)), r"no states; pass a tensor \(2, 6\)"),
         (lambda: by_word(torch.ones(2, 3)), r"reads numbers of words \(n, t\)"),
         (lambda: by_word(torch.tensor([[30]])), "reads numbers of words"),
     ]:

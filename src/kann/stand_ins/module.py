@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kann.checks import shown
+from kann.backends.arrays import as_numpy
+from kann.checks import require_real, shown
 from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.features import (
@@ -38,6 +39,8 @@ def stand_in(
     takes numbers of words (n, t) instead. The matrix of each word is then made once, when it is first read.
     """
     require_driven(koopman)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise KannError(f"dtype={shown(dtype)} is no floating-point type of torch; pass torch.float32")
     return StandIn(koopman, vocabulary=vocabulary, dtype=dtype)
 
 
@@ -78,8 +81,8 @@ class StandIn(nn.Module):
         self.register_buffer("first", pairs[0], persistent=False)
         self.register_buffer("second", pairs[1], persistent=False)
         if vocabulary is not None:
-            words = torch.as_tensor(vocabulary).detach().to(dtype).cpu()
-            if words.ndim != 2 or words.shape[1] != self.features.inputs:
+            words = torch.as_tensor(_real_rows(vocabulary)).to(dtype)
+            if words.ndim != 2 or words.shape[1] != self.features.inputs or not len(words):
                 raise KannError(
                     f"vocabulary has shape {tuple(words.shape)}; pass one row of {self.features.inputs} inputs a word"
                 )
@@ -103,6 +106,8 @@ class StandIn(nn.Module):
         self._require(inputs)
         if initial is None:
             initial = self.mean.new_zeros(len(inputs), self.dim)
+        if not isinstance(initial, Tensor) or initial.shape != (len(inputs), self.dim) or initial.is_complex():
+            raise KannError(f"initial={shown(initial)} are no states; pass a tensor ({len(inputs)}, {self.dim})")
         z = (initial.to(self.mean) - self.mean) @ self.basis
         if self.has_vocabulary:
             return self._read_words(inputs, z)
@@ -168,6 +173,13 @@ class StandIn(nn.Module):
             fits = inputs.shape[2] == self.features.inputs
         if not fits:
             raise KannError(f"the stand-in reads {what}; got {shown(inputs)}; pass a tensor of these")
+
+
+def _real_rows(vocabulary: AnyArray) -> Array:
+    """What words stand for, as a numpy array of real numbers."""
+    rows = as_numpy(vocabulary)
+    require_real(rows, what="inputs of the vocabulary")
+    return np.asarray(rows, dtype=np.float64)
 
 
 def operator_weights(koopman: Koopman | Bilinear) -> dict[str, Array]:

@@ -16,7 +16,7 @@ from kann.typing import Array, Float
 RATES = {"30": 0.3, "10": 0.1, "01": 0.01}
 """Probabilities of a pulse in the sequences that are analysed, by the name that keys end with."""
 
-RANK = 16
+RANK = 32
 """Coordinates of every operator."""
 
 SEQUENCES, STEPS = 512, 200
