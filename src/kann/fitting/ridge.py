@@ -104,7 +104,7 @@ def ridge_curve(designs: Sequence[Design], *, held_out: int) -> RidgeCurve:
     """Errors of all `RIDGES` on each of the first ``held_out`` designs, by weights that are fitted to the others."""
     total, errors = sum_of(designs), np.zeros(len(RIDGES))
     for design in designs[:held_out]:
-        unit = UnitDesign.of(total - design)
+        unit = UnitDesign.of(sum_of([other for other in designs if other is not design]))
         for i, ridge in enumerate(RIDGES):
             weights = unit.weights(ridge)
             if weights is None:

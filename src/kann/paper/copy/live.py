@@ -85,7 +85,7 @@ def recalled(scores: Float[Array, "b t o"], digits: Int[Array, "b k"]) -> Float[
 
 def _numbers(found: kann.Effects) -> dict[str, float]:
     """The numbers of the table; NaN for more modes than the operator has."""
-    numbers = {"live_full": float(found.full.mean()), "live_none": float(found.none.mean())}
+    numbers = {"live_full": found.full, "live_none": found.none}
     for name in METHODS:
         kept = dict(zip(found.counts, found.kept[name].tolist(), strict=True))
         numbers |= {f"live_{name}_{count}": recall for count, recall in kept.items()}

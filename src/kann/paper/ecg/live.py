@@ -114,11 +114,11 @@ def effect_numbers(network: Autoencoder, recorded: Float[Tensor, "n t"], beats: 
         batch_size=256,
         progress=False,
     )
-    own, normal = found.full > THRESHOLD, beats.is_normal[found.judged]
+    own, normal = found.full_scores > THRESHOLD, beats.is_normal[found.judged]
     numbers = {
         "live_beats": float(len(found.judged)),
-        "live_loss": float(found.full[normal].mean()),
-        "live_none": float(np.mean((found.none > THRESHOLD) == own)),
+        "live_loss": float(found.full_scores[normal].mean()),
+        "live_none": float(np.mean((found.none_scores > THRESHOLD) == own)),
     }
     for name in METHODS:
         for count, loss in zip(found.counts, found.kept_scores[name], strict=True):

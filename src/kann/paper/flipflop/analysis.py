@@ -9,7 +9,7 @@ from torch import Tensor
 
 import kann
 from kann.paper.flipflop.task import FITTED, JUDGED, LIVE, Config, FlipFlopNetwork
-from kann.paper.results import Quantity
+from kann.paper.results import Format, Quantity
 from kann.paper.training import generator
 from kann.typing import Array, Float
 
@@ -31,7 +31,7 @@ STARTS = 256
 MEMORIES = 3
 """How many memories there are: the leading eigenvalues of an operator are to be those."""
 
-OF_RATES = (
+OF_RATES: tuple[tuple[str, str, Format], ...] = (
     ("network_bits", "bits right, network", "percent"),
     ("autonomous", "|λ| of the third mode, autonomous", "number"),
     ("driven", "    driven by the pulses", "number"),

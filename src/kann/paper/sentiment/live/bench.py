@@ -14,7 +14,7 @@ from kann.live.measuring import readout_weight
 from kann.live.ordering import Search
 from kann.live.replacing import only_target
 from kann.live.scoring import Scorer
-from kann.live.trials import Trials, make_trials
+from kann.live.trials import Running, Trials, make_trials
 from kann.paper.sentiment.corpus import Corpus, Reviews
 from kann.paper.sentiment.operators import fitted_reviews, on_host
 from kann.paper.sentiment.task import JUDGED, split
@@ -134,15 +134,11 @@ def _trials(network: SentimentNetwork, reviews: Reviews, state: str, width: int,
     trials = make_trials(
         network,
         words,
+        Running(lengths=None, forward=None, collate=None, batch_size=batch, device=None),
         target=only_target(network, LAYER, state),
         state=state,
         width=width,
         scorer=Scorer.of("agreement", None),
-        lengths=None,
-        forward=None,
-        collate=None,
-        batch_size=batch,
-        device=None,
     )
     return trials.with_untouched()
 
