@@ -9,7 +9,7 @@ from torch import Tensor
 
 import kann
 from kann.paper.flipflop.task import FITTED, JUDGED, LIVE, Config, FlipFlopNetwork
-from kann.paper.results import Quantity
+from kann.paper.results import Format, Quantity
 from kann.paper.training import generator
 from kann.typing import Array, Float
 
@@ -17,7 +17,8 @@ RATES = {"30": 0.3, "10": 0.1, "01": 0.01}
 """Probabilities of a pulse in the sequences that are analysed, by the name that keys end with."""
 
 RANK = 32
-"""Coordinates of every operator."""
+"""Coordinates of every operator. With 16 the third eigenvalue of seed 0 at a pulse rate of 0.3 is 0.961, with 24 it is
+0.970."""
 
 SEQUENCES, STEPS = 512, 200
 """How many sequences of how many steps an operator is fitted to, and judged on."""
@@ -31,7 +32,7 @@ STARTS = 256
 MEMORIES = 3
 """How many memories there are: the leading eigenvalues of an operator are to be those."""
 
-OF_RATES = (
+OF_RATES: tuple[tuple[str, str, Format], ...] = (
     ("network_bits", "bits right, network", "percent"),
     ("autonomous", "|λ| of the third mode, autonomous", "number"),
     ("driven", "    driven by the pulses", "number"),
