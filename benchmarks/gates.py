@@ -3,6 +3,8 @@
     python benchmarks/gates.py --steps 130000             # two cores: times, and what 1.3 million steps would take
     python benchmarks/gates.py --steps 1300000 --device cuda
 
+On a machine that is busy with other things set OMP_NUM_THREADS=1: threads that wait for each other count as CPU time.
+
 Fits 24 coordinates of 256 units with 128 features and squares, then runs a stand-in of 16 coordinates beside a GRU of
 256 units on reviews of made-up words.
 """

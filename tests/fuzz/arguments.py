@@ -213,7 +213,7 @@ def calls(good: Any) -> dict[str, Call]:
         "features.Tokens": (kann.features.Tokens, {"count": 3}),
         "stand_in": (kann.stand_in, {"koopman": good.gated, "vocabulary": np.ones((3, 2)), "dtype": torch.float64}),
         "save_onnx": (kann.save_onnx, {"koopman": good.gated, "path": good.folder / "step.onnx"}),
-        "StandIn": (kann.stand_in(good.gated), {"inputs": torch.ones(2, 3, 2), "initial": torch.ones(2, 4)}),
+        "StandIn": (kann.stand_in(good.gated).forward, {"inputs": torch.ones(2, 3, 2), "initial": torch.ones(2, 4)}),
         "Bilinear.at": (good.gated.at, {"u": np.ones(2), "around": h[0], "states": None}),
         "Bilinear.matrices": (good.gated.matrices, {"inputs": np.ones((3, 2))}),
         "Bilinear.pushes": (good.gated.pushes, {"inputs": np.ones((3, 2))}),

@@ -17,7 +17,8 @@ RATES = {"30": 0.3, "10": 0.1, "01": 0.01}
 """Probabilities of a pulse in the sequences that are analysed, by the name that keys end with."""
 
 RANK = 32
-"""Coordinates of every operator."""
+"""Coordinates of every operator. With 16 the third eigenvalue of seed 0 at a pulse rate of 0.3 is 0.961, with 24 it is
+0.970."""
 
 SEQUENCES, STEPS = 512, 200
 """How many sequences of how many steps an operator is fitted to, and judged on."""
