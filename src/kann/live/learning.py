@@ -46,7 +46,10 @@ def learned_direction(search: Search, start: Coordinates) -> Coordinates:
         # cuDNN differentiates recurrent layers in training mode alone; torch's own kernels do in any.
         with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
             loss = _loss(search, sample, direction, groups[step % len(groups)])
-            (direction.grad,) = torch.autograd.grad(loss, [direction])  # and none for the model's weights
+            (gradient,) = torch.autograd.grad(loss, [direction])  # and none for the model's weights
+        if not torch.isfinite(gradient).all():  # over hundreds of steps of a network, gradients can overflow
+            continue
+        direction.grad = gradient
         optimizer.step()
         with torch.no_grad():
             direction /= direction.norm()
