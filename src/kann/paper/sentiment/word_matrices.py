@@ -56,6 +56,10 @@ PHRASES = (
 """Words before another: what they make of its push. The first three are the paper's."""
 
 PAPERS = PHRASES[:3]
+"""The paper's phrases."""
+
+PROFILES: tuple[str, ...] = ("one", "two", "three", "two_added", "three_added")
+"""What moves modes: the last word of phrases, phrases of two and three words, and their words one by one, summed."""
 
 REAL_BELOW = 1e-9
 """Imaginary parts of eigenvalues below this are rounding."""
@@ -115,15 +119,25 @@ class WordMatrices:
     """By word, then "operator" or "network"."""
     phrases: dict[str, dict[str, PhraseEffect]]
     """By phrase, then "operator", "driven" or "network"."""
-    profiles: Float[Array, "3 m"]
-    """Response of each mode to one, two and three words of the paper's phrases in the network, in its deviations up to
-    one factor."""
+    profiles: Float[Array, "5 m"]
+    """How far the paper's phrases move each mode of the network's state, in its deviations up to one factor: rows are
+    `PROFILES`."""
 
     @property
-    def profile_correlations(self) -> tuple[float, float, float]:
-        """Correlations over modes of responses to 1 and 2, 1 and 3, and 2 and 3 words: 1 if the same modes respond."""
-        found = np.corrcoef(self.profiles)
-        return float(found[0, 1]), float(found[0, 2]), float(found[1, 2])
+    def profile_correlations(self) -> dict[str, float]:
+        """Correlations over modes of the responses to one, two and three words, and to the sums of single words.
+
+        They are 1 where the same modes respond; NaN for a single mode, or a length of which there is no phrase.
+        """
+        rows: dict[str, Array] = dict(zip(PROFILES, self.profiles, strict=True))
+        pairs = [("one", "two"), ("one", "three"), ("two", "three"), ("two", "two_added"), ("three", "three_added")]
+        return {f"{a} {b}": _correlation(rows[a], rows[b]) for a, b in pairs}
+
+
+def _correlation(x: Float[Array, " m"], y: Float[Array, " m"]) -> float:
+    if len(x) < 2 or not np.isfinite([*x, *y]).all():
+        return np.nan
+    return float(np.corrcoef(x, y)[0, 1])
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -138,7 +152,7 @@ class SentimentMode:
     modes: Complex[Array, "d m"]
     """Vectors whose products with a state are the coordinates of all modes, in units of their deviations."""
 
-    def of(self, h: Float[Array, "... d"]) -> Float[Array, "..."]:
+    def of(self, h: Float[Array, "n d"]) -> Float[Array, " n"]:
         """The contribution, but for a constant."""
         return h @ self.vector
 
@@ -146,7 +160,7 @@ class SentimentMode:
 def sentiment_mode(koopman: kann.Bilinear, weight: Float[Array, " d"]) -> SentimentMode:
     """The real mode, while the mean of all words is read, whose contribution to the logit varies most."""
     mean, gram = koopman.at("mean"), koopman.state_gram
-    is_real = np.abs(mean.eigenvalues.imag) < REAL_BELOW
+    is_real = np.abs(np.imag(mean.eigenvalues)) < REAL_BELOW
     if not is_real.any():
         raise KannError("no mode of this operator is real; fit another number of coordinates")
     logit = mean.basis.T @ weight
@@ -156,7 +170,7 @@ def sentiment_mode(koopman: kann.Bilinear, weight: Float[Array, " d"]) -> Sentim
     first = [mode.indices[0] for mode in mean.modes]  # of a conjugate pair one of the two
     spread = np.sqrt(_energies(mean.right, gram))
     return SentimentMode(
-        eigenvalue=float(mean.eigenvalues[best].real),
+        eigenvalue=float(np.real(mean.eigenvalues[best])),
         fraction=float(energy[best] / (logit @ gram @ logit)),
         vector=mean.basis @ np.real(contributions[:, best]),
         gains=(np.real(mean.left[best]), np.real(mean.right[:, best])),
@@ -286,7 +300,7 @@ class Bench:
         """What a word does: by its matrix, and by a line through what operator and network make of its contexts."""
 
         def by_line(step: Step, h: Float[Array, "n d"]) -> Float[Array, " 2"]:
-            mean = self.mode.of(self.operators.whole.mean)
+            mean = self.operators.whole.mean @ self.mode.vector
             return np.polyfit(self.mode.of(step(h, ())) - mean, self.mode.of(step(h, ids)) - mean, 1)
 
         return {
@@ -313,23 +327,20 @@ class Bench:
             "network": PhraseEffect(*self._regrouped(effect, h)),
         }
 
-    def profiles(self, contexts: dict[tuple[int, ...], Float[Array, "n d"]]) -> Float[Array, "3 m"]:
-        """How far one, two and three words of phrases move each mode of the network's state, in its deviations.
-
-        NaN for a number of words of which there is no phrase. One word is the last one of phrases.
-        """
-        responses: dict[int, list[Array]] = {1: [], 2: [], 3: []}
+    def profiles(self, contexts: dict[tuple[int, ...], Float[Array, "n d"]]) -> Float[Array, "5 m"]:
+        """How far phrases, their last words, and the sum of what their words do alone move each mode of the network."""
+        moved: dict[str, list[Array]] = {name: [] for name in PROFILES}
         for ids, h in contexts.items():
-            responses[len(ids)].append(self._response(h, ids))
-            responses[1].append(self._response(h, ids[-1:]))
-        rows = [np.full(self.mode.modes.shape[1], np.nan)] * 3
-        for count, found in responses.items():
+            alone = [self._read(h, (word,)) - h for word in ids]
+            length = PROFILES[len(ids) - 1]
+            moved["one"].append(alone[-1])
+            moved[length].append(self._read(h, ids) - h)
+            moved[f"{length}_added"].append(np.sum(alone, axis=0))
+        rows = np.full((len(PROFILES), self.mode.modes.shape[1]), np.nan)
+        for row, found in zip(rows, moved.values(), strict=True):
             if found:
-                rows[count - 1] = np.mean(np.concatenate(found), axis=0)
-        return np.stack(rows)
-
-    def _response(self, h: Float[Array, "n d"], ids: tuple[int, ...]) -> Float[Array, "n m"]:
-        return np.abs((self._read(h, ids) - h) @ self.mode.modes)
+                row[:] = np.abs(np.concatenate(found) @ self.mode.modes).mean(axis=0)
+        return rows
 
     def _matrix_effect(self, koopman: kann.Bilinear, ids: tuple[int, ...]) -> Float[Array, " 2"]:
         """What a word's matrix keeps of the mode, and what its push adds to it."""
