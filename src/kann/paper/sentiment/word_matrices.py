@@ -233,20 +233,9 @@ class Operators:
         group_of = np.arange(len(states.lengths)) % GROUPS
         without = []
         for group in progress(range(GROUPS), what="refits", total=GROUPS, unit="group"):
-            part = _some(states, group_of != group)
-            without.append(
-                kann.fit(part, driven="bilinear", basis=whole.basis, lift="squares", ridge=whole.ridge),
-            )
+            part = states[group_of != group]
+            without.append(kann.fit(part, driven="bilinear", basis=whole.basis, lift="squares", ridge=whole.ridge))
         return Operators(whole=whole, without=tuple(without), driven=kann.fit(states, driven=True, rank=rank))
-
-
-def _some(states: kann.States, chosen: Array) -> kann.States:
-    """Some of the sequences."""
-    rows = np.flatnonzero(np.repeat(chosen, states.lengths))
-    inputs = states.inputs
-    if inputs is not None:
-        inputs = inputs[rows]
-    return kann.States(values=states.values[rows], lengths=states.lengths[chosen], inputs=inputs)
 
 
 def states_before(
