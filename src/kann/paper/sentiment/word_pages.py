@@ -86,7 +86,7 @@ def draw_words(found: WordMatrices) -> Figure:
     right.axhline(1, color="0.5", linewidth=0.8)
     right.set_xticks(places, list(found.phrases), rotation=40, ha="right", fontsize=7)
     right.set_ylabel("factor on the last word's push")
-    right.legend(fontsize=7)
+    right.legend(fontsize=7, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
     return figure
 
 
