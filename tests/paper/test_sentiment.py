@@ -17,6 +17,7 @@ from kann.paper.sentiment import (
     operators,
     reading,
     reproduce,
+    stand_ins,
     surrogate,
     text_figures,
     top_words,
@@ -64,6 +65,8 @@ def small():
         patch.setattr(bench, "CHOOSING_REVIEWS", 16)
         patch.setattr(bench, "JUDGED_ON_CPU", 40)
         patch.setattr(words, "WORDS_REVIEWS_ON_CPU", 20)
+        patch.setattr(stand_ins, "COORDINATES", (4,))
+        patch.setattr(stand_ins, "COMPONENTS", 6)
         patch.setattr(words, "captum_attributions", lambda _: {})
         for arch in CONFIGS:
             patch.setitem(task_module.CONFIGS, arch, tiny(arch))

@@ -12,6 +12,7 @@ import torch
 
 import kann
 from kann.errors import KannWarning
+from kann.paper.sentiment import stand_ins
 from kann.paper.sentiment.corpus import Corpus, Reviews
 from kann.paper.sentiment.groups import Groups
 from kann.paper.sentiment.live import attributions, bench, search, store, words
@@ -68,6 +69,8 @@ def small():
         patch.setattr(bench, "JUDGED_ON_CPU", 160)
         patch.setattr(words, "WORDS_REVIEWS_ON_CPU", 100)
         patch.setattr(search, "COUNTS", (2, 4))
+        patch.setattr(stand_ins, "COORDINATES", (6,))
+        patch.setattr(stand_ins, "COMPONENTS", 5)
         patch.setattr(words, "captum_attributions", lambda _: {"gradient": telling})
         yield patch
 
@@ -207,6 +210,7 @@ def test_the_shipped_network_is_tested_where_its_seed_is(small, network, corpus,
     (path,) = store.measure_shipped(corpus, seeds=[1, 2], folder=tmp_path / "shipped", device="cpu")
     content = json.loads(path.read_text())
     assert content["rows"]["live_one"]["mean"] > 0.97
+    assert content["rows"]["standin_6"]["mean"] > 0.9
     assert content["seeds"] == [2]
     other = replace(corpus, vocabulary=Vocabulary.train(["one two"], size=4))
     assert store.measure_shipped(other, seeds=[2], folder=tmp_path / "shipped", device="cpu") == ()

@@ -19,6 +19,7 @@ from kann.paper.copy.renn import (
     jacobian_in_basis,
     renn_states,
 )
+from kann.paper.copy.stand_ins import stand_in_numbers, stand_in_quantities
 from kann.paper.copy.task import ANALYSED, Config, CopyNetwork
 from kann.paper.orthogonal import OrthogonalRNN
 from kann.paper.results import Quantity
@@ -82,6 +83,7 @@ QUANTITIES = (
     Quantity(key="renn_needs", what="true states that RENN needs for 80 %"),
     Quantity(key="renn_identity_needs", what="    with J_rec replaced by I"),
     *live_quantities(),
+    *stand_in_quantities(),
 )
 
 
@@ -152,6 +154,7 @@ def study_network(network: CopyNetwork, config: Config, *, seed: int) -> Study:
         | trusting.numbers("centred", kann.fit(states, rank="auto"), states)
         | trusting.numbers("reading", kann.fit(states, rank="auto", driven=True), states)
         | live_numbers(network, analysis.held_out, analysis.inputs)
+        | stand_in_numbers(network, config.task, seed=seed)
     )
     return Study(analysis=analysis, curves=curves, characters=characters, numbers=numbers)
 

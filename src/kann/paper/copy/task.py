@@ -16,8 +16,9 @@ from kann.paper.orthogonal import OrthogonalRNN
 from kann.paper.training import Training, seeded
 from kann.typing import Array, Float, Int
 
-TRAINING, ANALYSED = 0, 1
-"""Purposes of random numbers, see `generator`: batches of training, and the sequences that are analysed."""
+TRAINING, ANALYSED, HALVES = 0, 1, 2
+"""Purposes of random numbers, see `generator`: batches of training, the sequences that are analysed, and those that
+stand-ins are fitted to."""
 
 BLANK = 0
 """The character that stands for a blank, read and written; the digits are 1, 2, …"""

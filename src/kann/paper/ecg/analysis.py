@@ -22,6 +22,7 @@ from kann.paper.ecg.modes import (
     parts_by_method,
 )
 from kann.paper.ecg.silhouettes import silhouettes
+from kann.paper.ecg.stand_ins import stand_in_numbers, stand_in_quantities
 from kann.paper.ecg.task import THRESHOLD, Split, losses
 from kann.paper.results import Quantity
 from kann.typing import Array, Float
@@ -82,6 +83,7 @@ QUANTITIES = (
     Quantity(key="silhouette_koopman", what="    along 5 Koopman eigenvectors"),
     Quantity(key="silhouette_gap", what="    Koopman below the lower of the others by"),
     *live_quantities(),
+    *stand_in_quantities(),
 )
 
 
@@ -141,6 +143,7 @@ def study_network(network: Autoencoder, config: Config, split: Split) -> Study:
     numbers = _classification(loss) | _fidelity(analysis) | _closeness(distances) | _separation(over_time)
     numbers |= trusting.numbers("centred", kann.fit(states, rank="auto"), states)
     numbers |= live_numbers(network, split, koopman, pairs)
+    numbers |= stand_in_numbers(network, split)
     numbers["real_before"] = _real_modes_before_last_pair(analysis)
     numbers["missing_modulus"] = error_of_summed_modes(koopman, h[:, -1], part="modulus")
     numbers["missing_real"] = error_of_summed_modes(koopman, h[:, -1], part="real")

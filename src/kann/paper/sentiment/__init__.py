@@ -18,6 +18,7 @@ from kann.paper.sentiment.figures import draw_figures
 from kann.paper.sentiment.live.measurements import PaperGroups
 from kann.paper.sentiment.live.store import LIVE_FILE, live_result, measure_shipped
 from kann.paper.sentiment.quantities import QUANTITIES
+from kann.paper.sentiment.stand_ins import STAND_INS_FILE, stand_in_numbers
 from kann.paper.sentiment.tables import as_details, markdown_tables, printed_numbers
 from kann.paper.sentiment.task import CONFIGS, PRINTED, Config, trained
 from kann.paper.training import repeatable
@@ -70,7 +71,8 @@ def _study_seed(config: Config, corpus: Corpus, *, seed: int, folder: Path, devi
     result = study_network(network, config, corpus, seed=seed)
     paper = PaperGroups(koopman=result.operators.padded, groups=result.groups["padded"])
     live = live_result(network, corpus, seed=seed, path=folder / LIVE_FILE, paper=paper)
+    stand_ins = stand_in_numbers(network, corpus, seed=seed, path=folder / STAND_INS_FILE)
     network.cpu()  # the study holds the same object, and figures are drawn on the host
     result.operators.padded.save(folder / "padded.npz")
     result.operators.unpadded.save(folder / "unpadded.npz")
-    return replace(result, numbers=result.numbers | live.numbers, live=live.details)
+    return replace(result, numbers=result.numbers | live.numbers | stand_ins, live=live.details)

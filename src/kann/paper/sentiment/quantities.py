@@ -2,6 +2,7 @@
 
 from kann.paper import trusting
 from kann.paper.results import Quantity
+from kann.paper.sentiment.stand_ins import stand_in_quantities
 
 LIVE = (
     Quantity(key="live_reviews", what="test reviews judged in the running network"),
@@ -114,6 +115,7 @@ QUANTITIES = (
     Quantity(key="surrogate_16", what="    agreement, rank 16", format="percent"),
     Quantity(key="surrogate_4", what="    agreement, rank 4", format="percent"),
     Quantity(key="surrogate_1", what="    agreement, rank 1", format="percent"),
+    *stand_in_quantities(),
     Quantity(key="relative_error_svd", what="relative error, SVD basis, fitted sequences"),
     Quantity(key="relative_error_svd_held_out", what="    held-out reviews (copying: see above)"),
     Quantity(key="relative_error_pca", what="relative error, PCA basis, fitted sequences"),

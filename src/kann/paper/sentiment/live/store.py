@@ -1,19 +1,18 @@
 """Keep what was measured about a network in a file beside it: a live test takes minutes, and is not made twice."""
 
-import hashlib
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kann import zoo
-from kann.backends.arrays import as_numpy
 from kann.paper.results import common_json, tabulate, versions, write_json
 from kann.paper.sentiment.corpus import Corpus
+from kann.paper.sentiment.kept import read_kept, weights_digest
 from kann.paper.sentiment.live import attributions, bench, words
 from kann.paper.sentiment.live.measurements import LiveResult, PaperGroups, measure_live
 from kann.paper.sentiment.quantities import LIVE
+from kann.paper.sentiment.stand_ins import STAND_INS_FILE, stand_in_numbers, stand_in_quantities
 from kann.paper.sentiment.task import CONFIGS, PRINTED
 from kann.paper.training import require_device, require_folder
 from kann.zoo.sentiment_network import SentimentNetwork
@@ -35,14 +34,9 @@ def live_result(
 ) -> LiveResult:
     """The result in the file ``path``, if it was made of this network in the same way; else measure, and write it."""
     path, made_by = Path(path), _made_by(network, corpus, seed, paper)
-    if path.is_file():
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            if content["made_by"] == made_by:
-                numbers = {key: float(value) for key, value in content["numbers"].items()}
-                return LiveResult(numbers=numbers, details=content["details"])
-        except (ValueError, KeyError, TypeError, AttributeError):  # a damaged file is measured and written anew
-            pass
+    kept = read_kept(path, made_by)
+    if kept is not None and "details" in kept:
+        return LiveResult(numbers=kept["numbers"], details=kept["details"])
     result = measure_live(network, corpus, seed=seed, paper=paper)
     write_json(path, {"made_by": made_by, "numbers": result.numbers, "details": result.details})
     return result
@@ -62,7 +56,8 @@ def measure_shipped(
     folder = require_folder(folder)
     network = shipped.network.to(require_device(device))
     result = live_result(network, corpus, seed=seed, path=folder / LIVE_FILE)
-    rows = tabulate(LIVE, [result.numbers], {})
+    numbers = result.numbers | stand_in_numbers(network, corpus, seed=seed, path=folder / STAND_INS_FILE)
+    rows = tabulate((*LIVE, *stand_in_quantities()), [numbers], {})
     content = common_json("sentiment", config=CONFIGS["gru"], printed_config=PRINTED["gru"], seeds=[seed], rows=rows)
     path = folder / "results.json"
     write_json(path, content | {"network": "the one that ships with kann", "live": result.details})
@@ -71,15 +66,12 @@ def measure_shipped(
 
 def _made_by(network: SentimentNetwork, corpus: Corpus, seed: int, paper: PaperGroups | None) -> dict[str, Any]:
     """Everything that the result depends on, but for the rounding of a processor."""
-    digest = hashlib.sha256()
-    for name, value in sorted(network.state_dict().items()):
-        digest.update(name.encode() + as_numpy(value).tobytes())
     groups = None
     if paper is not None:
         groups = [list(paper.groups.negative), list(paper.groups.positive)]
     return {
         "format": FORMAT,
-        "network": digest.hexdigest(),
+        "network": weights_digest(network),
         "seed": seed,
         "groups": groups,
         "reviews": [len(corpus.train), len(corpus.test)],
