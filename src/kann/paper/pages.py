@@ -1,8 +1,9 @@
 """Fill the tables of the manual from the results of the experiments: ``python -m kann.paper.pages runs docs``.
 
 A table that is filled stands below a comment that names the results: ``<!-- results copy/dtriv -->`` for all rows of
-``runs/copy/dtriv/results.json``, or ``<!-- results copy/rnn copy/gru: accuracy recall -->`` for a column of each and
-these rows. A page keeps the tables whose results are not there.
+``runs/copy/dtriv/results.json``, ``<!-- results copy/dtriv: -live_ -->`` for all but those whose keys begin so, or
+``<!-- results copy/rnn copy/gru: accuracy recall -->`` for a column of each and these rows. A page keeps the tables
+whose results are not there.
 """
 
 import json
@@ -60,8 +61,9 @@ def _row(key: str, entry: dict[str, Any]) -> Row:
 
 def _table(results: list[dict[str, Row]], folders: list[str], keys: list[str]) -> list[str]:
     """Lines of Markdown: everything of one run, or some rows of several."""
-    if len(results) == 1 and not keys:
-        return markdown_table(list(results[0].values()))
+    left_out = tuple(key[1:] for key in keys if key.startswith("-"))
+    if len(results) == 1 and len(left_out) == len(keys):
+        return markdown_table([row for key, row in results[0].items() if not key.startswith(left_out)])
     names = [ARCHITECTURES.get(Path(folder).name, Path(folder).name) for folder in folders]
     return ["| | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|", *_compared(results, names, keys)]
 

@@ -59,6 +59,8 @@ class Quantity:
             return "–"
         if self.format == "percent":
             return f"{100 * value:.1f} %"
+        if abs(value) >= 10_000 and value == int(value):  # a count
+            return f"{value:,.0f}"
         return f"{value:.4g}"
 
 
