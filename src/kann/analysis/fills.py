@@ -153,20 +153,18 @@ class CurveFill:
     """A `Fill` along a curve, in as few operations as can be.
 
     The whole filled state is piecewise linear in its one coordinate s: a base and a slope for each piece between two
-    knots, and one before and after all of them.
+    knots. The first knot and the last are the ends of the range that was recorded, outside of which nothing changes.
     """
 
     mean: Float[AnyArray, " d"]
     axis: Float[AnyArray, " d"]
-    low: float
-    high: float
     knots: Float[AnyArray, " n"]
     pieces: Float[AnyArray, "m w"]
     """Base and slope of each piece, side by side."""
 
     def kept(self, h: AnyArray) -> AnyArray:
         """The states (n, d) of which the coordinate alone is kept, and the rest is filled."""
-        s = ((h - self.mean) @ self.axis).clip(self.low, self.high)
+        s = (h - self.mean) @ self.axis
         piece = self.pieces[namespace(s).searchsorted(self.knots, s)]
         width = len(self.mean)
         return add_product(piece[:, :width], s[:, None], piece[:, width:])
@@ -224,17 +222,18 @@ def _with_all_products(fill: Fill, rest: QuadraticRest) -> QuadraticFill:
 
 def _as_pieces(fill: Fill, curve: CurveRest) -> CurveFill:
     """Bases and slopes of mean + s Qᵀ + rest(s); the rest does not change before the first and after the last knot."""
-    axis, ends = fill.axes[:, 0], np.zeros((1, len(fill.mean)))
+    axis, still = fill.axes[:, 0], np.zeros((1, len(fill.mean)))
+    low, high = min(fill.low[0], curve.knots[0]), max(fill.high[0], curve.knots[-1])  # bins may round beyond the range
+    knots = np.concatenate([[low], curve.knots, [high]])
+    at_knots = fill.mean + knots[:, None] * axis + np.concatenate([curve.values[:1], curve.values, curve.values[-1:]])
     rises = np.diff(curve.values, axis=0) / np.diff(curve.knots)[:, None]
-    slopes = axis + np.concatenate([ends, rises, ends])
-    first = np.r_[0, np.arange(len(curve.knots))]  # a knot of each piece
-    bases = fill.mean + curve.values[first] + curve.knots[first, None] * (axis - slopes)
+    slopes = np.concatenate([still, axis[None], axis + rises, axis[None], still])
+    first = np.r_[0, np.arange(len(knots))]  # a knot of each piece
+    bases = at_knots[first] - knots[first, None] * slopes
     return CurveFill(
         mean=fill.mean,
         axis=axis,
-        low=float(fill.low[0]),
-        high=float(fill.high[0]),
-        knots=np.ascontiguousarray(curve.knots),
+        knots=knots,
         pieces=np.concatenate([bases, slopes], axis=1),
     )
 
