@@ -1,10 +1,10 @@
-"""Operators as ONNX files."""
+"""Operators as ONNX files, run by ONNX Runtime."""
 
 import numpy as np
+import onnxruntime
 import pytest
 
 import kann
-from tests.stand_ins.onnx_reader import run
 
 FEATURES = ["inputs", "squares", kann.features.Components(2), kann.features.Fourier(7)]
 
@@ -17,9 +17,11 @@ def states(rng):
 def assert_runs(koopman, path, u, h):
     kann.save_onnx(koopman, path)
     z = koopman.encode(h)
-    found = run(path.read_bytes(), z=z.astype(np.float32), u=u.astype(np.float32))
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    found = dict(zip(names, session.run(None, {"z": z.astype(np.float32), "u": u.astype(np.float32)}), strict=True))
     expected = koopman.predict(h, inputs=u)
-    assert list(found) == ["next", "state"]
+    assert names == ["next", "state"]
     np.testing.assert_allclose(found["state"], expected, atol=1e-5)
     np.testing.assert_allclose(found["next"], koopman.encode(expected), atol=1e-5)
 
@@ -37,13 +39,6 @@ def test_driven_operators_and_tokens(states, tmp_path, rng):
     words = kann.States(values=states.values, lengths=states.lengths, inputs=tokens.reshape(-1, 1))
     koopman = kann.fit(words, driven="bilinear", features="tokens", ridge=1e-3)
     assert_runs(koopman, tmp_path / "step.onnx", np.arange(5.0)[:, None], states.values[:5])
-
-
-def test_onnx_itself_accepts_the_file(states, tmp_path):
-    onnx = pytest.importorskip("onnx")
-    koopman = kann.fit(states, driven="bilinear", lift="squares", features=kann.features.Fourier(7), ridge=1e-3)
-    kann.save_onnx(koopman, tmp_path / "step.onnx")
-    onnx.checker.check_model(str(tmp_path / "step.onnx"), full_check=True)
 
 
 @pytest.mark.usefixtures("untyped")

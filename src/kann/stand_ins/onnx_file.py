@@ -1,6 +1,7 @@
 """One step of a stand-in as an ONNX file, to run where there is no Python."""
 
 import os
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,7 +12,9 @@ from kann.fitting.bilinear import Bilinear
 from kann.fitting.features import ComponentFeatures, FeatureMap, FourierFeatures, FunctionFeatures, TokenFeatures
 from kann.fitting.koopman import Koopman
 from kann.stand_ins.module import operator_weights, require_driven
-from kann.stand_ins.protobuf import Graph
+
+if TYPE_CHECKING:
+    from kann.stand_ins.onnx_graph import Graph
 
 
 def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str]) -> None:
@@ -19,8 +22,10 @@ def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str]) -> None
 
     It takes ``z`` (n, r), the coordinates before the step, and ``u`` (n, p), what is read in it, and gives ``next``
     (n, r), the coordinates after it, and ``state`` (n, d), the hidden state that they stand for. A network starts from
-    the coordinates of its first state, ``koopman.encode(h)``.
+    the coordinates of its first state, ``koopman.encode(h)``. Needs ``kann[onnx]``.
     """
+    from kann.stand_ins.onnx_graph import Graph  # here, since it needs the package onnx
+
     require_driven(koopman)
     require_path(path)
     graph, rank = Graph(), koopman.rank
@@ -50,7 +55,7 @@ def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str]) -> None
         temporary.write_bytes(model)
 
 
-def _features(graph: Graph, features: FeatureMap) -> str:
+def _features(graph: "Graph", features: FeatureMap) -> str:
     """The features of ``u``."""
     if isinstance(features, FunctionFeatures):
         raise KannError("features that are a Python function cannot be written to ONNX; fit with features by name")
@@ -69,7 +74,7 @@ def _features(graph: Graph, features: FeatureMap) -> str:
     return graph.add("Mul", graph.add("Cos", angle), graph.constant("root", np.array(2**0.5)))
 
 
-def _gated(graph: Graph, phi: str, gates: str) -> str:
+def _gated(graph: "Graph", phi: str, gates: str) -> str:
     """Σ φ_k z E_k: the products of all features with all coordinates, times one matrix."""
     columns = graph.add("Unsqueeze", phi, graph.constant("last_axis", np.array([2])))
     rows = graph.add("Unsqueeze", "z", graph.constant("middle_axis", np.array([1])))
@@ -77,7 +82,7 @@ def _gated(graph: Graph, phi: str, gates: str) -> str:
     return graph.add("MatMul", products, gates)
 
 
-def _lifted(graph: Graph, rank: int, squares: str) -> str:
+def _lifted(graph: "Graph", rank: int, squares: str) -> str:
     """What products of coordinates add."""
     first, second = (graph.constant(name, part) for name, part in zip("ij", np.triu_indices(rank), strict=True))
     products = graph.add("Mul", graph.add("Gather", "z", first, axis=1), graph.add("Gather", "z", second, axis=1))
