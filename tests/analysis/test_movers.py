@@ -133,6 +133,7 @@ def test_without_tokens_inputs_are_regressed_on(rng):
     np.testing.assert_allclose(found.push[:, 0] * scale, weights * [1.0, 2.0, 0.5], atol=0.03)
     assert found.up(0)[0].name == "input 0"
     assert found.down(0)[0].name == "input 1"
+    assert found.of("input 0", 0).sequences == 40
 
 
 def test_without_tokens_and_inputs_the_time_pushes(rng):

@@ -65,7 +65,7 @@ def test_sequences_of_a_group_are_held_out_together(rng):
     assert together.errors[:, 0].min() > 0.95
     with pytest.raises(KannError, match="2 of two states or more are too few"):
         kann.fit(noise, rank="auto", groups=patients > 2)
-    with pytest.raises(KannError, match="groups= is for rank='auto', which holds groups out; with rank=4 leave it out"):
+    with pytest.raises(KannError, match="groups= is for rank='auto' and for the ridge of a bilinear operator"):
         kann.fit(noise, rank=4, groups=patients)
 
 

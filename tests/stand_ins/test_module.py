@@ -97,3 +97,27 @@ def test_what_cannot_stand_in_is_refused(states, network):
     ]:
         with pytest.raises(kann.KannError, match=message):
             call()
+
+
+def test_other_weights_and_types_forget_the_matrices_of_words(rng):
+    states = kann.States.from_padded(rng.normal(size=(20, 30, 4)), inputs=rng.normal(size=(20, 30, 3)))
+    other = kann.States.from_padded(rng.normal(size=(20, 30, 4)), inputs=rng.normal(size=(20, 30, 3)))
+    vocabulary, words = rng.normal(size=(10, 3)), torch.tensor([[1, 0, 3], [2, 5, 1]])
+    ours, theirs = (
+        kann.stand_in(kann.fit(each, driven="bilinear"), vocabulary=vocabulary, dtype=torch.float64)
+        for each in (states, other)
+    )
+    before = ours(words)
+    ours.load_state_dict(theirs.state_dict())
+    torch.testing.assert_close(ours(words), theirs(words))
+    assert not torch.allclose(before, ours(words))
+    assert not ours.float().known.any()
+
+
+def test_word_numbers_may_be_bytes_and_not_truth_values(rng):
+    states = kann.States.from_padded(rng.normal(size=(20, 30, 4)), inputs=rng.normal(size=(20, 30, 3)))
+    module = kann.stand_in(kann.fit(states, driven="bilinear"), vocabulary=rng.normal(size=(10, 3)))
+    words = torch.tensor([[1, 0, 3], [2, 5, 1]])
+    torch.testing.assert_close(module(words.to(torch.uint8)), module(words))
+    with pytest.raises(kann.KannError, match="numbers of words"):
+        module(words > 1)

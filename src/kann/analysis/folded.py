@@ -150,7 +150,8 @@ def _require_own(koopman: Koopman, folded: Folded) -> None:
     if not apart <= REFIT_TO:
         raise KannError(
             f"the operator was not fitted to these sequences: a fit to them predicts states that differ by {apart:.1%} "
-            "of their energy; pass the states or moments that it was fitted to"
+            "of their energy; pass the states or moments that it was fitted to (koopman.at(u) and fits with where= "
+            "have none)"
         )
 
 

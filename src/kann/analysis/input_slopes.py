@@ -34,7 +34,8 @@ def input_slopes(push: Float[Array, "n m"], pushes: Pushes, states: States) -> t
         mean=slopes,
         error=error,
         count=np.count_nonzero(inputs, axis=0),
-        sequences=np.full(inputs.shape[1], groups),
+        sequences=np.array([len(np.unique(pushes.sequences[column != 0])) for column in inputs.T]),
+        freedom=np.full(inputs.shape[1], groups - 1),
     )
     return tuple(f"input {i}" for i in range(inputs.shape[1])), means
 

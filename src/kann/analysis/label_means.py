@@ -18,13 +18,14 @@ class LabelMeans:
     """In how many places it stands."""
     sequences: Int[Array, " k"]
     """In how many sequences."""
+    freedom: Int[Array, " k"]
+    """Degrees of freedom of the standard errors."""
 
     def half_width(self, level: float) -> Float[Array, "k m"]:
         """Half the width of the intervals that hold the mean with probability ``level``."""
         from scipy.stats import t  # here, since it takes long to import
 
-        freedom = np.maximum(self.sequences - 1, 1)
-        return t.ppf((1 + level) / 2, freedom)[:, None] * self.error
+        return t.ppf((1 + level) / 2, np.maximum(self.freedom, 1))[:, None] * self.error
 
 
 def means_by_label(
@@ -48,7 +49,9 @@ def means_by_label(
         correction = clusters / (clusters - 1)
         error = np.sqrt(correction[:, None] * _summed(gaps**2, label_of, count)) / total_count[:, None]
     error[clusters < 2] = np.inf
-    return LabelMeans(mean=mean, error=error, count=total_count.astype(np.int64), sequences=clusters)
+    return LabelMeans(
+        mean=mean, error=error, count=total_count.astype(np.int64), sequences=clusters, freedom=clusters - 1
+    )
 
 
 def _summed(values: Float[Array, "p m"], labels: Int[Array, " p"], count: int) -> Float[Array, "k m"]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kann import notebook
-from kann.backends.arrays import as_operand, namespace, to_device_of
+from kann.backends.arrays import as_numpy, namespace, to_device_of
 from kann.checks import require_instance, require_real, require_whole_number, require_width, shown
 from kann.data.states import States
 from kann.errors import KannError
@@ -70,22 +70,29 @@ class Bilinear(InBasis):
         """The operator while ``u`` (p,) is read, z C + φ(u) D + c + Σ φ_k(u) z E_k, with its own modes.
 
         None is an input of zeros: what the network does by itself. ``"mean"`` is the mean over all that was read. A
-        lifted operator is linearised about the state ``around``, by default the mean of the states.
+        lifted operator is linearised about the state ``around``, by default where its coordinates are zero: at the mean
+        of the states, or at zero for a basis that does not take the mean off.
 
-        Residuals are those of one step of the bilinear operator on all pairs that were fitted, or on those pairs of
-        ``states`` that read ``u``.
+        Residuals are those of this operator on the pairs of ``states`` that read ``u``. Without ``states`` they are
+        those of the bilinear step on all pairs that were fitted; for a lifted operator, of which products are then left
+        out, they are infinite, since they are not known.
         """
         phi = self._features_at(u)
+        if around is not None:
+            around = as_numpy(self.encode(around))
         matrix = self.matrix + np.tensordot(phi, self.gates, axes=1)
         offset = self.offset + phi @ self.drive
         if self.squares is not None and around is not None:
-            matrix, offset = self._linearised(matrix, offset, np.asarray(self.encode(around)))
+            matrix, offset = self._linearised(matrix, offset, around)
         spectrum = decompose(matrix)
         residual_gram, state_gram = self.residual_gram, self.state_gram
         if states is not None:
             require_instance(states, States, "states")
             residual_gram, state_gram = self._grams_where_read(u, states, matrix, offset)
         noise = np.finfo(float).eps * np.diag(state_gram)
+        found = residuals(spectrum.right, residual_gram, state_gram, noise)
+        if self.squares is not None and states is None:
+            found = np.full(self.rank, np.inf)
         return Koopman(
             matrix=matrix,
             basis=self.basis,
@@ -94,10 +101,9 @@ class Bilinear(InBasis):
             eigenvalues=spectrum.eigenvalues,
             right=spectrum.right,
             left=spectrum.left,
-            residuals=residuals(spectrum.right, residual_gram, state_gram, noise),
+            residuals=found,
             condition=spectrum.condition,
             offset=offset,
-            ridge=self.ridge,
         )
 
     def matrices(self, inputs: AnyArray) -> Float[AnyArray, "n r r"]:
@@ -131,6 +137,7 @@ class Bilinear(InBasis):
                 f"inputs of shape {tuple(given.shape)} do not cover {steps} steps; pass (..., steps, {given.shape[-1]})"
             )
         require_same_batch(given, z)
+        self.features.require_known(given)
         return self.decode(self._path(z, to_device_of_states(z, given)))
 
     def simulate(self, inputs: AnyArray, initial: AnyArray | None = None) -> Float[AnyArray, "... t d"]:
@@ -227,9 +234,10 @@ class Bilinear(InBasis):
             if u != "mean":
                 raise KannError(f"u={shown(u)} is no input; pass numbers, None for zeros, or 'mean'")
             return self.feature_mean
-        given = np.asarray(as_operand(operand(u, require_real, what="inputs")), dtype=np.float64)
+        given = as_numpy(operand(u, require_real, what="inputs")).astype(np.float64)
         if given.shape != (self.features.inputs,):
             raise KannError(f"u has shape {given.shape}; pass one input of shape ({self.features.inputs},)")
+        self.features.require_known(given)
         return self.features.of(given[None])[0]
 
     def _features(self, inputs: AnyArray) -> Float[AnyArray, "n k"]:
@@ -238,6 +246,7 @@ class Bilinear(InBasis):
         require_width(given, self.features.inputs, what="inputs", of="the operator")
         if given.ndim != 2:
             raise KannError(f"inputs have shape {tuple(given.shape)}; pass one row for each input, (n, inputs)")
+        self.features.require_known(given)
         return self.features.of(_as_float64(given))
 
     def _grams_where_read(self, u: Any, states: States, matrix: Array, offset: Array) -> tuple[Array, Array]:
@@ -246,8 +255,8 @@ class Bilinear(InBasis):
             raise KannError("the mean of all inputs is read at no step; leave states= out, or pass an input")
         if u is None:
             u = np.zeros(self.features.inputs)
-        before, after = pairs_that_read(states, np.asarray(u, dtype=np.float64))
-        x, y = np.asarray(self.encode(before)), np.asarray(self.encode(after))
+        before, after = pairs_that_read(states, as_numpy(u).astype(np.float64))
+        x, y = as_numpy(self.encode(before)), as_numpy(self.encode(after))
         missed, about = y - x @ matrix - offset, x - x.mean(axis=0)
         return missed.T @ missed, about.T @ about
 

@@ -12,10 +12,11 @@ from kann.fitting.basis import Basis
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.designs import Design, sum_of
 from kann.fitting.features import fit_features
-from kann.fitting.folds import FEWEST_FOLDS, assign_folds
+from kann.fitting.folds import FEWEST_FOLDS, Together, assign_folds
 from kann.fitting.gated_products import GatedColumns, design_of, gated_sums, unit_columns
 from kann.fitting.input_sums import input_sums
 from kann.fitting.monomials import pair_count
+from kann.fitting.repeats import repeats_of
 from kann.fitting.ridge import RidgeCurve, ridge_curve, ridge_weights
 from kann.typing import Array, Float, Int
 
@@ -45,17 +46,17 @@ def fit_bilinear(
     deviation: Float[Array, " r"],
     request: GatedRequest,
     *,
-    group_of: Int[Array, " s"] | None,
+    groups: Any,
 ) -> tuple[Bilinear, int, int]:
     """The operator, how many pairs it was fitted to, and how many unknowns each of its columns has.
 
     ``deviation`` are the standard deviations of the coordinates, by which they are scaled. Sequences of one group, such
-    as the pieces of one that was cut, are held out together.
+    as the pieces of one that was cut, and copies of a sequence are held out together.
     """
     features = fit_features(request.features, input_sums(states))
     columns = unit_columns(states, features, rank=len(deviation), lift=request.lift)
     columns.require_manageable()
-    folds, held_out = _folds(states, columns, request, group_of)
+    folds, held_out = _folds(states, columns, request, groups)
     projection = Projection(matrix=basis.vectors / deviation, mean=basis.mean)
     sums = gated_sums(states, columns, projection, folds)
     designs = [design_of(sums.groups[fold], columns) for fold in sorted(sums.groups)]
@@ -72,22 +73,18 @@ def fit_bilinear(
     return koopman, total.pairs, columns.count
 
 
-def _folds(
-    states: States, columns: GatedColumns, request: GatedRequest, group_of: Int[Array, " s"] | None
-) -> tuple[Int[Array, " s"], int]:
+def _folds(states: States, columns: GatedColumns, request: GatedRequest, groups: Any) -> tuple[Int[Array, " s"], int]:
     """The group of each sequence, and how many of these groups are held out in turn."""
     if request.ridge is not None:
         return np.zeros(len(states), dtype=int), 0
-    groups = group_of
-    if groups is None:
-        groups = np.arange(len(states))
-    available = len(np.unique(groups[states.lengths > 1]))
+    repeats = repeats_of(states)
+    available = Together.of(states.lengths, groups=groups, repeats=repeats).available
     if available < FEWEST_FOLDS:
         raise KannError(
             f"the ridge is chosen on held-out sequences, and {available} of two states or more are too few; pass "
             "ridge=1e-6, or more sequences"
         )
-    folds = assign_folds(states.lengths, folds=min(FOLDS, available), groups=groups)
+    folds = assign_folds(states.lengths, folds=min(FOLDS, available), groups=groups, repeats=repeats)
     if columns.count > ALL_FOLDS_BELOW:
         return np.minimum(folds, 1), 1
     return folds, min(FOLDS, available)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kann.backends.arrays import as_operand, namespace, to_device_of
+from kann.backends.arrays import as_numpy, as_operand, namespace, to_device_of
 from kann.checks import call_of_user, require_number, require_whole_number, require_width, shown
 from kann.errors import KannError
 from kann.fitting.input_sums import InputSums
@@ -44,6 +44,9 @@ class FeatureMap:
     def of_nothing(self) -> Float[Array, " k"]:
         """φ while nothing is read: an input of zeros."""
         return self.of(np.zeros((1, self.inputs)))[0]
+
+    def require_known(self, inputs: AnyArray) -> None:
+        """Refuse inputs of which φ says nothing; there are none but for tokens."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -156,7 +159,7 @@ class TokenFeatures(FeatureMap):
         return self.vocabulary
 
     def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
-        """A row with a single 1 for each token number; a number that was not seen has none."""
+        """A row with a single 1 for each token number."""
         xp = namespace(inputs)
         numbers = xp.arange(self.vocabulary, dtype=inputs.dtype, device=inputs.device)
         return xp.astype(inputs == numbers, inputs.dtype)
@@ -167,6 +170,16 @@ class TokenFeatures(FeatureMap):
             "a network that reads tokens reads one in every step, so there is no operator without; pass a token, "
             "koopman.at([3]), or koopman.at('mean') for the mean over what was read"
         )
+
+    def require_known(self, inputs: AnyArray) -> None:
+        """Refuse numbers that no token has."""
+        numbers = as_numpy(inputs)
+        unknown = (numbers < 0) | (numbers >= self.vocabulary) | (numbers != np.floor(numbers))
+        if unknown.any():
+            raise KannError(
+                f"{shown(numbers[unknown][0].item())} is no token; the operator knows the numbers 0 to "
+                f"{self.vocabulary - 1}; pass these"
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -203,7 +216,7 @@ class FunctionFeatures(FeatureMap):
 def call_features(function: Callable[[AnyArray], AnyArray], rows: AnyArray) -> Float[AnyArray, "n k"]:
     """What a function of the user's makes of inputs (n, p): finite numbers (n, k), where the inputs are."""
     remedy = "pass a function from inputs (n, p) to (n, k)"
-    found = call_of_user(function, rows, what="features", on=f"inputs {tuple(rows.shape)}", remedy=remedy)
+    found = call_of_user(function, as_operand(rows), what="features", on=f"inputs {tuple(rows.shape)}", remedy=remedy)
     if not hasattr(found, "ndim") or found.ndim != 2 or found.shape[0] != len(rows) or not found.shape[1]:
         raise KannError(f"features(inputs) gave {shown(found)} for inputs {tuple(rows.shape)}; {remedy}")
     found = as_operand(found)

@@ -28,7 +28,7 @@ from kann.fitting.readings import (
 )
 from kann.fitting.regression import LinearStep, regress
 from kann.fitting.spectrum import decompose, residuals
-from kann.typing import AnyArray, Array, Int
+from kann.typing import AnyArray
 
 TWO_READINGS_FROM = 1024
 """From so many units on, a rank of at most a quarter of them is fitted in two readings: HᵀH alone, then pairs in the
@@ -71,6 +71,7 @@ def fit(
     lift: Literal["squares"] | None = None,
     where: Any = None,
     ridge: int | float | None = None,
+    groups: Any = None,
 ) -> Bilinear: ...
 def fit(
     data: States | Moments | AnyArray,
@@ -134,27 +135,29 @@ def fit(
         Adds ridge·(|C|² + |D|²) to the sum of squares over all pairs; none by default. Of a bilinear operator it is
         counted per pair, in units of the variance of each column, and chosen on held-out sequences by default.
     groups
-        For ``rank="auto"``: for each sequence who it comes from, such as a patient or a speaker. Sequences of one group
-        are held out together, as `kann.trust` does it.
+        For ``rank="auto"``, and for the ridge of a bilinear operator: for each sequence who it comes from, such as a
+        patient or a speaker. Sequences of one group are held out together, as `kann.trust` does it.
     """
     kind = _require_options(driven, features=features, lift=lift, offset=offset, ridge=ridge)
     request = Request(
         rank=parse_rank(rank), kind=parse_basis(basis), driven=kind == "driven", offset=offset, ridge=float(ridge or 0)
     )
-    if groups is not None and not request.rank.is_auto:
-        raise KannError(f"groups= is for rank='auto', which holds groups out; with rank={shown(rank)} leave it out")
+    chooses_ridge = kind == "bilinear" and ridge is None
+    if groups is not None and not (request.rank.is_auto or chooses_ridge):
+        raise KannError(
+            f"groups= is for rank='auto' and for the ridge of a bilinear operator, which hold groups out; with "
+            f"rank={shown(rank)} leave it out"
+        )
     source = _source(data, lengths, driven=kind != "autonomous")
-    group_of = None
     if where is not None:
         if not isinstance(source, States):
             raise KannError("where= chooses pairs of states, which moments no longer hold; pass states")
         if groups is not None:
             raise KannError("where= cuts sequences into pieces, which groups= would not fit; pass one of the two")
-        source, group_of = only_pairs(source, where)
-        groups = group_of  # pieces of a sequence are held out together
+        source, groups = only_pairs(source, where)  # pieces of a sequence are held out together
     if kind == "bilinear":
         gated = GatedRequest(features=parse_features(features), lift=lift is not None, ridge=ridge)
-        return _fit_bilinear(source, request, gated, group_of)
+        return _fit_bilinear(source, request, gated, groups)
     return _fit_linear(source, request, groups)
 
 
@@ -182,9 +185,7 @@ def _require_options(driven: Any, *, features: Any, lift: Any, offset: Any, ridg
     return kind
 
 
-def _fit_bilinear(
-    source: States | Moments, request: Request, gated: GatedRequest, group_of: Int[Array, " s"] | None
-) -> Bilinear:
+def _fit_bilinear(source: States | Moments, request: Request, gated: GatedRequest, groups: Any) -> Bilinear:
     """A basis from the states, and a gated step in it."""
     if not isinstance(source, States):
         raise KannError("driven='bilinear' multiplies states and features, which moments do not hold; pass states")
@@ -197,7 +198,7 @@ def _fit_bilinear(
     mean = moments.sum_h / moments.states
     energy = np.diag(moments.hh) / moments.states - mean**2
     deviation = np.sqrt(np.maximum(energy, np.finfo(float).tiny))
-    koopman, count, unknowns = fit_bilinear(source, pairs.basis, deviation, gated, group_of=group_of)
+    koopman, count, unknowns = fit_bilinear(source, pairs.basis, deviation, gated, groups=groups)
     _warn_of_few(count, unknowns, remedy="a smaller rank, or fewer features", stacklevel=4)
     return koopman
 

@@ -18,7 +18,7 @@ def repeats_of(states: States) -> Int[Array, " s"]:
     """A number for each sequence, the same for sequences whose states are the same to the last bit.
 
     States are compared by a checksum of 64 bits of each sequence, in one reading of all of them; nothing is read if no
-    two sequences are equally long.
+    two sequences are equally long. Sequences of one state hold no pair that could be fitted, and repeat none.
 
     >>> repeats_of(States.from_sequences([np.ones((3, 2)), np.zeros((3, 2)), np.ones((3, 2))])).tolist()
     [1, 0, 1]
@@ -28,6 +28,7 @@ def repeats_of(states: States) -> Int[Array, " s"]:
         return np.arange(len(lengths))
     weights = _odd_numbers(np.arange(1, states.dim + 1))
     checksums = accumulate(states, partial(Total, partial(_checksums, len(lengths), weights)), what="repeats")
+    checksums = np.where(lengths > 1, checksums, np.arange(len(lengths)))
     return np.unique(np.stack([lengths, checksums], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
 
 

@@ -102,7 +102,7 @@ class RidgeCurve:
 
 def ridge_curve(designs: Sequence[Design], *, held_out: int) -> RidgeCurve:
     """Errors of all `RIDGES` on each of the first ``held_out`` designs, by weights that are fitted to the others."""
-    total, errors = sum_of(designs), np.zeros(len(RIDGES))
+    judged, errors = sum_of(designs[:held_out]), np.zeros(len(RIDGES))
     for design in designs[:held_out]:
         unit = UnitDesign.of(sum_of([other for other in designs if other is not design]))
         for i, ridge in enumerate(RIDGES):
@@ -113,6 +113,6 @@ def ridge_curve(designs: Sequence[Design], *, held_out: int) -> RidgeCurve:
                 errors[i] += np.trace(design.residual_gram(weights))
     if not np.isfinite(errors).any():
         raise KannError("no ridge up to 0.01 tells the features apart on held-out sequences; pass ridge=0.1, or fewer")
-    mean = total.target[-1] / total.pairs
-    variance = np.trace(total.total) - total.pairs * mean @ mean
+    mean = judged.target[-1] / judged.pairs
+    variance = np.trace(judged.total) - judged.pairs * mean @ mean
     return RidgeCurve(ridges=np.array(RIDGES), errors=np.maximum(errors, 0.0) / variance)

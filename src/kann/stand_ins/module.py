@@ -89,6 +89,14 @@ class StandIn(nn.Module):
             self.register_buffer("vocabulary", words)
             self.register_buffer("table", words.new_zeros(len(words), self.rank + 1, self.rank), persistent=False)
             self.register_buffer("known", torch.zeros(len(words), dtype=torch.bool), persistent=False)
+            self.register_load_state_dict_post_hook(_forget_words)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "StandIn":
+        """Move or convert all buffers; the matrices of words are made anew, with the digits of the new type."""
+        super()._apply(fn, recurse)
+        if self.has_vocabulary:
+            self.known.zero_()
+        return self
 
     def forward(self, inputs: Tensor, initial: Tensor | None = None) -> Float[Tensor, "n t d"]:
         """The state after each input, from ``initial`` (n, d), by default zero."""
@@ -110,7 +118,7 @@ class StandIn(nn.Module):
             raise KannError(f"initial={shown(initial)} are no states; pass a tensor ({len(inputs)}, {self.dim})")
         z = (initial.to(self.mean) - self.mean) @ self.basis
         if self.has_vocabulary:
-            return self._read_words(inputs, z)
+            return self._read_words(inputs.long(), z)  # bytes would be taken for masks
         path = []
         for u in inputs.to(self.mean).unbind(1):
             z = self.step(z, u)
@@ -166,13 +174,17 @@ class StandIn(nn.Module):
             what, ndim = "numbers of words (n, t)", 2
         fits = isinstance(inputs, Tensor) and inputs.ndim == ndim and inputs.numel() > 0
         if fits and self.has_vocabulary:
-            fits = (
-                not inputs.is_floating_point() and int(inputs.max()) < len(self.vocabulary) and int(inputs.min()) >= 0
-            )
+            is_whole = not (inputs.is_floating_point() or inputs.is_complex() or inputs.dtype == torch.bool)
+            fits = is_whole and int(inputs.max()) < len(self.vocabulary) and int(inputs.min()) >= 0
         elif fits:
             fits = inputs.shape[2] == self.features.inputs
         if not fits:
             raise KannError(f"the stand-in reads {what}; got {shown(inputs)}; pass a tensor of these")
+
+
+def _forget_words(module: StandIn, _: Any) -> None:
+    """Forget the matrices of words, which were made of other weights."""
+    module.known.zero_()
 
 
 def _real_rows(vocabulary: AnyArray) -> Array:

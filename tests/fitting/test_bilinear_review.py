@@ -1,0 +1,110 @@
+"""What a reviewer found in bilinear operators."""
+
+import numpy as np
+import pytest
+import torch
+
+import kann
+from kann.errors import KannError
+
+
+def gated_states(rng, *, sequences=30, steps=20):
+    inputs = rng.normal(size=(sequences, steps, 2))
+    states = np.zeros((sequences, steps, 3))
+    for t in range(1, steps):
+        states[:, t] = np.tanh(0.7 * states[:, t - 1] + inputs[:, t] @ np.ones((2, 3)) * [0.5, -0.3, 0.2])
+    return kann.States.from_padded(states, inputs=inputs)
+
+
+def test_of_noise_no_ridge_predicts_anything_however_many_columns(rng):
+    noise = kann.States.from_padded(rng.normal(size=(60, 60, 9)), inputs=rng.normal(size=(60, 60, 3)))
+    koopman = kann.fit(noise, driven="bilinear", features=kann.features.Fourier(110))  # more columns than 1,000
+    assert koopman.ridge_curve.errors.min() > 0.95
+
+
+def test_copies_of_a_sequence_are_held_out_together(rng):
+    few = [rng.normal(size=(8, 3)) for _ in range(6)]
+    read = [rng.normal(size=(8, 2)) for _ in range(6)]
+    options = {"driven": "bilinear", "features": kann.features.Fourier(12)}
+    with pytest.warns(kann.FewPairsWarning):
+        once = kann.fit(kann.States.from_sequences(few, inputs=read), **options)
+    with pytest.warns(kann.FewPairsWarning):
+        often = kann.fit(kann.States.from_sequences(few * 5, inputs=read * 5), **options)
+    assert often.ridge_curve.errors[1:].min() > 0.5 * once.ridge_curve.errors[1:].min()
+
+
+def test_groups_are_held_out_together_for_the_ridge(rng):
+    states = gated_states(rng)
+    groups = np.repeat(np.arange(10), 3)
+    found = kann.fit(states, driven="bilinear", groups=groups).ridge_curve
+    alone = kann.fit(states, driven="bilinear").ridge_curve
+    assert not np.array_equal(found.errors, alone.errors)
+    with pytest.raises(KannError, match="which hold groups out"):
+        kann.fit(states, driven="bilinear", groups=groups, ridge=1e-5)
+
+
+def test_single_states_repeat_nothing(rng):
+    states = gated_states(rng)
+    koopman = kann.fit(states, driven="bilinear", where=lambda u: u[:, 0] > 0)  # cuts off the zeros of all beginnings
+    assert koopman.ridge_curve is not None
+
+
+def test_residuals_of_a_lifted_operator_are_not_those_of_its_matrix(rng):
+    inputs = rng.uniform(-0.3, 0.3, size=(40, 20, 1)).round(1)
+    states = np.zeros((40, 20, 1))
+    for t in range(1, 20):
+        states[:, t] = 0.2 * states[:, t - 1] - 0.9 * states[:, t - 1] ** 2 + inputs[:, t]
+    data = kann.States.from_padded(states, inputs=inputs)
+    koopman = kann.fit(data, driven="bilinear", lift="squares")
+    assert koopman.at([0.0]).modes[0].residual == np.inf
+    assert 0.01 < koopman.at([0.0], states=data).modes[0].residual < np.inf
+    assert kann.fit(data, driven="bilinear").at([0.0]).modes[0].residual < np.inf
+
+
+def test_the_state_around_which_to_linearise_is_checked(rng):
+    koopman = kann.fit(gated_states(rng), driven="bilinear")
+    with pytest.raises(KannError, match="99"):
+        koopman.at(None, around=np.zeros(99))
+
+
+def test_an_input_may_be_a_parameter(rng):
+    states = gated_states(rng)
+    koopman = kann.fit(states, driven="bilinear")
+    row = states.inputs[3]
+    expected = koopman.at(row, states=states)
+    found = koopman.at(torch.tensor(row, requires_grad=True), states=states)
+    np.testing.assert_array_equal(found.residuals, expected.residuals)
+
+
+def test_numbers_that_no_token_has_are_refused(rng):
+    tokens = rng.integers(0, 4, size=(20, 30, 1)).astype(float)
+    states = kann.States.from_padded(rng.normal(size=(20, 30, 3)), inputs=tokens)
+    koopman = kann.fit(states, driven="bilinear", features="tokens")
+    for number in (99.0, 1.5, -1.0):
+        with pytest.raises(KannError, match="is no token; the operator knows the numbers 0 to 3"):
+            koopman.at([number])
+        with pytest.raises(KannError, match="is no token"):
+            koopman.simulate(np.full((1, 4, 1), number))
+
+
+def test_functions_get_numpy_arrays_of_states_on_the_host(rng):
+    states = gated_states(rng)
+    tensors = kann.States(
+        values=torch.from_numpy(states.values), lengths=states.lengths, inputs=torch.from_numpy(states.inputs)
+    )
+    seen = []
+
+    def features(u):
+        seen.append(type(u))
+        return np.concatenate([u, np.abs(u)], axis=1)
+
+    koopman = kann.fit(tensors, driven="bilinear", features=features)
+    koopman.at([1.0, 2.0])
+    assert set(seen) == {np.ndarray}
+
+
+def test_trust_says_why_it_does_not_take_the_operator_of_an_input(rng):
+    states = gated_states(rng)
+    koopman = kann.fit(states, driven="bilinear")
+    with pytest.raises(KannError, match=r"koopman\.at\(u\) and fits with where= have none"):
+        kann.trust(koopman.at(None), states)
