@@ -96,7 +96,10 @@ def test_the_table_sorts(visit):
     first = page.eval_on_selector_all("#table tbody tr", modes)
     page.click("text=Importance")
     by_importance = page.eval_on_selector_all("#table tbody tr", modes)
-    values = page.eval_on_selector_all("#table tbody tr", "rows => rows.map(row => Number(row.cells[7].textContent))")
+    headings = page.eval_on_selector_all("#table thead th", "cells => cells.map(cell => cell.textContent)")
+    column = next(i for i, heading in enumerate(headings) if heading.startswith("Importance"))
+    numbers = f"rows => rows.map(row => Number(row.cells[{column}].textContent))"
+    values = page.eval_on_selector_all("#table tbody tr", numbers)
     assert values == sorted(values, reverse=True)
     assert by_importance != first
     page.click("#table thead button:text-is('Mode')")

@@ -202,6 +202,7 @@ def calls(good: Any) -> dict[str, Call]:
             | {"slow_tolerance": 1e-3, "preset": "kann"},
         ),
         "fit": (kann.fit, {"data": good.padded, "rank": 2, "basis": "svd", "lengths": [8, 3, 2], "ridge": 0.0}),
+        "fit grouped": (kann.fit, {"data": states, "rank": "auto", "groups": [0, 1, 2]}),
         "fit driven": (kann.fit, {"data": states, "driven": True, "offset": True, "ridge": 1e-3}),
         "fit bilinear": (
             kann.fit,
@@ -289,6 +290,8 @@ def calls(good: Any) -> dict[str, Call]:
                 "labels": None,
                 "counts": (1,),
                 "fill": "mean",
+                "outputs": "class",
+                "threshold": 0.0,
             }
             | {"choose": False, "learn": False, "draws": 1, "layer": "0", "state": "h", "lengths": None}
             | {"forward": lambda model, batch: model(batch)[0], "collate": stack, "batch_size": 2, "device": "cpu"}
@@ -352,6 +355,8 @@ NOT_CALLED = {
     "Effects": "a result, which functions make",
     "ModeTrust": "a result, which functions make",
     "Pseudospectrum": "a result, which functions make",
+    "Mover": "a result, which functions make",
+    "Movers": "a result, which functions make",
     "Trust": "a result, which functions make",
 }
 """Public names without a call of their own, and why."""

@@ -263,7 +263,7 @@ def _warn(pairs: PairsInBasis, step: LinearStep, *, of_moments: bool) -> None:
     doubt = doubt_of_digits(step, is_fine=pairs.is_fine, of_moments=of_moments)
     for message in filter(None, (*pairs.doubts, doubt)):
         warnings.warn(message, PrecisionWarning, stacklevel=4)
-    if _warn_of_few(pairs.moments.pairs, step.unknowns, remedy="a rank", stacklevel=5):
+    if _warn_of_few(pairs.moments.pairs, step.unknowns, remedy="a smaller rank", stacklevel=5):
         return
     if step.dependence > 1 - 1 / LARGEST_INFLATION:
         warnings.warn(
@@ -281,7 +281,7 @@ def _warn_of_few(count: int, unknowns: int, *, remedy: str, stacklevel: int) -> 
         return False
     warnings.warn(
         f"{count} pairs of states for {unknowns} unknowns in each column of the operator: it fits noise as well as "
-        f"the network; pass more sequences, or {remedy} that leaves at most {count // PAIRS_PER_UNKNOWN} unknowns",
+        f"the network; pass more sequences, or {remedy}, so that at most {count // PAIRS_PER_UNKNOWN} unknowns are left",
         FewPairsWarning,
         stacklevel=stacklevel,
     )
