@@ -281,7 +281,7 @@ def _warn_of_few(count: int, unknowns: int, *, remedy: str, stacklevel: int) -> 
         return False
     warnings.warn(
         f"{count} pairs of states for {unknowns} unknowns in each column of the operator: it fits noise as well as "
-        f"the network; pass more sequences, or {remedy}, so that at most {count // PAIRS_PER_UNKNOWN} unknowns are left",
+        f"the network; pass more sequences, or {remedy}, so that at most {count // PAIRS_PER_UNKNOWN} unknowns remain",
         FewPairsWarning,
         stacklevel=stacklevel,
     )
