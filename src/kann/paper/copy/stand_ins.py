@@ -12,6 +12,7 @@ import kann
 from kann.paper.copy.held_out import recalled_digits
 from kann.paper.copy.task import HALVES, CopyNetwork, Task
 from kann.paper.results import Quantity
+from kann.paper.stand_in_kinds import KINDS, operators_of
 from kann.paper.training import generator
 
 COORDINATES = (8, 16, 24, 32)
@@ -20,13 +21,6 @@ COORDINATES = (8, 16, 24, 32)
 FEWEST_SEQUENCES = 64
 """A task with fewer sequences in all is too small for halves of it to be fitted and judged."""
 
-KINDS = {
-    "standin": "characters gate",
-    "standin_squares": "characters gate, with products",
-    "driven": "characters push only",
-}
-"""The kinds of operators, as the table names them."""
-
 
 def stand_in_quantities() -> tuple[Quantity, ...]:
     """The rows of the table for `stand_in_numbers`."""
@@ -34,7 +28,7 @@ def stand_in_quantities() -> tuple[Quantity, ...]:
     for count in COORDINATES:
         what = f"{count} coordinates in place of the network, "
         for name, kind in KINDS.items():
-            text = f"{what}{kind}: digits recalled"
+            text = f"{what}characters {kind}: digits recalled"
             rows.append(Quantity(key=f"{name}_{count}_recall", what=text, format="percent"))
             what = "    "
     return tuple(rows)
@@ -53,12 +47,7 @@ def stand_in_numbers(network: CopyNetwork, task: Task, *, seed: int) -> dict[str
     for count in COORDINATES:
         if count > states.dim:
             continue
-        operators = {
-            "standin": kann.fit(states, driven="bilinear", rank=count),
-            "standin_squares": kann.fit(states, driven="bilinear", rank=count, lift="squares"),
-            "driven": kann.fit(states, driven=True, rank=count),
-        }
-        for name, koopman in operators.items():
+        for name, koopman in operators_of(states, count).items():
             simulated = koopman.simulate(judged.numpy().astype(np.float64))  # (s, t, d)
             recall = recalled_digits(network, simulated, answer[:, -task.digits :])
             numbers[f"{name}_{count}_recall"] = float(recall.mean())

@@ -16,6 +16,7 @@ from kann.fitting.input_sums import input_sums
 from kann.paper.ecg.live import LAYER, RECORDED_BEATS, held_out_beats
 from kann.paper.ecg.task import THRESHOLD, Split, losses
 from kann.paper.results import Quantity
+from kann.paper.stand_in_kinds import KINDS, operators_of
 from kann.typing import Array, Float
 from kann.zoo.autoencoder import Autoencoder
 
@@ -28,13 +29,6 @@ COMPONENTS = 8
 BEATS_AT_A_TIME = 256
 """Beats that an operator reads together, to bound the memory that their gates take."""
 
-KINDS = {
-    "standin": "samples gate",
-    "standin_squares": "samples gate, with products",
-    "driven": "samples push only",
-}
-"""The kinds of operators, as the table names them."""
-
 
 def stand_in_quantities() -> tuple[Quantity, ...]:
     """The rows of the table for `stand_in_numbers`."""
@@ -42,7 +36,7 @@ def stand_in_quantities() -> tuple[Quantity, ...]:
     for count in COORDINATES:
         what = f"{count} coordinates in place of the encoder"
         for name, kind in KINDS.items():
-            text = f"{what}, {kind}: decisions kept"
+            text = f"{what}, samples {kind}: decisions kept"
             rows.append(Quantity(key=f"{name}_{count}", what=text, format="percent"))
             rows.append(Quantity(key=f"{name}_{count}_loss", what="    mean loss of normal beats"))
             what = "    as many"
@@ -59,12 +53,7 @@ def stand_in_numbers(network: Autoencoder, parts: Split) -> dict[str, float]:
     for count in COORDINATES:
         if count > states.dim:
             continue
-        operators = {
-            "standin": kann.fit(states, driven="bilinear", rank=count),
-            "standin_squares": kann.fit(states, driven="bilinear", rank=count, lift="squares"),
-            "driven": kann.fit(states, driven=True, rank=count),
-        }
-        for name, koopman in operators.items():
+        for name, koopman in operators_of(states, count).items():
             last = np.asarray(koopman.simulate(read))[:, -1]
             loss = losses_of_encoded(network, last, beats.values)
             numbers[f"{name}_{count}"] = float(np.mean((loss > THRESHOLD) == own))
