@@ -4,6 +4,7 @@ A class such as `Fourier` says which functions are wanted. Fitted to the inputs 
 `FeatureMap`, which computes them.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ SMALLEST_SCALE = 1e-12
 """Standard deviations below this fraction of the largest one are rounding: such an input is constant."""
 
 
-class FeatureMap:
+class FeatureMap(ABC):
     """Functions φ of inputs (..., p), as many as ``count``; fitted, so that nothing about them is left open."""
 
     __slots__ = ()
@@ -28,38 +29,66 @@ class FeatureMap:
     """The name under which it is saved."""
 
     @property
+    @abstractmethod
     def inputs(self) -> int:
         """The number of inputs p."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def count(self) -> int:
         """The number of functions k."""
-        raise NotImplementedError
 
+    @abstractmethod
     def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
         """φ(u) for float64 inputs (..., p), on the device where these are."""
-        raise NotImplementedError
 
     def of_nothing(self) -> Float[Array, " k"]:
         """φ while nothing is read: an input of zeros."""
         return self.of(np.zeros((1, self.inputs)))[0]
 
-    def require_known(self, inputs: AnyArray) -> None:
+    def require_known(self, inputs: AnyArray) -> None:  # noqa: B027  # most features take any input
         """Refuse inputs of which φ says nothing; there are none but for tokens."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class InputFeatures(FeatureMap):
-    """φ(u) = u."""
+class _OfWidth(FeatureMap):
+    """Functions of which only the number of inputs is known."""
 
-    kind: ClassVar[str] = "inputs"
     width: int
 
     @property
     def inputs(self) -> int:
         """The number of inputs."""
         return self.width
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Projected(FeatureMap):
+    """Functions of projections (u − centre) P."""
+
+    centre: Float[Array, " p"]
+    matrix: Float[Array, "p k"]
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs."""
+        return self.matrix.shape[0]
+
+    @property
+    def count(self) -> int:
+        """The number of functions."""
+        return self.matrix.shape[1]
+
+    def projections(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
+        """The inputs about the centre, along each column."""
+        return (inputs - to_device_of(inputs, self.centre)) @ to_device_of(inputs, self.matrix)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class InputFeatures(_OfWidth):
+    """φ(u) = u."""
+
+    kind: ClassVar[str] = "inputs"
 
     @property
     def count(self) -> int:
@@ -72,16 +101,10 @@ class InputFeatures(FeatureMap):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class SquareFeatures(FeatureMap):
+class SquareFeatures(_OfWidth):
     """φ(u) = (u, u²)."""
 
     kind: ClassVar[str] = "squares"
-    width: int
-
-    @property
-    def inputs(self) -> int:
-        """The number of inputs."""
-        return self.width
 
     @property
     def count(self) -> int:
@@ -94,51 +117,26 @@ class SquareFeatures(FeatureMap):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ComponentFeatures(FeatureMap):
+class ComponentFeatures(_Projected):
     """φ(u) = (u − centre) P, the leading principal components of the inputs."""
 
     kind: ClassVar[str] = "pca"
-    centre: Float[Array, " p"]
-    matrix: Float[Array, "p k"]
-
-    @property
-    def inputs(self) -> int:
-        """The number of inputs."""
-        return self.matrix.shape[0]
-
-    @property
-    def count(self) -> int:
-        """The number of functions."""
-        return self.matrix.shape[1]
 
     def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
         """The components of inputs about their mean."""
-        return (inputs - to_device_of(inputs, self.centre)) @ to_device_of(inputs, self.matrix)
+        return self.projections(inputs)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class FourierFeatures(FeatureMap):
+class FourierFeatures(_Projected):
     """φ(u) = √2 cos((u − centre) W + phase) for random frequencies W."""
 
     kind: ClassVar[str] = "fourier"
-    centre: Float[Array, " p"]
-    matrix: Float[Array, "p k"]
     phase: Float[Array, " k"]
-
-    @property
-    def inputs(self) -> int:
-        """The number of inputs."""
-        return self.matrix.shape[0]
-
-    @property
-    def count(self) -> int:
-        """The number of functions."""
-        return self.matrix.shape[1]
 
     def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
         """Cosines of random projections of the inputs."""
-        angle = (inputs - to_device_of(inputs, self.centre)) @ to_device_of(inputs, self.matrix)
-        return 2**0.5 * namespace(inputs).cos(angle + to_device_of(inputs, self.phase))
+        return 2**0.5 * namespace(inputs).cos(self.projections(inputs) + to_device_of(inputs, self.phase))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -183,18 +181,12 @@ class TokenFeatures(FeatureMap):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class FunctionFeatures(FeatureMap):
+class FunctionFeatures(_OfWidth):
     """A function of the user's own, from inputs (n, p) to (n, k)."""
 
     kind: ClassVar[str] = "function"
     function: Callable[[AnyArray], AnyArray]
-    width: int
     columns: int
-
-    @property
-    def inputs(self) -> int:
-        """The number of inputs."""
-        return self.width
 
     @property
     def count(self) -> int:
