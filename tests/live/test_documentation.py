@@ -4,10 +4,11 @@ import doctest
 
 import pytest
 
-from kann.live import interventions, measuring, result
+from kann.analysis import live_effects
+from kann.live import interventions, measuring
 
 
-@pytest.mark.parametrize("module", [interventions, measuring, result])
+@pytest.mark.parametrize("module", [interventions, measuring, live_effects])
 def test_examples_in_docstrings_run(module):
     found = doctest.testmod(module)
     assert found.attempted

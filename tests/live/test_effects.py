@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import kann
+from kann.analysis.live_effects import interval_of_mean
 from kann.live.methods import modes_within
-from kann.live.result import interval_of_mean
 
 DECAYS = np.array([0.95, 0.9, 0.8, 0.7, 0.5, 0.3])
 READ = (1, 3)

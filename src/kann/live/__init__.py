@@ -1,9 +1,9 @@
 """Run a PyTorch model with its states replaced: what the network does with some modes alone, or without them."""
 
 try:
+    from kann.analysis.live_effects import Effects
     from kann.live.interventions import intervene
     from kann.live.measuring import effects
-    from kann.live.result import Effects
 except ImportError as error:
     raise ImportError(f"interventions need torch ({error}): pip install 'kann[torch]'") from error
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from kann.analysis.coordinates import Coordinates
 from kann.analysis.filling import fit_fills
+from kann.analysis.live_effects import Effects
 from kann.errors import UnfinishedWarning
 from kann.live.interventions import replacement
 from kann.live.methods import Job
 from kann.live.ordering import Search
 from kann.live.planning import Plan
-from kann.live.result import Effects
 from kann.live.trials import Trials
 from kann.progress import progress as progress_bar
 from kann.typing import Array, Float

@@ -7,6 +7,7 @@ from torch import nn
 
 from kann.analysis.coordinates import spread_of
 from kann.analysis.filling import FILLS
+from kann.analysis.live_effects import Effects
 from kann.checks import require_choice, require_flag, require_instance, require_number, require_whole_number, shown
 from kann.data.states import as_states
 from kann.errors import KannError
@@ -17,7 +18,6 @@ from kann.live.ordering import Search
 from kann.live.planning import make_plan, split
 from kann.live.readouts import readout_weight
 from kann.live.replacing import only_target
-from kann.live.result import Effects
 from kann.live.scoring import Scorer
 from kann.live.trials import Running, make_trials
 from kann.recording.running import evaluation_mode

@@ -10,13 +10,13 @@ import numpy as np
 
 from kann.analysis.coordinates import Coordinates, Spread, mode_variances
 from kann.analysis.filling import fit_fills
+from kann.analysis.live_effects import Tried
 from kann.data.moments import Moments
 from kann.data.states import States
 from kann.fitting.fit import fit
 from kann.fitting.koopman import Koopman
 from kann.live.interventions import replacement
 from kann.live.methods import one_coordinate
-from kann.live.result import Tried
 from kann.live.trials import Trials
 from kann.typing import Array, Float
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kann.analysis.live_effects import Tried
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.live.learning import learned_direction
 from kann.live.methods import Job, jobs_of, one_coordinate
 from kann.live.ordering import Search, choose_operator, contribution_order, greedy_order
-from kann.live.result import Tried
 from kann.live.trials import Trials
 
 CHOOSE_ONE_IN = 4

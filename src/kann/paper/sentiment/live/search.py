@@ -7,10 +7,10 @@ import numpy as np
 
 import kann
 from kann.analysis.coordinates import Coordinates
+from kann.analysis.live_effects import Tried
 from kann.live.learning import learned_direction
 from kann.live.methods import modes_within, one_coordinate
 from kann.live.ordering import Search, choose_operator, contribution_order
-from kann.live.result import Tried
 from kann.paper.sentiment.live.bench import Bench
 from kann.paper.sentiment.operators import fit_as_in_paper
 
