@@ -14,6 +14,7 @@ operator is the same. Rank 0 prints, of the default data, whose sines have perio
 import argparse
 import math
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -74,8 +75,20 @@ def main():
         koopman.save(args.out)
         print(f"saved to {args.out}")
     dist.barrier()
-    if device.type == "cuda":  # gloo needs no end, and at times aborts a process that is over right after one
+    leave()
+
+
+def leave():
+    """End this process, which has nothing left to do.
+
+    A thread of gloo may still be letting go of a tensor. If Python shuts down at that moment, the process is aborted
+    (https://github.com/pytorch/pytorch/pull/179291), so it ends without Python's own shutdown.
+    """
+    if dist.get_backend() == "nccl":
         dist.destroy_process_group()
+        return
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
