@@ -4,6 +4,7 @@ import json
 import pytest
 
 from kann.paper import copy as copy_module
+from kann.paper.copy import analysis
 from kann.paper.copy import task as task_module
 from kann.paper.results import Reproduction
 from tests.paper.tiny import tiny
@@ -13,6 +14,8 @@ from tests.paper.tiny import tiny
 def small_networks(monkeypatch):
     """Networks that are trained in a second, and no figures."""
     monkeypatch.setattr(copy_module, "draw_figures", lambda studies, *, folder: ())
+    for slow in ("live_numbers", "stand_in_numbers"):
+        monkeypatch.setattr(analysis, slow, lambda *_, **__: {})
     for arch in ("dtriv", "rnn", "gru", "lstm"):
         monkeypatch.setitem(task_module.CONFIGS, arch, tiny(arch, iterations=30))
 

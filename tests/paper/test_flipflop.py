@@ -26,7 +26,8 @@ SMALL = replace(
 @pytest.fixture
 def small(monkeypatch):
     monkeypatch.setitem(task.CONFIGS, "gru", SMALL)
-    for name, value in {"RANK": 6, "SEQUENCES": 24, "STEPS": 40, "STARTS": 16}.items():
+    sizes = {"RANK": 6, "SEQUENCES": 24, "STEPS": 40, "STARTS": 16, "LIVE_SEQUENCES": 24, "LIVE_STEPS": 10}
+    for name, value in {**sizes, "EFFECT_COUNTS": (1, 3)}.items():
         monkeypatch.setattr(analysis, name, value)
     monkeypatch.setitem(figures.STYLE, "figure.dpi", 60)
 
@@ -56,7 +57,6 @@ def test_what_is_asked_is_measured():
     assert set(expected("flipflop")) <= {quantity.key for quantity in QUANTITIES}
 
 
-@pytest.mark.slow
 def test_the_experiment_runs_and_can_be_repeated(small, tmp_path):
     result = reproduce(out=tmp_path / "flipflop", seeds=(0, 1))
     assert {row.quantity.key for row in result.rows} == {quantity.key for quantity in QUANTITIES}

@@ -23,6 +23,9 @@ RANK = 32
 SEQUENCES, STEPS = 512, 200
 """How many sequences of how many steps an operator is fitted to, and judged on."""
 
+LIVE_SEQUENCES, LIVE_STEPS = 128, 100
+"""How many sequences of how many steps the running network reads."""
+
 EFFECT_COUNTS = (1, 2, 3, 4, 8)
 """How many coordinates are kept in the running network."""
 
@@ -189,7 +192,7 @@ def same_bits(outputs: Any, untouched: Any) -> Float[Array, " s"]:
 
 def live_effects(network: FlipFlopNetwork, config: Config, at: AtRate, *, seed: int) -> dict[str, kann.Effects]:
     """What the running network still answers if only some coordinates of its state are kept."""
-    pulses, _ = config.task.draw(generator(seed, LIVE, 0), 128, rate=RATES["10"], steps=100)
+    pulses, _ = config.task.draw(generator(seed, LIVE, 0), LIVE_SEQUENCES, rate=RATES["10"], steps=LIVE_STEPS)
     settings: dict[str, Any] = {
         "layer": "recurrent",
         "readout": network.readout,

@@ -8,7 +8,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from kann.paper.drawing import COLUMN, WIDE, save_figures
-from kann.paper.flipflop.analysis import EFFECT_COUNTS, RATES, Study
+from kann.paper.flipflop.analysis import RATES, Study
 from kann.reporting.plots import STYLE, draw_curves, draw_spectrum
 
 KINDS = {"driven": "driven", "quiet": "quiet steps alone", "bilinear": "bilinear, u = 0"}
@@ -52,7 +52,7 @@ def effects_figure(studies: Sequence[Study]) -> Figure:
     kept["modes, driven"] = np.array([100 * study.effects["driven"].kept["modes"] for study in studies])
     figure = Figure(figsize=(COLUMN, 3.2), layout="constrained")
     ax = figure.subplots()
-    draw_curves(kept, np.array(EFFECT_COUNTS, dtype=float), ax=ax)
+    draw_curves(kept, np.array(studies[0].effects["modes"].counts, dtype=float), ax=ax)
     ax.set(xlabel="coordinates kept after every step", ylabel="bits unchanged [%]", ylim=(45, 102))
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
