@@ -131,6 +131,8 @@ def content_of(path):
     page = json.loads(unpacked(text, "content"))
     tables = {}
     for name, entry in page["tables"].items():
-        numbers = np.frombuffer(unpacked(text, f"table-{name}"), dtype={8: np.int8, 16: np.int16}[entry["bits"]])
+        numbers = np.frombuffer(
+            unpacked(text, f"table-{name}"), dtype={8: np.int8, 12: np.int16, 16: np.int16}[entry["bits"]]
+        )
         tables[name] = numbers.reshape(len(entry["scale"]), -1).T * np.array(entry["scale"])
     return text, page, tables

@@ -1,5 +1,6 @@
 """What a report says about operators: their modes in numbers, and how well each operator predicts the network."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,12 @@ def slowest_and_most_important(importances: Float[Array, " m"], count: int) -> t
     slowest = list(range(min(len(importances), (count + 1) // 2)))  # modes are sorted by decreasing modulus
     rest = [number for number in np.argsort(-importances, kind="stable").tolist() if number not in slowest]
     return tuple(sorted([*slowest, *rest[: count - len(slowest)]]))
+
+
+def modes_to_show(importances: Float[Array, " m"], count: int, matter: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of the modes that are shown for each sequence: those that matter, and others up to ``count``."""
+    others = [number for number in slowest_and_most_important(importances, count) if number not in matter]
+    return tuple(sorted([*matter, *others[: max(0, count - len(matter))]]))
 
 
 def mode_rows(koopman: Koopman, importances: Float[Array, " m"], known: KnownTrust) -> list[dict[str, Any]]:
@@ -84,10 +91,14 @@ def prediction_quality(inputs: ReportInputs, koopman: Koopman) -> dict[str, Any]
     The error is a fraction of the states' variance, as those of `kann.trust` on held-out sequences are.
     """
     missed = missed_variance(koopman, inputs.states)
-    numbers: dict[str, Any] = {"error": float(np.nanmean(missed)), "agreement": None}
+    numbers: dict[str, Any] = {
+        "error": float(np.nanmean(missed)),
+        "agreement": None,
+        "outputs": inputs.outputs_kind,
+    }
     # Of sequences with a single state there is nothing to predict.
     if inputs.readout is not None and (inputs.states.lengths > 1).any():
-        numbers["agreement"] = agreement(koopman, inputs.states, inputs.readout)
+        numbers["agreement"] = agreement(koopman, inputs.states, inputs.readout, outputs=inputs.outputs_kind)
     return numbers
 
 
