@@ -6,14 +6,10 @@ import numpy as np
 import pytest
 
 import kann
-from kann.analysis.live_effects import Effects
 from kann.errors import KannError
 from kann.reporting.mattering import MOST_MODES, first_modes, modes_that_matter
 from kann.reporting.page import report
-from tests.reporting.html_pages import turning_states
-
-ORDER = (2, 0, 1, 3)
-"""Modes of the turning states: number 1 is the pair that turns."""
+from tests.reporting.html_pages import ORDER, made_effects, turning_states
 
 
 @pytest.fixture(scope="module")
@@ -26,23 +22,8 @@ def koopman(states):
     return kann.fit(states)
 
 
-def effects_of(koopman, kept, *, none=0.5, counts=(1, 2, 4)):
-    """Effects in which so many of 100 decisions are kept for each number of coordinates."""
-    scores = (np.arange(100) < np.array(kept)[:, None]).astype(float)
-    return Effects(
-        counts=counts,
-        metric="agreement",
-        fill="curve",
-        order=ORDER,
-        koopman=koopman,
-        kept_scores={"modes": scores, "random": np.full_like(scores, none)},
-        removed_scores={"modes": 1 - scores, "random": np.full_like(scores, 1.0)},
-        full_scores=np.ones(100),
-        none_scores=(np.arange(100) < 100 * none).astype(float),
-        random_kept=np.full((2, len(counts)), none),
-        random_removed=np.ones((2, len(counts))),
-        judged=np.arange(100),
-    )
+def effects_of(koopman, kept, **settings):
+    return made_effects(koopman, ORDER, kept, **settings)
 
 
 @pytest.mark.parametrize(

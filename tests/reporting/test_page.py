@@ -12,7 +12,7 @@ import kann.notebook
 from kann.errors import KannError
 from kann.reporting import html, mattering, operators, packing, page, units
 from kann.reporting.page import report
-from kann.reporting.units import duration, half_life, number_of_steps, percent
+from kann.reporting.units import percent
 from tests.reporting.html_pages import NASTY, content_of, text_report, turning_states, unpacked
 
 

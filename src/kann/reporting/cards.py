@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from kann.analysis.movers import Mover, Movers
+from kann.analysis.phrases import Phrase
 from kann.analysis.trust import ModeTrust
 from kann.fitting.spectrum import Mode
 from kann.reporting.answers import output_names
@@ -14,7 +15,7 @@ from kann.reporting.grouping import groups_of
 from kann.reporting.inputs import ReportInputs
 from kann.reporting.pushed import PushedMode, courses, pushed_modes
 from kann.reporting.trusting import KnownTrust
-from kann.reporting.units import duration, half_life, number_of_steps, plural
+from kann.reporting.units import duration, half_life, number_of_steps, plural, signed, with_step_name
 from kann.typing import Array, Float
 
 MOVERS_SHOWN = 5
@@ -25,6 +26,9 @@ EXAMPLES_SHOWN = 2
 
 PHRASES_SHOWN = 3
 """Phrases on a card."""
+
+LEAST_DIFFERENCE = 0.1
+"""A phrase is named if it differs from the sum of its words by so many standard deviations; less is not noticed."""
 
 OUTPUTS_NAMED = 4
 """Of several outputs, the ones that a mode moves most are named."""
@@ -51,7 +55,7 @@ def _card(
     own = None
     if known.trust is not None:
         own = known.trust.modes[number]
-    card = {"number": number, **_memory(mode, own, inputs), **_live(inputs, number), **_standing(own)}
+    card = {"number": number, **_memory(mode, own, inputs), **_live(inputs, number), **_standing(own, inputs.step_name)}
     card["course"] = courses(inputs, pushed, groups)
     card["movers"] = None
     if inputs.movers is not None and number in inputs.movers.modes:
@@ -59,12 +63,12 @@ def _card(
     return card
 
 
-def _standing(own: ModeTrust | None) -> dict[str, Any]:
+def _standing(own: ModeTrust | None, step_name: str) -> dict[str, Any]:
     """Whether the mode is trusted, and why or why not; None if that was not tested."""
     if own is None:
         return {"trusted": None, "why": "", "verdict": "not tested"}
     verdict = {"yes": "trusted", "learned": "trusted, learned", "no": "not trusted"}.get(own.verdict, own.verdict)
-    return {"trusted": own.trusted, "why": own.why, "verdict": verdict}
+    return {"trusted": own.trusted, "why": with_step_name(own.why, step_name), "verdict": verdict}
 
 
 def _memory(mode: Mode, own: ModeTrust | None, inputs: ReportInputs) -> dict[str, Any]:
@@ -91,7 +95,8 @@ def _memory(mode: Mode, own: ModeTrust | None, inputs: ReportInputs) -> dict[str
         low, high = own.interval
         found["interval"] = f"{low:.4g} to {high:.4g}"
         ends = [number_of_steps(half_life(end)) for end in (low, high)]
-        found["half_life_interval"] = f"{ends[0]} to {ends[1]}"
+        if ends[0] != "∞":
+            found["half_life_interval"] = f"{ends[0]} to {ends[1]}"
     return found
 
 
@@ -129,16 +134,20 @@ def _pushed_by(inputs: ReportInputs, movers: Movers, number: int, pushed: Pushed
         "down": _side(inputs, movers, down, largest, pushed, sign=-1),
     }
     place = movers.modes.index(number)
-    phrases = [each for each in movers.phrases[place] if each.sure][:PHRASES_SHOWN]
+    phrases = [each for each in movers.phrases[place] if _differs(each)][:PHRASES_SHOWN]
     return sides | {
         "by": movers.by,
         "level": round(100 * movers.level),
         "moves": _moves(inputs, movers, place),
         "phrases": [
-            {"words": " ".join(each.words), "push": f"{each.push:+.2f}", "expected": f"{each.expected:+.2f}"}
+            {"words": " ".join(each.words), "push": signed(each.push), "expected": signed(each.expected)}
             for each in phrases
         ],
     }
+
+
+def _differs(phrase: Phrase) -> bool:
+    return phrase.sure and abs(phrase.push - phrase.expected) >= LEAST_DIFFERENCE
 
 
 def _side(
@@ -166,9 +175,9 @@ def _bar(mover: Mover, largest: float, step_name: str, by: str) -> dict[str, Any
         name = name.replace("step", step_name, 1)
     return {
         "name": name,
-        "push": f"{mover.push:+.2f}",
-        "low": f"{mover.low:+.2f}",
-        "high": f"{mover.high:+.2f}",
+        "push": signed(mover.push),
+        "low": signed(mover.low),
+        "high": signed(mover.high),
         "count": mover.count,
         "sequences": mover.sequences,
         "sure": mover.sure,
@@ -190,4 +199,4 @@ def _moves(inputs: ReportInputs, movers: Movers, place: int) -> list[dict[str, s
     own = movers.outputs[place]
     names = output_names(inputs, len(own))
     order = np.argsort(-np.abs(own), kind="stable")[:OUTPUTS_NAMED].tolist()
-    return [{"name": names[output], "by": f"{own[output]:+.2f}"} for output in order]
+    return [{"name": names[output], "by": signed(float(own[output]))} for output in order]

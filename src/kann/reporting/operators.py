@@ -15,6 +15,7 @@ from kann.fitting.koopman import Koopman
 from kann.reporting.inputs import ReportInputs
 from kann.reporting.packing import finite_or_none
 from kann.reporting.trusting import KnownTrust, mode_trust_rows
+from kann.reporting.units import with_step_name
 from kann.typing import Array, Float, Int
 
 MAX_CURVE_POINTS = 400
@@ -47,7 +48,9 @@ def modes_to_show(importances: Float[Array, " m"], count: int, matter: Sequence[
     return tuple(sorted([*matter, *others[: max(0, count - len(matter))]]))
 
 
-def mode_rows(koopman: Koopman, importances: Float[Array, " m"], known: KnownTrust) -> list[dict[str, Any]]:
+def mode_rows(
+    koopman: Koopman, importances: Float[Array, " m"], known: KnownTrust, *, step_name: str
+) -> list[dict[str, Any]]:
     """The rows of the table of modes, by decreasing modulus; with what held-out sequences say, if that is known."""
     rows = [
         {
@@ -64,7 +67,8 @@ def mode_rows(koopman: Koopman, importances: Float[Array, " m"], known: KnownTru
         for number, (mode, own) in enumerate(zip(koopman.modes, importances, strict=True))
     ]
     trusts = mode_trust_rows(known) or [{}] * len(rows)
-    return [row | own for row, own in zip(rows, trusts, strict=True)]
+    named = [own | {"why": with_step_name(own["why"], step_name)} for own in trusts if own]
+    return [row | own for row, own in zip(rows, named or trusts, strict=True)]
 
 
 def copying_operator(dim: int) -> Koopman:

@@ -190,7 +190,7 @@ def _findings(inputs: ReportInputs, importances: Float[Array, " m"], known: Know
         **_about_sequences(inputs, known),
         "units": inputs.koopman.dim,
         "steps": int(inputs.states.lengths.sum()),
-        "modes": mode_rows(inputs.koopman, importances, known),
+        "modes": mode_rows(inputs.koopman, importances, known, step_name=inputs.step_name),
         "matter": inputs.matter,
         "effects": effect_numbers(inputs.effects),
         "trust": trust_numbers(known),

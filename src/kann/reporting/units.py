@@ -64,6 +64,24 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.3g} h"
 
 
+def signed(value: float) -> str:
+    """A number with its sign and two decimals.
+
+    >>> signed(0.5), signed(-1.234)
+    ('+0.50', '−1.23')
+    """
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def with_step_name(text: str, step_name: str) -> str:
+    """A sentence of `kann.trust` in which a step is called what it is.
+
+    >>> with_step_name("one step misses 0.1 of it", "layer")
+    'one layer misses 0.1 of it'
+    """
+    return text.replace("one step ", f"one {step_name} ")
+
+
 def plural(name: str, value: str) -> str:
     """A number with what it counts.
 

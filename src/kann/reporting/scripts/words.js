@@ -12,7 +12,7 @@ function shade(value, largest) {
 /** Which output the shown contributions are to, in words. */
 function outputText() {
   if (!page.outputs || state.view === "magnitude") return "";
-  const own = page.outputs.names[outputOf(state.sequence)];
+  const name = page.outputs.names[outputOf(state.sequence)], own = name === "output" ? "the output" : `“${name}”`;
   return state.output < 0 && page.outputs.decided ? `the class decided for, ${own}` : own;
 }
 
