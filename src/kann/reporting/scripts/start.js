@@ -16,6 +16,8 @@ function drawAll() {
   selectMode(state.mode); selectSequence(state.sequence);
 }
 
+const printedWidth = 680;  // pixels, of the 720 that fit on A4 between its margins
+
 function setTheme(dark) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   byId("theme").setAttribute("aria-pressed", dark);
@@ -35,8 +37,12 @@ function startControls() {
     byId("sequences").scrollIntoView();
   };
   byId("theme").onclick = () => { setTheme(document.documentElement.dataset.theme !== "dark"); drawAll(); };
-  // On paper nothing can be unfolded.
-  addEventListener("beforeprint", () => { for (const folded of document.querySelectorAll("details:not(#more-spectrum)")) folded.open = true; });
+  // On paper nothing can be unfolded, and charts as wide as a screen would be cut off.
+  addEventListener("beforeprint", () => {
+    for (const folded of document.querySelectorAll("details:not(#more-spectrum)")) folded.open = true;
+    for (const chart of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(chart, { autosize: false, width: printedWidth });
+  });
+  addEventListener("afterprint", () => { for (const chart of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(chart, { autosize: true, width: null }); });
 }
 
 (async () => {
