@@ -1,55 +1,9 @@
 """The report in a real browser, opened from disk."""
 
-import os
-import shutil
-
 import pytest
 
-from tests.reporting.html_pages import NASTY, long_report, many_report, odd_report, signal_report, text_report
-
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
-
-READY = "html[data-ready=true]"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("reports")
-    makers = {"text": text_report, "signal": signal_report, "many": many_report, "long": long_report, "odd": odd_report}
-    return {name: make(folder / f"{name}.html") for name, make in makers.items()}
-
-
-@pytest.fixture
-def visit(browser, files):
-    """Open a report; at the end nothing may have gone wrong, and nothing may have been asked of any network."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
-    troubles, requests = [], []
-
-    def visit(name):
-        page = context.new_page()
-        page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("dialog", lambda dialog: troubles.append(dialog.message))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(files[name].as_uri())
-        page.wait_for_selector(READY)
-        return page
-
-    yield visit
-    context.close()
-    assert troubles == []
-    assert all(url.startswith(("file:", "data:", "blob:")) for url in requests)
+from tests.browser.conftest import READY
+from tests.reporting.html_pages import NASTY
 
 
 def shading(page):
@@ -62,6 +16,7 @@ def selected(page):
 
 def test_clicking_an_eigenvalue_selects_its_mode_everywhere(visit):
     page = visit("text")
+    page.check("#show-doubtful") if page.is_visible("#show-doubtful") else None
     before, chosen = shading(page), selected(page)
     # The dots of the last trace are the eigenvalues: click one that is not selected and not covered by another.
     dots = page.locator("#plane .scatterlayer .trace").last.locator(".points path")
@@ -137,6 +92,7 @@ def test_views_differ(visit):
 
 def test_a_token_that_looks_like_markup_is_text(visit):
     page = visit("text")
+    page.select_option("#picker", "0")
     assert page.inner_text("#text span:nth-child(2)") == NASTY
     assert page.locator("img, svg a").count() == 0
     assert NASTY in page.text_content("#embedding .legend")
@@ -183,11 +139,11 @@ def test_signals_are_drawn_with_the_selected_modes(visit):
     assert page.is_hidden("#text")
     page.check("#table tbody tr[data-mode='2'] input")
     page.click("#table tbody tr[data-mode='1']")
-    page.wait_for_selector("#over-time .legend :text('mode 1')")  # charts are drawn soon, not at once
-    assert page.evaluate(names)[2:] == ["mode 1", "mode 2"]
+    page.wait_for_selector("#over-time .legend :text('decoded from mode 1')")  # charts are drawn soon, not at once
+    assert page.evaluate(names)[2:] == ["decoded from mode 1", "decoded from mode 2", "mode 1", "mode 2"]
 
 
-def test_what_has_no_use_for_signals_is_hidden(visit):
+def test_without_a_readout_there_is_one_view_and_no_choice_of_it(visit):
     assert visit("signal").is_hidden("#views")
     assert visit("text").is_visible("#views")
 
@@ -238,9 +194,10 @@ def test_no_button_sends_a_chart_anywhere(visit):
     assert set(titles) == {"Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes", "Save as SVG", "Save as PNG"}
 
 
-def test_a_narrow_screen_does_not_scroll_sideways(browser, files):
+@pytest.mark.parametrize("name", ["text", "explained"])
+def test_a_narrow_screen_does_not_scroll_sideways(browser, file_of, name):
     page = browser.new_page(viewport={"width": 400, "height": 800})
-    page.goto(files["text"].as_uri())
+    page.goto(file_of(name).as_uri())
     page.wait_for_selector(READY)
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     page.close()
@@ -254,9 +211,11 @@ def test_the_page_draws_what_held_out_sequences_say(visit):
         "copying the state",
         "predicting the mean",
     ]
-    assert page.evaluate("document.getElementById('pseudospectrum').data[0].type") == "contour"
+    assert page.evaluate("document.getElementById('pseudospectrum').data") is None  # on demand
+    page.click("#more-spectrum summary")
+    page.wait_for_function("document.getElementById('pseudospectrum').data?.[0].type === 'contour'")
     names = page.evaluate("document.getElementById('plane').data.map(trace => trace.name)")
-    assert {"95 % interval", "trusted"} <= set(names)
+    assert {"shuffled states", "95 % interval", "trusted"} <= set(names)
     head = page.eval_on_selector_all("#table thead th", "cells => cells.map(cell => cell.textContent)")
     row = page.eval_on_selector_all("#table tbody tr[data-mode='0'] td", "cells => cells.map(cell => cell.textContent)")
     cells = dict(zip(head, row, strict=True))
@@ -267,6 +226,7 @@ def test_the_page_draws_what_held_out_sequences_say(visit):
 def test_where_nothing_was_held_out_nothing_is_said_to_be_trusted(visit):
     page = visit("long")  # a single sequence
     assert page.locator("#horizons").count() == 0
-    assert "not tested" in page.inner_text("#overview .cards")
+    assert "not tested" in page.inner_text("#trust-table")
+    assert page.locator("#modes").count() == 0
     assert "Trusted" not in page.inner_text("#table thead")
     assert "fitted data" in page.text_content("#plane")

@@ -18,7 +18,8 @@ def test_the_demo_writes_two_reports_and_says_what_is_in_them(tmp_path, monkeypa
         _, page, tables = content_of(tmp_path / "demo" / name)
         assert len(page["verdict"]) >= 3
         assert all(len(each["tokens"]) == each["length"] for each in page["sequences"])
-        assert tables["contribution"].shape == (page["steps"], len(page["shown"]))
+        assert tables["coordinate"].shape == (page["steps"], 2 * len(page["shown"]))
+        assert len(page["outputs"]["gains"]) == len(page["shown"])
     assert "Words that push it up most:" in result.stdout
     assert "In sequences that were not fitted, the paper's operator recalls" in result.stdout
     assert "copying the third state recalls" in result.stdout

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import kann
+from kann.analysis.live_effects import Effects
 from kann.reporting.page import report
 
 NASTY = "</script><img src=x onerror=alert(1)>"
@@ -131,6 +132,115 @@ def content_of(path):
     page = json.loads(unpacked(text, "content"))
     tables = {}
     for name, entry in page["tables"].items():
-        numbers = np.frombuffer(unpacked(text, f"table-{name}"), dtype={8: np.int8, 16: np.int16}[entry["bits"]])
+        numbers = np.frombuffer(
+            unpacked(text, f"table-{name}"), dtype={8: np.int8, 12: np.int16, 16: np.int16}[entry["bits"]]
+        )
         tables[name] = numbers.reshape(len(entry["scale"]), -1).T * np.array(entry["scale"])
     return text, page, tables
+
+
+def made_effects(koopman, order, kept, *, none=0.5, counts=(1, 2, 4), outputs="class"):
+    """Effects in which so many of 100 decisions are kept for each number of coordinates."""
+    scores = (np.arange(100) < np.array(kept)[:, None]).astype(float)
+    flat = np.full_like(scores, none)
+    return Effects(
+        counts=counts,
+        metric="agreement",
+        fill="curve",
+        order=order,
+        koopman=koopman,
+        kept_scores={"modes": scores, "pca": scores * 0.9, "readout": scores * 0.8, "random": flat},
+        removed_scores={"modes": 1 - scores, "pca": flat, "readout": flat, "random": np.ones_like(scores)},
+        full_scores=np.ones(100),
+        none_scores=(np.arange(100) < 100 * none).astype(float),
+        random_kept=np.full((2, len(counts)), none),
+        random_removed=np.ones((2, len(counts))),
+        judged=np.arange(100),
+        outputs=outputs,
+    )
+
+
+ORDER = (2, 0, 1, 3)
+"""Modes of the turning states: number 1 is the pair that turns."""
+
+
+def explained_report(path, **settings):
+    """A report with everything that `kann.explain` passes: live test, movers, sentences, scores of modes."""
+    states, rng = turning_states(count=12), np.random.default_rng(5)
+    koopman, weight = kann.fit(states), rng.normal(size=(1, 5))
+    tokens = [rng.choice(["good", "bad", NASTY, "film"], size=length).tolist() for length in states.lengths]
+    options = {
+        "tokens": tokens,
+        "readout": Linear(weight, 0.0),
+        "classes": ["negative", "positive"],
+        "movers": kann.movers(koopman, states, tokens, readout=weight),
+        "effects": made_effects(koopman, ORDER, (70, 98, 98)),
+        "sentences": ["One mode decides.", f"It goes up on {NASTY}."],
+        "choices": ["Rank 5 was chosen."],
+        "alone": {2: (0.7, 0.6), 0: (0.65, 0.9)},
+        "step_seconds": 0.5,
+    }
+    return report(path, koopman, states, **(options | settings))
+
+
+class SaddlePoints:
+    """A stable point, a saddle, an unstable point and a slow one."""
+
+    points = np.eye(5)[:4]
+    kinds = np.array(["fixed", "fixed", "fixed", "slow"])
+    stable = np.array([True, False, False, False])
+    eigenvalues = np.array([[0.5] * 5, [1.5, 0.5, 0.5, 0.5, 0.5], [1.5] * 5, [1.1] * 5])
+
+
+def channels_report(path):
+    """A report of a network that reads three channels and decides between three classes at every step."""
+    states, rng = turning_states(count=8), np.random.default_rng(6)
+    inputs = [rng.normal(size=(length, 3)) for length in states.lengths]
+    states = kann.States.from_sequences(list(states), inputs=inputs)
+    koopman, weight = kann.fit(states), rng.normal(size=(3, 5))
+    return report(
+        path,
+        koopman,
+        states,
+        signals=inputs,
+        decode=lambda h: h[:, :2],
+        readout=Linear(weight, 0.0),
+        classes=["left", "middle", "right"],
+        labels=[np.argmax(h @ weight.T, axis=1) for h in states],
+        movers=kann.movers(koopman, states, readout=weight),
+        effects=made_effects(koopman, ORDER, (70, 98, 98)),
+        fixed_points=SaddlePoints(),
+    )
+
+
+def answers_report(path, *, outputs, labels):
+    """A report of a network with two outputs that are yes-or-no answers or numbers."""
+    states, rng = turning_states(count=8), np.random.default_rng(7)
+    koopman, weight = kann.fit(states), rng.normal(size=(2, 5))
+    return report(
+        path,
+        koopman,
+        states,
+        readout=Linear(weight, 0.0),
+        classes=["high", "loud"],
+        labels=labels,
+        movers=kann.movers(koopman, states, readout=weight),
+        effects=made_effects(koopman, ORDER, (70, 98, 98), outputs=outputs),
+    )
+
+
+def labels_report(path):
+    """A report of a network that answers two questions with yes or no."""
+    return answers_report(path, outputs="labels", labels=[np.array([1, 0])] * 4 + [np.array([0, 0])] * 4)
+
+
+def values_report(path):
+    """A report of a network that predicts two numbers."""
+    return answers_report(path, outputs="values", labels=[np.array([0.5, -1.25])] * 8)
+
+
+def depth_report(path):
+    """A report along the depth of a network."""
+    states = turning_states(count=8)
+    koopman = kann.fit(states)
+    return report(path, koopman, states, movers=kann.movers(koopman, states), step_name="layer")

@@ -75,7 +75,7 @@ def test_large_states_are_shown(tmp_path):
     states = turning_states()
     large = kann.States(values=states.values * 1e150, lengths=states.lengths)
     _, _, tables = content_of(report(tmp_path / "r.html", kann.fit(states), large))
-    assert 1e149 < np.abs(tables["magnitude"]).max() < 1e152
+    assert 1e149 < np.abs(tables["coordinate"]).max() < 1e152
 
 
 class NanPoints:

@@ -25,7 +25,7 @@ def test_an_infinite_residual_is_none_for_the_page(tmp_path):
     states = rank_deficient_states()
     koopman = kann.fit(states, basis="fourier")
     assert np.isinf(koopman.residuals).any()
-    rows = mode_rows(koopman, np.ones(len(koopman.modes)), KnownTrust(trust=None, reason="not asked"))
+    rows = mode_rows(koopman, np.ones(len(koopman.modes)), KnownTrust(trust=None, reason="not asked"), step_name="step")
     assert [row["residual"] is None for row in rows] == [np.isinf(mode.residual) for mode in koopman.modes]
     _, page, _ = content_of(report(tmp_path / "r.html", koopman, states))
     assert [row["residual"] for row in page["modes"]] == [row["residual"] for row in rows]

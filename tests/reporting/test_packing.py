@@ -7,7 +7,7 @@ import pytest
 from kann.reporting.packing import finite_or_none, pack
 
 
-@pytest.mark.parametrize(("bits", "kind"), [(8, np.int8), (16, np.int16)])
+@pytest.mark.parametrize(("bits", "kind"), [(8, np.int8), (12, np.int16), (16, np.int16)])
 def test_packed_numbers_are_within_half_a_step(rng, bits, kind):
     values = rng.normal(size=(50, 3)) * np.array([1.0, 1e-6, 0.0])
     packed = pack(values, bits=bits)

@@ -10,8 +10,9 @@ import pytest
 import kann
 import kann.notebook
 from kann.errors import KannError
-from kann.reporting import operators, packing, page
-from kann.reporting.page import percent, report
+from kann.reporting import html, mattering, operators, packing, page, units
+from kann.reporting.page import report
+from kann.reporting.units import percent
 from tests.reporting.html_pages import NASTY, content_of, text_report, turning_states, unpacked
 
 
@@ -25,8 +26,9 @@ def test_the_page_shows_what_the_operator_says(tmp_path):
     assert [row["modulus"] for row in page["modes"]] == pytest.approx([mode.modulus for mode in koopman.modes])
     assert sum(row["importance"] for row in page["modes"]) == pytest.approx(kann.importance(koopman, states).sum())
     firsts = [koopman.modes[number].indices[0] for number in page["shown"]]
-    expected = kann.magnitude(koopman, states.values)[:, firsts]
-    np.testing.assert_allclose(tables["magnitude"], expected, atol=expected.max() / 250)
+    expected = kann.project(koopman, states.values)[:, firsts]
+    re, im = np.split(tables["coordinate"], 2, axis=1)
+    np.testing.assert_allclose(re + 1j * im, expected, atol=np.abs(expected).max() / 4000)
     assert [entry["length"] for entry in page["sequences"]] == states.lengths.tolist()
 
 
@@ -155,7 +157,7 @@ def test_the_pseudospectrum_on_the_page_is_that_of_the_library(tmp_path):
     np.testing.assert_allclose(page["plane"]["log_residual"], np.log10(expected), atol=1e-3)
 
 
-@pytest.mark.parametrize("module", [kann.notebook, operators, packing, page])
+@pytest.mark.parametrize("module", [kann.notebook, html, mattering, operators, packing, page, units])
 def test_the_examples_run(module):
     result = doctest.testmod(module)
     assert result.attempted

@@ -13,10 +13,21 @@ def test_the_table_holds_the_contributions(tmp_path):
     koopman, rng = kann.fit(states), np.random.default_rng(1)
     weight, bias = rng.normal(size=(1, 5)), rng.normal(size=1)
     expected = kann.contributions(koopman, states.values, weight, bias).modes[:, page["shown"], 0]
-    np.testing.assert_allclose(tables["contribution"], expected, atol=np.abs(expected).max() / 65_000)
+    np.testing.assert_allclose(
+        contribution_on_page(page, tables, 0), expected, atol=np.abs(expected).max() / 1_500
+    )  # of a pair, two numbers are rounded to a 4,094th each
+    np.testing.assert_allclose(tables["output"], states.values @ weight.T + bias, atol=1e-3)
+    assert page["outputs"]["names"] == ["class 1"]
 
 
-def test_contributions_to_several_outputs_are_those_to_the_winner_less_the_mean(tmp_path):
+def contribution_on_page(page, tables, output):
+    """The contribution of each mode to an output, as the page's script computes it."""
+    re, im = np.split(tables["coordinate"], 2, axis=1)
+    gains = np.array(page["outputs"]["gains"])[:, output]
+    return gains[:, 0] * re + gains[:, 1] * im
+
+
+def test_contributions_to_several_outputs_are_less_the_mean_over_all(tmp_path):
     states = turning_states()
     _, page, tables = content_of(text_report(tmp_path / "r.html", states=states, outputs=3))
     koopman, rng = kann.fit(states), np.random.default_rng(1)
@@ -24,9 +35,13 @@ def test_contributions_to_several_outputs_are_those_to_the_winner_less_the_mean(
     parts = kann.contributions(koopman, states.values, weight, bias)
     ends = states.starts + states.lengths - 1
     winners = np.repeat(parts.total[ends].argmax(axis=1), states.lengths)
-    expected = parts.modes[np.arange(len(winners)), :, winners] - parts.modes.mean(axis=2)
-    np.testing.assert_allclose(tables["contribution"], expected[:, page["shown"]], atol=np.abs(expected).max() / 65_000)
+    for output in range(3):
+        expected = parts.modes[..., output] - parts.modes.mean(axis=2)
+        found = contribution_on_page(page, tables, output)
+        np.testing.assert_allclose(found, expected[:, page["shown"]], atol=np.abs(expected).max() / 1_000)
     assert page["sequences"][0]["prediction"] == f"class {winners[0]}"
+    assert page["outputs"]["decided"] == winners[states.starts].tolist()
+    assert page["outputs"]["names"] == page["output_names"] == ["class 0", "class 1", "class 2"]
 
 
 def test_signals_come_with_what_each_mode_decodes_to(tmp_path):
@@ -34,9 +49,9 @@ def test_signals_come_with_what_each_mode_decodes_to(tmp_path):
     states = turning_states()
     koopman = kann.fit(states)
     np.testing.assert_allclose(tables["decoded"][:, 0], states.values[:, 0], atol=1e-3)
-    alone = kann.reconstruct(koopman, states.values, page["shown"][1])[:, 0]
+    alone = kann.reconstruct(koopman, states.values, page["decoded"][1])[:, 0]
     np.testing.assert_allclose(tables["decoded_modes"][:, 1], alone, atol=1e-3)
-    assert "contribution" not in tables
+    assert page["outputs"] is None
 
 
 def test_a_single_unit_has_one_component(tmp_path, rng):
@@ -49,6 +64,7 @@ def test_a_readout_that_is_not_linear_gives_classes_but_no_contributions(tmp_pat
     states = turning_states()
     path = report(tmp_path / "r.html", kann.fit(states), states, readout=lambda h: np.abs(h[:, :1]))
     _, page, tables = content_of(path)
-    assert "contribution" not in tables
+    assert page["outputs"] is None
+    np.testing.assert_allclose(tables["output"], np.abs(states.values[:, :1]), atol=1e-3)
     assert {row["prediction"] for row in page["sequences"]} == {"1"}
     assert {row["label"] for row in page["sequences"]} == {None}

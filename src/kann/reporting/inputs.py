@@ -7,8 +7,16 @@ from typing import Any
 import numpy as np
 
 from kann.analysis.decisions import Readout
+from kann.analysis.live_effects import Effects
+from kann.analysis.movers import Movers
 from kann.backends.arrays import as_numpy
-from kann.checks import entries_by_name, require_instance, require_sequence, require_whole_number, shown
+from kann.checks import (
+    entries_by_name,
+    require_instance,
+    require_sequence,
+    require_whole_number,
+    shown,
+)
 from kann.data.moments import state_gram
 from kann.data.states import States, as_states
 from kann.data.tokens import require_one_per_state
@@ -27,13 +35,29 @@ class ReportInputs:
     signals: list[Float[Array, "_ _"]] | None
     readout: Readout | None
     decode: Callable[[Any], Any] | None
-    labels: list[str] | None
+    labels: list[Any] | None
     classes: Sequence[str] | None
     driven: Koopman | None
     others: Mapping[str, Koopman]
     fixed_points: Any
+    matter: list[int]
+    """Numbers of the modes that matter, the most important first."""
     modes_shown: tuple[int, ...]
     """Numbers of the modes that are shown for each sequence."""
+    effects: Effects | None
+    movers: Movers | None
+    sentences: list[str]
+    choices: list[str]
+    alone: dict[int, tuple[float, float]]
+    step_seconds: float | None
+    step_name: str
+
+    @property
+    def outputs_kind(self) -> str:
+        """What outputs are, as the live test says: "class", "labels" or "values"; classes if nothing was tested."""
+        if self.effects is None:
+            return "class"
+        return self.effects.outputs
 
     @property
     def readout_weight(self) -> AnyArray | None:
@@ -89,14 +113,14 @@ def checked_points(fixed_points: Any, koopman: Koopman) -> Any:
     return fixed_points
 
 
-def checked_labels(labels: Sequence[Any] | None, states: States) -> list[str] | None:
-    """The label of each sequence, as text."""
+def checked_labels(labels: Sequence[Any] | None, states: States) -> list[Any] | None:
+    """The label of each sequence, or its labels at every step."""
     if labels is None:
         return None
     require_sequence(labels, "labels")
     if len(labels) != len(states):
         raise KannError(f"there are {len(labels)} labels for {len(states)} sequences; pass one for each")
-    return [str(label) for label in labels]
+    return list(labels)
 
 
 def checked_signals(signals: Sequence[AnyArray] | None, states: States) -> list[Float[Array, "_ _"]] | None:

@@ -1,5 +1,6 @@
 """What a report says about operators: their modes in numbers, and how well each operator predicts the network."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from kann.fitting.koopman import Koopman
 from kann.reporting.inputs import ReportInputs
 from kann.reporting.packing import finite_or_none
 from kann.reporting.trusting import KnownTrust, mode_trust_rows
+from kann.reporting.units import with_step_name
 from kann.typing import Array, Float, Int
 
 MAX_CURVE_POINTS = 400
@@ -40,7 +42,15 @@ def slowest_and_most_important(importances: Float[Array, " m"], count: int) -> t
     return tuple(sorted([*slowest, *rest[: count - len(slowest)]]))
 
 
-def mode_rows(koopman: Koopman, importances: Float[Array, " m"], known: KnownTrust) -> list[dict[str, Any]]:
+def modes_to_show(importances: Float[Array, " m"], count: int, matter: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of the modes that are shown for each sequence: those that matter, and others up to ``count``."""
+    others = [number for number in slowest_and_most_important(importances, count) if number not in matter]
+    return tuple(sorted([*matter, *others[: max(0, count - len(matter))]]))
+
+
+def mode_rows(
+    koopman: Koopman, importances: Float[Array, " m"], known: KnownTrust, *, step_name: str
+) -> list[dict[str, Any]]:
     """The rows of the table of modes, by decreasing modulus; with what held-out sequences say, if that is known."""
     rows = [
         {
@@ -57,7 +67,8 @@ def mode_rows(koopman: Koopman, importances: Float[Array, " m"], known: KnownTru
         for number, (mode, own) in enumerate(zip(koopman.modes, importances, strict=True))
     ]
     trusts = mode_trust_rows(known) or [{}] * len(rows)
-    return [row | own for row, own in zip(rows, trusts, strict=True)]
+    named = [own | {"why": with_step_name(own["why"], step_name)} for own in trusts if own]
+    return [row | own for row, own in zip(rows, named or trusts, strict=True)]
 
 
 def copying_operator(dim: int) -> Koopman:
@@ -84,10 +95,14 @@ def prediction_quality(inputs: ReportInputs, koopman: Koopman) -> dict[str, Any]
     The error is a fraction of the states' variance, as those of `kann.trust` on held-out sequences are.
     """
     missed = missed_variance(koopman, inputs.states)
-    numbers: dict[str, Any] = {"error": float(np.nanmean(missed)), "agreement": None}
+    numbers: dict[str, Any] = {
+        "error": float(np.nanmean(missed)),
+        "agreement": None,
+        "outputs": inputs.outputs_kind,
+    }
     # Of sequences with a single state there is nothing to predict.
     if inputs.readout is not None and (inputs.states.lengths > 1).any():
-        numbers["agreement"] = agreement(koopman, inputs.states, inputs.readout)
+        numbers["agreement"] = agreement(koopman, inputs.states, inputs.readout, outputs=inputs.outputs_kind)
     return numbers
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from kann.typing import Array, Float
 
-INTEGERS = {8: np.int8, 16: np.int16}
-"""The integers that a page can read, by their bits."""
+INTEGERS = {8: np.int8, 12: np.int16, 16: np.int16}
+"""The integers that a page can read, by the bits that are used of them: compressed, 12 bits take less than 16."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -24,7 +24,7 @@ class Packed:
     scale: list[float]
     """What the integers of each column are multiplied by."""
     bits: int
-    """8 or 16."""
+    """8, 12 or 16."""
 
     def as_json(self) -> dict[str, Any]:
         """What the page needs to read ``data``, which is stored in another element of the page."""
@@ -32,10 +32,10 @@ class Packed:
 
 
 def pack(values: Float[Array, "n m"], *, bits: int = 8) -> Packed:
-    """Round each column to integers of 8 or 16 bits: within 1/254 or 1/65,534 of its largest value."""
-    kind = INTEGERS[bits]
+    """Round each column to integers of 8, 12 or 16 bits: within 1/254, 1/4,094 or 1/65,534 of its largest value."""
+    kind, largest_integer = INTEGERS[bits], 2 ** (bits - 1) - 1
     largest = np.abs(values).max(axis=0, initial=0).astype(np.float64)
-    scale = np.where(largest > 0, largest, 1) / np.iinfo(kind).max
+    scale = np.where(largest > 0, largest, 1) / largest_integer
     integers = np.rint(values / scale).astype(kind)
     return Packed(data=compress(integers.T.tobytes()), scale=scale.tolist(), bits=bits)
 

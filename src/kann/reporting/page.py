@@ -3,22 +3,34 @@
 It works offline: everything that it shows is in the file, and its security policy forbids any access to a network.
 """
 
-import base64
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from kann._version import __version__
 from kann.analysis.decisions import Readout
+from kann.analysis.live_effects import Effects
+from kann.analysis.movers import Movers
 from kann.analysis.trust import Trust
 from kann.checks import require_instance, require_path, require_text
 from kann.data.files import replacing
 from kann.data.tokens import checked_tokens
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
+from kann.reporting.answers import last_outputs
+from kann.reporting.cards import mode_cards
+from kann.reporting.curves import effect_numbers
+from kann.reporting.embedding import embedding
+from kann.reporting.findings import (
+    checked_alone,
+    checked_effects,
+    checked_movers,
+    checked_sentences,
+    checked_step_name,
+    checked_step_seconds,
+)
+from kann.reporting.html import as_html
 from kann.reporting.inputs import (
     ReportInputs,
     checked_classes,
@@ -29,34 +41,29 @@ from kann.reporting.inputs import (
     checked_signals,
     checked_states,
 )
+from kann.reporting.mattering import modes_that_matter
 from kann.reporting.operators import (
     SLOW_FROM,
     copying_quality,
     mode_importance,
     mode_rows,
+    modes_to_show,
     operator_quality,
-    slowest_and_most_important,
 )
-from kann.reporting.packing import Packed, compress, compress_json
-from kann.reporting.sequences import embedding, sequence_rows, sequence_tables
-from kann.reporting.trusting import KnownTrust, known_trust, plane_numbers, trust_numbers
+from kann.reporting.sequences import (
+    drawn_output_names,
+    modes_decoded,
+    output_gains,
+    sequence_rows,
+    sequence_tables,
+)
+from kann.reporting.trust_table import trust_table
+from kann.reporting.trusting import KnownTrust, known_trust, level_in_percent, null_radius, plane_numbers, trust_numbers
 from kann.reporting.verdict import verdict
 from kann.typing import AnyArray, Array, Float
 
-try:
-    import jinja2
-    import plotly
-except ImportError as error:
-    raise ImportError("reports need plotly and jinja2: pip install 'kann[report]'") from error
-
-POLICY = (
-    "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
-    "form-action 'none'"
-)
-"""What a page may do: run the scripts with these checksums, and nothing else. It can reach no address."""
-
-SMALLEST_PERCENT = 0.001
-"""Nobody reads smaller percents as numbers."""
+SENTENCES_FIRST = 5
+"""As many of the page's own sentences stand at its top if none are passed; the others follow with the figures."""
 
 
 def report(
@@ -77,6 +84,13 @@ def report(
     about: str = "",
     modes: int = 20,
     trust: Trust | None = None,
+    effects: Effects | None = None,
+    movers: Movers | None = None,
+    sentences: Sequence[str] = (),
+    choices: Sequence[str] = (),
+    alone: Mapping[int, tuple[float, float]] | None = None,
+    step_seconds: float | None = None,
+    step_name: str = "step",
 ) -> Path:
     """Write a report: overview and verdict, spectrum, modes, sequences, comparison. Returns its path.
 
@@ -112,6 +126,15 @@ def report(
     trust
         What `kann.trust` returned for the operator. Without it, trust is measured on ``states`` if these are the ones
         that the operator was fitted to; otherwise no mode is called the network's own.
+    effects, movers
+        What `kann.effects` and `kann.movers` returned for the operator: what its modes do in the running network, and
+        what pushes them.
+    sentences, choices
+        What a reader may quote, shown first in place of the page's own sentences; and what was chosen, and why.
+    alone
+        For modes by number, the live scores with this mode alone kept, and with it alone removed.
+    step_seconds, step_name
+        How long a step lasts, to show half-lives in seconds too; and what a step is called, such as ``"layer"``.
     """
     require_path(path)
     require_instance(koopman, Koopman, "koopman")
@@ -125,6 +148,13 @@ def report(
     if tokens is not None:
         words = checked_tokens(tokens, states)
     importances = mode_importance(koopman, states)
+    known = known_trust(koopman, states, trust)
+    live = {
+        "effects": checked_effects(effects, koopman),
+        "movers": checked_movers(movers, koopman),
+        "alone": checked_alone(alone, koopman),
+    }
+    matter = modes_that_matter(koopman, trust=known.trust, **live)
     inputs = ReportInputs(
         koopman=koopman,
         states=states,
@@ -137,79 +167,82 @@ def report(
         driven=driven,
         others=checked_operators(driven, others),
         fixed_points=checked_points(fixed_points, koopman),
-        modes_shown=slowest_and_most_important(importances, modes),
+        matter=matter,
+        modes_shown=modes_to_show(importances, modes, matter),
+        sentences=checked_sentences(sentences, "sentences"),
+        choices=checked_sentences(choices, "choices"),
+        step_seconds=checked_step_seconds(step_seconds),
+        step_name=checked_step_name(step_name),
+        **live,
     )
-    known = known_trust(koopman, states, trust)
     tables = sequence_tables(inputs)
     page = {"title": title, "about": about, "version": __version__, **_findings(inputs, importances, known)}
     page["tables"] = {name: table.as_json() for name, table in tables.items()}
     with replacing(path) as temporary:
-        temporary.write_text(_html(page, tables), encoding="utf-8", errors="replace")
+        temporary.write_text(as_html(page, tables), encoding="utf-8", errors="replace")
     return path
 
 
 def _findings(inputs: ReportInputs, importances: Float[Array, " m"], known: KnownTrust) -> dict[str, Any]:
     """Everything that the page shows except the tables with a row for each state, which are packed."""
-    koopman, states = inputs.koopman, inputs.states
-    quality = operator_quality(inputs, koopman, known)
-    copying = copying_quality(inputs)
-    driven_quality = None
-    if inputs.driven is not None:
-        driven_quality = operator_quality(inputs, inputs.driven, known_trust(inputs.driven, states))
-    others = {
-        name: operator_quality(inputs, other, known_trust(other, states)) for name, other in inputs.others.items()
-    }
     return {
-        "units": koopman.dim,
-        "sequences": sequence_rows(inputs),
-        "steps": int(states.lengths.sum()),
-        "fit": quality,
-        "copying": copying,
-        "driven": driven_quality,
-        "others": others,
-        "verdict": verdict(quality, copying=copying, driven=driven_quality, known=known),
-        "modes": mode_rows(koopman, importances, known),
+        **_about_operators(inputs, known),
+        **_about_sequences(inputs, known),
+        "units": inputs.koopman.dim,
+        "steps": int(inputs.states.lengths.sum()),
+        "modes": mode_rows(inputs.koopman, importances, known, step_name=inputs.step_name),
+        "matter": inputs.matter,
+        "effects": effect_numbers(inputs.effects),
         "trust": trust_numbers(known),
-        "plane": plane_numbers(koopman, states),
-        "shown": list(inputs.modes_shown),
-        "reverse": states.reverse,
-        "embedding": embedding(inputs),
+        "level": level_in_percent(known),
+        "null_radius": null_radius(inputs.koopman, known),
+        "plane": plane_numbers(inputs.koopman, inputs.states),
+        "sentences": inputs.sentences,
+        "sentences_first": SENTENCES_FIRST,
+        "choices": inputs.choices,
+        "step": inputs.step_name,
         "limits": {"slow": SLOW_FROM},
     }
 
 
-def _html(page: dict[str, Any], tables: Mapping[str, Packed]) -> str:
-    """The page as text. Jinja escapes every value except our own style sheet and script."""
-    folder = resources.files("kann.reporting")
-    style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
-    plotly_script = (
-        Path(plotly.__file__).with_name("package_data").joinpath("plotly.min.js").read_text(encoding="utf-8")
-    )
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters["percent"] = percent
-    template = environment.from_string(folder.joinpath("report.html.j2").read_text(encoding="utf-8"))
-    packed = {"plotly": compress(plotly_script.encode()), "content": compress_json(page)}
-    packed |= {f"table-{name}": table.data for name, table in tables.items()}
-    policy = POLICY.format(scripts=f"{_checksum(plotly_script)} {_checksum(script)}")
-    return template.render(page=page, policy=policy, style=style, script=script, packed=packed)
+def _about_operators(inputs: ReportInputs, known: KnownTrust) -> dict[str, Any]:
+    """How well this operator and those it is compared with predict the network, and what to make of it."""
+    quality = operator_quality(inputs, inputs.koopman, known)
+    copying = copying_quality(inputs)
+    driven_quality = None
+    if inputs.driven is not None:
+        driven_quality = operator_quality(inputs, inputs.driven, known_trust(inputs.driven, inputs.states))
+    others = {
+        name: operator_quality(inputs, other, known_trust(other, inputs.states))
+        for name, other in inputs.others.items()
+    }
+    return {
+        "fit": quality,
+        "copying": copying,
+        "driven": driven_quality,
+        "others": others,
+        "verdict": verdict(quality, copying=copying, driven=driven_quality, known=known, step_name=inputs.step_name),
+        "trust_table": trust_table(quality, copying=copying, known=known, step_name=inputs.step_name),
+    }
 
 
-def percent(fraction: float | None) -> str:
-    """A fraction as people read it: two digits, or whole percents from 100 on.
-
-    >>> percent(0.01234), percent(1.0312), percent(1e-9), percent(None)
-    ('1.2 %', '103 %', 'below 0.001 %', '–')
-    """
-    if fraction is None:
-        return "–"
-    value = 100 * fraction
-    if 0 < value < SMALLEST_PERCENT:
-        return f"below {SMALLEST_PERCENT} %"
-    if value >= 99.5:  # two digits would be written 1e+02
-        return f"{value:.0f} %"
-    return f"{value:.2g} %"
-
-
-def _checksum(script: str) -> str:
-    """The checksum of a script, as a content security policy writes it."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+def _about_sequences(inputs: ReportInputs, known: KnownTrust) -> dict[str, Any]:
+    """The sequences one by one, the modes that matter in them, and what their outputs are called."""
+    outputs = last_outputs(inputs)
+    rows = sequence_rows(inputs, outputs)
+    channels = 0
+    if inputs.signals:
+        channels = inputs.signals[0].shape[1]
+    return {
+        "sequences": rows,
+        "cards": mode_cards(inputs, known, rows, outputs),
+        "shown": list(inputs.modes_shown),
+        "decoded": list(modes_decoded(inputs)),
+        "outputs": output_gains(inputs, outputs),
+        "output_names": drawn_output_names(inputs, outputs),
+        "outputs_kind": inputs.outputs_kind,
+        "classes": inputs.classes,
+        "channels": channels,
+        "reverse": inputs.states.reverse,
+        "embedding": embedding(inputs),
+    }

@@ -82,6 +82,25 @@ def trust_numbers(known: KnownTrust) -> dict[str, Any] | None:
     }
 
 
+def level_in_percent(known: KnownTrust) -> int | None:
+    """The confidence level of the intervals, in percent; None if nothing was held out."""
+    if known.trust is None:
+        return None
+    return round(100 * known.trust.level)
+
+
+def null_radius(koopman: Koopman, known: KnownTrust) -> float | None:
+    """Within this distance of 0 lie the eigenvalues of an operator that is fitted to states in shuffled order.
+
+    With r coordinates, q unknowns in each column and n pairs that have nothing to do with each other, the fitted matrix
+    is (XᵀX)^(−1/2) times independent numbers, whose eigenvalues fill a disc of radius √tr (XᵀX)⁻¹ = √(r / (n − q − 1)).
+    None if nothing was held out, or there are no more pairs than unknowns.
+    """
+    if known.trust is None or known.trust.pairs <= known.trust.unknowns + 1:
+        return None
+    return float(np.sqrt(koopman.rank / (known.trust.pairs - known.trust.unknowns - 1)))
+
+
 def mode_trust_rows(known: KnownTrust) -> list[dict[str, Any]]:
     """What the table of modes says about trust, by mode; nothing if it is not known."""
     if known.trust is None:

@@ -20,16 +20,19 @@ Numbers = dict[str, Any]
 """What `kann.reporting.operators` measured of an operator."""
 
 
-def verdict(quality: Numbers, *, copying: Numbers, driven: Numbers | None, known: KnownTrust) -> list[str]:
+def verdict(
+    quality: Numbers, *, copying: Numbers, driven: Numbers | None, known: KnownTrust, step_name: str = "step"
+) -> list[str]:
     """What to believe and what not, the most important sentence first.
 
     ``copying`` are the numbers of copying the previous state, ``driven`` those of the operator that reads the inputs.
+    ``step_name`` is what a step is called, such as "layer".
     """
     gain = _gain(quality, copying, known.trust)
     return [
         _about_modes(quality, known),
-        *_about_prediction(quality, copying, known.trust, gain),
-        *_about_decisions(quality, copying, gain),
+        *_about_prediction(quality, copying, known.trust, gain, step_name),
+        *_about_decisions(quality, copying, gain, step_name),
         *_about_inputs(quality, driven),
         *_about_basis(quality),
     ]
@@ -83,22 +86,24 @@ def _about_learning(trust: Trust) -> str:
     return f"{own} of them the untrained network has just as well: own, not learned."
 
 
-def _about_prediction(quality: Numbers, copying: Numbers, trust: Trust | None, gain: float) -> list[str]:
+def _about_prediction(
+    quality: Numbers, copying: Numbers, trust: Trust | None, gain: float, step_name: str
+) -> list[str]:
     if trust is None:
         figures = (
-            f"On the sequences shown, one step misses {quality['error']:.2%} of the states' variance; copying the "
-            f"previous state misses {copying['error']:.2%}"
+            f"On the sequences shown, one {step_name} misses {quality['error']:.2%} of the states' variance; copying "
+            f"the previous state misses {copying['error']:.2%}"
         )
         return [f"{figures}: {_judged(gain)}."]
     figures = (
-        f"On held-out sequences, one step misses {trust.error[0]:.2%} of the states' variance; copying the previous "
-        f"state misses {trust.copying_error[0]:.2%}"
+        f"On held-out sequences, one {step_name} misses {trust.error[0]:.2%} of the states' variance; copying the "
+        f"previous state misses {trust.copying_error[0]:.2%}"
     )
     sentences = [f"{figures}: {_judged(gain)}."]
     if len(trust.horizons) > 1:
         sentences.append(
-            f"Over {trust.horizons[-1]} steps it misses {trust.error[-1]:.0%}, copying {trust.copying_error[-1]:.0%}, "
-            "and predicting the mean 100%."
+            f"Over {trust.horizons[-1]} {step_name}s it misses {trust.error[-1]:.0%}, copying "
+            f"{trust.copying_error[-1]:.0%}, and predicting the mean 100%."
         )
     return sentences
 
@@ -111,10 +116,15 @@ def _judged(gain: float) -> str:
     return "copying or predicting the mean does as well or better, so the operator does not say how states move"
 
 
-def _about_decisions(quality: Numbers, copying: Numbers, gain: float) -> list[str]:
+def _about_decisions(quality: Numbers, copying: Numbers, gain: float, step_name: str) -> list[str]:
     kept, copied = quality["agreement"], copying["agreement"]
     if kept is None:
         return []
+    if quality.get("outputs") == "values":
+        return [
+            f"Read out from the predicted last state, outputs match the network's with R² = {kept:.3f}; read out from "
+            f"the state before it, with R² = {copied:.3f}."
+        ]
     figures = (
         f"Read out from the predicted last state, {kept:.1%} of the decisions shown are the network's; read out from "
         f"the state before it, {copied:.1%} are"
@@ -122,15 +132,16 @@ def _about_decisions(quality: Numbers, copying: Numbers, gain: float) -> list[st
     if _ratio(1 - kept, 1 - copied) >= CLEAR_FACTOR:
         return [f"{figures}: the operator loses decisions that copying keeps."]
     if copied >= KEPT:
-        return [f"{figures}: the last step decides so little that this says nothing about the operator."]
+        return [f"{figures}: the last {step_name} decides so little that this says nothing about the operator."]
     clearer = _ratio(1 - copied, 1 - kept) >= CLEAR_FACTOR
     if not clearer:
         return [f"{figures}: {MEANS_LITTLE}."]
     if gain < CLEAR_FACTOR:
         return [
-            f"{figures}: of what the last step decides the operator keeps most, although it misses much of the rest."
+            f"{figures}: of what the last {step_name} decides the operator keeps most, although it misses much of "
+            "the rest."
         ]
-    return [f"{figures}: of what the last step decides the operator keeps most."]
+    return [f"{figures}: of what the last {step_name} decides the operator keeps most."]
 
 
 def _about_inputs(quality: Numbers, driven: Numbers | None) -> list[str]:

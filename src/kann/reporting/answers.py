@@ -1,0 +1,108 @@
+"""What a network answers for a sequence and what is true of it, in words: a class, several labels, or numbers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kann.analysis.decisions import decide, read_out
+from kann.backends.arrays import as_numpy
+from kann.errors import KannError
+from kann.reporting.inputs import ReportInputs
+from kann.typing import Array, Float
+
+VALUES_NAMED = 4
+"""Of a network that predicts numbers, so many of them are written out."""
+
+
+def last_outputs(inputs: ReportInputs) -> Float[Array, "s ..."] | None:
+    """What the network gives out at the end of each sequence; None without a readout."""
+    if inputs.readout is None:
+        return None
+    ends = inputs.states.starts + inputs.states.lengths - 1
+    return read_out(inputs.readout, as_numpy(inputs.states.values[ends]))
+
+
+def predictions(inputs: ReportInputs, outputs: Float[Array, "s ..."] | None) -> list[str] | None:
+    """What the network says at the end of each sequence, in words."""
+    if outputs is None:
+        return None
+    if inputs.outputs_kind == "values":
+        return [_numbers(row) for row in outputs]
+    if inputs.outputs_kind == "labels":
+        names = output_names(inputs, outputs.reshape(len(outputs), -1).shape[1])
+        return [_those_set(row.reshape(-1) > 0, names) for row in outputs]
+    classes = decide(outputs)
+    if inputs.classes is None:
+        return [str(value) for value in classes.tolist()]
+    names, largest = list(inputs.classes), classes.max(initial=0)
+    if largest >= len(names):
+        raise KannError(f"the readout gives class {largest} and classes= has {len(names)} names; pass one for each")
+    return [names[value] for value in classes.tolist()]
+
+
+def output_names(inputs: ReportInputs, count: int) -> list[str]:
+    """The names of the outputs; of a single output with two classes, that of the class which it speaks for."""
+    names = list(inputs.classes or ())
+    if count == 1 and len(names) == 2:
+        return names[1:]
+    if len(names) == count:
+        return names
+    if count == 1:
+        return ["output"]
+    word = "output"
+    if inputs.outputs_kind == "class":
+        word = "class"
+    return [f"{word} {number}" for number in range(count)]
+
+
+def label_texts(inputs: ReportInputs) -> list[str | None]:
+    """The label of each sequence, in words; of labels at every step, the last."""
+    if inputs.labels is None:
+        return [None] * len(inputs.states)
+    found: list[str | None] = []
+    for own, length in zip(inputs.labels, inputs.states.lengths.tolist(), strict=True):
+        several = as_steps(own, length, kind=inputs.outputs_kind)
+        if several is not None:
+            own = several[-1]
+        found.append(_label_text(own, inputs))
+    return found
+
+
+def as_steps(label: Any, length: int, *, kind: str) -> Array | None:
+    """Labels of every step of a sequence, (T,) or (T, ...); None if the label is one for the whole sequence."""
+    if isinstance(label, str) or not hasattr(label, "__len__"):
+        return None
+    array = as_numpy(label)
+    # A row of yes-or-no labels has one dimension too; only with two is it known that there is one for each step.
+    if array.ndim == 0 or len(array) != length or (kind == "labels" and array.ndim == 1):
+        return None
+    return array
+
+
+def _label_text(label: Any, inputs: ReportInputs) -> str:
+    if isinstance(label, str):
+        return label
+    if hasattr(label, "__len__") and np.ndim(label):
+        values = as_numpy(label).reshape(-1)
+        if inputs.outputs_kind == "labels":
+            return _those_set(values > 0, output_names(inputs, len(values)))
+        return _numbers(values)
+    number = getattr(label, "item", lambda: label)()
+    if isinstance(number, float):
+        return f"{number:.4g}"
+    if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < len(inputs.classes or ()):
+        return list(inputs.classes or ())[number]
+    return str(number)
+
+
+def _those_set(is_set: Sequence[bool] | Array, names: Sequence[str]) -> str:
+    return ", ".join(name for name, own in zip(names, is_set, strict=True) if own) or "none"
+
+
+def _numbers(row: Float[Array, "..."]) -> str:
+    values = np.asarray(row, dtype=np.float64).reshape(-1)
+    text = ", ".join(f"{value:.3g}" for value in values[:VALUES_NAMED])
+    if len(values) > VALUES_NAMED:
+        text += ", …"
+    return text

@@ -1,0 +1,202 @@
+"""A card for each mode that matters: how long it remembers, what it does in the running network, and what pushes it."""
+
+from typing import Any
+
+import numpy as np
+
+from kann.analysis.movers import Mover, Movers
+from kann.analysis.phrases import Phrase
+from kann.analysis.trust import ModeTrust
+from kann.fitting.spectrum import Mode
+from kann.reporting.answers import output_names
+from kann.reporting.curves import written_score
+from kann.reporting.examples import signal_example, word_example
+from kann.reporting.grouping import groups_of
+from kann.reporting.inputs import ReportInputs
+from kann.reporting.pushed import PushedMode, courses, pushed_modes
+from kann.reporting.trusting import KnownTrust
+from kann.reporting.units import duration, half_life, number_of_steps, plural, signed, with_step_name
+from kann.typing import Array, Float
+
+MOVERS_SHOWN = 5
+"""Movers on each side of a card."""
+
+EXAMPLES_SHOWN = 2
+"""Examples on each side of a card: those of its first movers that the sequences shown have."""
+
+PHRASES_SHOWN = 3
+"""Phrases on a card."""
+
+LEAST_DIFFERENCE = 0.1
+"""A phrase is named if it differs from the sum of its words by so many standard deviations; less is not noticed."""
+
+OUTPUTS_NAMED = 4
+"""Of several outputs, the ones that a mode moves most are named."""
+
+
+def mode_cards(
+    inputs: ReportInputs, known: KnownTrust, rows: list[dict[str, Any]], outputs: Float[Array, "s ..."] | None
+) -> list[dict[str, Any]]:
+    """What the page says about each mode that matters, in words and numbers that are ready to be shown.
+
+    ``rows`` are what is known of each sequence, and ``outputs`` what the network gives out at their ends.
+    """
+    pushed = pushed_modes(inputs, inputs.matter)
+    return [
+        _card(inputs, known, number, pushed[number], groups_of(inputs, rows, outputs, number))
+        for number in inputs.matter
+    ]
+
+
+def _card(
+    inputs: ReportInputs, known: KnownTrust, number: int, pushed: PushedMode, groups: list[str | None]
+) -> dict[str, Any]:
+    mode = inputs.koopman.modes[number]
+    own = None
+    if known.trust is not None:
+        own = known.trust.modes[number]
+    card = {"number": number, **_memory(mode, own, inputs), **_live(inputs, number), **_standing(own, inputs.step_name)}
+    card["course"] = courses(inputs, pushed, groups)
+    card["movers"] = None
+    if inputs.movers is not None and number in inputs.movers.modes:
+        card["movers"] = _pushed_by(inputs, inputs.movers, number, pushed)
+    return card
+
+
+def _standing(own: ModeTrust | None, step_name: str) -> dict[str, Any]:
+    """Whether the mode is trusted, and why or why not; None if that was not tested."""
+    if own is None:
+        return {"trusted": None, "why": "", "verdict": "not tested"}
+    verdict = {"yes": "trusted", "learned": "trusted, learned", "no": "not trusted"}.get(own.verdict, own.verdict)
+    return {"trusted": own.trusted, "why": with_step_name(own.why, step_name), "verdict": verdict}
+
+
+def _memory(mode: Mode, own: ModeTrust | None, inputs: ReportInputs) -> dict[str, Any]:
+    """The eigenvalue and for how long the mode remembers, with intervals where they are known."""
+    value = f"{mode.eigenvalue.real:.4g}"
+    if len(mode.indices) > 1:
+        value = f"{mode.eigenvalue.real:.4g} ± {abs(mode.eigenvalue.imag):.4g}i"
+    steps = half_life(mode.modulus)
+    found: dict[str, Any] = {
+        "eigenvalue": value,
+        "modulus": f"{mode.modulus:.4g}",
+        "pair": len(mode.indices) > 1,
+        "interval": None,
+        "half_life": _written_half_life(steps, inputs.step_name),
+        "half_life_interval": None,
+        "seconds": None,
+        "turns": None,
+    }
+    if np.isfinite(mode.period) and len(mode.indices) > 1:
+        found["turns"] = plural(inputs.step_name, number_of_steps(mode.period))
+    if inputs.step_seconds is not None and number_of_steps(steps) != "∞":
+        found["seconds"] = duration(steps * inputs.step_seconds)
+    if own is not None:
+        low, high = own.interval
+        found["interval"] = f"{low:.4g} to {high:.4g}"
+        ends = [number_of_steps(half_life(end)) for end in (low, high)]
+        if ends[0] != "∞":
+            found["half_life_interval"] = f"{ends[0]} to {ends[1]}"
+    return found
+
+
+def _written_half_life(steps: float, step_name: str) -> str:
+    text = number_of_steps(steps)
+    if text == "∞":
+        return "does not decay"
+    return plural(step_name, text)
+
+
+def _live(inputs: ReportInputs, number: int) -> dict[str, Any]:
+    """The scores of the running network with this mode alone kept, and with it alone removed."""
+    effects = inputs.effects
+    if number not in inputs.alone:
+        return {"alone": None}
+    kept, removed = inputs.alone[number]
+    if effects is None:
+        return {"alone": {"kept": f"{kept:.3g}", "removed": f"{removed:.3g}", "none": None, "full": None}}
+    return {
+        "alone": {
+            "kept": written_score(effects, kept),
+            "removed": written_score(effects, removed),
+            "none": written_score(effects, float(effects.none)),
+            "full": written_score(effects, float(effects.full)),
+        }
+    }
+
+
+def _pushed_by(inputs: ReportInputs, movers: Movers, number: int, pushed: PushedMode) -> dict[str, Any]:
+    """What pushes the mode up and down, with examples; and which output it moves."""
+    up, down = movers.up(number, MOVERS_SHOWN), movers.down(number, MOVERS_SHOWN)
+    largest = max([abs(each.push) for each in (*up, *down)], default=1.0)
+    sides = {
+        "up": _side(inputs, movers, up, largest, pushed, sign=1),
+        "down": _side(inputs, movers, down, largest, pushed, sign=-1),
+    }
+    place = movers.modes.index(number)
+    phrases = [each for each in movers.phrases[place] if _differs(each)][:PHRASES_SHOWN]
+    return sides | {
+        "by": movers.by,
+        "level": round(100 * movers.level),
+        "moves": _moves(inputs, movers, place),
+        "phrases": [
+            {"words": " ".join(each.words), "push": signed(each.push), "expected": signed(each.expected)}
+            for each in phrases
+        ],
+    }
+
+
+def _differs(phrase: Phrase) -> bool:
+    return phrase.sure and abs(phrase.push - phrase.expected) >= LEAST_DIFFERENCE
+
+
+def _side(
+    inputs: ReportInputs, movers: Movers, found: list[Mover], largest: float, pushed: PushedMode, *, sign: int
+) -> dict[str, Any]:
+    """The movers of one side as bars, and the places where they pushed most."""
+    found = sorted(found, key=lambda each: -abs(each.push))
+    examples: list[Any] = []
+    if movers.by == "tokens" and inputs.tokens is not None:
+        examples = [word_example(inputs, pushed, each.name, sign=sign) for each in found]
+    elif movers.by != "tokens":
+        examples = [signal_example(inputs, pushed, sign=sign)]
+    return {
+        "bars": [_bar(each, largest, inputs.step_name, movers.by) for each in found],
+        "examples": [each for each in examples if each is not None][:EXAMPLES_SHOWN],
+    }
+
+
+def _bar(mover: Mover, largest: float, step_name: str, by: str) -> dict[str, Any]:
+    """A bar from 0 to the push, and its interval, in percents of the width."""
+    scale = 80 / max(largest, np.finfo(float).tiny)  # the longest bar leaves room for its interval
+    ends = sorted(_beyond_zero(end, mover.push) * scale for end in (mover.low, mover.high))
+    name = mover.name
+    if by == "steps":
+        name = name.replace("step", step_name, 1)
+    return {
+        "name": name,
+        "push": signed(mover.push),
+        "low": signed(mover.low),
+        "high": signed(mover.high),
+        "count": mover.count,
+        "sequences": mover.sequences,
+        "sure": mover.sure,
+        "width": round(abs(mover.push) * scale, 1),
+        "from": round(min(100.0, ends[0]), 1),
+        "to": round(min(100.0, ends[1]), 1),
+    }
+
+
+def _beyond_zero(end: float, push: float) -> float:
+    """How far an end of an interval lies on the side of the push; 0 if it is on the other side."""
+    return max(0.0, end * float(np.sign(push)))
+
+
+def _moves(inputs: ReportInputs, movers: Movers, place: int) -> list[dict[str, str]]:
+    """Which outputs one standard deviation of the mode moves most, and by how much."""
+    if movers.outputs is None:
+        return []
+    own = movers.outputs[place]
+    names = output_names(inputs, len(own))
+    order = np.argsort(-np.abs(own), kind="stable")[:OUTPUTS_NAMED].tolist()
+    return [{"name": names[output], "by": signed(float(own[output]))} for output in order]

@@ -1,0 +1,19 @@
+// How numbers and names are written, and the colours of the page.
+const significant = (value, count = 4) => Number.isFinite(value) ? Number(value.toPrecision(count)).toString() : "∞";
+// Math.max(...values) fails from some 100,000 values on: a call takes no more arguments.
+const largestOf = (values, atLeast) => values.reduce((largest, value) => Math.max(largest, value), atLeast);
+const smallestOf = (values, atMost) => values.reduce((smallest, value) => Math.min(smallest, value), atMost);
+const wordsShown = 5000, sequencesListed = 2000, pointsDrawn = 20000;  // more would make the page slow
+// Plotly reads names as HTML; ours are text.
+const escapeMarkup = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+const fourDecimals = (value) => value.toFixed(4);
+const eigenvalueText = (m) => m.pair ? `${fourDecimals(m.re)} ± ${fourDecimals(m.im)}i` : fourDecimals(m.re);
+const intervalText = (m) => `${fourDecimals(m.interval[0])} – ${fourDecimals(m.interval[1])}`;
+const percentText = (value, count) => value === null ? "–" : `${significant(100 * value, count)} %`;
+const colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#F0E442", "#332288"];
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+/** "step 3", "layer 3": depth is called depth. */
+const steps = () => `${page.step}s`;
+/** The residual that colours a dot: on held-out sequences, or on the fitted data if nothing was held out. */
+const shownResidual = (m) => page.trust ? m.held_out : m.residual;
+const verdictText = (m) => m.trusted ? (m.verdict === "yes" ? "trusted" : m.verdict) : "not trusted";

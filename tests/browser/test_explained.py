@@ -1,0 +1,199 @@
+"""The parts of the page that say what a network learned, in a real browser."""
+
+import re
+
+import numpy as np
+
+from tests.browser.conftest import READY
+from tests.reporting.html_pages import NASTY, content_of
+
+TRACES = "id => document.getElementById(id).data.map(trace => trace.name)"
+
+
+def test_the_sentences_come_first_and_the_choices_are_folded(visit):
+    page = visit("explained")
+    assert page.eval_on_selector_all(".quotes li", "all => all.map(each => each.textContent)") == [
+        "One mode decides.",
+        f"It goes up on {NASTY}.",
+    ]
+    assert page.is_hidden(".choices li")
+    page.click(".choices summary")
+    assert page.inner_text(".choices li") == "Rank 5 was chosen."
+    headings = page.eval_on_selector_all("main section", "all => all.map(each => each.id)")
+    assert headings == ["overview", "effects", "modes", "spectrum", "sequences", "trust"]
+
+
+def test_the_curve_shows_each_method_kept_and_removed(visit):
+    page = visit("explained")
+    assert page.evaluate(TRACES, "curve") == [
+        "modes, by what they do",
+        "principal components",
+        "the readout's directions",
+        "random directions",
+    ]
+    kept = page.evaluate("document.getElementById('curve').data[0].y")
+    assert kept == [0.7, 0.98, 0.98]
+    errors = page.evaluate("document.getElementById('curve').data[0].error_y.array")
+    assert all(0 < error < 0.2 for error in errors)
+    ticks = page.evaluate("document.getElementById('curve').layout.xaxis.ticktext")
+    assert ticks == ["1", "2", "4"]
+    page.check("[name=kept-or-removed][value=removed]")
+    page.wait_for_function("document.getElementById('curve').data[0].y[1] < 0.5")
+    assert "coordinates removed" in page.inner_text("#curve-caption")
+    page.check("[name=kept-or-removed][value=kept]")
+    page.click("#effects details summary")
+    assert page.inner_text("#effects-table tbody tr:first-child td:nth-child(4)") == "98.0 %"
+    assert page.locator("#effects-table tbody tr").count() == 8
+
+
+def test_the_live_test_is_saved(visit):
+    page = visit("explained")
+    with page.expect_download() as waiting:
+        page.click("#effects-csv")
+    lines = waiting.value.path().read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "coordinates,method,count,mean,low,high"
+    assert len(lines) == 1 + 2 * 4 * 3
+
+
+def test_a_card_says_how_long_a_mode_remembers_and_what_it_does(visit, file_of):
+    page = visit("explained")
+    _, content, _ = content_of(file_of("explained"))
+    assert content["matter"] == [2, 0]
+    number = content["cards"][0]["number"]
+    card = page.locator(f"#card-{number}")
+    text = card.text_content()
+    modulus = content["modes"][number]["modulus"]
+    steps = np.log(0.5) / np.log(modulus)
+    assert f"{steps:.2g} steps" in text
+    assert f"{500 * steps:.3g} ms" in text
+    assert "70 %" in text
+    assert "60 %" in text
+    bars = card.locator(".bars tr").count()
+    assert bars == sum(len(content["cards"][0]["movers"][side]["bars"]) for side in ("up", "down")) > 0
+    assert card.locator("svg polyline").count() >= 1
+
+
+def test_modes_that_are_not_trusted_are_folded_away(visit, file_of):
+    page = visit("explained")
+    _, content, _ = content_of(file_of("explained"))
+    doubtful = [card["number"] for card in content["cards"] if not card["trusted"]]
+    assert page.locator(".doubtful-modes .card").count() == len(doubtful)
+    for number in doubtful:
+        assert page.is_hidden(f"#card-{number}")
+    listed = page.eval_on_selector_all("#table tbody tr", "rows => rows.map(row => Number(row.dataset.mode))")
+    page.check("#show-doubtful") if page.is_visible("#show-doubtful") else None
+    assert page.locator("#table tbody tr").count() == len(content["modes"]) >= len(listed)
+
+
+def test_an_example_leads_to_its_sequence(visit):
+    page = visit("explained")
+    button = page.locator(".card:visible .example .goto").last
+    sequence, number = button.get_attribute("data-sequence"), button.get_attribute("data-mode")
+    page.select_option("#picker", "0" if sequence != "0" else "1")
+    button.click()
+    assert page.input_value("#picker") == sequence
+    assert page.input_value("#mode-picker") == number
+    word = page.locator(".card:visible .example mark").last.text_content()
+    assert word in page.inner_text("#text")
+
+
+def test_the_mode_that_decides_most_is_preselected(browser, file_of):
+    page = browser.new_page()
+    page.goto(file_of("explained").as_uri())
+    page.wait_for_selector(READY)
+    assert page.inner_text("#chosen").startswith("Mode 2:")
+    assert page.evaluate("performance.now()") < 10_000  # 2 s on a quiet machine
+    page.close()
+
+
+def test_every_channel_has_an_axis_of_its_own(visit):
+    page = visit("channels")
+    layout = "document.getElementById('over-time').layout"
+    titles = page.evaluate(f"Object.keys({layout}).filter(k => k.startsWith('yaxis')).map(k => {layout}[k].title.text)")
+    assert titles[:3] == ["input 0", "input 1", "input 2"]
+    names = page.evaluate(TRACES, "over-time")
+    assert names.count("signal") == 3
+    assert names.count("decoded from the states") == 2  # the decoder has two channels
+
+
+def test_a_network_that_decides_at_every_step_is_shown_with_its_labels(visit):
+    page = visit("channels")
+    traces = "name => document.getElementById('over-time').data.find(trace => trace.name === name).y"
+    assert page.evaluate(traces, "true class") == page.evaluate(traces, "class decided for")
+    assert {"output: left", "output: middle", "output: right"} <= set(page.evaluate(TRACES, "over-time"))
+    assert "label: " in page.inner_text("#sequence-note")
+
+
+def test_any_output_can_be_chosen(visit):
+    page = visit("channels")
+    options = page.eval_on_selector_all("#output-picker option", "all => all.map(each => each.textContent)")
+    assert options == ["the class decided for", "left", "middle", "right"]
+    seen = []
+    for option in ("0", "1"):
+        page.select_option("#output-picker", option)
+        assert f"“{options[int(option) + 1]}”" in page.inner_text("#over-time-caption")
+        page.wait_for_timeout(300)
+        seen.append(page.evaluate("document.getElementById('over-time').data.find(t => t.name.startsWith('mode')).y"))
+    assert seen[0] != seen[1]
+
+
+def test_stable_points_and_saddles_are_told_apart(visit):
+    page = visit("channels")
+    assert page.evaluate(TRACES, "embedding")[-4:] == ["stable points", "saddles", "unstable points", "slow points"]
+    symbols = page.evaluate("document.getElementById('embedding').data.slice(-4).map(trace => trace.marker.symbol)")
+    assert len(set(symbols)) == 4
+
+
+def test_inputs_push_modes_with_the_signal_as_example(visit):
+    page = visit("channels")
+    assert page.locator(".card .bars th:text-matches('^input [012]$')").count() > 0
+    assert page.locator(".card .example svg .here").count() > 0
+
+
+def test_several_labels_are_named(visit):
+    page = visit("labels")
+    assert re.search(r"label: high · prediction: (none|high|loud|high, loud) ·", page.inner_text("#sequence-note"))
+    assert page.eval_on_selector_all("#output-picker option", "all => all.map(each => each.textContent)") == [
+        "high",
+        "loud",
+    ]
+    assert "answers that stay the network's" in page.inner_text("#effects")
+    assert re.search("(high|loud): (yes|no)", page.text_content("#modes .key"))
+
+
+def test_numbers_are_written_as_numbers(visit):
+    page = visit("values")
+    assert "label: 0.5, -1.25 · prediction: " in page.inner_text("#sequence-note")
+    assert "R² with the network's own outputs" in page.inner_text("#effects")
+    assert "R² of the outputs" in page.inner_text("#trust-table")
+    assert "Decisions kept" not in page.inner_text("#trust")
+    assert "above its median" in page.text_content("#modes .key")
+
+
+def test_depth_is_called_depth(visit):
+    page = visit("depth")
+    assert page.evaluate("document.getElementById('over-time').layout.xaxis.title.text") == "layer"
+    assert page.evaluate("document.getElementById('horizons').layout.xaxis.title.text") == "layers ahead"
+    assert "Error of one layer, held out" in page.inner_text("#trust-table")
+    assert "one layer misses" in page.inner_text(".quotes")
+    assert "layers" in page.inner_text(".card .figures")
+    assert page.locator(".card .bars th:text-matches('^layer \\\\d+')").count() > 0
+    words = page.inner_text("main")
+    assert not re.search(r"\bsteps?\b", words.split("Sequences")[0].replace("one step misses", ""))
+
+
+def test_printed_it_unfolds_and_has_no_controls(visit):
+    page = visit("labels")
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.is_visible("#effects-table")
+    assert page.is_hidden("#picker")
+    page.emulate_media(media="screen")
+
+
+def test_what_is_drawn_has_a_name_for_screen_readers(visit):
+    page = visit("explained")
+    named = "all => all.length > 0 && all.every(each => each.getAttribute('aria-label'))"
+    assert page.eval_on_selector_all(".chart, svg[role=img]", named)
+    assert page.eval_on_selector_all(".wide, .scroll", named)
+    assert page.locator("h1").count() == 1
