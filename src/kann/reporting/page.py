@@ -13,6 +13,8 @@ from typing import Any
 
 from kann._version import __version__
 from kann.analysis.decisions import Readout
+from kann.analysis.live_effects import Effects
+from kann.analysis.movers import Movers
 from kann.analysis.trust import Trust
 from kann.checks import require_instance, require_path, require_text
 from kann.data.files import replacing
@@ -21,13 +23,19 @@ from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.reporting.inputs import (
     ReportInputs,
+    checked_alone,
     checked_classes,
     checked_count,
+    checked_effects,
     checked_labels,
+    checked_movers,
     checked_operators,
     checked_points,
+    checked_sentences,
     checked_signals,
     checked_states,
+    checked_step_name,
+    checked_step_seconds,
 )
 from kann.reporting.operators import (
     SLOW_FROM,
@@ -77,6 +85,13 @@ def report(
     about: str = "",
     modes: int = 20,
     trust: Trust | None = None,
+    effects: Effects | None = None,
+    movers: Movers | None = None,
+    sentences: Sequence[str] = (),
+    choices: Sequence[str] = (),
+    alone: Mapping[int, tuple[float, float]] | None = None,
+    step_seconds: float | None = None,
+    step_name: str = "step",
 ) -> Path:
     """Write a report: overview and verdict, spectrum, modes, sequences, comparison. Returns its path.
 
@@ -112,6 +127,15 @@ def report(
     trust
         What `kann.trust` returned for the operator. Without it, trust is measured on ``states`` if these are the ones
         that the operator was fitted to; otherwise no mode is called the network's own.
+    effects, movers
+        What `kann.effects` and `kann.movers` returned for the operator: what its modes do in the running network, and
+        what pushes them.
+    sentences, choices
+        What a reader may quote, shown first in place of the page's own sentences; and what was chosen, and why.
+    alone
+        For modes by number, the live scores with this mode alone kept, and with it alone removed.
+    step_seconds, step_name
+        How long a step lasts, to show half-lives in seconds too; and what a step is called, such as ``"layer"``.
     """
     require_path(path)
     require_instance(koopman, Koopman, "koopman")
@@ -138,6 +162,13 @@ def report(
         others=checked_operators(driven, others),
         fixed_points=checked_points(fixed_points, koopman),
         modes_shown=slowest_and_most_important(importances, modes),
+        effects=checked_effects(effects, koopman),
+        movers=checked_movers(movers, koopman),
+        sentences=checked_sentences(sentences, "sentences"),
+        choices=checked_sentences(choices, "choices"),
+        alone=checked_alone(alone, koopman),
+        step_seconds=checked_step_seconds(step_seconds),
+        step_name=checked_step_name(step_name),
     )
     known = known_trust(koopman, states, trust)
     tables = sequence_tables(inputs)
