@@ -22,6 +22,10 @@ from kann.typing import Array, Int, Shaped
 CLEAR = 2.0
 """Gates are believed in if they make the error this many times smaller: they have many more unknowns."""
 
+NEARLY_EXACT = 20.0
+"""``rank="auto"`` takes a small rank that predicts nearly as well as any. If a larger one's error is this many times
+smaller, states follow a linear rule, and only that rank has its eigenvalues."""
+
 WORTH_IT = 1.02
 """The driven operator is taken if the autonomous one's error is larger by this factor."""
 
@@ -39,6 +43,9 @@ MOST_STARTS = 2000
 
 KEPT_FOR_COMPARING = 4
 """One sequence in so many is held out to compare gated operators with driven ones."""
+
+CHANCE = 1.5
+"""Of n decisions, chance makes up to this fraction of the score divided by √n."""
 
 LEAST_GAIN = 0.02
 """How much more of the score another operator must keep live to replace the one that held-out errors chose."""
@@ -87,27 +94,27 @@ def _reads_nothing(inputs: Any) -> Shaped[Array, " n"]:
 
 def choose_operator_held_out(states: States, groups: Any) -> Fitted:
     """Fit all kinds of operators, and take the one that predicts held-out sequences best several steps ahead."""
-    autonomous = fit(states, rank="auto", groups=groups)
+    autonomous, own_error = _fit_auto(states, groups, driven=False)
     if states.inputs is None:
         why = (
-            f"The operator is autonomous, of rank {autonomous.rank}, chosen by held-out sequences; what the layer reads "
-            "was not recorded."
+            f"The operator is autonomous, of rank {autonomous.rank}, chosen by held-out sequences; what the "
+            "layer reads was not recorded."
         )
         return Fitted(koopman=autonomous, kind="autonomous", states=states, groups=groups, why=[why])
-    driven = _driven(states, groups)
-    if driven is None:
+    found = _driven(states, groups)
+    if found is None:
         why = (
             f"The operator is autonomous, of rank {autonomous.rank}: inputs contain the state, so that what each of "
             "them does cannot be told apart."
         )
         return Fitted(koopman=autonomous, kind="autonomous", states=states, groups=groups, why=[why])
-    errors = _error(autonomous), _error(driven)
+    driven, error = found
     figures = (
         f"Up to {HORIZONS[-1]} steps ahead on held-out sequences, the operator that also reads the inputs misses "
-        f"{errors[1]:.2%} of the states' variance (rank {driven.rank}), the autonomous one {errors[0]:.2%} (rank "
+        f"{error:.2%} of the states' variance (rank {driven.rank}), the autonomous one {own_error:.2%} (rank "
         f"{autonomous.rank})"
     )
-    if errors[0] < WORTH_IT * errors[1]:
+    if own_error < WORTH_IT * error:
         why = [f"{figures}: the autonomous one is explained."]
         return Fitted(
             koopman=autonomous,
@@ -128,21 +135,27 @@ def choose_operator_held_out(states: States, groups: Any) -> Fitted:
     return _with_gates(chosen)
 
 
-def _driven(states: States, groups: Any) -> Koopman | None:
+def _driven(states: States, groups: Any) -> tuple[Koopman, float] | None:
     """The operator that reads the inputs; None if inputs contain the state."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", DependenceWarning)
         try:
-            return fit(states, rank="auto", driven=True, groups=groups)
+            return _fit_auto(states, groups, driven=True)
         except DependenceWarning:
             return None
 
 
-def _error(koopman: Koopman) -> float:
-    """The mean error over horizons of the rank that was chosen, on held-out sequences."""
+def _fit_auto(states: States, groups: Any, *, driven: bool) -> tuple[Koopman, float]:
+    """An operator of the rank that held-out sequences choose, and its mean error over horizons on them."""
+    koopman = fit(states, rank="auto", driven=driven, groups=groups)
     curve = koopman.rank_curve
-    assert curve is not None  # noqa: S101  # operators here are fitted with rank="auto"
-    return float(curve.errors[list(curve.ranks).index(koopman.rank)].mean())
+    assert curve is not None  # noqa: S101  # rank="auto" keeps it
+    errors = curve.errors.mean(axis=1)
+    own, best = float(errors[list(curve.ranks).index(koopman.rank)]), float(errors.min())
+    if NEARLY_EXACT * best < own:
+        rank = int(curve.ranks[np.argmax(errors <= CLEAR * best)])
+        return fit(states, rank=rank, driven=driven), best
+    return koopman, own
 
 
 def _with_gates(driven: Fitted) -> Fitted:
@@ -213,7 +226,7 @@ def _quiet(driven: Fitted, gated: Bilinear, is_quiet: Shaped[Array, " n"], figur
     groups: Int[Array, " s"] | list[Any] = source
     if driven.groups is not None:
         groups = [driven.groups[i] for i in source]
-    koopman = fit(pieces, rank="auto", groups=groups)
+    koopman, _ = _fit_auto(pieces, groups, driven=False)
     why = (
         f"{figures}. So that modes are the network's own, they are those of the {is_quiet.mean():.0%} of steps that "
         f"read nothing (rank {koopman.rank})."
@@ -234,7 +247,7 @@ def better_live(fitted: Fitted, tried: Sequence[Tried], states: States, groups: 
     own = [each for each in tried if each.koopman is fitted.koopman]
     best = tried[0]
     ours = max(each.recovered for each in own)
-    gain = max(LEAST_GAIN, 1 / np.sqrt(max(1, best.sequences)))  # what chance makes of so many decisions
+    gain = max(LEAST_GAIN, CHANCE / np.sqrt(best.sequences))
     figures = (
         f"Live, with one mode kept, {len(tried)} modes of operators of several ranks were compared on {best.sequences} "
         "sequences set apart for that"

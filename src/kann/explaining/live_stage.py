@@ -21,7 +21,7 @@ from kann.recording.running import evaluation_mode
 from kann.reporting.mattering import modes_that_matter
 from kann.typing import Array, Int
 
-SIZES = (((1, 2, 3, 4, 8, 16), 3), ((1, 2, 4, 8), 1), ((1, 2, 4), 1), ((1,), 1))
+SIZES = (((1, 2, 3, 4, 8, 16), 2), ((1, 2, 4, 8), 1), ((1, 2, 4), 1), ((1,), 1))
 """Numbers of coordinates and draws of random directions, from the whole test to the smallest that says anything."""
 
 METHODS = 5

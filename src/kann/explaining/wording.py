@@ -50,6 +50,12 @@ def _nothing(found: Findings) -> str | None:
             f"Nothing can be concluded about the task: on held-out sequences the network is right in "
             f"{found.accuracy[0]:.0%}, and always giving the most frequent label in {found.accuracy[1]:.0%}."
         )
+    effects = found.effects
+    if effects is not None and effects.full == effects.none:
+        return (
+            f"Nothing can be concluded about what the network decides by: with its state held at the mean it decides "
+            f"all {len(effects.judged)} held-out sequences as before."
+        )
     if trust is None:
         return None
     if not trust.trusted:
@@ -80,33 +86,32 @@ def _all_of(count: int) -> str:
 def _live(found: Findings, *, is_description: bool) -> str | None:
     """How many coordinates carry how much of the decisions in the running network, beside PCA and random ones."""
     effects = found.effects
-    if effects is None or effects.full == effects.none or not np.isfinite(effects.kept["modes"]).any():
-        return _not_tested(found)
+    if effects is None:
+        return "What single modes decide was not tested in the running network."
+    if effects.full == effects.none or not np.isfinite(effects.kept["modes"]).any():
+        return None
     at = _enough_at(effects)
     count, kept = effects.counts[at], effects.kept
     low, high = effects.interval("modes")[at]
     fitted: Any = found.fitted
     total = fitted.koopman.dim
-    what = {"class": "of its decisions", "labels": "of its answers", "values": "R² of its outputs"}[effects.outputs]
     others = [f"as many principal components {_score(effects, kept['pca'][at])}"]
     if "random" in kept and np.isfinite(kept["random"][at]):
         others.append(f"random directions {_score(effects, kept['random'][at])}")
     others.append(f"its mean state alone {_score(effects, effects.none)}")
+    right = ""
+    if found.accuracy is not None:
+        right = f"The network is right on {found.accuracy[0]:.1%} of the sequences that it was judged on. "
     sentence = (
-        f"In the running network, {_coordinates(count)} of {total} kept after every {found.place.step_name} "
-        f"{_carry(count)} {_score(effects, kept['modes'][at])} {what} ({_interval(effects, low, high)}, "
+        f"{right}In the running network, {_coordinates(count)} of {total} kept after every {found.place.step_name} "
+        f"{_carry(count, effects.outputs)} {_score(effects, kept['modes'][at])}{_of_what(effects.outputs)} "
+        f"({_interval(effects, low, high)}, "
         f"{len(effects.judged)} sequences that were not fitted); {', '.join(others)}."
     )
     pca = _beside_pca(effects, at)
     if is_description:
         return f"{sentence} That says which directions decisions need, and not that training made them."
     return f"{sentence} {pca}"
-
-
-def _not_tested(found: Findings) -> str | None:
-    if found.effects is not None:
-        return "The network decides as before with its state held at the mean, so that nothing can be tested live."
-    return "What single modes decide was not tested in the running network."
 
 
 def _enough_at(effects: Effects) -> int:
@@ -122,10 +127,18 @@ def _coordinates(count: int) -> str:
     return f"{count} coordinates"
 
 
-def _carry(count: int) -> str:
+def _carry(count: int, outputs: str) -> str:
+    verb = "carry"
     if count == 1:
-        return "carries"
-    return "carry"
+        verb = "carries"
+    if outputs == "values":
+        return f"{verb} its outputs to an R² of"
+    return verb
+
+
+def _of_what(outputs: str) -> str:
+    """What a score is a fraction of; R² is none."""
+    return {"class": " of its decisions", "labels": " of its answers", "values": ""}[outputs]
 
 
 def _score(effects: Effects, value: float) -> str:
@@ -164,13 +177,20 @@ def _memories(found: Findings) -> str | None:
         return None
     text = "; ".join(parts)
     sentence = f"{text[0].upper()}{text[1:]}."
-    if len(holding) > 1:
+    count = sum(len(koopman.modes[number].indices) for number in holding)
+    if count > 1:
         moduli = [koopman.modes[number].modulus for number in holding]
         sentence = (
-            f"{_number_word(len(holding))} modes that can be trusted hold what was read (|λ| from {min(moduli):.3f} to "
-            f"{max(moduli):.3f}). {sentence}"
+            f"{_number_word(count)} memories can be trusted, coordinates that {_what_holds(found)} (|λ| from "
+            f"{min(moduli):.3f} to {max(moduli):.3f}, a pair of eigenvalues counts twice). {sentence}"
         )
     return sentence
+
+
+def _what_holds(found: Findings) -> str:
+    if found.place.axis == "depth":
+        return "blocks hand on as they are"
+    return "hold what was read"
 
 
 def _number_word(count: int) -> str:
