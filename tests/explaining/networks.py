@@ -111,6 +111,8 @@ class Encoder(nn.Module):
 
 
 class Block(nn.Module):
+    """A residual block."""
+
     def __init__(self):
         super().__init__()
         self.inner = nn.Sequential(nn.Conv2d(6, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1))

@@ -8,7 +8,7 @@ from kann.errors import KannError
 class Clock:
     """Counts the seconds of a budget; without one there is always time."""
 
-    def __init__(self, seconds: float | None):
+    def __init__(self, seconds: int | float | None):
         self._started, self._seconds = time.monotonic(), seconds
 
     @property
@@ -23,7 +23,7 @@ class Clock:
             return float("inf")
         return self._seconds - self.spent
 
-    def require(self, seconds: float, what: str) -> None:
+    def require(self, seconds: int | float, what: str) -> None:
         """Refuse to begin what would take longer than is left, where nothing could be explained without it."""
         if seconds >= self.left:
             raise KannError(

@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ class Explanation:
         return notebook.paragraphs(repr(self), self.sentences) + notebook.paragraphs("Chosen", self.choices)
 
 
-def rows_of(values: Sequence[Any] | None, numbers: Int[Array, " k"]) -> list[Any] | None:
+def rows_of(values: Any, numbers: Int[Array, " k"]) -> list[Any] | None:
     """The entries of some sequences; None if there are none at all."""
     if values is None:
         return None

@@ -35,9 +35,9 @@ class Findings:
     """What outputs are; None if the model gives none that can be compared."""
     fitted_numbers: Int[Array, " k"]
     """Which sequences were fitted."""
-    held_out: Int[Array, " k"]
+    held_out: Int[Array, " h"]
     """Which sequences were not."""
-    shown_numbers: Int[Array, " k"]
+    shown_numbers: Int[Array, " s"]
     """Which of these are shown."""
     choices: list[str] = field(default_factory=list)
     states: States | None = None

@@ -130,16 +130,17 @@ def _measure(found: Findings, bench: Bench, counts: tuple[int, ...], draws: int)
 
 
 def _measure_accuracy(found: Findings, bench: Bench, numbers: Int[Array, " k"]) -> None:
-    """How often the untouched network is right on what was judged, beside the most frequent label."""
+    """How often the untouched network is right on held-out sequences, beside the most frequent label."""
     labels = class_numbers(found.options.labels, found.options.classes)
     outputs = found.outputs
     if labels is None or outputs is None or outputs.kind != "class":
         return
     own = [labels[i] for i in numbers]
     scorer = Scorer.of("accuracy", own, outputs="class", threshold=outputs.threshold)
-    right = replace(bench.judging, scorer=scorer).scores(None).mean()
-    judged = np.concatenate([np.ravel(own[i]) for i in bench.judging.sequences])
-    found.accuracy = float(right), float(np.bincount(judged).max() / len(judged))
+    parts = [replace(trials, scorer=scorer) for trials in (bench.search.trials, bench.judging)]
+    right = np.concatenate([trials.scores(None) for trials in parts]).mean()
+    every = np.concatenate([np.ravel(label) for label in own])
+    found.accuracy = float(right), float(np.bincount(every).max() / len(every))
 
 
 def class_numbers(labels: Any, classes: Any) -> list[Any] | None:

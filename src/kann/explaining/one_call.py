@@ -20,8 +20,8 @@ def explain(
     model: nn.Module,
     data: Any,
     *,
-    labels: Sequence[Any] | None = None,
-    tokens: Sequence[Any] | None = None,
+    labels: Any = None,
+    tokens: Any = None,
     readout: Any = None,
     groups: Any = None,
     layer: Any = None,
@@ -30,8 +30,8 @@ def explain(
     lengths: Any = None,
     classes: Sequence[str] | None = None,
     outputs: str | None = None,
-    step_seconds: float | None = None,
-    seconds: float | None = None,
+    step_seconds: int | float | None = None,
+    seconds: int | float | None = None,
     forward: Callable[[nn.Module, Any], Any] | None = None,
     collate: Callable[[list[Any]], Any] | None = None,
     batch_size: int = 128,
@@ -174,7 +174,7 @@ def _page(found: Findings) -> dict[str, Any]:
     return page
 
 
-def _label_names(labels: Sequence[Any] | None, classes: Sequence[str] | None) -> list[str] | None:
+def _label_names(labels: list[Any] | None, classes: Sequence[str] | None) -> list[str] | None:
     """Labels as text, by the names of their classes; None if there are none, or each sequence has several."""
     if labels is None or any(getattr(label, "ndim", 0) or isinstance(label, list | tuple) for label in labels):
         return None

@@ -23,8 +23,8 @@ class Options:
     lengths: Any = None
     classes: Sequence[str] | None = None
     outputs: str | None = None
-    step_seconds: float | None = None
-    seconds: float | None = None
+    step_seconds: int | float | None = None
+    seconds: int | float | None = None
     forward: Callable[..., Any] | None = None
     collate: Callable[[list[Any]], Any] | None = None
     batch_size: int = 128

@@ -124,7 +124,7 @@ class Sequences:
         """Padded batches by name, each with the lengths of its sequences."""
         known, found = self._known_lengths(), []
         for chunk in self._chunks(numbers):
-            rows = [self._tensor(number) for number in chunk]
+            rows = [self._tensor(number) for number in chunk.tolist()]
             lengths = torch.tensor([len(row) for row in rows])
             if known is not None:
                 lengths = torch.as_tensor(as_numpy(known)[chunk])

@@ -86,7 +86,7 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
         clock=clock,
         place=place,
         outputs=outputs,
-        fitted_numbers=fitted,
+        fitted_numbers=sequences.sorted_by_length(fitted),
         held_out=held_out,
         shown_numbers=_to_show(sequences, held_out),
         choices=[place.why],

@@ -19,6 +19,9 @@ from kann.typing import Array, Float
 ENOUGH = 0.9
 """Coordinates carry the decisions if they bring back this fraction of the score."""
 
+CLEAR_GAP = 0.02
+"""Scores that are closer than this are called equal, however many sequences tell them apart."""
+
 MODES_NAMED = 3
 """How many modes sentences speak of one by one."""
 
@@ -38,7 +41,7 @@ def sentences_of(found: Findings) -> tuple[str, ...]:
     live = _live(found, is_description=nothing is not None)
     errors = _errors(found.trust)
     if nothing is not None:
-        return tuple(filter(None, [nothing, live, errors]))
+        return tuple(filter(None, [nothing, live or _trusted(found.trust), errors]))
     return tuple(filter(None, [live, _memories(found), _reaching(found), errors, _caution(found)]))
 
 
@@ -61,7 +64,8 @@ def _nothing(found: Findings) -> str | None:
     if not trust.trusted:
         return (
             f"Nothing can be concluded about what the network remembers: on held-out sequences none of the "
-            f"{len(trust.modes)} modes of its operator can be trusted ({_most_common_objection(trust)})."
+            f"{len(trust.modes)} modes of its operator can be trusted (of the slowest, "
+            f"{trust.modes[0].why.split(';')[0]})."
         )
     if trust.learned is not None and not trust.learned:
         return (
@@ -71,10 +75,10 @@ def _nothing(found: Findings) -> str | None:
     return None
 
 
-def _most_common_objection(trust: Trust) -> str:
-    first = [mode.why.split(";")[0] for mode in trust.modes]
-    slowest = first[0]
-    return f"of the slowest one, {slowest}"
+def _trusted(trust: Trust | None) -> str | None:
+    if trust is None:
+        return None
+    return f"{len(trust.trusted)} of the {len(trust.modes)} modes of its operator can be trusted."
 
 
 def _all_of(count: int) -> str:
@@ -101,9 +105,9 @@ def _live(found: Findings, *, is_description: bool) -> str | None:
     others.append(f"its mean state alone {_score(effects, effects.none)}")
     right = ""
     if found.accuracy is not None:
-        right = f"The network is right on {found.accuracy[0]:.1%} of the sequences that it was judged on. "
+        right = f"The network is right on {found.accuracy[0]:.1%} of the held-out sequences. "
     sentence = (
-        f"{right}In the running network, {_coordinates(count)} of {total} kept after every {found.place.step_name} "
+        f"{right}In the running network, {_coordinates(count)} of {total} kept after {_kept_after(found)} "
         f"{_carry(count, effects.outputs)} {_score(effects, kept['modes'][at])}{_of_what(effects.outputs)} "
         f"({_interval(effects, low, high)}, "
         f"{len(effects.judged)} sequences that were not fitted); {', '.join(others)}."
@@ -119,6 +123,12 @@ def _enough_at(effects: Effects) -> int:
     recovered = np.nan_to_num(effects.recovered["modes"], nan=-np.inf)
     enough = np.flatnonzero(recovered >= min(ENOUGH, float(recovered.max()) - 0.02))
     return int(enough[0])
+
+
+def _kept_after(found: Findings) -> str:
+    if found.place.axis == "depth":
+        return "its middle block"
+    return "every step"
 
 
 def _coordinates(count: int) -> str:
@@ -154,9 +164,10 @@ def _interval(effects: Effects, low: float, high: float) -> str:
 def _beside_pca(effects: Effects, at: int) -> str:
     """Whether modes do better than principal components, in words."""
     modes, pca = effects.interval("modes")[at], effects.interval("pca")[at]
-    if modes[0] > pca[1]:
+    gap = float(effects.kept["modes"][at] - effects.kept["pca"][at])
+    if gap > CLEAR_GAP and modes[0] > pca[1]:
         return "So modes say better than variance what this network decides by."
-    if pca[0] > modes[1]:
+    if gap < -CLEAR_GAP and pca[0] > modes[1]:
         return "So principal components say better than modes what it decides by; do not read modes as its decisions."
     return "So principal components do as well as modes."
 
