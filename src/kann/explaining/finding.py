@@ -1,7 +1,7 @@
 """Find the layer whose states are explained, if the user does not name it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -30,6 +30,12 @@ class Place:
     why: str
     """What was chosen and why, in a sentence."""
 
+    live_layer: Any = None
+    """Where states are replaced in the running network."""
+    is_fed_back: bool = True
+    """Whether the network goes on from a replaced state; of a layer of one's own that is called once for all steps,
+    only what is read out of it can be replaced."""
+
     @property
     def step_name(self) -> str:
         """What a step is called."""
@@ -54,13 +60,14 @@ def find_place(probe: Probe, options: Options) -> Place:
         return _recurrent(probe.model, recurrent, options)
     numbers = few(probe.sequences.count, PROBED)
     if options.axis != "depth":
-        name = module_with_memory(probe, numbers)
-        if name is not None:
+        memory = module_with_memory(probe, numbers)
+        if memory is not None:
             why = (
-                f"Layer {name!r} is explained: it is the first module whose output at later steps follows what was "
-                "read before."
+                f"Layer {memory.name!r} is explained: it is the first module whose output at later steps follows "
+                "what was read before."
             )
-            return _along_time(probe.model, name, options, why)
+            place = _along_time(probe.model, memory.name, options, why)
+            return replace(place, live_layer=memory.step_name or memory.name, is_fed_back=bool(memory.step_name))
     blocks = equal_blocks(probe, numbers)
     if blocks is None:
         raise KannError(
@@ -96,7 +103,16 @@ def _along_time(model: nn.Module, layer: Any, options: Options, why: str) -> Pla
     state = options.state or _state_of(target.module)
     if "c" in state:
         why += f" Its states are {state!r}: an LSTM remembers in its cell state."
-    return Place(layer=target.name, state=state, axis="time", target=target, embedding=False, why=why)
+    return Place(
+        layer=target.name,
+        state=state,
+        axis="time",
+        target=target,
+        embedding=False,
+        why=why,
+        live_layer=target.name,
+        is_fed_back=isinstance(target.module, nn.RNNBase | nn.RNNCellBase),
+    )
 
 
 def _state_of(module: Any) -> str:

@@ -53,7 +53,7 @@ def _bench(found: Findings, numbers: Int[Array, " k"]) -> Bench:
     fitted, outputs = found.fitted, found.outputs
     assert fitted is not None  # noqa: S101  # by earlier stages
     assert outputs is not None  # noqa: S101
-    layer, state, states = found.place.layer, found.place.state, found.states
+    layer, state, states = found.place.live_layer, found.place.state, found.states
     if found.place.axis == "depth":
         layer, states = _middle_block(found)
     weight = None

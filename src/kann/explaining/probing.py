@@ -1,11 +1,12 @@
 """Run a model on a few sequences and watch its modules: which have a memory, and which are blocks of one width."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from kann.backends.arrays import as_numpy
@@ -128,7 +129,16 @@ def _changed(content: Any, step: int, axis: int) -> Any:
     return content
 
 
-def module_with_memory(probe: Probe, numbers: Int[Array, " k"]) -> str | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """A module with a memory."""
+
+    name: str
+    step_name: str | None
+    """The module inside it that every state passes on its way to the next step; None if there is none."""
+
+
+def module_with_memory(probe: Probe, numbers: Int[Array, " k"]) -> Memory | None:
     """The first module whose output at later steps, and at no earlier one, follows what was read at one step."""
     steps = len(probe.sequences.steps(int(numbers[0])))
     at = steps // 3
@@ -139,8 +149,19 @@ def module_with_memory(probe: Probe, numbers: Int[Array, " k"]) -> str | None:
         if any(isinstance(part, HIDES_TIME) for part in one.module.modules()) or one.gave.ndim != 3:
             continue
         if one.gave.shape == other.gave.shape and one.gave.shape[1] == steps and _remembers(one.gave, other.gave, at):
-            return one.name
+            return Memory(name=one.name, step_name=_passed_by_states(one, before))
     return None
+
+
+def _passed_by_states(whole: Seen, seen: Sequence[Seen]) -> str | None:
+    """The last module that is called once a step and gives the states of the whole sequence one by one."""
+    found = None
+    for name in dict.fromkeys(each.name for each in seen if each.name.startswith(f"{whole.name}.")):
+        calls = [each.gave for each in seen if each.name == name]
+        is_step = len(calls) == whole.gave.shape[1] and all(call.shape == whole.gave[:, 0].shape for call in calls)
+        if is_step and torch.allclose(torch.stack(calls, dim=1), whole.gave):
+            found = name
+    return found
 
 
 def _remembers(one: Tensor, other: Tensor, at: int) -> bool:

@@ -31,6 +31,9 @@ NAMES_SHOWN = 4
 HOLDS_FROM = 0.95
 """From this |λ| on a mode is called a memory: half of it is left after 14 steps."""
 
+MOST_REACHING = 4
+"""Up to so many modes that reach the outputs are named."""
+
 REACHES = 0.99
 """Modes reach the outputs if together they make this fraction of all contributions to them."""
 
@@ -128,6 +131,8 @@ def _enough_at(effects: Effects) -> int:
 def _kept_after(found: Findings) -> str:
     if found.place.axis == "depth":
         return "its middle block"
+    if not found.place.is_fed_back:
+        return "every step of what it gives (the state inside goes on untouched)"
     return "every step"
 
 
@@ -169,6 +174,8 @@ def _beside_pca(effects: Effects, at: int) -> str:
         return "So modes say better than variance what this network decides by."
     if gap < -CLEAR_GAP and pca[0] > modes[1]:
         return "So principal components say better than modes what it decides by; do not read modes as its decisions."
+    if abs(gap) > CLEAR_GAP:
+        return f"These {len(effects.judged)} sequences are too few to tell modes from principal components."
     return "So principal components do as well as modes."
 
 
@@ -272,7 +279,7 @@ def _reaching(found: Findings) -> str | None:
     order = np.argsort(-variances, kind="stable")
     fractions: Float[Array, " m"] = np.cumsum(variances[order]) / variances.sum()
     count = int(np.searchsorted(fractions, REACHES)) + 1
-    if count > max(1, len(order) // 2):
+    if count > min(MOST_REACHING, max(1, len(order) // 2)):
         return None
     names = [f"{number} (λ = {format_eigenvalue(koopman.modes[number].eigenvalue)})" for number in order[:count]]
     what = f"{_number_word(count)} of {len(order)} modes reach the outputs: {', '.join(names)}"
