@@ -32,6 +32,7 @@ from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
 
 if TYPE_CHECKING:
+    from kann.explaining import Explanation, explain
     from kann.fixed_points import FixedPoints, find_fixed_points
     from kann.live import Effects, effects, intervene
     from kann.recording import readout_of, record, step_of, untrained_twin
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from kann.stand_ins import StandIn, save_onnx, stand_in
 
 # These need torch or plotly, which are imported when one of these names is first asked for.
+_EXPLAINING = ("Explanation", "explain")
 _FIXED_POINTS = ("FixedPoints", "find_fixed_points")
 _LIVE = ("Effects", "effects", "intervene")
 _RECORDING = ("readout_of", "record", "step_of", "untrained_twin")
@@ -47,6 +49,10 @@ _STAND_INS = ("StandIn", "save_onnx", "stand_in")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _EXPLAINING:
+        from kann import explaining
+
+        return getattr(explaining, name)
     if name in _FIXED_POINTS:
         from kann import fixed_points
 
@@ -84,6 +90,7 @@ __all__ = [
     "Contributions",
     "DependenceWarning",
     "Effects",
+    "Explanation",
     "FewPairsWarning",
     "FixedPoints",
     "KannError",
@@ -107,6 +114,7 @@ __all__ = [
     "copying",
     "decision_map",
     "effects",
+    "explain",
     "features",
     "find_fixed_points",
     "fit",

@@ -25,6 +25,15 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> 
     return f"<table><caption>{escape(title)}</caption><thead>{_row(head, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
+def paragraphs(title: str, texts: Iterable[str]) -> str:
+    """A heading and a paragraph for each text, all escaped.
+
+    >>> paragraphs("Found", ["1 < 2"])
+    '<p><b>Found</b></p><p>1 &lt; 2</p>'
+    """
+    return f"<p><b>{escape(title)}</b></p>" + "".join(f"<p>{escape(text)}</p>" for text in texts)
+
+
 def _row(cells: Sequence[object], tag: str) -> str:
     return "<tr>" + "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
 

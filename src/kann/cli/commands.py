@@ -14,6 +14,7 @@ from kann.cli.analyse import fit, record, report
 from kann.cli.demo import demo
 from kann.cli.effects import effects
 from kann.cli.errors import SHOW_TRACEBACKS
+from kann.cli.explaining import explain
 from kann.cli.highlight import highlight
 
 app = typer.Typer(
@@ -45,6 +46,7 @@ def main(
 
 
 EXAMPLES = {
+    explain: "kann explain mypackage.models:build --weights w.safetensors --data x.npy --out report.html",
     record: "kann record mypackage.models:build --weights w.safetensors --data x.npy -o states.zarr",
     fit: "kann fit states.zarr -o operator.npz --rank 0.99 --driven, "
     "or kann fit s3://bucket/states.zarr --scheduler tcp://host:8786",

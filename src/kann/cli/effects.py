@@ -11,7 +11,6 @@ from kann.cli.errors import one_line_errors
 from kann.cli.output import AsJson, Force, print_result, require_free
 from kann.data.archives import reason
 from kann.errors import KannError
-from kann.reporting.packing import finite_or_none
 
 
 def effects(
@@ -69,9 +68,11 @@ def effects(
             raise KannError(
                 f"the model cannot run on {data} ({type(error).__name__}: {reason(error)}); see 'kann --debug effects'"
             ) from error
+        from kann.explaining.figures import effects_numbers
+
         if plot is not None:
             _draw(found, plot)
-        print_result(str(found), _as_numbers(found), as_json=as_json)
+        print_result(str(found), effects_numbers(found), as_json=as_json)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -98,34 +99,3 @@ def _draw(found: Any, path: Path) -> None:
         plots.draw_effects(found, ax=axes[1], removed=True)
         figure.savefig(path)
         pyplot.close(figure)
-
-
-def _as_numbers(found: Any) -> dict[str, Any]:
-    """The result in numbers, for ``--json``."""
-
-    def table(means: Any, *, removed: bool) -> dict[str, Any]:
-        return {
-            name: {
-                "mean": [finite_or_none(float(each)) for each in mean],
-                "interval": [
-                    [finite_or_none(float(end)) for end in ends] for ends in found.interval(name, removed=removed)
-                ],
-            }
-            for name, mean in means.items()
-        }
-
-    return {
-        "metric": found.metric,
-        "outputs": found.outputs,
-        "fill": found.fill,
-        "counts": list(found.counts),
-        "sequences": len(found.judged),
-        "full": float(found.full),
-        "none": float(found.none),
-        "order": list(found.order),
-        "kept": table(found.kept, removed=False),
-        "removed": table(found.removed, removed=True),
-        "tried": [
-            {"name": each.name, "recovered": each.recovered, "sequences": each.sequences} for each in found.tried
-        ],
-    }

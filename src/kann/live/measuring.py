@@ -5,21 +5,16 @@ from typing import Any
 
 from torch import nn
 
-from kann.analysis.coordinates import spread_of
 from kann.analysis.filling import FILLS
 from kann.analysis.live_effects import Effects
 from kann.checks import require_choice, require_flag, require_instance, require_number, require_whole_number, shown
-from kann.data.states import as_states
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
-from kann.live.interventions import require_layer_width, require_same_width
+from kann.live.bench import make_bench
 from kann.live.judging import gather, run_jobs
-from kann.live.ordering import Search
-from kann.live.planning import make_plan, split
-from kann.live.readouts import readout_weight
-from kann.live.replacing import only_target
+from kann.live.planning import make_plan
 from kann.live.scoring import Scorer
-from kann.live.trials import Running, make_trials
+from kann.live.trials import Running
 from kann.recording.running import evaluation_mode
 
 
@@ -123,20 +118,13 @@ def effects(
     """
     _require_options(koopman, counts=counts, fill=fill, choose=choose, learn=learn, draws=draws, level=level)
     scorer = Scorer.of(metric, labels, outputs=outputs, threshold=threshold)
-    target, recorded, width = only_target(model, layer, state), as_states(states), koopman.dim
-    require_same_width(width, recorded.dim, "the recorded states have")
-    require_layer_width(target, state, width)
-    weight = readout_weight(model, readout, layer=layer, state=state, width=width)
     running = Running(lengths=lengths, forward=forward, collate=collate, batch_size=batch_size, device=device)
+    place: dict[str, Any] = {"width": koopman.dim, "layer": layer, "state": state}
     with evaluation_mode(model):
-        trials = make_trials(model, data, running, target=target, state=state, width=width, scorer=scorer)
-        choosing, judging = split(trials)
-        choosing, judging = choosing.with_untouched(), judging.with_untouched()
-        spread = spread_of(recorded)
-        search = Search(trials=choosing, states=recorded, spread=spread, fill=fill, weight=weight)
-        plan = make_plan(koopman, search, counts=counts, choose=choose, learn=learn, draws=draws, seed=seed)
-        results = run_jobs(plan.jobs, judging, search, show_progress=progress)
-    return gather(plan, results, judging, counts=tuple(map(int, counts)), fill=fill, draws=draws, level=level)
+        bench = make_bench(model, data, states, running, scorer, readout=readout, fill=fill, **place)
+        plan = make_plan(koopman, bench.search, counts=counts, choose=choose, learn=learn, draws=draws, seed=seed)
+        results = run_jobs(plan.jobs, bench.judging, bench.search, show_progress=progress)
+    return gather(plan, results, bench.judging, counts=tuple(map(int, counts)), fill=fill, draws=draws, level=level)
 
 
 def _require_options(koopman: Any, *, counts: Any, fill: Any, choose: Any, learn: Any, draws: Any, level: Any) -> None:

@@ -130,10 +130,14 @@ class _Replacement:
         states = tuple(found[:2])
         if self._state == "h":
             states = states[:1]
-        turned = has_channels_first(module, states[0])
+        turned = has_channels_first(module, states[0]) or self._is_image(states[0])
         new = replaced_states(tuple(_turned_if(turned, part) for part in states), self._rows_replaced, self._state)
         pairs = zip(states, new, strict=True)
-        return _with_tensors(output, {id(old): _turned_if(turned, part) for old, part in pairs})
+        return _with_tensors(output, {id(old): _turned_back_if(turned, part) for old, part in pairs})
+
+    def _is_image(self, values: Tensor) -> bool:
+        """Whether values are (B, C, H, W) with as many channels as the operator has units, as along depth."""
+        return values.ndim == 4 and values.shape[-1] != self._width == values.shape[1]
 
     def _rows_replaced(self, values: Tensor) -> Tensor:
         """States (..., d) with each replaced."""
@@ -148,8 +152,15 @@ class _Replacement:
 
 
 def _turned_if(turned: bool, values: Tensor) -> Tensor:
+    """The channels along the last axis, if they are along the second."""
     if turned:
-        return values.transpose(1, 2)
+        return values.movedim(1, -1)
+    return values
+
+
+def _turned_back_if(turned: bool, values: Tensor) -> Tensor:
+    if turned:
+        return values.movedim(-1, 1)
     return values
 
 

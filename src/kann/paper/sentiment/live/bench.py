@@ -10,8 +10,8 @@ import kann
 from kann.analysis.coordinates import Coordinates, Spread, spread_of
 from kann.analysis.filling import fit_fills
 from kann.live.interventions import replacement
-from kann.live.measuring import readout_weight
 from kann.live.ordering import Search
+from kann.live.readouts import readout_weight
 from kann.live.replacing import only_target
 from kann.live.scoring import Scorer
 from kann.live.trials import Running, Trials, make_trials

@@ -1,0 +1,105 @@
+"""What a network learned, with everything that was found on the way."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kann import notebook
+from kann.analysis.live_effects import Effects
+from kann.analysis.movers import Movers
+from kann.analysis.trust import Trust
+from kann.checks import require_path
+from kann.data.placing import replacing
+from kann.data.states import States
+from kann.explaining.figures import explanation_numbers
+from kann.explaining.inline import InlinePage
+from kann.fitting.bilinear import Bilinear
+from kann.fitting.koopman import Koopman
+from kann.typing import Array, Int
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Explanation:
+    """What a network learned: sentences to quote, the figures that they are made from, and the page that shows them."""
+
+    sentences: tuple[str, ...]
+    """What can be said and what not, three to five sentences."""
+    choices: tuple[str, ...]
+    """What was chosen and why: layer, readout, outputs, sequences, operator."""
+    koopman: Koopman
+    """The operator whose modes are explained."""
+    gated: Bilinear | None
+    """The operator that its inputs gate, if it predicts clearly better."""
+    states: States
+    """Held-out sequences to look at, some dozens."""
+    trust: Trust | None
+    """How far its modes can be trusted; None if there was no time for it."""
+    effects: Effects | None
+    """What its modes do in the running network; None if that could not be tested."""
+    alone: Mapping[int, tuple[float, float]]
+    """For modes that matter the live score with each alone kept, and alone removed."""
+    movers: Movers | None
+    """What pushes each mode."""
+    accuracy: tuple[float, float] | None
+    """On held-out sequences, if labels say it: of the network, and of the most frequent label."""
+    held_out: Int[Array, " k"]
+    """Numbers of the sequences that nothing was fitted to."""
+    page: Mapping[str, Any] = field(repr=False)
+    """What else `kann.report` is told about the sequences that are shown: tokens, signals, labels, readout."""
+
+    def report(self, path: str | os.PathLike[str], **others: Any) -> Path:
+        """Write the page, which opens offline; ``others`` are arguments of `kann.report`, such as ``title``."""
+        from kann.reporting.page import report
+
+        arguments: dict[str, Any] = {
+            **self.page,
+            "trust": self.trust,
+            "effects": self.effects,
+            "movers": self.movers,
+            "alone": self.alone,
+            "sentences": self.sentences,
+            "choices": self.choices,
+        }
+        return report(path, self.koopman, self.states, **arguments | others)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write koopman.npz, states.zarr, explanation.json and report.html into a folder."""
+        require_path(folder)
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        self.koopman.save(place / "koopman.npz")
+        self.states.save(place / "states.zarr")
+        with replacing(place / "explanation.json") as temporary:
+            temporary.write_text(json.dumps(self.numbers(), allow_nan=False, indent=1), encoding="utf-8")
+        self.report(place / "report.html")
+        return place
+
+    def numbers(self) -> dict[str, Any]:
+        """Sentences and figures as JSON takes them."""
+        return explanation_numbers(self)
+
+    def show(self, *, height: int = 900) -> InlinePage:
+        """The whole page in a notebook, without network; ``height`` is in pixels."""
+        with tempfile.TemporaryDirectory() as folder:
+            html = self.report(Path(folder) / "report.html").read_text(encoding="utf-8")
+        return InlinePage(html, height=height)
+
+    def __repr__(self) -> str:
+        return f"Explanation({self.koopman!r}, {len(self.held_out)} sequences held out)"
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
+    def _repr_html_(self) -> str:
+        return notebook.paragraphs(repr(self), self.sentences) + notebook.paragraphs("Chosen", self.choices)
+
+
+def rows_of(values: Any, numbers: Int[Array, " k"]) -> list[Any] | None:
+    """The entries of some sequences; None if there are none at all."""
+    if values is None:
+        return None
+    return [values[i] for i in numbers]

@@ -1,0 +1,79 @@
+"""What the stages of an explanation find, one after the other."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from kann.analysis.live_effects import Effects
+from kann.analysis.movers import Movers
+from kann.analysis.trust import Trust
+from kann.data.states import States
+from kann.explaining.choosing import Fitted
+from kann.explaining.clock import Clock
+from kann.explaining.finding import Place
+from kann.explaining.options import Options
+from kann.explaining.outputs import Outputs
+from kann.explaining.probing import Probe
+from kann.explaining.reading import Reading
+from kann.explaining.sequences import Sequences
+from kann.typing import Array, Int
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Findings:
+    """Everything that is known so far; later stages fill in what earlier ones left open."""
+
+    model: nn.Module
+    options: Options
+    sequences: Sequences
+    probe: Probe
+    clock: Clock
+    place: Place
+    outputs: Outputs | None
+    """What outputs are; None if the model gives none that can be compared."""
+    fitted_numbers: Int[Array, " k"]
+    """Which sequences were fitted."""
+    held_out: Int[Array, " h"]
+    """Which sequences were not."""
+    shown_numbers: Int[Array, " s"]
+    """Which of these are shown."""
+    choices: list[str] = field(default_factory=list)
+    states: States | None = None
+    """Of the sequences that were fitted."""
+    shown: States | None = None
+    reading: Reading | None = None
+    tokens: list[list[str]] | None = None
+    """Of the sequences that were fitted."""
+    fitted: Fitted | None = None
+    trust: Trust | None = None
+    effects: Effects | None = None
+    alone: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Live score of modes alone kept, and alone removed."""
+    accuracy: tuple[float, float] | None = None
+    """On held-out sequences: of the network, and of always giving the most frequent label."""
+    movers: Movers | None = None
+
+    @property
+    def groups(self) -> Any:
+        """Who each fitted sequence of states comes from: the user's groups, or along depth the sequence itself."""
+        groups = self.options.groups
+        if groups is not None:
+            groups = [groups[i] for i in self.fitted_numbers]
+        if self.place.axis == "depth" and self.states is not None:
+            positions = positions_of(self.sequences, self.fitted_numbers, len(self.states))
+            own = groups
+            if own is None:
+                own = self.fitted_numbers.tolist()
+            groups = [group for group, count in zip(own, positions.tolist(), strict=True) for _ in range(count)]
+        return groups
+
+
+def positions_of(sequences: Sequences, numbers: Int[Array, " k"], total: int) -> Int[Array, " k"]:
+    """How many positions, each with states along depth of its own, the sequences have."""
+    if total == len(numbers):
+        return np.ones(len(numbers), dtype=int)
+    if total % len(numbers) == 0:
+        return np.full(len(numbers), total // len(numbers))
+    return np.array([len(sequences.steps(int(i))) for i in numbers])

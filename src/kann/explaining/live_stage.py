@@ -1,0 +1,157 @@
+"""Test modes in the running network: choose the operator, then keep and remove its modes beside other directions."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from kann.backends.arrays import as_numpy
+from kann.data.states import States
+from kann.errors import KannError
+from kann.explaining.choosing import better_live
+from kann.explaining.findings import Findings
+from kann.live.bench import Bench, make_bench
+from kann.live.judging import gather, run_jobs
+from kann.live.ordering import choose_operator
+from kann.live.planning import make_plan
+from kann.live.scoring import Scorer
+from kann.live.trials import Running
+from kann.recording.running import evaluation_mode
+from kann.reporting.mattering import modes_that_matter
+from kann.typing import Array, Int
+
+SIZES = (((1, 2, 3, 4, 8, 16), 2), ((1, 2, 4, 8), 1), ((1, 2, 4), 1), ((1,), 1))
+"""Numbers of coordinates and draws of random directions, from the whole test to the smallest that says anything."""
+
+METHODS = 5
+"""Ways to choose coordinates besides random ones: three orders of modes, PCA, readout. Each is kept and removed."""
+
+SEARCHING = 40
+"""Runs that searching takes, as many as a quarter of the sequences cost: operators, and the order of modes."""
+
+MAY_TAKE = 0.7
+"""Fraction of the time that is left which the live test may take; trust and movers come after it."""
+
+
+def run_live_test(found: Findings) -> None:
+    """Choose the operator live, and measure what its modes keep of the network's decisions."""
+    if found.outputs is None:
+        raise KannError("the network gives no outputs that could be compared")
+    with evaluation_mode(found.model):
+        numbers = found.sequences.sorted_by_length(found.held_out)
+        bench = _bench(found, numbers)
+        size = _size_in_time(found, bench)
+        if found.place.axis == "time":
+            _choose(found, bench)
+        _measure(found, bench, *size)
+        _measure_accuracy(found, bench, numbers)
+
+
+def _bench(found: Findings, numbers: Int[Array, " k"]) -> Bench:
+    options, part = found.options, found.sequences.part(numbers)
+    fitted, outputs = found.fitted, found.outputs
+    assert fitted is not None  # noqa: S101  # by earlier stages
+    assert outputs is not None  # noqa: S101
+    layer, state, states = found.place.live_layer, found.place.state, found.states
+    if found.place.axis == "depth":
+        layer, states = _middle_block(found)
+    weight = None
+    if found.reading is not None:
+        weight = found.reading.weight
+    running = Running(
+        lengths=part.lengths,
+        forward=options.forward,
+        collate=options.collate,
+        batch_size=options.batch_size,
+        device=options.device,
+    )
+    scorer = Scorer.of("agreement", None, outputs=outputs.kind, threshold=outputs.threshold)
+    return make_bench(
+        found.model,
+        part.data,
+        states,
+        running,
+        scorer,
+        width=fitted.koopman.dim,
+        readout=weight,
+        fill="curve",
+        layer=layer,
+        state=state,
+    )
+
+
+def _middle_block(found: Findings) -> tuple[str, States]:
+    """The block in the middle, after which modes along depth are kept and removed, and its states."""
+    states: Any = found.states
+    names = list(found.place.layer)
+    at = len(names) // 2
+    rows = states.starts + at + int(found.place.embedding)
+    found.choices.append(f"Live, modes along depth were kept and removed after block {names[at]!r}, in the middle.")
+    return names[at], States(values=as_numpy(states.values)[rows], lengths=np.ones(len(rows), dtype=int))
+
+
+def _size_in_time(found: Findings, bench: Bench) -> tuple[tuple[int, ...], int]:
+    """The largest test that fits into the time that is left."""
+    began = time.monotonic()
+    bench.search.recovered([])
+    choosing, judging = (len(part.sequences) for part in (bench.search.trials, bench.judging))
+    one = (time.monotonic() - began) / 2 * judging / choosing
+    for counts, draws in SIZES:
+        runs = 2 * len(counts) * (METHODS + draws) + SEARCHING * choosing / judging
+        if runs * one <= MAY_TAKE * found.clock.left:
+            if (counts, draws) != SIZES[0]:
+                found.choices.append(f"The live test was made smaller, to {len(counts)} numbers of coordinates: time.")
+            return counts, draws
+    raise KannError(f"one run takes {one:.1f} seconds, and {found.clock.left:.0f} are left")
+
+
+def _choose(found: Findings, bench: Bench) -> None:
+    """Compare operators live; the chosen one takes the place of that of held-out errors if it keeps clearly more."""
+    fitted, states = found.fitted, found.states
+    assert fitted is not None  # noqa: S101  # by earlier stages
+    assert states is not None  # noqa: S101
+    tried = choose_operator(fitted.koopman, bench.search)
+    found.fitted = better_live(fitted, tried, states, found.groups)
+
+
+def _measure(found: Findings, bench: Bench, counts: tuple[int, ...], draws: int) -> None:
+    fitted, seed = found.fitted, found.options.seed
+    assert fitted is not None  # noqa: S101  # by earlier stages
+    koopman = fitted.koopman
+    counts = tuple(count for count in counts if count <= koopman.rank)
+    plan = make_plan(koopman, bench.search, counts=counts, choose=False, learn=False, draws=draws, seed=seed)
+    results = run_jobs(plan.jobs, bench.judging, bench.search, show_progress=found.options.progress)
+    found.effects = gather(plan, results, bench.judging, counts=counts, fill="curve", draws=draws, level=0.95)
+    if len(results) < 2 + len(plan.jobs):
+        raise KeyboardInterrupt  # run_jobs keeps what it finished; the other stages are left out
+    modes = modes_that_matter(koopman, effects=found.effects) or [0]
+    found.alone = bench.alone(koopman, modes)
+
+
+def _measure_accuracy(found: Findings, bench: Bench, numbers: Int[Array, " k"]) -> None:
+    """How often the untouched network is right on held-out sequences, beside the most frequent label."""
+    labels = class_numbers(found.options.labels, found.options.classes)
+    outputs = found.outputs
+    if labels is None or outputs is None or outputs.kind != "class":
+        return
+    own = [labels[i] for i in numbers]
+    scorer = Scorer.of("accuracy", own, outputs="class", threshold=outputs.threshold)
+    parts = [replace(trials, scorer=scorer) for trials in (bench.search.trials, bench.judging)]
+    right = np.concatenate([trials.scores(None) for trials in parts]).mean()
+    every = np.concatenate([np.ravel(label) for label in own])
+    found.accuracy = float(right), float(np.bincount(every).max() / len(every))
+
+
+def class_numbers(labels: Any, classes: Any) -> list[Any] | None:
+    """Labels as numbers of classes; None if there are none, or if names do not say which output they are."""
+    if labels is None:
+        return None
+    if isinstance(labels[0], str):
+        if classes is None or not set(labels) <= set(classes):
+            return None
+        return [list(classes).index(label) for label in labels]
+    whole = [as_numpy(label) for label in labels]
+    if any(each.dtype.kind not in "iub" for each in whole):
+        return None
+    return [each.astype(np.int64) for each in whole]

@@ -1,0 +1,183 @@
+"""``kann.explain``: what a network learned, in one call."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from kann.errors import KannWarning, UnfinishedWarning
+from kann.explaining.explanation import Explanation, rows_of
+from kann.explaining.findings import Findings, positions_of
+from kann.explaining.options import Options
+from kann.explaining.stages import look, run_stages
+from kann.explaining.tokens import signals_of, tokens_of
+from kann.explaining.wording import sentences_of
+from kann.recording.selection import require_module
+
+
+def explain(
+    model: nn.Module,
+    data: Any,
+    *,
+    labels: Any = None,
+    tokens: Any = None,
+    readout: Any = None,
+    groups: Any = None,
+    layer: Any = None,
+    state: str | None = None,
+    axis: str | None = None,
+    lengths: Any = None,
+    classes: Sequence[str] | None = None,
+    outputs: str | None = None,
+    step_seconds: int | float | None = None,
+    seconds: int | float | None = None,
+    forward: Callable[[nn.Module, Any], Any] | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    batch_size: int = 128,
+    device: Any = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> Explanation:
+    """Explain what a network learned: which few coordinates it decides by, what pushes them, how long it remembers.
+
+    Records the states of its recurrent layer, holds sequences out, chooses between operators by held-out errors and by
+    tests in the running network, asks how far each mode can be trusted, and finds what pushes it. Everything that is
+    not passed is found and said in ``.choices``. Ctrl-C keeps what is finished.
+
+    >>> import kann, torch
+    >>> from torch import nn
+    >>> class Reader(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.rnn, self.head = nn.GRU(2, 4, batch_first=True), nn.Linear(4, 1)
+    ...     def forward(self, x):
+    ...         return self.head(self.rnn(x)[0][:, -1])
+    >>> found = kann.explain(Reader(), torch.randn(24, 12, 2), progress=False)
+    >>> print(found.choices[0])
+    Layer 'rnn' (GRU) is explained: it is the only recurrent one.
+
+    Parameters
+    ----------
+    model
+        Any torch module.
+    data
+        What it reads, as for `kann.record`; at least twelve sequences, better hundreds. A model whose ``forward`` takes
+        lengths besides is told them.
+    labels
+        The true class of each sequence, or of each of its steps; its marks or values for several outputs.
+    tokens
+        For text: what is read at each step, a list of words for each sequence. Without it, words are called by their
+        numbers.
+    readout
+        What reads the states: a module or its name, a weight (outputs, units), or a function. Found if there is only
+        one linear layer that fits.
+    groups
+        For each sequence who it comes from, such as a patient: sequences of one group are held out together.
+    layer, state, axis
+        Whose states are explained, as in `kann.record`. Without them: the recurrent layer (h and c of an LSTM), another
+        layer with a memory, or the blocks of a network along depth.
+    lengths, forward, collate, batch_size, device
+        How to read the data and to call the model, as in `kann.record`.
+    classes
+        The names of the classes.
+    outputs
+        ``"class"``, ``"labels"`` or ``"values"``, as in `kann.effects`; told by labels and shapes if None.
+    step_seconds
+        How long a step lasts.
+    seconds
+        A budget of time: stages are made smaller or left out to keep it, and ``.choices`` says so.
+    seed
+        Of what is drawn at random: the sequences that are held out, and random directions.
+    progress
+        Whether to show progress bars if it takes long.
+    """
+    require_module(model)
+    options = Options(
+        labels=labels,
+        tokens=tokens,
+        readout=readout,
+        groups=groups,
+        layer=layer,
+        state=state,
+        axis=axis,
+        lengths=lengths,
+        classes=classes,
+        outputs=outputs,
+        step_seconds=step_seconds,
+        seconds=seconds,
+        forward=forward,
+        collate=collate,
+        batch_size=batch_size,
+        device=device,
+        seed=seed,
+        progress=progress,
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = look(model, data, options)
+        run_stages(found)
+    return _explanation(found, _warned(caught))
+
+
+def _warned(caught: Sequence[warnings.WarningMessage]) -> list[str]:
+    """What kann itself warned of, each once; other warnings are given to whoever listens."""
+    texts: dict[str, None] = {}
+    for each in caught:
+        if issubclass(each.category, KannWarning) and not issubclass(each.category, UnfinishedWarning):
+            texts[f"Warning: {each.message}."] = None
+        else:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    return list(texts)
+
+
+def _explanation(found: Findings, warned: Sequence[str]) -> Explanation:
+    """The result, with what the page needs to know about the sequences that are shown."""
+    fitted: Any = found.fitted
+    shown: Any = found.shown
+    return Explanation(
+        sentences=sentences_of(found),
+        choices=(*found.choices, *fitted.why, *warned),
+        koopman=fitted.koopman,
+        gated=fitted.gated,
+        states=shown,
+        trust=found.trust,
+        effects=found.effects,
+        alone=found.alone,
+        movers=found.movers,
+        accuracy=found.accuracy,
+        held_out=found.held_out,
+        page=_page(found),
+    )
+
+
+def _page(found: Findings) -> dict[str, Any]:
+    """Arguments of `kann.report` that belong to the sequences which are shown."""
+    options, shown, numbers = found.options, found.shown, found.shown_numbers
+    assert shown is not None  # noqa: S101  # recorded by the first stage
+    page: dict[str, Any] = {"step_seconds": options.step_seconds, "step_name": found.place.step_name}
+    page["title"] = f"What {type(found.model).__name__} learned"
+    if options.classes is not None:
+        page["classes"] = list(options.classes)
+    labels = rows_of(options.labels, numbers)
+    if found.place.axis == "depth":
+        positions = positions_of(found.sequences, numbers, len(shown))
+        if labels is not None:
+            labels = [label for label, count in zip(labels, positions.tolist(), strict=True) for _ in range(count)]
+    else:
+        page["tokens"] = tokens_of(options.tokens, found.sequences, numbers, shown)
+        if page["tokens"] is None:
+            page["signals"] = signals_of(found.sequences, numbers, shown)
+    page["labels"] = _label_names(labels, options.classes)
+    if found.reading is not None:
+        page["readout"] = found.reading.readout
+    return page
+
+
+def _label_names(labels: list[Any] | None, classes: Sequence[str] | None) -> list[str] | None:
+    """Labels as text, by the names of their classes; None if there are none, or each sequence has several."""
+    if labels is None or any(getattr(label, "ndim", 0) or isinstance(label, list | tuple) for label in labels):
+        return None
+    if classes is None or isinstance(labels[0], str):
+        return [str(getattr(label, "item", lambda label=label: label)()) for label in labels]
+    return [str(classes[int(label)]) for label in labels]

@@ -1,0 +1,59 @@
+"""What the user of `kann.explain` may say, in one object."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kann.analysis.decisions import OUTPUTS
+from kann.checks import require_choice, require_flag, require_number, require_sequence, require_whole_number
+from kann.errors import KannError
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Options:
+    """The arguments of `kann.explain`, which describes each of them."""
+
+    labels: Any = None
+    tokens: Any = None
+    readout: Any = None
+    groups: Any = None
+    layer: Any = None
+    state: str | None = None
+    axis: str | None = None
+    lengths: Any = None
+    classes: Sequence[str] | None = None
+    outputs: str | None = None
+    step_seconds: int | float | None = None
+    seconds: int | float | None = None
+    forward: Callable[..., Any] | None = None
+    collate: Callable[[list[Any]], Any] | None = None
+    batch_size: int = 128
+    device: Any = None
+    seed: int = 0
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse wrong arguments before anything runs."""
+        if self.state is not None:
+            require_choice(self.state, "state", ("h", "c", "hc"))
+        if self.axis is not None:
+            require_choice(self.axis, "axis", ("time", "depth"))
+        if self.outputs is not None:
+            require_choice(self.outputs, "outputs", OUTPUTS)
+        for name in ("labels", "tokens", "groups", "classes"):
+            if getattr(self, name) is not None:
+                require_sequence(getattr(self, name), name)
+        for name in ("seconds", "step_seconds"):
+            value = getattr(self, name)
+            if value is not None and not require_number(value, name, remedy=f"pass {name}>0") > 0:
+                raise KannError(f"{name}={value} is no stretch of time; pass {name}>0")
+        require_whole_number(self.batch_size, "batch_size")
+        require_whole_number(self.seed, "seed", least=0, too_small="is negative")
+        require_flag(self.progress, "progress")
+
+    def require_one_each(self, count: int) -> None:
+        """Refuse labels, tokens or groups of another number of sequences than there are."""
+        for name in ("labels", "tokens", "groups"):
+            values = getattr(self, name)
+            if values is not None and len(values) != count:
+                raise KannError(f"there are {len(values)} {name} for {count} sequences; pass one for each sequence")

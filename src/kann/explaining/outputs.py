@@ -1,0 +1,82 @@
+"""What a network's outputs are: a class, several yes-or-no labels, or values; once or at every step."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kann.backends.arrays import as_numpy
+from kann.explaining.options import Options
+from kann.typing import Array, Shaped
+
+RARE = 0.02
+"""If a single output has the same sign for all but this fraction of sequences, it is taken for a value, not a class."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """What outputs are, and how that was told."""
+
+    kind: str
+    """"class", "labels" or "values"."""
+    threshold: float
+    """What an output must exceed to be a yes."""
+    why: str
+
+
+def kind_of_outputs(outputs: Shaped[Array, "s ..."], inputs: Shaped[Array, "t ..."], options: Options) -> Outputs:
+    """What the outputs of some sequences are; ``inputs`` are what one of them reads."""
+    real = outputs[np.isfinite(outputs)]
+    threshold = 0.0
+    if len(real) and real.min() >= 0 and real.max() <= 1:
+        threshold = 0.5
+    kind, reason = options.outputs, "as you asked"
+    if kind is None:
+        kind, reason = _told_by_labels(options.labels, outputs) or _told_by_shape(outputs, inputs, options)
+    names = {
+        "class": "a class (the largest output, or whether a single one exceeds the threshold)",
+        "labels": "several yes-or-no answers",
+        "values": "values, compared by R²",
+    }
+    why = f"Outputs are taken as {names[kind]}: {reason}."
+    if options.outputs is None:
+        why += " Pass outputs= if they are something else."
+    return Outputs(kind=kind, threshold=threshold, why=why)
+
+
+def _told_by_labels(labels: Any, outputs: Shaped[Array, "s ..."]) -> tuple[str, str] | None:
+    """What the first label says; None if it says nothing."""
+    if labels is None or isinstance(labels[0], str):
+        return None
+    first = [as_numpy(labels[i]) for i in range(min(len(labels), 50))]
+    values = np.concatenate([each.ravel().astype(np.float64) for each in first])
+    has_axis = first[0].ndim == outputs.ndim - 1 and outputs.ndim > 1
+    are_marks = set(np.unique(values)) <= {0.0, 1.0} or set(np.unique(values)) <= {-1.0, 1.0}
+    if has_axis and are_marks and outputs.shape[-1] > 1:
+        return "labels", "each label has a mark for each output"
+    if not np.array_equal(values, np.round(values)):
+        return "values", "labels are real numbers"
+    return "class", "labels are whole numbers"
+
+
+def _told_by_shape(
+    outputs: Shaped[Array, "s ..."], inputs: Shaped[Array, "t ..."], options: Options
+) -> tuple[str, str]:
+    """What shapes and signs of the outputs say."""
+    if options.classes is not None:
+        return "class", "their classes were named"
+    is_real = inputs.dtype.kind == "f"
+    if is_real and outputs.shape[1:] in (inputs.shape, (*inputs.shape, 1), inputs.shape[:-1]):
+        return "values", "they have the shape of what the network reads"
+    width = 1
+    if outputs.ndim > 1:
+        width = outputs.shape[-1]
+    if width > 1 and not (outputs.ndim == 2 and is_real and outputs.shape[1] == len(inputs) > 1):
+        return "class", f"there are {width} for each decision"
+    real = outputs[np.isfinite(outputs)]
+    positive = float((real > 0).mean())
+    if real.min() >= 0 and real.max() <= 1:
+        positive = float((real > 0.5).mean())
+    if RARE <= positive <= 1 - RARE:
+        return "class", f"there is one, and {positive:.0%} of them say yes"
+    return "values", "there is one, and nearly all of them have the same sign"

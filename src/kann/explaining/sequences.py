@@ -1,0 +1,233 @@
+"""The sequences of whatever holds a model's inputs, which can be taken by their numbers."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_sequence, unpack_sequence
+
+from kann.backends.arrays import as_numpy
+from kann.errors import KannError
+from kann.explaining.options import Options
+from kann.recording.batching import BatchOptions, batches, count_of, tensors_of
+from kann.recording.running import parameters_of
+from kann.typing import Array, Int, Shaped
+
+MOST_BATCHES = 256
+"""Batches of a loader or a generator that are kept in memory; what follows is not read."""
+
+LEAST_BATCHES = 8
+"""Batches that sequences are cut into if there are enough of them, so that live tests can set some apart."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Part:
+    """Some sequences as `kann.record` and `kann.effects` take them."""
+
+    data: Any
+    lengths: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Sequences:
+    """Sequences by number."""
+
+    content: Any
+    """A tensor, a list of sequences or samples, a mapping of tensors, or `_Batches`."""
+    count: int
+    lengths: Any
+    """An array for all sequences, a key or a function of the batch, or None."""
+    axis: int = 0
+    """Which axis of a tensor counts the sequences."""
+    names: tuple[str, str] | None = None
+    """The names under which the model takes the data and their lengths, if it takes lengths."""
+    is_packed: bool = False
+    """Whether the model takes a PackedSequence."""
+    dtype: torch.dtype = torch.float32
+    """The model's real numbers."""
+    batch_size: int = 128
+
+    @staticmethod
+    def of(model: nn.Module, data: Any, options: Options) -> "Sequences":
+        """The sequences that the user passed; what can be read only once, such as a generator, is kept in memory."""
+        is_recurrent = isinstance(model, nn.RNNBase)
+        axis = int(is_recurrent and not model.batch_first)
+        dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+        _require_readable(data, options, is_recurrent=is_recurrent, time_first=bool(axis), dtype=dtype)
+        common: dict[str, Any] = {"lengths": options.lengths, "dtype": dtype, "batch_size": options.batch_size}
+        if isinstance(data, PackedSequence):
+            content = unpack_sequence(data)
+            return Sequences(content=content, count=len(content), is_packed=True, **common)
+        if isinstance(data, Tensor | np.ndarray) and options.collate is None:
+            names = _names_of_lengths(model, options)
+            return Sequences(content=data, count=data.shape[axis], axis=axis, names=names, **common)
+        if isinstance(data, Mapping):
+            return Sequences(content=dict(data), count=count_of(data), **common)
+        if options.collate is not None or _are_sequences(data):
+            content = list(data)
+            names = _names_of_lengths(model, options)
+            return Sequences(content=content, count=len(content), names=names, **common)
+        kept = _Batches.of(data)
+        return Sequences(content=kept, count=sum(kept.sizes), **common)
+
+    def part(self, numbers: Int[Array, " k"]) -> Part:
+        """These sequences, in this order."""
+        if self.names is not None:
+            return Part(data=self._with_lengths(numbers, self.names), lengths=self.names[1])
+        lengths = self.lengths
+        if lengths is not None and not isinstance(lengths, str | int) and not callable(lengths):
+            lengths = as_numpy(lengths)[numbers]
+        if self.is_packed:
+            chunks = self._chunks(numbers)
+            data = [pack_sequence([self.content[i] for i in chunk], enforce_sorted=False) for chunk in chunks]
+            return Part(data=data, lengths=lengths)
+        return Part(data=_taken(self.content, numbers, self.axis, self.count), lengths=lengths)
+
+    def sorted_by_length(self, numbers: Int[Array, " k"]) -> Int[Array, " k"]:
+        """The same numbers, long sequences first, so that little of a batch is padding."""
+        if isinstance(self.content, list):
+            sizes = [len(self.content[i]) for i in numbers]
+        elif self._known_lengths() is not None:
+            sizes = as_numpy(self._known_lengths())[numbers]
+        else:
+            return numbers
+        return numbers[np.argsort(-np.asarray(sizes), kind="stable")]
+
+    def steps(self, number: int) -> Shaped[Array, "t ..."]:
+        """What the first tensor of a sequence holds at each step, padding included."""
+        one = _taken(self.content, np.array([number]), self.axis, self.count)
+        if isinstance(self.content, list):
+            found = one[0]
+            if not isinstance(found, Tensor | np.ndarray):
+                found = next(tensors_of(found), torch.as_tensor([0.0]))
+            return as_numpy(found)
+        first = next(tensors_of(one), None)
+        if first is None:
+            return as_numpy(one).take(0, axis=self.axis)
+        return as_numpy(first).take(0, axis=self.axis)
+
+    def _known_lengths(self) -> Any:
+        """The lengths of all sequences, if they were passed as numbers."""
+        if isinstance(self.lengths, Sequence | np.ndarray | Tensor) and not isinstance(self.lengths, str):
+            return self.lengths
+        return None
+
+    def _chunks(self, numbers: Int[Array, " k"]) -> list[Int[Array, " _"]]:
+        size = min(self.batch_size, -(-len(numbers) // LEAST_BATCHES))
+        return [numbers[first : first + size] for first in range(0, len(numbers), size)]
+
+    def _with_lengths(self, numbers: Int[Array, " k"], names: tuple[str, str]) -> list[dict[str, Tensor]]:
+        """Padded batches by name, each with the lengths of its sequences."""
+        known, found = self._known_lengths(), []
+        for chunk in self._chunks(numbers):
+            rows = [self._tensor(number) for number in chunk.tolist()]
+            lengths = torch.tensor([len(row) for row in rows])
+            if known is not None:
+                lengths = torch.as_tensor(as_numpy(known)[chunk])
+            found.append({names[0]: pad_sequence(rows, batch_first=True), names[1]: lengths})
+        return found
+
+    def _tensor(self, number: int) -> Tensor:
+        """One sequence as a tensor, real numbers in the model's precision."""
+        tensor = torch.as_tensor(self.content[number])
+        if tensor.is_floating_point() and not isinstance(self.content[number], Tensor):
+            return tensor.to(self.dtype)
+        return tensor
+
+
+def _require_readable(data: Any, options: Options, *, is_recurrent: bool, time_first: bool, dtype: torch.dtype) -> None:
+    """Refuse what `kann.record` refuses, in its words; nothing is read."""
+    if isinstance(data, list | tuple) and not len(data):
+        raise KannError("the data hold no sequences; pass at least some")
+    asked = BatchOptions(
+        lengths=options.lengths,
+        collate=options.collate,
+        batch_size=options.batch_size,
+        max_sequences=None,
+        model_is_recurrent=is_recurrent,
+        time_first=time_first,
+        dtype=dtype,
+    )
+    batches(data, asked)
+
+
+def _are_sequences(data: Any) -> bool:
+    """Whether a list holds sequences, (T,) or (T, p) each, and not batches of them."""
+    if not isinstance(data, list | tuple):
+        return False
+    return all(getattr(item, "ndim", 9) < 3 or _are_numbers(item) for item in data)
+
+
+def _are_numbers(item: Any) -> bool:
+    return isinstance(item, list) and all(isinstance(number, int | float) for number in item)
+
+
+def _names_of_lengths(model: nn.Module, options: Options) -> tuple[str, str] | None:
+    """The names of what the model reads and of the lengths that it takes besides; None if it takes none."""
+    if options.forward is not None or options.collate is not None:
+        return None
+    names = list(parameters_of(model))
+    second = next((name for name in names[1:] if "len" in name.lower()), None)
+    if second is None or callable(options.lengths) or isinstance(options.lengths, str | int):
+        return None
+    return names[0], second
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Batches:
+    """Batches as a loader gave them, kept in memory."""
+
+    items: list[Any]
+    sizes: list[int]
+
+    @staticmethod
+    def of(data: Iterable[Any]) -> "_Batches":
+        items = list(islice(data, MOST_BATCHES))
+        if not items:
+            raise KannError(
+                "the data hold no batches; a generator can be read only once, so pass a new one, or a list of batches"
+            )
+        return _Batches(items=items, sizes=[count_of(item) for item in items])
+
+    def take(self, numbers: Int[Array, " k"]) -> list[Any]:
+        """Batches of these sequences alone, in the order of the data."""
+        found, first = [], 0
+        for item, size in zip(self.items, self.sizes, strict=True):
+            rows = numbers[(numbers >= first) & (numbers < first + size)] - first
+            if len(rows):
+                found.append(_rows(item, np.sort(rows), size))
+            first += size
+        return found
+
+
+def _taken(content: Any, numbers: Int[Array, " k"], axis: int, count: int) -> Any:
+    """These sequences of a tensor, a list, a mapping or batches."""
+    if isinstance(content, _Batches):
+        return content.take(numbers)
+    if isinstance(content, list):
+        return [content[i] for i in numbers]
+    if isinstance(content, Tensor):
+        return content.index_select(axis, torch.as_tensor(numbers, device=content.device))
+    if isinstance(content, np.ndarray):
+        return content.take(numbers, axis=axis)
+    return _rows(content, numbers, count)
+
+
+def _rows(value: Any, rows: Int[Array, " k"], size: int) -> Any:
+    """The same nested batch with some of its sequences; what has no entry for each sequence stays as it is."""
+    if isinstance(value, Tensor | np.ndarray):
+        if value.ndim and len(value) == size:
+            return value[rows]
+        return value
+    if isinstance(value, Mapping):
+        return {key: _rows(item, rows, size) for key, item in value.items()}
+    if isinstance(value, PackedSequence):
+        parts = unpack_sequence(value)
+        return pack_sequence([parts[i] for i in rows], enforce_sorted=False)
+    if isinstance(value, list | tuple):
+        return type(value)(_rows(item, rows, size) for item in value)
+    return value

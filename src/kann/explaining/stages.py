@@ -1,0 +1,270 @@
+"""The stages of an explanation: look at the network, record, fit, test live, ask for trust, find what pushes modes."""
+
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from kann.analysis.movers import movers
+from kann.analysis.trust import trust
+from kann.data.states import States
+from kann.errors import KannError, UnfinishedWarning
+from kann.explaining.choosing import Fitted, choose_operator_held_out
+from kann.explaining.clock import Clock
+from kann.explaining.finding import find_place
+from kann.explaining.findings import Findings
+from kann.explaining.live_stage import run_live_test
+from kann.explaining.options import Options
+from kann.explaining.outputs import kind_of_outputs
+from kann.explaining.probing import Probe, few
+from kann.explaining.reading import find_reading
+from kann.explaining.sequences import Sequences
+from kann.explaining.tokens import require_same_direction, tokens_of
+from kann.explaining.twins import can_be_drawn_anew, trust_beside_twins
+from kann.fitting.folds import FEWEST_FOLDS
+from kann.progress import progress as progress_bar
+from kann.recording.recorder import record
+from kann.typing import Array, Int
+
+LEAST_SEQUENCES = 12
+"""Fewer sequences cannot be held out in folds, and leave some to be judged live."""
+
+PROBED = 32
+"""Sequences that are run first, to see what the outputs are and how long it takes."""
+
+HELD_OUT = 0.4
+"""Fraction of the sequences that nothing is fitted to: operators are chosen and judged live on them."""
+
+MOST_HELD_OUT = 600
+"""More of them would make the live test long: agreement of 400 decisions is known to 2.5 %."""
+
+SHOWN = 60
+"""How many sequences the page shows."""
+
+MOST_STATES_SHOWN = 20_000
+"""With more states the page would grow beyond what opens at once."""
+
+RECORDING_MAY_TAKE = 0.25
+"""Fraction of the time budget for recording; of more sequences some are left out."""
+
+FOLDS = 10
+"""In how many folds sequences are held out to ask how far modes can be trusted."""
+
+WIDEST_INPUTS_NAMED = 64
+"""Inputs are named one by one if there are at most so many."""
+
+
+def look(model: nn.Module, data: Any, options: Options) -> Findings:
+    """Find the layer and what outputs are, and hold sequences out."""
+    clock = Clock(options.seconds)
+    sequences = Sequences.of(model, data, options)
+    if sequences.count < LEAST_SEQUENCES:
+        raise KannError(
+            f"there are {sequences.count} sequences, and whole ones are held out; pass at least {LEAST_SEQUENCES}"
+        )
+    options.require_one_each(sequences.count)
+    probe = Probe(model, sequences, options)
+    place = find_place(probe, options)
+    numbers = few(sequences.count, PROBED)
+    began = time.monotonic()
+    outputs, problem = None, ""
+    try:
+        outputs = kind_of_outputs(probe.outputs(numbers), sequences.steps(0), options)
+    except KannError as error:
+        problem = f"Outputs were not compared: {error}."
+    per_sequence = (time.monotonic() - began) / len(numbers)
+    usable = _within_time(sequences.count, per_sequence, clock)
+    fitted, held_out = _split(usable, options)
+    found = Findings(
+        model=model,
+        options=options,
+        sequences=sequences,
+        probe=probe,
+        clock=clock,
+        place=place,
+        outputs=outputs,
+        fitted_numbers=sequences.sorted_by_length(fitted),
+        held_out=held_out,
+        shown_numbers=_to_show(sequences, held_out),
+        choices=[place.why],
+    )
+    if outputs is not None:
+        problem = outputs.why
+    found.choices.append(problem)
+    found.choices.append(
+        f"{len(fitted)} sequences were fitted, and {len(held_out)} others held out for the live test"
+        f"{_left_out(sequences.count - len(usable))}."
+    )
+    return found
+
+
+def _left_out(count: int) -> str:
+    if not count:
+        return ""
+    return f"; {count} were left out, since time would not have been enough"
+
+
+def _within_time(count: int, per_sequence: float, clock: Clock) -> Int[Array, " k"]:
+    """The numbers of the sequences that can be recorded in time, spread over all of them."""
+    affordable = RECORDING_MAY_TAKE * clock.left / max(per_sequence, 1e-6)
+    if affordable < LEAST_SEQUENCES:
+        clock.require(LEAST_SEQUENCES * per_sequence / RECORDING_MAY_TAKE, f"recording {LEAST_SEQUENCES} sequences")
+    return few(count, int(min(count, affordable)))
+
+
+def _split(numbers: Int[Array, " k"], options: Options) -> tuple[Int[Array, " _"], Int[Array, " _"]]:
+    """The sequences to fit and those to hold out, at random; all of a group on one side."""
+    rng = np.random.default_rng(options.seed)
+    groups = numbers
+    if options.groups is not None:
+        codes: dict[Any, int] = {}
+        groups = np.array([codes.setdefault(options.groups[i], len(codes)) for i in numbers])
+    wanted = min(int(HELD_OUT * len(numbers)), MOST_HELD_OUT)
+    is_held = np.zeros(len(numbers), dtype=bool)
+    for group in rng.permutation(np.unique(groups)):
+        if is_held.sum() >= wanted:
+            break
+        is_held |= groups == group
+    return numbers[~is_held], numbers[is_held]
+
+
+def _to_show(sequences: Sequences, held_out: Int[Array, " k"]) -> Int[Array, " _"]:
+    """Some of the sequences that were held out: as many as a person looks at."""
+    shown = held_out[:SHOWN]
+    sizes = np.cumsum([len(sequences.steps(int(i))) for i in shown])
+    return shown[: max(1, int(np.searchsorted(sizes, MOST_STATES_SHOWN)))]
+
+
+def record_states(found: Findings) -> None:
+    """Record the states of the fitted and of the shown sequences, and find what reads them."""
+    inputs = found.place.axis == "time"
+    try:
+        found.states = _record(found, found.model, found.fitted_numbers, inputs=inputs)
+    except KannError:
+        if not inputs:
+            raise
+        inputs = False  # a layer of the user's own may read something else than one input a step
+        found.states = _record(found, found.model, found.fitted_numbers, inputs=False)
+    found.shown = _record(found, found.model, found.shown_numbers, inputs=inputs)
+    if found.options.tokens is not None and found.place.axis == "time":
+        require_same_direction(
+            tokens_of(found.options.tokens, found.sequences, found.fitted_numbers, found.states) or [],
+            found.sequences,
+            found.fitted_numbers,
+        )
+    if found.place.axis == "time":
+        found.tokens = tokens_of(found.options.tokens, found.sequences, found.fitted_numbers, found.states)
+    outputs: Any = np.empty((len(found.shown_numbers), 0))
+    if found.outputs is not None:
+        outputs = found.probe.outputs(found.shown_numbers)
+    found.reading = find_reading(found.model, found.place, found.options.readout, found.shown, outputs)
+    found.choices.append(found.reading.why)
+
+
+def _record(found: Findings, model: nn.Module, numbers: Int[Array, " k"], *, inputs: bool) -> States:
+    part, options = found.sequences.part(numbers), found.options
+    where: Any = found.place.recorded
+    if inputs:
+        where = {**where, "inputs": True}
+    return record(
+        model,
+        part.data,
+        lengths=part.lengths,
+        forward=options.forward,
+        collate=options.collate,
+        batch_size=options.batch_size,
+        device=options.device,
+        progress=options.progress,
+        **where,
+    )
+
+
+def fit_operators(found: Findings) -> None:
+    """Fit operators of all kinds, and choose one by held-out errors."""
+    assert found.states is not None  # noqa: S101  # recorded by the stage before
+    found.fitted = choose_operator_held_out(found.states, found.groups)
+
+
+def ask_for_trust(found: Findings) -> None:
+    """How far modes can be trusted, and which of them untrained copies of the network have too."""
+    fitted = found.fitted
+    assert fitted is not None  # noqa: S101  # fitted by an earlier stage
+    data, options = fitted.to_trust(_folds(fitted), found.options.seed)
+    if found.options.forward is not None or not can_be_drawn_anew(found.model):
+        found.trust = trust(fitted.koopman, data, **options)
+        found.choices.append(
+            "The network was not compared with untrained copies: not all of its modules say how they began."
+        )
+        return
+    has_inputs = found.states is not None and found.states.inputs is not None
+
+    def record_twin(twin: nn.Module) -> States:
+        return fitted.cut(_record(found, twin, found.fitted_numbers, inputs=has_inputs))
+
+    try:
+        found.trust = trust_beside_twins(found.model, fitted.koopman, data, record_twin, **options)
+    except KannError as error:
+        found.trust = trust(fitted.koopman, data, **options)
+        found.choices.append(f"Untrained copies of the network could not be compared: {error}.")
+
+
+def _folds(fitted: Fitted) -> int:
+    """In how many folds sequences, or groups of them, are held out."""
+    available = len(fitted.states)
+    if fitted.groups is not None:
+        available = len(np.unique(fitted.groups))
+    return max(FEWEST_FOLDS, min(FOLDS, available))
+
+
+def find_movers(found: Findings) -> None:
+    """Which tokens, inputs or steps push each mode."""
+    fitted, states = found.fitted, found.states
+    assert fitted is not None  # noqa: S101  # by earlier stages
+    assert states is not None  # noqa: S101
+    by = "steps"
+    if found.tokens is not None:
+        by = "tokens"
+    elif states.inputs is not None and 1 < states.inputs.shape[1] <= WIDEST_INPUTS_NAMED:
+        by = "inputs"
+    weight = None
+    if found.reading is not None and found.reading.is_output:
+        weight = found.reading.weight
+    found.movers = movers(fitted.koopman, states, found.tokens, readout=weight, by=by)
+
+
+STAGES: dict[str, Callable[[Findings], None]] = {
+    "recording": record_states,
+    "fitting": fit_operators,
+    "testing live": run_live_test,
+    "asking how far to trust it": ask_for_trust,
+    "finding what pushes modes": find_movers,
+}
+"""What is done after the first look, in this order. Without the first two there is nothing to explain."""
+
+NEEDED = ("recording", "fitting")
+
+
+def run_stages(found: Findings) -> None:
+    """Run all stages; after Ctrl-C, or when time is up, keep what is finished."""
+    steps: Any = STAGES.items()
+    if found.options.progress:
+        steps = progress_bar(STAGES.items(), what="explaining", total=len(STAGES), unit="stage")
+    for name, stage in steps:
+        if name in NEEDED:
+            found.clock.require(0.0, name)
+            stage(found)
+            continue
+        if found.clock.left <= 0:
+            found.choices.append(f"Time was up before {name}: that part is left out.")
+            continue
+        try:
+            stage(found)
+        except KannError as error:
+            found.choices.append(f"{name[0].upper()}{name[1:]} was left out: {error}.")
+        except KeyboardInterrupt:
+            found.choices.append(f"Interrupted while {name}: that part and what follows are left out.")
+            warnings.warn(f"interrupted while {name}; what was finished is kept", UnfinishedWarning, stacklevel=3)
+            return

@@ -1,0 +1,323 @@
+"""What was found, in a few sentences to quote: each is made from figures, and none contradicts another."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kann.analysis.coordinates import mode_variances, spread_of
+from kann.analysis.live_effects import Effects
+from kann.analysis.movers import Movers
+from kann.analysis.trust import Trust
+from kann.explaining.findings import Findings
+from kann.fitting.koopman import Koopman
+from kann.fitting.spectrum import Mode, format_eigenvalue
+from kann.reporting.mattering import modes_that_matter
+from kann.typing import Array, Float
+
+ENOUGH = 0.9
+"""Coordinates carry the decisions if they bring back this fraction of the score."""
+
+CLEAR_GAP = 0.02
+"""Scores that are closer than this are called equal, however many sequences tell them apart."""
+
+MODES_NAMED = 3
+"""How many modes sentences speak of one by one."""
+
+NAMES_SHOWN = 4
+"""How many tokens or inputs are named that push a mode up, and as many that push it down."""
+
+HOLDS_FROM = 0.95
+"""From this |λ| on a mode is called a memory: half of it is left after 14 steps."""
+
+MOST_REACHING = 4
+"""Up to so many modes that reach the outputs are named."""
+
+REACHES = 0.99
+"""Modes reach the outputs if together they make this fraction of all contributions to them."""
+
+
+def sentences_of(found: Findings) -> tuple[str, ...]:
+    """Three to five sentences: what decides live, what pushes it and how long it stays, errors, and what not to say."""
+    nothing = _nothing(found)
+    live = _live(found, is_description=nothing is not None)
+    errors = _errors(found.trust)
+    if nothing is not None:
+        return tuple(filter(None, [nothing, live or _trusted(found.trust), errors]))
+    return tuple(filter(None, [live, _memories(found), _reaching(found), errors, _caution(found)]))
+
+
+def _nothing(found: Findings) -> str | None:
+    """Why nothing can be concluded; None if something can."""
+    trust = found.trust
+    if found.accuracy is not None and found.accuracy[0] <= found.accuracy[1]:
+        return (
+            f"Nothing can be concluded about the task: on held-out sequences the network is right in "
+            f"{found.accuracy[0]:.0%}, and always giving the most frequent label in {found.accuracy[1]:.0%}."
+        )
+    effects = found.effects
+    if effects is not None and effects.full == effects.none:
+        return (
+            f"Nothing can be concluded about what the network decides by: with its state held at the mean it decides "
+            f"all {len(effects.judged)} held-out sequences as before."
+        )
+    if trust is None:
+        return None
+    if not trust.trusted:
+        return (
+            f"Nothing can be concluded about what the network remembers: on held-out sequences none of the "
+            f"{len(trust.modes)} modes of its operator can be trusted (of the slowest, "
+            f"{trust.modes[0].why.split(';')[0]})."
+        )
+    if trust.learned is not None and not trust.learned:
+        return (
+            f"Nothing can be concluded about what the network learned: untrained copies of it have "
+            f"{_all_of(len(trust.trusted))} that can be trusted just as well."
+        )
+    return None
+
+
+def _trusted(trust: Trust | None) -> str | None:
+    if trust is None:
+        return None
+    return f"{len(trust.trusted)} of the {len(trust.modes)} modes of its operator can be trusted."
+
+
+def _all_of(count: int) -> str:
+    if count == 1:
+        return "the one mode"
+    return f"all {count} modes"
+
+
+def _live(found: Findings, *, is_description: bool) -> str | None:
+    """How many coordinates carry how much of the decisions in the running network, beside PCA and random ones."""
+    effects = found.effects
+    if effects is None:
+        return "What single modes decide was not tested in the running network."
+    if effects.full == effects.none or not np.isfinite(effects.kept["modes"]).any():
+        return None
+    at = _enough_at(effects)
+    count, kept = effects.counts[at], effects.kept
+    low, high = effects.interval("modes")[at]
+    fitted: Any = found.fitted
+    total = fitted.koopman.dim
+    others = [f"as many principal components {_score(effects, kept['pca'][at])}"]
+    if "random" in kept and np.isfinite(kept["random"][at]):
+        others.append(f"random directions {_score(effects, kept['random'][at])}")
+    others.append(f"its mean state alone {_score(effects, effects.none)}")
+    right = ""
+    if found.accuracy is not None:
+        right = f"The network is right on {found.accuracy[0]:.1%} of the held-out sequences. "
+    sentence = (
+        f"{right}In the running network, {_coordinates(count)} of {total} kept after {_kept_after(found)} "
+        f"{_carry(count, effects.outputs)} {_score(effects, kept['modes'][at])}{_of_what(effects.outputs)} "
+        f"({_interval(effects, low, high)}, "
+        f"{len(effects.judged)} sequences that were not fitted); {', '.join(others)}."
+    )
+    pca = _beside_pca(effects, at)
+    if is_description:
+        return f"{sentence} That says which directions decisions need, and not that training made them."
+    return f"{sentence} {pca}"
+
+
+def _enough_at(effects: Effects) -> int:
+    """The place of the smallest number of coordinates that brings back enough, or nearly all that any does."""
+    recovered = np.nan_to_num(effects.recovered["modes"], nan=-np.inf)
+    enough = np.flatnonzero(recovered >= min(ENOUGH, float(recovered.max()) - 0.02))
+    return int(enough[0])
+
+
+def _kept_after(found: Findings) -> str:
+    if found.place.axis == "depth":
+        return "its middle block"
+    if not found.place.is_fed_back:
+        return "every step of what it gives (the state inside goes on untouched)"
+    return "every step"
+
+
+def _coordinates(count: int) -> str:
+    if count == 1:
+        return "one coordinate"
+    return f"{count} coordinates"
+
+
+def _carry(count: int, outputs: str) -> str:
+    verb = "carry"
+    if count == 1:
+        verb = "carries"
+    if outputs == "values":
+        return f"{verb} its outputs to an R² of"
+    return verb
+
+
+def _of_what(outputs: str) -> str:
+    """What a score is a fraction of; R² is none."""
+    return {"class": " of its decisions", "labels": " of its answers", "values": ""}[outputs]
+
+
+def _score(effects: Effects, value: float) -> str:
+    if effects.outputs == "values":
+        return f"{value:.3f}"
+    return f"{value:.1%}"
+
+
+def _interval(effects: Effects, low: float, high: float) -> str:
+    return f"{effects.level:.0%} interval {_score(effects, low)} to {_score(effects, min(1.0, high))}"
+
+
+def _beside_pca(effects: Effects, at: int) -> str:
+    """Whether modes do better than principal components, in words."""
+    modes, pca = effects.interval("modes")[at], effects.interval("pca")[at]
+    gap = float(effects.kept["modes"][at] - effects.kept["pca"][at])
+    if gap > CLEAR_GAP and modes[0] > pca[1]:
+        return "So modes say better than variance what this network decides by."
+    if gap < -CLEAR_GAP and pca[0] > modes[1]:
+        return "So principal components say better than modes what it decides by; do not read modes as its decisions."
+    if abs(gap) > CLEAR_GAP:
+        return f"These {len(effects.judged)} sequences are too few to tell modes from principal components."
+    return "So principal components do as well as modes."
+
+
+def _memories(found: Findings) -> str | None:
+    """The modes that matter: what pushes each and how long it stays."""
+    fitted: Any = found.fitted
+    koopman: Koopman = fitted.koopman
+    holding = _holding(found, koopman)
+    parts = []
+    for number in _named_modes(found, koopman):
+        mode = koopman.modes[number]
+        parts.append(
+            f"mode {number} (λ = {format_eigenvalue(mode.eigenvalue)}, {_half_life(mode, found)})"
+            f"{_pushed(found.movers, number)}"
+        )
+    if not parts:
+        return None
+    text = "; ".join(parts)
+    sentence = f"{text[0].upper()}{text[1:]}."
+    count = sum(len(koopman.modes[number].indices) for number in holding)
+    if count > 1:
+        moduli = [koopman.modes[number].modulus for number in holding]
+        sentence = (
+            f"{_number_word(count)} memories can be trusted, coordinates that {_what_holds(found)} (|λ| from "
+            f"{min(moduli):.3f} to {max(moduli):.3f}, a pair of eigenvalues counts twice). {sentence}"
+        )
+    return sentence
+
+
+def _what_holds(found: Findings) -> str:
+    if found.place.axis == "depth":
+        return "blocks hand on as they are"
+    return "hold what was read"
+
+
+def _number_word(count: int) -> str:
+    words = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
+    if count < len(words):
+        return words[count]
+    return str(count)
+
+
+def _holding(found: Findings, koopman: Koopman) -> list[int]:
+    """The trusted modes that forget slowly."""
+    if found.trust is None:
+        return []
+    return [number for number in found.trust.trusted if koopman.modes[number].modulus >= HOLDS_FROM]
+
+
+def _named_modes(found: Findings, koopman: Koopman) -> list[int]:
+    """The modes that sentences speak of: those that matter and can be trusted, as far as that is known."""
+    matter = modes_that_matter(
+        koopman, trust=found.trust, effects=found.effects, movers=found.movers, alone=found.alone
+    )
+    trusted = matter
+    if found.trust is not None:
+        trusted = [number for number in matter if number in found.trust.trusted]
+        if not trusted:  # what decides live is not trusted: speak of the modes that are
+            trusted = list(found.trust.trusted)
+    return trusted[:MODES_NAMED]
+
+
+def _half_life(mode: Mode, found: Findings) -> str:
+    """After how many steps half of a mode is left, in steps and seconds."""
+    if mode.modulus >= 1:
+        return "it does not fade"
+    if mode.modulus == 0:
+        return "gone after one step"
+    steps = math.log(0.5) / math.log(mode.modulus)
+    text = f"half of it is left after {steps:.3g} {found.place.step_name}s"
+    if found.options.step_seconds is not None:
+        text += f" or {steps * found.options.step_seconds:.3g} s"
+    return text
+
+
+def _pushed(movers: Movers | None, number: int) -> str:
+    if movers is None or number not in movers.modes or movers.by == "steps":
+        return ""
+    up, down = ([each for each in side if each.sure] for side in (movers.up(number), movers.down(number)))
+    sides = []
+    if up:
+        sides.append(f"up by {_names(up)}")
+    if down:
+        sides.append(f"down by {_names(down)}")
+    if not sides:
+        return f", surely pushed by none of the {movers.by}"
+    return f" is pushed {' and '.join(sides)}"
+
+
+def _names(side: Sequence[Any]) -> str:
+    return ", ".join(f"“{each.name}”" for each in side[:NAMES_SHOWN])
+
+
+def _reaching(found: Findings) -> str | None:
+    """Which modes reach the outputs, if these are few."""
+    reading, fitted = found.reading, found.fitted
+    if reading is None or fitted is None or not reading.is_output or reading.weight is None:
+        return None
+    koopman = fitted.koopman
+    variances = mode_variances(koopman, spread_of(fitted.states), reading.weight)
+    order = np.argsort(-variances, kind="stable")
+    fractions: Float[Array, " m"] = np.cumsum(variances[order]) / variances.sum()
+    count = int(np.searchsorted(fractions, REACHES)) + 1
+    if count > min(MOST_REACHING, max(1, len(order) // 2)):
+        return None
+    names = [f"{number} (λ = {format_eigenvalue(koopman.modes[number].eigenvalue)})" for number in order[:count]]
+    what = f"{_number_word(count)} of {len(order)} modes reach the outputs: {', '.join(names)}"
+    if count == 1:
+        what = f"Of {len(order)} modes one reaches the outputs: {names[0]}"
+    return f"{what}, with {fractions[count - 1]:.1%} of what all modes contribute to them."
+
+
+def _errors(trust: Trust | None) -> str | None:
+    """Held-out errors beside copying."""
+    if trust is None:
+        return "How far modes can be trusted was not measured."
+    text = (
+        f"On held-out sequences one step of the operator misses {trust.error[0]:.2%} of the states' variance, and "
+        f"copying the previous state {trust.copying_error[0]:.2%}"
+    )
+    if len(trust.horizons) > 1:
+        text += f"; over {trust.horizons[-1]} steps {trust.error[-1]:.0%} and {trust.copying_error[-1]:.0%}"
+    return f"{text}."
+
+
+def _caution(found: Findings) -> str:
+    """What must not be concluded."""
+    trust = found.trust
+    parts = []
+    if trust is not None:
+        rest = len(trust.modes) - len(trust.trusted)
+        if rest:
+            parts.append(f"nothing follows from the {rest} of {len(trust.modes)} modes that are not trusted")
+        if trust.learned is None:
+            parts.append("that training made these modes was not tested")
+        elif len(trust.learned) < len(trust.trusted):
+            own = len(trust.trusted) - len(trust.learned)
+            parts.append(f"training did not make {own} of the trusted modes, which untrained copies have too")
+    else:
+        parts.append("no mode may be called the network's own, since trust was not measured")
+    fitted: Any = found.fitted
+    if fitted.kind == "driven" and fitted.gated is None:
+        parts.append("half-lives are those of this operator on average over what was read")
+    parts.append("figures hold for data like these")
+    return f"Not to be concluded from this: {'; '.join(parts)}."

@@ -1,0 +1,168 @@
+# ruff: noqa: D102  # models in tests say what they are by their names
+"""Small networks of all kinds that are explained in the tests."""
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+SEQUENCES, STEPS = 36, 16
+"""Enough for folds, a live test, and for states to forget."""
+
+
+class PackedReader(nn.Module):
+    """Two bidirectional layers over packed words; both directions' last states decide."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(9, 3)
+        self.lstm = nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, words, lengths):
+        packed = pack_padded_sequence(self.embedding(words), lengths, batch_first=True, enforce_sorted=False)
+        _, (h, _) = self.lstm(packed)
+        return self.head(torch.cat([h[-2], h[-1]], dim=1))
+
+
+class Reader(nn.Module):
+    """A recurrent layer whose last state a head reads."""
+
+    def __init__(self, layer, head):
+        super().__init__()
+        self.rnn, self.head = layer, head
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+class Tagger(nn.Module):
+    """Stacked GRUs that decide at every step."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(9, 3)
+        self.rnn = nn.GRU(3, 5, num_layers=2, batch_first=True)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, words):
+        return self.head(self.rnn(self.embedding(words))[0])
+
+
+class Autoencoder(nn.Module):
+    """Gives back what it reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.GRU(2, 5, batch_first=True)
+        self.decoder = nn.GRU(5, 5, batch_first=True)
+        self.readout = nn.Linear(5, 2)
+
+    def forward(self, x):
+        h = self.encoder(x)[0][:, -1]
+        return self.readout(self.decoder(h[:, None].expand(-1, x.shape[1], -1).contiguous())[0])
+
+
+class LinearUnit(nn.Module):
+    """h[t+1] = h[t] diag(λ) + u[t+1] B."""
+
+    def __init__(self, eigenvalues, inputs):
+        super().__init__()
+        self.decay = nn.Parameter(torch.tensor(eigenvalues))
+        self.read = nn.Linear(inputs, len(eigenvalues), bias=False)
+
+    def forward(self, x):
+        driven, h, states = self.read(x), torch.zeros(len(x), len(self.decay)), []
+        for t in range(x.shape[1]):
+            h = h * self.decay + driven[:, t]
+            states.append(h)
+        return torch.stack(states, dim=1)
+
+
+class LinearNetwork(nn.Module):
+    """A linear unit of which two modes reach the output."""
+
+    EIGENVALUES = (0.95, 0.9, 0.7, 0.5, 0.2)
+    REACHING = (1, 3)
+
+    def __init__(self):
+        super().__init__()
+        self.unit = LinearUnit(self.EIGENVALUES, 2)
+        self.readout = nn.Linear(5, 1)
+        with torch.no_grad():
+            self.readout.weight.zero_()
+            self.readout.weight[0, list(self.REACHING)] = torch.tensor([1.0, -1.5])
+
+    def forward(self, x):
+        return self.readout(self.unit(x)[:, -1])
+
+
+class Encoder(nn.Module):
+    """A transformer encoder whose mean over positions decides."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(9, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, words):
+        return self.head(self.encoder(self.embedding(words)).mean(dim=1))
+
+
+class Block(nn.Module):
+    """A residual block."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Conv2d(6, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 6, 3, padding=1))
+
+    def forward(self, x):
+        return x + 0.3 * self.inner(x)
+
+
+class ResNet(nn.Module):
+    """Convolutional blocks of one width."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(1, 6, 3, padding=1)
+        self.blocks = nn.Sequential(*(Block() for _ in range(5)))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, images):
+        return self.head(self.blocks(self.stem(images)).mean(dim=(2, 3)))
+
+
+class PooledReader(nn.Module):
+    """The mean of all states of a packed GRU decides, behind a ReLU."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(2, 5, batch_first=True)
+        self.head = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
+
+    def forward(self, x, lengths):
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        states, _ = pad_packed_sequence(self.rnn(packed)[0], batch_first=True)
+        return self.head(states.sum(dim=1) / lengths[:, None])
+
+
+def seeded(make):
+    """A network that is the same every time."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return make().eval()
+
+
+def words(generator, *, ragged=False):
+    """Sequences of numbers of words."""
+    all_words = torch.randint(0, 9, (SEQUENCES, STEPS), generator=generator)
+    if not ragged:
+        return all_words
+    return [row[: 8 + i % 9] for i, row in enumerate(all_words)]
+
+
+def numbers(generator, width=2):
+    """Sequences of real numbers."""
+    return torch.randn(SEQUENCES, STEPS, width, generator=generator)

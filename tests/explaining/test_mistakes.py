@@ -1,0 +1,129 @@
+"""What cannot be explained, and wrong arguments: a clear sentence each."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import kann
+from kann.errors import KannError, UnfinishedWarning
+from kann.explaining import stages
+from tests.explaining import networks
+from tests.explaining.networks import SEQUENCES, numbers, seeded, words
+
+
+@pytest.fixture
+def reader():
+    return seeded(lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 1)))
+
+
+def explain(model, data, **options):
+    return kann.explain(model, data, progress=False, **options)
+
+
+def test_labels_and_tokens_of_another_number_of_sequences(reader, generator):
+    x = numbers(generator)
+    with pytest.raises(KannError, match="there are 35 labels for 36 sequences; pass one for each"):
+        explain(reader, x, labels=[0] * 35)
+    with pytest.raises(KannError, match="there are 2 tokens for 36 sequences"):
+        explain(reader, x, tokens=[["a"], ["b"]])
+    with pytest.raises(KannError, match="there are 1 groups for 36 sequences"):
+        explain(reader, x, groups=[1])
+
+
+def test_tokens_that_do_not_match_the_states(generator):
+    data = words(generator)
+    tokens = [[f"w{number}" for number in row] for row in data.tolist()]
+    with pytest.raises(KannError, match=r"sequence 0 has 16 states and 15 tokens"):
+        explain(seeded(networks.Tagger), data, tokens=[row[1:] for row in tokens])
+    with pytest.raises(KannError, match="tokens run in the other direction than the data: turned round they fit"):
+        explain(seeded(networks.Tagger), data, tokens=[row[::-1] for row in tokens])
+
+
+def test_a_readout_of_another_width(reader, generator):
+    with pytest.raises(
+        KannError, match=r"readout= has a weight of shape \(2, 7\), and the states of 'rnn' have 3 units"
+    ):
+        explain(reader, numbers(generator), readout=np.ones((2, 7)))
+
+
+def test_a_network_without_anything_to_explain(generator):
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(32, 2))
+    with pytest.raises(KannError, match="no recurrent layer, no other layer with a memory, and no blocks of one width"):
+        explain(flat, numbers(generator))
+
+
+def test_data_that_hold_nothing(reader, generator):
+    batches = iter(numbers(generator).split(9))
+    list(batches)
+    with pytest.raises(KannError, match="a generator can be read only once, so pass a new one"):
+        explain(reader, batches)
+    with pytest.raises(KannError, match="the data hold no sequences"):
+        explain(reader, [])
+    with pytest.raises(KannError, match="there are 5 sequences, and whole ones are held out; pass at least 12"):
+        explain(reader, numbers(generator)[:5])
+
+
+def test_wrong_options(reader, generator, untyped):
+    x = numbers(generator)
+    with pytest.raises(KannError, match="seconds=-1 is no stretch of time; pass seconds>0"):
+        explain(reader, x, seconds=-1)
+    with pytest.raises(KannError, match="axis='space' is unknown"):
+        explain(reader, x, axis="space")
+    with pytest.raises(KannError, match="outputs='words' is unknown"):
+        explain(reader, x, outputs="words")
+    with pytest.raises(KannError, match="model is str, and not a torch module"):
+        explain("model", x)
+    with pytest.raises(KannError, match=r"layer=\['rnn', 'head'\] means 'rnn', 'head'; an explanation is of one layer"):
+        explain(reader, x, layer=["rnn", "head"])
+
+
+def test_out_of_time(reader, generator):
+    with pytest.raises(KannError, match=r"out of time: .* of seconds=1e-05 are spent"):
+        explain(reader, numbers(generator), seconds=1e-5)
+
+
+def test_what_no_longer_fits_into_the_time_is_left_out(reader, generator, monkeypatch):
+    x = numbers(generator)
+
+    def spend(found):
+        stages.fit_operators(found)
+        found.clock._seconds = found.clock.spent  # the fit took all the time that there was
+
+    monkeypatch.setitem(stages.STAGES, "fitting", spend)
+    found = explain(reader, x, seconds=600)
+    assert found.effects is None
+    assert found.trust is None
+    assert "Time was up before testing live: that part is left out." in found.choices
+    assert "How far modes can be trusted was not measured." in found.sentences
+    assert any("trust was not measured" in sentence for sentence in found.sentences)
+
+
+def test_an_interruption_keeps_what_is_finished(reader, generator, monkeypatch):
+    def interrupted(found):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(stages.STAGES, "asking how far to trust it", interrupted)
+    with pytest.warns(UnfinishedWarning, match="interrupted while asking how far to trust it"):
+        found = explain(reader, numbers(generator)[:, :6])
+    assert found.effects is not None
+    assert found.trust is None
+    assert found.movers is None
+    assert "Interrupted while asking how far to trust it" in " ".join(found.choices)
+
+
+def test_groups_are_held_out_together(reader, generator):
+    groups = [f"patient {i % 9}" for i in range(SEQUENCES)]
+    found = explain(reader, numbers(generator)[:, :6], groups=groups)
+    held = {groups[i] for i in found.held_out}
+    fitted = {groups[i] for i in range(SEQUENCES) if i not in set(found.held_out.tolist())}
+    assert not held & fitted
+
+
+def test_the_model_is_left_as_it_was(generator):
+    network = seeded(networks.Tagger).train()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    explain(network, words(generator)[:, :6])
+    assert network.training
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert not any(part._forward_hooks for part in network.modules())
