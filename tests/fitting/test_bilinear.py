@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import kann
+from kann.fitting import gated_products
 from tests.systems import eigenvalue_distance, stable_matrix
 
 
@@ -53,6 +54,27 @@ def test_a_known_bilinear_system_is_recovered(system, ridge):
     np.testing.assert_allclose(koopman.predict(h, inputs=u), step(h, u, C, D, c, E), atol=1e-8)
     assert koopman.ridge == 0.0
     assert kann.relative_error(koopman, states) < 1e-15
+
+
+@pytest.mark.parametrize("lift", [None, "squares"])
+def test_inputs_that_repeat_are_multiplied_once_and_give_the_same_operator(rng, monkeypatch, lift):
+    words = rng.normal(size=(30, 3))
+    u = words[rng.integers(30, size=(25, 200))]
+    h = 0.1 * rng.normal(size=(25, 200, 3))
+    for t in range(1, 200):
+        h[:, t] += np.tanh(0.7 * h[:, t - 1] * u[:, t]) + 0.2 * u[:, t]
+    states = kann.States.from_padded(h, inputs=u)
+    widths = []
+    multiply = gated_products.pair_panels
+    monkeypatch.setattr(gated_products, "pair_panels", lambda rows: widths.append(rows.shape[1]) or multiply(rows))
+    together = kann.fit(states, driven="bilinear", lift=lift, ridge=1e-6)
+    assert sum(widths) < 5000 / 50  # 30 words, and those that are cut between pieces, instead of 5,000 pairs
+    monkeypatch.setattr(gated_products, "order_of_repeats", lambda _: None)
+    apart = kann.fit(states, driven="bilinear", lift=lift, ridge=1e-6)
+    np.testing.assert_allclose(together.matrix, apart.matrix, atol=1e-10)
+    np.testing.assert_allclose(together.gates, apart.gates, atol=1e-10)
+    if lift:
+        np.testing.assert_allclose(together.squares, apart.squares, atol=1e-10)
 
 
 def test_an_input_has_a_matrix_of_its_own(system):

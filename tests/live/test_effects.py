@@ -7,8 +7,14 @@ import torch
 from torch import nn
 
 import kann
+from kann.analysis.coordinates import spread_of
 from kann.analysis.live_effects import interval_of_mean
+from kann.live.choosing import Several, choose_several
 from kann.live.methods import modes_within
+from kann.live.ordering import Search, spread_evenly
+from kann.live.replacing import only_target
+from kann.live.scoring import Scorer
+from kann.live.trials import Running, make_trials
 
 DECAYS = np.array([0.95, 0.9, 0.8, 0.7, 0.5, 0.3])
 READ = (1, 3)
@@ -373,6 +379,40 @@ def test_an_operator_is_chosen_live_and_judged_on_other_sequences(diagonal):
     assert scores == sorted(scores, reverse=True)
     assert found.koopman is found.tried[0].koopman
     assert found.order[0] == found.tried[0].mode
+    assert found.chosen.keys() == {2}
+
+
+def test_several_coordinates_are_chosen_as_several(diagonal):
+    """The operator that is passed, of rank 1, has no two modes; another one does."""
+    model, x, koopman, states = diagonal
+    trials = make_trials(
+        model,
+        x,
+        Running(lengths=None, forward=None, collate=None, batch_size=16, device=None),
+        target=only_target(model, "cell", "h"),
+        state="h",
+        width=states.dim,
+        scorer=Scorer.of("agreement", None),
+    ).with_untouched()
+    search = Search(
+        trials=trials, states=states, spread=spread_of(states), fill="linear", weight=model.head.weight.detach().numpy()
+    )
+    assert choose_several({"small": kann.fit(states, basis="pca", rank=1)}, search, 2) is None
+    operators = {"small": kann.fit(states, basis="pca", rank=2), "whole": koopman}
+    best = choose_several(operators, search, 2)
+    assert best.coordinates.count == 2
+    assert search.recovered([best.coordinates])[0] == 1
+    poor = Several(name="poor", coordinates=best.coordinates.first(1))
+    assert choose_several(operators, search, 2, more=[poor]).name == best.name
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8, 13])
+def test_every_beginning_of_the_groups_is_spread_over_all_lengths(count):
+    order = spread_evenly(count)
+    assert sorted(order) == list(range(count))
+    if count >= 8:
+        quarter = sorted(order[: count // 4 + 1])
+        assert quarter[0] < count / 2 <= quarter[-1]
 
 
 def test_the_operator_that_was_passed_is_not_tried_twice(diagonal):

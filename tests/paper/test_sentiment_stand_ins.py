@@ -21,7 +21,6 @@ FLIP = 1
 def few():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stand_ins, "RECORDED_ON_CPU", 200)
-        patch.setattr(stand_ins, "JUDGED_ON_CPU", 150)
         patch.setattr(stand_ins, "COORDINATES", (2, 6, 7))
         patch.setattr(stand_ins, "COMPONENTS", 5)
         yield patch
@@ -61,7 +60,7 @@ def with_flips(corpus):  # noqa: F811
 def test_words_that_add_up_need_no_gates(few, corpus):  # noqa: F811
     numbers = stand_ins.measure_stand_ins(network_of("rnn"), corpus, seed=0)
     assert numbers["standin_recorded"] == 200
-    assert numbers["standin_reviews"] == 150
+    assert numbers["standin_reviews"] == len(corpus.test)  # without a GPU too
     assert numbers["standin_6"] > 0.97
     assert numbers["driven_6"] > 0.97
     assert abs(numbers["standin_6_accuracy"] - numbers["standin_network"]) <= 1 - numbers["standin_6"]

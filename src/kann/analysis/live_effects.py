@@ -1,7 +1,7 @@
 """What a network does with some coordinates of its state alone, and without them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy import stats
@@ -58,6 +58,9 @@ class Effects:
     """Which sequences of the data were judged; the others served to find the order and the operator."""
     tried: tuple["Tried", ...] = ()
     """The operators that were compared, best first, if one was to be chosen."""
+    chosen: Mapping[int, str] = field(default_factory=dict)
+    """By the number of coordinates above one, if operators were to be chosen: whose modes are kept together, and in
+    which order, such as "driven, rank 16, slowest". ``koopman`` and ``order`` are those of a single one."""
     outputs: str = "class"
     """What outputs are: "class", "labels" or "values". Agreement and accuracy of values are R², and the scores of
     sequences are such that R² is their mean."""

@@ -4,6 +4,10 @@ A pair (z, z₊) with features φ of what was read is a row (1, φ) ⊗ (1, z) o
 if the state is lifted. The Gram matrix of such rows holds Σ φ_k φ_l z_i z_j: every product of two features times every
 product of two coordinates, once. One matrix product of these gives it with a quarter of the multiplications that the
 rows themselves would take, and in a quarter of the memory.
+
+Pairs that read the same input, such as the same word, have the same features. On a CPU they are put next to each other,
+and products of their coordinates are added up before they are multiplied with those of the features: of 400,000 words
+of reviews a tenth of the multiplications is left.
 """
 
 from collections.abc import Iterator
@@ -32,6 +36,7 @@ from kann.fitting.monomials import (
     triple_index,
     triple_panels,
 )
+from kann.fitting.repeats import row_checksums
 from kann.typing import AnyArray, Array, Float, Int
 
 MOST_COLUMNS = 10_000
@@ -40,6 +45,10 @@ MOST_COLUMNS = 10_000
 HOST_PAIRS = 2048
 """How many pairs are multiplied at a time on a CPU: few enough that products of one feature with all others stay in its
 cache, enough to outweigh adding up the sums."""
+
+HOST_WAITING = 2**24
+"""How many numbers (128 MB) of pairs are collected on a CPU before they are multiplied: among more pairs more inputs
+are the same."""
 
 CONSTANT_BELOW = 1e-14
 """A feature whose variance is below this fraction of its mean square is constant up to rounding."""
@@ -147,36 +156,48 @@ class GatedProducts:
         """Multiply pairs once there are enough of them."""
         waiting = self._waiting.setdefault(group, [])
         waiting.append((x, inputs, y))
-        if sum(len(part[0]) for part in waiting) >= self._pairs_at_a_time(x):
+        if sum(len(part[0]) for part in waiting) >= self._pairs_that_wait(x):
             self._multiply(group)
 
-    def _pairs_at_a_time(self, sample: AnyArray) -> int:
-        if not on_accelerator(sample):
-            return HOST_PAIRS
+    def _pairs_that_wait(self, sample: AnyArray) -> int:
         columns = self._columns
+        if not on_accelerator(sample):
+            return max(HOST_PAIRS, HOST_WAITING // (columns.features.inputs + 2 * columns.rank))
         return block_rows(sample, columns.features.inputs + columns.features.count + pair_count(columns.rank + 1))
 
     def _multiply(self, group: int) -> None:
-        """Add the sums of the pairs that wait, some thousands at a time."""
+        """Add the sums of the pairs that wait; on a CPU some thousands at a time, those of the same input together."""
         parts = self._waiting.pop(group)
         xp = namespace(parts[0][0])
         x, inputs, y = (xp.concat(column) for column in zip(*parts, strict=True))
-        step = self._pairs_at_a_time(x)
+        step, order = self._pairs_that_wait(x), None
+        if not on_accelerator(x):
+            x, inputs, y = (as_numpy(part) for part in (x, inputs, y))
+            step, order = HOST_PAIRS, order_of_repeats(inputs)
         for start in range(0, len(x), step):
-            rows = slice(start, start + step)
-            self._add(group, _with_ones(x[rows]), self._columns.gates(inputs[rows]), y[rows])
+            rows: Any = slice(start, start + step)
+            read, runs = inputs[rows], None
+            if order is not None:
+                rows = order[rows]
+                runs = run_starts(inputs[rows])
+                read = inputs[rows[runs]]
+            self._add(group, _with_ones(x[rows]), self._columns.gates(read), y[rows], runs)
 
-    def _add(self, group: int, z: AnyArray, gates: AnyArray, y: AnyArray) -> None:
-        """Add products of coordinates (r1, n) and gates (k1, n), each with a row of ones, and next states (n, r)."""
+    def _add(self, group: int, z: AnyArray, gates: AnyArray, y: AnyArray, runs: Int[Array, " w"] | None) -> None:
+        """Add products of coordinates (r1, n) and gates (k1, w), each with a row of ones, and next states (n, r).
+
+        ``runs`` says at which pairs the inputs change, if the gates are those of runs of pairs and not of each pair.
+        """
         sums = self._sums.setdefault(group, {})
         pairs = pair_products(z)
-        crossed = (z.T[:, :, None] * y[:, None, :]).reshape(len(y), -1)
-        _add_panels(sums, "gram", pair_panels(gates), pairs, count=pair_count(len(gates)))
-        _accumulate(sums, "target", gates @ crossed)
+        crossed = (z[:, None, :] * y.T[None, :, :]).reshape(-1, len(y))
+        _add_panels(sums, "gram", pair_panels(gates), _run_sums(pairs, runs), count=pair_count(len(gates)))
+        _accumulate(sums, "target", gates @ _run_sums(crossed, runs).T)
         _accumulate(sums, "total", y.T @ y)
         if self._columns.lift:
             squares = pairs[len(z) :]  # the first ones hold a factor of one
-            _add_panels(sums, "lift_cross", triple_panels(z, pairs), gates, count=triple_count(len(z)))
+            triples = (_run_sums(panel, runs) for panel in triple_panels(z, pairs))
+            _add_panels(sums, "lift_cross", triples, gates, count=triple_count(len(z)))
             _accumulate(sums, "lift_gram", squares @ squares.T)
             _accumulate(sums, "lift_target", squares @ y)
 
@@ -186,6 +207,39 @@ class GatedProducts:
             self._multiply(group)
         groups = {group: {name: as_numpy(value) for name, value in sums.items()} for group, sums in self._sums.items()}
         return GatedSums(groups=groups, low=self._low, high=self._high)
+
+
+def order_of_repeats(inputs: Float[Array, "n p"]) -> Int[Array, " n"] | None:
+    """An order of pairs in which the same inputs follow each other; None if few are the same.
+
+    Inputs are sorted by a checksum. Others that have the same one may come between them, which costs time only.
+
+    >>> order_of_repeats(np.array([[1.0], [2.0], [1.0], [2.0], [1.0]])).tolist()
+    [0, 2, 4, 1, 3]
+    """
+    checksums = row_checksums(np.ascontiguousarray(inputs, dtype=np.float64))
+    order = np.argsort(checksums, kind="stable")
+    distinct = 1 + np.count_nonzero(np.diff(checksums[order]))
+    if 2 * distinct > len(order):
+        return None
+    return order
+
+
+def run_starts(inputs: Float[Array, "n p"]) -> Int[Array, " w"]:
+    """The first row of each run of rows that are the same.
+
+    >>> run_starts(np.array([[1.0], [1.0], [2.0], [1.0]])).tolist()
+    [0, 2, 3]
+    """
+    changes = (inputs[1:] != inputs[:-1]).any(axis=1)
+    return np.concatenate([[0], 1 + np.flatnonzero(changes)])
+
+
+def _run_sums(rows: Float[AnyArray, "m n"], runs: Int[Array, " w"] | None) -> Float[AnyArray, "m w"]:
+    """Sums over runs of columns; the columns themselves without runs."""
+    if runs is None:
+        return rows
+    return np.add.reduceat(rows, runs, axis=1)
 
 
 def _accumulate(sums: dict[str, AnyArray], name: str, value: AnyArray) -> None:

@@ -8,7 +8,7 @@ from kann.backends.arrays import as_numpy, bits_of, segment_sums, to_device_of
 from kann.data.blocks import Block
 from kann.data.reduction import Total, accumulate
 from kann.data.states import States
-from kann.typing import Array, Int
+from kann.typing import AnyArray, Array, Float, Int
 
 ODD = 0x9E3779B97F4A7C15
 """2⁶⁴ divided by the golden ratio: multiples of it, cut to 64 bits, are spread evenly."""
@@ -26,19 +26,28 @@ def repeats_of(states: States) -> Int[Array, " s"]:
     lengths = states.lengths
     if len(np.unique(lengths)) == len(lengths):
         return np.arange(len(lengths))
-    weights = _odd_numbers(np.arange(1, states.dim + 1))
-    checksums = accumulate(states, partial(Total, partial(_checksums, len(lengths), weights)), what="repeats")
+    checksums = accumulate(states, partial(Total, partial(_checksums, len(lengths))), what="repeats")
     checksums = np.where(lengths > 1, checksums, np.arange(len(lengths)))
     return np.unique(np.stack([lengths, checksums], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
 
 
-def _checksums(count: int, weights: Int[Array, " d"], block: Block) -> Int[Array, " s"]:
+def row_checksums(rows: Float[AnyArray, "n d"]) -> Int[AnyArray, " n"]:
+    """A number of 64 bits for each row, the same for rows that are the same to the last bit; sums overflow on purpose.
+
+    >>> first, second, third = row_checksums(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]))
+    >>> bool(first == third), bool(first == second)
+    (True, False)
+    """
+    bits = bits_of(rows)
+    sums = (bits * to_device_of(bits, _odd_numbers(np.arange(1, rows.shape[1] + 1)))).sum(1)
+    return sums ^ (sums >> 32)  # float32 numbers have zeros in the low bits, and so has their sum
+
+
+def _checksums(count: int, block: Block) -> Int[Array, " s"]:
     """The part of each sequence's checksum that the rows of a block give; parts are added, and overflow on purpose."""
-    bits = bits_of(block.values)
-    rows = (bits * to_device_of(bits, weights)).sum(1)
-    rows = rows ^ (rows >> 32)  # float32 states have zeros in the low bits, and so has their sum
+    rows = row_checksums(block.values)
     steps = np.repeat(block.steps - block.offsets, block.lengths) + np.arange(len(rows))
-    sums = segment_sums((rows * to_device_of(bits, _odd_numbers(steps + 1)))[:, None], block.lengths)
+    sums = segment_sums((rows * to_device_of(rows, _odd_numbers(steps + 1)))[:, None], block.lengths)
     found = np.zeros(count, dtype=np.int64)
     found[block.numbers] = as_numpy(sums)[:, 0]
     return found

@@ -87,6 +87,7 @@ def gather(
         random_removed=spread[False],
         judged=sequences[order],
         tried=plan.tried,
+        chosen={count: each.name for count, each in plan.several.items()},
         level=level,
     )
 

@@ -99,7 +99,8 @@ def effects(
     fill
         What the rest of the state becomes, as in `kann.intervene`.
     choose
-        Whether to search for the operator too, among several ranks, autonomous and driven.
+        Whether to search for the operator too, among several ranks, autonomous and driven: for each of ``counts`` the
+        one that keeps most with so many coordinates.
     learn
         Whether to learn a direction by gradient through the running network, started from the first mode: the upper
         bound for one coordinate, called "learned".

@@ -58,12 +58,16 @@ def jobs_of(
     spread: Spread,
     *,
     orders: Mapping[str, Sequence[int]],
+    several: Mapping[int, Coordinates],
     weight: Float[Array, "o d"] | None,
     counts: Sequence[int],
     draws: int,
     seed: int,
 ) -> list[Job]:
-    """All runs, those with few coordinates first, so that an interruption leaves whole rows."""
+    """All runs, those with few coordinates first, so that an interruption leaves whole rows.
+
+    ``several`` are coordinates, by their number, that were chosen to be called "modes" instead of those in order.
+    """
     components = principal_components(spread)
     read = None
     if weight is not None:
@@ -71,12 +75,14 @@ def jobs_of(
     jobs = []
     for row, count in enumerate(counts):
         found = {name: modes_within(koopman, order, count) for name, order in orders.items()}
+        if count in several:
+            found["modes"] = several[count]
         if count <= spread.dim:
             found["pca"] = Coordinates.of_directions(components[:, :count])
         if read is not None:
             found["readout"] = Coordinates.of_directions(read[:, :count])
         chosen = [(name, 0, each) for name, each in found.items() if each is not None]
-        leading = found[next(iter(orders))]
+        leading = found["modes"]
         if leading is not None:
             chosen += [("random", draw, each) for draw, each in _random(leading, spread, draws, (seed, row))]
         jobs += [

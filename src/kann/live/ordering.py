@@ -98,37 +98,47 @@ def choose_operator(koopman: Koopman, search: Search) -> list[Tried]:
     slowest mode and the one with the largest contribution are tried.
     """
     tried = _candidates(koopman, search)
-    finished: list[Tried] = []
-    groups = 1
+    ranked = rank_live([one_coordinate(each.koopman, each.mode) for each in tried], search, first=1)
+    return [replace(tried[place], recovered=score, sequences=count) for place, score, count in ranked]
+
+
+def rank_live(sets: Sequence[Coordinates], search: Search, *, first: int) -> list[tuple[int, float, int]]:
+    """Sets of coordinates, the best first: the place of each, what it recovers, and on how many sequences.
+
+    All are tested on ``first`` groups of sequences for choosing, and the best of them on twice as many, until all
+    groups are used. Those that did badly follow in the order in which they were left out.
+    """
+    left, finished = list(range(len(sets))), []
+    places, groups = spread_evenly(len(search.trials.groups)), first
     while True:
-        trials = search.trials.part(range(min(groups, len(search.trials.groups))))
-        sets = [one_coordinate(each.koopman, each.mode) for each in tried]
-        scores = search.recovered(sets, trials)
-        ranked = [
-            replace(each, recovered=float(score), sequences=len(trials.sequences))
-            for each, score in zip(tried, scores, strict=True)
-        ]
-        ranked.sort(key=lambda each: -each.recovered)
-        if groups >= len(search.trials.groups):
+        trials = search.trials.part(places[:groups])
+        scores = search.recovered([sets[place] for place in left], trials)
+        ranked = [(left[i], float(scores[i]), len(trials.sequences)) for i in np.argsort(-scores, kind="stable")]
+        if groups >= len(places):
             return ranked + finished
         survivors = max(SURVIVE, len(ranked) // SURVIVE)
         finished = ranked[survivors:] + finished
-        tried, groups = ranked[:survivors], 2 * groups
+        left, groups = [place for place, _, _ in ranked[:survivors]], 2 * groups
+
+
+def spread_evenly(count: int) -> list[int]:
+    """The numbers below ``count`` in an order of which every beginning is spread evenly over all of them.
+
+    Groups of sequences are sorted by length, so that a test on some of them is one on sequences of all lengths.
+
+    >>> spread_evenly(8)
+    [4, 2, 6, 1, 5, 3, 7, 0]
+    """
+    bits = max(1, (count - 1).bit_length())
+    mirrored = [int(f"{number:0{bits}b}"[::-1], 2) for number in range(2**bits)]
+    return [number for number in [*mirrored[1:], 0] if number < count]
 
 
 def _candidates(koopman: Koopman, search: Search) -> list[Tried]:
     """The operator that was passed and those of all ranks, with two modes each."""
-    moments, found = Moments.of(search.states), []
+    fitted, found = operators_of(search, RANKS), []
     operators = {"the operator that was passed": koopman}
-    kinds = [False]
-    if search.states.inputs is not None:
-        kinds.append(True)
-    for rank in [rank for rank in RANKS if rank < search.spread.dim]:
-        for driven in kinds:
-            name = f"{['autonomous', 'driven'][driven]}, rank {rank}"
-            fitted = fit(moments, basis="pca", rank=rank, driven=driven)
-            if not _are_same(fitted, koopman):
-                operators[name] = fitted
+    operators |= {name: each for name, each in fitted.items() if not _are_same(each, koopman)}
     for name, each in operators.items():
         modes = {"slowest": 0, "largest contribution": contribution_order(each, search)[0]}
         if len(set(modes.values())) == 1:
@@ -136,6 +146,19 @@ def _candidates(koopman: Koopman, search: Search) -> list[Tried]:
         for which, mode in modes.items():
             found.append(Tried(koopman=each, name=f"{name}, {which}", mode=mode, recovered=np.nan, sequences=0))
     return found
+
+
+def operators_of(search: Search, ranks: Sequence[int]) -> dict[str, Koopman]:
+    """Operators of several ranks by name, fitted to the states: autonomous, and driven where inputs were recorded."""
+    moments, kinds = Moments.of(search.states), {"autonomous": False}
+    if search.states.inputs is not None:
+        kinds["driven"] = True
+    return {
+        f"{kind}, rank {rank}": fit(moments, basis="pca", rank=rank, driven=driven)
+        for rank in ranks
+        if rank < search.spread.dim
+        for kind, driven in kinds.items()
+    }
 
 
 def _are_same(one: Koopman, other: Koopman) -> bool:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from kann.analysis.live_effects import Tried
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
+from kann.live.choosing import Several, choose_several, fit_for_several
 from kann.live.learning import learned_direction
-from kann.live.methods import Job, jobs_of, one_coordinate
+from kann.live.methods import Job, jobs_of, modes_within, one_coordinate
 from kann.live.ordering import Search, choose_operator, contribution_order, greedy_order
 from kann.live.trials import Trials
 
@@ -44,6 +45,8 @@ class Plan:
     """Its modes by what they do."""
     tried: tuple[Tried, ...]
     """The operators that were compared, best first."""
+    several: dict[int, Several]
+    """By the number of coordinates, if operators were compared: the modes that are kept together."""
     jobs: Sequence[Job]
     """All runs that are to be made."""
 
@@ -58,10 +61,38 @@ def make_plan(
         koopman = tried[0].koopman
     by_contribution = contribution_order(koopman, search)
     order = greedy_order(koopman, search, by_contribution, most=max(counts), first=[each.mode for each in tried[:1]])
+    several: dict[int, Several] = {}
+    if choose:
+        several = _several(koopman, order, search, counts)
     orders = {"modes": order, "contribution": by_contribution, "slowest": list(range(len(koopman.modes)))}
-    jobs = jobs_of(koopman, search.spread, orders=orders, weight=search.weight, counts=counts, draws=draws, seed=seed)
+    jobs = jobs_of(
+        koopman,
+        search.spread,
+        orders=orders,
+        several={count: each.coordinates for count, each in several.items()},
+        weight=search.weight,
+        counts=counts,
+        draws=draws,
+        seed=seed,
+    )
     if learn and 1 in counts:
         learned = learned_direction(search, one_coordinate(koopman, order[0]))
         row = list(counts).index(1)
         jobs += [Job(method="learned", row=row, coordinates=learned, keep=keep) for keep in (True, False)]
-    return Plan(koopman=koopman, order=tuple(order), tried=tuple(tried), jobs=jobs)
+    return Plan(koopman=koopman, order=tuple(order), tried=tuple(tried), several=several, jobs=jobs)
+
+
+def _several(koopman: Koopman, order: Sequence[int], search: Search, counts: Sequence[int]) -> dict[int, Several]:
+    """For each number of coordinates above one, the modes that keep most together, of any operator.
+
+    Those of the operator whose single mode keeps most, in the order of what they do, are among the candidates.
+    """
+    operators, found = fit_for_several(search), {}
+    for count in [count for count in counts if count > 1]:
+        more, own = [], modes_within(koopman, order, count)
+        if own is not None:
+            more = [Several(name="the operator of the first mode, by what its modes do", coordinates=own)]
+        best = choose_several(operators, search, count, more=more)
+        if best is not None:
+            found[count] = best
+    return found

@@ -67,6 +67,8 @@ class StandIn(nn.Module):
     vocabulary: Tensor
     table: Tensor
     known: Tensor
+    first: Tensor
+    second: Tensor
 
     def __init__(self, koopman: Koopman | Bilinear, *, vocabulary: AnyArray | None, dtype: torch.dtype):
         super().__init__()
@@ -136,7 +138,9 @@ class StandIn(nn.Module):
     def _bounded(self, z: Tensor, after: Tensor) -> Tensor:
         """Add what products of coordinates do, and keep to the range that was recorded."""
         if self.has_squares:
-            after = after + (z[:, self.first] * z[:, self.second]) @ self.squares  # type: ignore[index]
+            # Indexing as z[:, first] takes five times as long.
+            products = z.index_select(1, self.first) * z.index_select(1, self.second)
+            after = after + products @ self.squares
         return torch.clamp(after, self.low, self.high)
 
     def _read_words(self, words: Int[Tensor, "n t"], z: Float[Tensor, "n r"]) -> Float[Tensor, "n t r"]:
@@ -145,7 +149,7 @@ class StandIn(nn.Module):
         path, count = [], self.rank
         rows = self.table.flatten(1)  # one gather a step
         for word in words.unbind(1):
-            entry = rows[word].view(len(z), count + 1, count)
+            entry = rows.index_select(0, word).view(len(z), count + 1, count)
             after = torch.baddbmm(entry[:, count:], z[:, None, :], entry[:, :count])[:, 0]
             z = self._bounded(z, after)
             path.append(z)

@@ -23,8 +23,7 @@ from kann.paper.sentiment.kept import read_kept, weights_digest
 from kann.paper.sentiment.live.bench import LAYER, sequences
 from kann.paper.sentiment.operators import FITTED_REVIEWS, Readout, fitted_reviews
 from kann.paper.sentiment.reading import read_last_states
-from kann.paper.sentiment.task import CONFIGS, JUDGED, accuracy, trained
-from kann.paper.training import generator
+from kann.paper.sentiment.task import CONFIGS, accuracy, trained
 from kann.progress import progress
 from kann.recording.running import evaluation_mode
 from kann.typing import Array, Float
@@ -36,9 +35,8 @@ COORDINATES = (4, 8, 16, 24, 32)
 COMPONENTS = 128
 """Principal components of a word's gates that are read, as in the trial that this repeats."""
 
-RECORDED_ON_CPU, JUDGED_ON_CPU = 1000, 2000
-"""Training reviews that are fitted and test reviews that are judged without a GPU, where a fit to 5,000 reviews takes
-five minutes."""
+RECORDED_ON_CPU = 1000
+"""Training reviews that are fitted without a GPU, where recording and fitting 5,000 takes five times as long."""
 
 RECORDED_TOGETHER = 128
 """Reviews that the network reads together while it is recorded."""
@@ -50,7 +48,7 @@ of a hundred."""
 STAND_INS_FILE = "stand_ins.json"
 """The name of the file beside a network that keeps the numbers."""
 
-FORMAT = 1
+FORMAT = 2
 """Counted up whenever the measurement changes, so that older files are not taken for the same."""
 
 
@@ -102,7 +100,7 @@ def measure_stand_ins(network: SentimentNetwork, corpus: Corpus, *, seed: int) -
 
     By the keys of `stand_in_quantities`; sizes that the network's state does not have are left out.
     """
-    tested = judged_reviews(network, corpus, seed=seed)
+    tested = corpus.test
     with evaluation_mode(network):
         recorded = record_for_stand_ins(network, training_reviews(network, corpus, seed=seed))
         own = Readout.of(network)(read_last_states(network, tested))[:, 0]
@@ -127,13 +125,6 @@ def training_reviews(network: SentimentNetwork, corpus: Corpus, *, seed: int) ->
     if _on_cpu(network):
         return reviews.take(np.arange(min(RECORDED_ON_CPU, len(reviews))))
     return reviews
-
-
-def judged_reviews(network: SentimentNetwork, corpus: Corpus, *, seed: int) -> Reviews:
-    """All test reviews; without a GPU some, drawn at random."""
-    if not _on_cpu(network):
-        return corpus.test
-    return corpus.test.take(generator(seed, JUDGED).permutation(len(corpus.test))[:JUDGED_ON_CPU])
 
 
 def record_for_stand_ins(network: SentimentNetwork, reviews: Reviews) -> Recorded:
@@ -222,7 +213,6 @@ def _made_by(network: SentimentNetwork, corpus: Corpus, seed: int) -> dict[str, 
         "coordinates": list(COORDINATES),
         "components": COMPONENTS,
         "recorded": [FITTED_REVIEWS, RECORDED_ON_CPU],
-        "judged on a CPU": JUDGED_ON_CPU,
         "versions": versions(),
     }
 

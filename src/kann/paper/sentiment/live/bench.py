@@ -99,8 +99,6 @@ def make_bench(network: SentimentNetwork, corpus: Corpus, *, seed: int) -> Bench
     _, validation = split(corpus.train)
     rng = generator(seed, JUDGED)
     choosing = _trials(network, _some(validation, CHOOSING_REVIEWS, rng), state, spread.dim, batch=CHOOSING_BATCH)
-    # The longest reviews come first; a search that begins with some batches is to begin with reviews of any length.
-    choosing = choosing.part(rng.permutation(len(choosing.groups)).tolist())
     count = len(corpus.test)
     if network.readout.weight.device.type == "cpu":
         count = JUDGED_ON_CPU

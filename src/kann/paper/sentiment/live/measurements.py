@@ -63,7 +63,7 @@ def measure_live(
     numbers = _numbers_of_one(bench, kept) | _numbers_of_several(kept) | _numbers_of_groups(bench, kept)
     numbers |= {f"words_{name}": flipped for name, flipped in flips.items()}
     tried = [{"operator": each.name, "recovered": each.recovered, "reviews": each.sequences} for each in chosen.tried]
-    return LiveResult(numbers=numbers, details={"tried": tried})
+    return LiveResult(numbers=numbers, details={"tried": tried, "several": chosen.operators})
 
 
 # One coordinate

@@ -20,7 +20,7 @@ from kann.zoo.sentiment_network import SentimentNetwork
 LIVE_FILE = "live.json"
 """The name of that file."""
 
-FORMAT = 1
+FORMAT = 2
 """Counted up whenever the tests change, so that older files are not taken for the same."""
 
 
