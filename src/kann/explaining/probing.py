@@ -141,8 +141,8 @@ class Memory:
 def module_with_memory(probe: Probe, numbers: Int[Array, " k"]) -> Memory | None:
     """The first module whose output at later steps, and at no earlier one, follows what was read at one step."""
     steps = len(probe.sequences.steps(int(numbers[0])))
-    at = steps // 3
-    if steps < 4 or len(numbers) < 2:
+    at = _step_to_change(probe.sequences, numbers, steps)
+    if at is None:
         return None
     before, after = (probe.modules(numbers, changed_at=step) for step in (None, at))
     for one, other in zip(before, after, strict=False):
@@ -151,6 +151,15 @@ def module_with_memory(probe: Probe, numbers: Int[Array, " k"]) -> Memory | None
         if one.gave.shape == other.gave.shape and one.gave.shape[1] == steps and _remembers(one.gave, other.gave, at):
             return Memory(name=one.name, step_name=_passed_by_states(one, before))
     return None
+
+
+def _step_to_change(sequences: Sequences, numbers: Int[Array, " k"], steps: int) -> int | None:
+    """A step at which sequences read different things, with steps before and after it; None if there is none."""
+    read = [sequences.steps(int(number))[:steps] for number in numbers]
+    if len({each.shape for each in read}) > 1:  # of different lengths: every step that all have will do
+        return next(iter(range(min(map(len, read)) // 3, 0, -1)), None)
+    differs = [t for t in range(1, steps - 2) if any((each[t] != read[0][t]).any() for each in read)]
+    return min(differs, key=lambda t: abs(t - steps // 3), default=None)
 
 
 def _passed_by_states(whole: Seen, seen: Sequence[Seen]) -> str | None:

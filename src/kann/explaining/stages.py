@@ -157,11 +157,20 @@ def record_states(found: Findings) -> None:
         )
     if found.place.axis == "time":
         found.tokens = tokens_of(found.options.tokens, found.sequences, found.fitted_numbers, found.states)
-    outputs: Any = np.empty((len(found.shown_numbers), 0))
-    if found.outputs is not None:
-        outputs = found.probe.outputs(found.shown_numbers)
+    outputs = _outputs_shown(found)
     found.reading = find_reading(found.model, found.place, found.options.readout, found.shown, outputs)
     found.choices.append(found.reading.why)
+
+
+def _outputs_shown(found: Findings) -> Any:
+    """The outputs of the sequences that are shown; empty if they cannot be compared."""
+    if found.outputs is not None:
+        try:
+            return found.probe.outputs(found.shown_numbers)
+        except KannError as error:  # one that gives packed sequences may have looked like one row for each
+            found.outputs = None
+            found.choices.append(f"Outputs were not compared after all: {error}.")
+    return np.empty((len(found.shown_numbers), 0))
 
 
 def _record(found: Findings, model: nn.Module, numbers: Int[Array, " k"], *, inputs: bool) -> States:

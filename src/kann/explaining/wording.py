@@ -16,8 +16,8 @@ from kann.fitting.spectrum import Mode, format_eigenvalue
 from kann.reporting.mattering import modes_that_matter
 from kann.typing import Array, Float
 
-ENOUGH = 0.9
-"""Coordinates carry the decisions if they bring back this fraction of the score."""
+ENOUGH, NEARLY_ALL = 0.75, 0.9
+"""Fractions of the score: sentences speak of as many coordinates as bring back the first, and the second."""
 
 CLEAR_GAP = 0.02
 """Scores that are closer than this are called equal, however many sequences tell them apart."""
@@ -97,7 +97,7 @@ def _live(found: Findings, *, is_description: bool) -> str | None:
         return "What single modes decide was not tested in the running network."
     if effects.full == effects.none or not np.isfinite(effects.kept["modes"]).any():
         return None
-    at = _enough_at(effects)
+    at = _enough_at(effects, ENOUGH)
     count, kept = effects.counts[at], effects.kept
     low, high = effects.interval("modes")[at]
     fitted: Any = found.fitted
@@ -115,16 +115,20 @@ def _live(found: Findings, *, is_description: bool) -> str | None:
         f"({_interval(effects, low, high)}, "
         f"{len(effects.judged)} sequences that were not fitted); {', '.join(others)}."
     )
+    more = _enough_at(effects, NEARLY_ALL)
+    if more > at:
+        scores = " and ".join(_score(effects, kept[name][more]) for name in ("modes", "pca"))
+        sentence += f" With {effects.counts[more]}, modes and principal components keep {scores}."
     pca = _beside_pca(effects, at)
     if is_description:
         return f"{sentence} That says which directions decisions need, and not that training made them."
     return f"{sentence} {pca}"
 
 
-def _enough_at(effects: Effects) -> int:
+def _enough_at(effects: Effects, fraction: float) -> int:
     """The place of the smallest number of coordinates that brings back enough, or nearly all that any does."""
     recovered = np.nan_to_num(effects.recovered["modes"], nan=-np.inf)
-    enough = np.flatnonzero(recovered >= min(ENOUGH, float(recovered.max()) - 0.02))
+    enough = np.flatnonzero(recovered >= min(fraction, float(recovered.max()) - CLEAR_GAP))
     return int(enough[0])
 
 
@@ -171,7 +175,9 @@ def _beside_pca(effects: Effects, at: int) -> str:
     modes, pca = effects.interval("modes")[at], effects.interval("pca")[at]
     gap = float(effects.kept["modes"][at] - effects.kept["pca"][at])
     if gap > CLEAR_GAP and modes[0] > pca[1]:
-        return "So modes say better than variance what this network decides by."
+        return (
+            f"So, with {_coordinates(effects.counts[at])}, modes say better than variance what this network decides by."
+        )
     if gap < -CLEAR_GAP and pca[0] > modes[1]:
         return "So principal components say better than modes what it decides by; do not read modes as its decisions."
     if abs(gap) > CLEAR_GAP:
@@ -232,9 +238,10 @@ def _named_modes(found: Findings, koopman: Koopman) -> list[int]:
     )
     trusted = matter
     if found.trust is not None:
-        trusted = [number for number in matter if number in found.trust.trusted]
+        own = found.trust.learned or found.trust.trusted  # of modes that training made, if there are such
+        trusted = [number for number in matter if number in own]
         if not trusted:  # what decides live is not trusted: speak of the modes that are
-            trusted = list(found.trust.trusted)
+            trusted = list(own)
     return trusted[:MODES_NAMED]
 
 

@@ -1,0 +1,45 @@
+"""What `kann.explain` finds by itself."""
+
+import torch
+from torch import nn
+
+from kann.explaining.options import Options
+from kann.explaining.probing import Probe, few, module_with_memory
+from kann.explaining.sequences import Sequences
+from kann.paper.orthogonal import OrthogonalRNN
+from tests.explaining import networks
+from tests.explaining.networks import seeded
+
+
+class Copier(nn.Module):
+    """A layer of one's own with a module that every state passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.recurrent, self.readout = OrthogonalRNN(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        """Scores at every step."""
+        return self.readout(self.recurrent(x)[0])
+
+
+def memory(network, x):
+    probe = Probe(network, Sequences.of(network, x, Options()), Options())
+    return module_with_memory(probe, few(len(x), 4))
+
+
+def test_a_memory_is_found_though_all_read_the_same_at_most_steps(generator):
+    x = torch.zeros(20, 12, 3)
+    x[:, :3] = torch.randn(20, 3, 3, generator=generator)
+    found = memory(seeded(Copier), x)
+    assert (found.name, found.step_name) == ("recurrent", "recurrent.state")
+
+
+def test_a_layer_that_runs_all_steps_by_itself_has_no_module_for_a_step(generator):
+    found = memory(seeded(networks.LinearNetwork), torch.randn(20, 12, 2, generator=generator))
+    assert (found.name, found.step_name) == ("unit", None)
+
+
+def test_a_layer_without_memory_is_not_taken_for_one(generator):
+    network = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    assert memory(network, torch.randn(20, 12, 2, generator=generator)) is None
