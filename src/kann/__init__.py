@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from kann._version import __version__ as __version__
 from kann.analysis.agreeing import agreement
+from kann.analysis.comparison import Comparison, compare
 from kann.analysis.contributions import Contributions, contributions
 from kann.analysis.decisions import decision_map
+from kann.analysis.distances import Distance, distance
 from kann.analysis.fidelity import hybrid, orthogonality, relative_error
 from kann.analysis.modes import importance, magnitude, project, reconstruct
 from kann.analysis.movers import Mover, Movers, movers
@@ -80,9 +82,11 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Bilinear",
+    "Comparison",
     "ConditionWarning",
     "Contributions",
     "DependenceWarning",
+    "Distance",
     "Effects",
     "FewPairsWarning",
     "FixedPoints",
@@ -103,9 +107,11 @@ __all__ = [
     "Trust",
     "UnfinishedWarning",
     "agreement",
+    "compare",
     "contributions",
     "copying",
     "decision_map",
+    "distance",
     "effects",
     "features",
     "find_fixed_points",
