@@ -13,6 +13,7 @@ from kann.analysis.modes import importance, magnitude, project, reconstruct
 from kann.analysis.movers import Mover, Movers, movers
 from kann.analysis.predictors import copying
 from kann.analysis.pseudospectrum import Pseudospectrum, pseudospectrum
+from kann.analysis.training_history import History
 from kann.analysis.trust import ModeTrust, Trust, trust
 from kann.data.moments import Moments
 from kann.data.states import States
@@ -22,6 +23,7 @@ from kann.errors import (
     FewPairsWarning,
     KannError,
     KannWarning,
+    NotFiniteError,
     PaddingWarning,
     PrecisionWarning,
     RankWarning,
@@ -35,7 +37,7 @@ from kann.fitting.spectrum import Mode
 
 if TYPE_CHECKING:
     from kann.fixed_points import FixedPoints, find_fixed_points
-    from kann.live import Effects, effects, intervene
+    from kann.live import Effects, Monitor, effects, intervene
     from kann.recording import readout_of, record, step_of, untrained_twin
     from kann.reporting import plots
     from kann.reporting.page import report
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
 # These need torch or plotly, which are imported when one of these names is first asked for.
 _FIXED_POINTS = ("FixedPoints", "find_fixed_points")
-_LIVE = ("Effects", "effects", "intervene")
+_LIVE = ("Effects", "Monitor", "effects", "intervene")
 _RECORDING = ("readout_of", "record", "step_of", "untrained_twin")
 _STAND_INS = ("StandIn", "save_onnx", "stand_in")
 
@@ -90,14 +92,17 @@ __all__ = [
     "Effects",
     "FewPairsWarning",
     "FixedPoints",
+    "History",
     "KannError",
     "KannWarning",
     "Koopman",
     "Mode",
     "ModeTrust",
     "Moments",
+    "Monitor",
     "Mover",
     "Movers",
+    "NotFiniteError",
     "PaddingWarning",
     "PrecisionWarning",
     "Pseudospectrum",

@@ -1,0 +1,1 @@
+"""Which networks are alike inside: two tasks, three architectures, several seeds, and several distances."""
