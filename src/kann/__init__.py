@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from kann.live import Effects, Monitor, effects, intervene
     from kann.recording import readout_of, record, step_of, untrained_twin
     from kann.reporting import plots
+    from kann.reporting.film import film
     from kann.reporting.page import report
     from kann.stand_ins import StandIn, save_onnx, stand_in
 
@@ -71,6 +72,10 @@ def __getattr__(name: str) -> Any:
         from kann.reporting.page import report
 
         return report
+    if name == "film":
+        from kann.reporting.film import film
+
+        return film
     if name == "plots":
         from kann.reporting import plots
 
@@ -119,6 +124,7 @@ __all__ = [
     "distance",
     "effects",
     "features",
+    "film",
     "find_fixed_points",
     "fit",
     "hybrid",

@@ -1,0 +1,1 @@
+"""When a network learns to remember: eigenvalues, loss and gradients during training."""
