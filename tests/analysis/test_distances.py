@@ -129,6 +129,14 @@ def test_transport_takes_the_cheapest_way():
     assert transport(a, half, a, np.array([0.2, 0.8])) == pytest.approx(math.sqrt(0.3))
 
 
+def test_eigenvalues_that_count_the_same_are_assigned_to_each_other():
+    a, b = diagonal(0.9, 0.5), diagonal(0.8, 0.1, drive=[[1.0, 1.0]])
+    expected = math.sqrt((0.1**2 + 0.4**2) / 2)
+    assert kann.distance(a, b, kind="spectrum", weights="equal") == pytest.approx(expected, abs=1e-9)
+    wide = kann.distance(diagonal(0.9), diagonal(0.9, 0.5), kind="spectrum", weights="equal")
+    assert wide == pytest.approx(math.sqrt(0.4**2 / 2), abs=1e-9)
+
+
 def test_spans_are_turned_by_their_angles():
     angle = 0.3
     turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
@@ -235,6 +243,10 @@ REFUSED = {
         r"the readout of the first network has a weight of shape \(1, 2\)",
     ),
     "kind": (lambda: kann.distance(diagonal(0.9), diagonal(0.8), kind="cka"), "kind='cka'"),
+    "weights": (
+        lambda: kann.distance(diagonal(0.9), diagonal(0.8), kind="spectrum", weights="some"),
+        "weights='some' is unknown",
+    ),
     "level": (lambda: kann.distance(diagonal(0.9), diagonal(0.8), level=2.0), "level=2.0 is no confidence level"),
     "noise": (
         lambda: kann.distance(*(np.random.default_rng(i).normal(size=(20, 30, 3)) for i in (0, 1)), kind="subspace"),

@@ -18,6 +18,7 @@ from kann.errors import KannError, KannWarning
 from kann.fitting.fit import fit
 from kann.fitting.folds import FEWEST_FOLDS, Together, assign_folds
 from kann.fitting.koopman import Koopman
+from kann.typing import Array, Float
 
 KINDS = ("response", "spectrum", "subspace")
 """What is compared: what inputs do, eigenvalues, or the directions of the modes."""
@@ -38,6 +39,8 @@ class How:
     """How many dimensions the subspaces have at most."""
     rank: Any
     """The rank of operators that are fitted here, as in `kann.fit`."""
+    weights: str = "carried"
+    """How much each eigenvalue counts: as much as its mode carries, or all the same."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -52,8 +55,10 @@ class Compared:
     """Of two halves of the groups; None if only an operator is known."""
 
     @staticmethod
-    def of(network: Any, how: How, *, readout: Any = None, name: str = "the network") -> "Compared":
-        """Read an operator, moments, a list of moments of groups, or states."""
+    def of(
+        network: Any, how: How, *, readout: Any = None, name: str = "the network", intervals: bool = True
+    ) -> "Compared":
+        """Read an operator, moments, a list of moments of groups, or states; without intervals, leave no group out."""
         if isinstance(network, Koopman):
             view = _View(how, network, readout, name)
             return Compared(whole=view(network), without=(), halves=None)
@@ -68,10 +73,13 @@ class Compared:
         def seen_in(moments: Moments) -> Any:
             return view(_fitted(moments, rank=koopman.rank, driven=driven))
 
+        left_out = groups
+        if not intervals:
+            left_out = []
         first, second = (sum(part[1:], start=part[0]) for part in (groups[::2], groups[1::2]))
         return Compared(
             whole=view(koopman),
-            without=tuple(seen_in(total - group) for group in groups),
+            without=tuple(seen_in(total - group) for group in left_out),
             halves=(seen_in(first), seen_in(second)),
         )
 
@@ -80,17 +88,17 @@ class _View:
     """What a distance of some kind looks at in an operator: eigenvalues with weights, a response, or a span."""
 
     def __init__(self, how: How, koopman: Koopman, readout: Any, name: str, groups: list[Moments] | None = None):
-        self._kind = how.kind
+        self._how = how
         self._weight = linear_weight(readout, koopman.dim, name=f"the readout of {name}")
         if how.kind == "subspace":
             leading = leading_modes(koopman, count=how.modes, among=_trusted(koopman, groups, name))
             self._wanted = np.array([koopman.modes[number].eigenvalue for number in leading])
 
     def __call__(self, koopman: Koopman) -> Any:
-        if self._kind == "spectrum":
-            return koopman.eigenvalues, carried_by(koopman)
-        if self._kind == "response":
-            return Response.of(koopman, self._weight)
+        if self._how.kind == "spectrum":
+            return koopman.eigenvalues, _weights_of(koopman, self._how)
+        if self._how.kind == "response":
+            return Response.of(koopman, self._weight, steps=self._how.steps)
         return span_of(koopman, nearest_modes(koopman, self._wanted))
 
 
@@ -99,8 +107,15 @@ def measure_of(how: How) -> Callable[[Any, Any], float]:
     if how.kind == "spectrum":
         return lambda a, b: transport(*a, *b)
     if how.kind == "response":
-        return lambda a, b: response_distance(a, b, steps=how.steps)
+        return response_distance
     return subspace_distance
+
+
+def _weights_of(koopman: Koopman, how: How) -> Float[Array, " r"]:
+    """How much each eigenvalue counts; in sum one."""
+    if how.weights == "equal":
+        return np.full(koopman.rank, 1 / koopman.rank)
+    return carried_by(koopman)
 
 
 def _groups_of(network: Any, name: str) -> list[Moments]:

@@ -123,6 +123,7 @@ def compare(
     steps: int = 64,
     modes: int = 8,
     rank: Any = 0.99,
+    weights: str = "carried",
     intervals: bool = True,
     level: float = 0.95,
     progress: bool = True,
@@ -150,21 +151,22 @@ def compare(
         For responses: the linear readout of each network by its name, of all of them or of none.
     intervals
         Whether to compute intervals, where there are sequences to leave out: that takes some twenty distances a pair.
-    kind, steps, modes, rank, level
+    kind, steps, modes, rank, weights, level
         As in `kann.distance`.
     progress
         Whether to show a progress bar if it takes long.
     """
-    how, level = checked_how(kind, steps=steps, modes=modes, rank=rank), checked_level(level)
+    how, level = checked_how(kind, steps=steps, modes=modes, rank=rank, weights=weights), checked_level(level)
     require_flag(intervals, "intervals")
     named = entries_by_name(networks, "networks", remedy='pass {"name": operator, …}')
     if len(named) < 2:
         raise KannError(f"networks holds {len(named)} of them; pass two or more")
     heads = _readouts_of(readouts, named)
-    seen = [Compared.of(each, how, readout=heads.get(name), name=repr(name)) for name, each in named.items()]
+    seen = [
+        Compared.of(each, how, readout=heads.get(name), name=repr(name), intervals=bool(intervals))
+        for name, each in named.items()
+    ]
     floor = np.array([floor_of(each, how) for each in seen])
-    if not intervals:
-        seen = [Compared(whole=each.whole, without=(), halves=None) for each in seen]
     matrix, low, high = np.zeros((3, len(seen), len(seen)))
     for bounds in (low, high):
         np.fill_diagonal(bounds, np.nan)

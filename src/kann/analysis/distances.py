@@ -45,6 +45,7 @@ def distance(
     steps: int = 64,
     modes: int = 8,
     rank: Any = 0.99,
+    weights: str = "carried",
     level: float = 0.95,
 ) -> Distance:
     """Measure how far apart two networks are inside, in a way that needs no match of their units.
@@ -81,10 +82,13 @@ def distance(
         For subspaces: how many dimensions at most, of the modes that carry most.
     rank
         The rank of operators that are fitted here, as in `kann.fit`.
+    weights
+        For spectra: ``"carried"``, each eigenvalue counts as much as its mode carries of the states; ``"equal"``, all
+        count the same, so that fast and weak modes tell networks apart too, and noise may.
     level
         Confidence level of the interval.
     """
-    how, level = checked_how(kind, steps=steps, modes=modes, rank=rank), checked_level(level)
+    how, level = checked_how(kind, steps=steps, modes=modes, rank=rank, weights=weights), checked_level(level)
     if readouts is not None and (not isinstance(readouts, tuple | list) or len(readouts) != 2):
         raise KannError("readouts are those of both networks; pass (readout of a, readout of b)")
     own, theirs = readouts or (None, None)
@@ -117,14 +121,16 @@ def floor_of(network: Compared, how: How) -> float:
     return measure_of(how)(*network.halves)
 
 
-def checked_how(kind: Any, *, steps: Any, modes: Any, rank: Any) -> How:
+def checked_how(kind: Any, *, steps: Any, modes: Any, rank: Any, weights: Any) -> How:
     """The options of a comparison, refused if they make no sense."""
     require_choice(kind, "kind", KINDS)
+    require_choice(weights, "weights", ("carried", "equal"))
     return How(
         kind=kind,
         steps=require_whole_number(steps, "steps", too_small="compares nothing"),
         modes=require_whole_number(modes, "modes", too_small="leaves no subspace"),
         rank=rank,
+        weights=weights,
     )
 
 

@@ -1,6 +1,6 @@
 """How differently two driven systems respond to the same inputs, step after step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,9 +19,13 @@ class Response:
     """D"""
     readout: Float[Array, "r o"] | None
     """W, from coordinates to outputs; None if the states themselves are the response, up to a rotation."""
+    steps: int
+    """Over how many steps it is compared."""
+    size: float
+    """Its norm over these steps."""
 
     @staticmethod
-    def of(koopman: Koopman, readout: Float[Array, "o d"] | None) -> "Response":
+    def of(koopman: Koopman, readout: Float[Array, "o d"] | None, *, steps: int) -> "Response":
         """The response of an operator that reads inputs."""
         if koopman.drive is None:
             raise KannError(
@@ -31,11 +35,15 @@ class Response:
         outputs = None
         if readout is not None:
             outputs = koopman.basis.T @ readout.T
-        return Response(matrix=_bounded(koopman), drive=koopman.drive, readout=outputs)
+        unsized = Response(matrix=_bounded(koopman), drive=koopman.drive, readout=outputs, steps=steps, size=1.0)
+        size = float(np.sqrt(max(0.0, _product(unsized, unsized))))
+        if not size > 0:
+            raise KannError("an operator does not respond to its inputs; record inputs that reach its states")
+        return replace(unsized, size=size)
 
 
-def response_distance(a: Response, b: Response, *, steps: int) -> float:
-    """The norm of the difference of two responses over ``steps`` steps, each first scaled to norm one.
+def response_distance(a: Response, b: Response) -> float:
+    """The norm of the difference of two responses over their steps, each first scaled to norm one.
 
     With readouts it is the distance of what comes out: it does not depend on the coordinates of the states at all.
     Without, the states of one are rotated so that they come as close as possible to those of the other. Either is a
@@ -46,16 +54,13 @@ def response_distance(a: Response, b: Response, *, steps: int) -> float:
             f"one operator reads {len(a.drive)} inputs and the other {len(b.drive)}; responses are compared of "
             'networks that read the same, and kind="spectrum" compares others'
         )
-    own = [_product(each, each, steps=steps) for each in (a, b)]
-    if not min(own) > 0:
-        raise KannError("an operator does not respond to its inputs; record inputs that reach its states")
-    cosine = _product(a, b, steps=steps) / np.sqrt(own[0] * own[1])
+    cosine = _product(a, b) / (a.size * b.size)
     return float(np.sqrt(max(0.0, 2 - 2 * cosine)))
 
 
-def _product(a: Response, b: Response, *, steps: int) -> float:
+def _product(a: Response, b: Response) -> float:
     """Σₖ tr(responseᵀ response) of two systems; of states the largest over all rotations of one of them."""
-    gram = _summed(a.matrix, b.matrix, a.drive.T @ b.drive, steps=steps)
+    gram = _summed(a.matrix, b.matrix, a.drive.T @ b.drive, steps=a.steps)
     if a.readout is None or b.readout is None:
         return float(np.linalg.norm(gram, "nuc"))
     if a.readout.shape[1] != b.readout.shape[1]:

@@ -41,7 +41,7 @@ def transport(
     >>> transport(np.array([0.5 + 0j]), one, np.array([0.9 + 0.3j]), one)
     0.5
     """
-    from scipy.optimize import linprog  # here, since it takes long to import
+    from scipy.optimize import linear_sum_assignment, linprog  # here, since it takes long to import
     from scipy.sparse import eye_array, kron, vstack
 
     used_a, used_b = a_weights > EQUAL_TO, b_weights > EQUAL_TO
@@ -49,6 +49,8 @@ def transport(
     b, b_weights = b[used_b], b_weights[used_b] / b_weights[used_b].sum()
     cost = np.abs(a[:, None] - b) ** 2
     n, m = cost.shape
+    if n == m and np.ptp(a_weights) == np.ptp(b_weights) == 0:  # as many points, all alike: each goes to one other
+        return float(np.sqrt(cost[linear_sum_assignment(cost)].mean()))
     # What leaves each point of a, and what arrives at each of b. The last row follows from the others.
     sums = vstack([kron(eye_array(n), np.ones((1, m))), kron(np.ones((1, n)), eye_array(m))]).tocsr()[:-1]
     found = linprog(cost.ravel(), A_eq=sums, b_eq=np.concatenate([a_weights, b_weights])[:-1], method="highs")

@@ -7,7 +7,7 @@ from torch import Tensor
 from kann.live.monitoring import Monitor
 
 try:
-    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch import Callback, LightningModule, Trainer  # pyright: ignore[reportMissingImports]
 except ImportError as error:
     raise ImportError(f"this callback needs lightning ({error}): pip install 'kann[integrations]'") from error
 
@@ -27,7 +27,8 @@ class KoopmanCallback(Callback):
     """
 
     def __init__(self, probe: Any, *, loss: str | None = None, **options: Any):
-        self._probe, self._loss, self._options = probe, loss, {"every": 1} | options
+        self._probe, self._loss = probe, loss
+        self._options: dict[str, Any] = {"every": 1} | options
         self.monitor: Monitor | None = None
         """The monitor; None before the first validation."""
 

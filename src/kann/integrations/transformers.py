@@ -5,12 +5,12 @@ from typing import Any
 from kann.live.monitoring import Monitor
 
 try:
-    from transformers import TrainerCallback
+    from transformers import TrainerCallback  # pyright: ignore[reportMissingImports]
 except ImportError as error:
     raise ImportError(f"this callback needs transformers ({error}): pip install 'kann[integrations]'") from error
 
 
-class KoopmanCallback(TrainerCallback):
+class KoopmanCallback(TrainerCallback):  # pyright: ignore[reportGeneralTypeIssues]
     """Add the figures of `kann.Monitor` (``koopman/slow``, …) to the log at each evaluation.
 
     ``callback = KoopmanCallback(probe, layer="model.layers.3")``, ``Trainer(..., callbacks=[callback])``, and then
@@ -24,7 +24,8 @@ class KoopmanCallback(TrainerCallback):
     """
 
     def __init__(self, probe: Any, **options: Any):
-        self._probe, self._options = probe, {"every": 1} | options
+        self._probe = probe
+        self._options: dict[str, Any] = {"every": 1} | options
         self._trainer: Any = None
         self.monitor: Monitor | None = None
         """The monitor; None before the first evaluation."""

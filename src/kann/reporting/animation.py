@@ -79,7 +79,7 @@ def _draw_plane(ax: Any, runs: Mapping[str, History], step: int) -> None:
     """The eigenvalues of all runs at a step, on the unit circle."""
     ax.clear()
     circle = np.exp(1j * np.linspace(0, 2 * np.pi, 361))
-    ax.plot(circle.real, circle.imag, color="#999999", linewidth=0.8)
+    ax.plot(np.real(circle), np.imag(circle), color="#999999", linewidth=0.8)
     for place, history in enumerate(runs.values()):
         found = checkpoint_at(history, step)
         if found is None:
@@ -89,8 +89,8 @@ def _draw_plane(ax: Any, runs: Mapping[str, History], step: int) -> None:
             colours = [COLOURS[number % len(COLOURS)] for number in found.numbers.tolist()]
         for side in (1, -1):
             ax.scatter(
-                found.eigenvalues.real,
-                side * found.eigenvalues.imag,
+                np.real(found.eigenvalues),
+                side * np.imag(found.eigenvalues),
                 s=12 + 160 * np.minimum(found.carried, 1.0),
                 c=colours,
                 edgecolors=INK,

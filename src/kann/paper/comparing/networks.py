@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +20,7 @@ from kann.paper.copy import task as copy_task
 from kann.paper.flipflop import task as flipflop_task
 from kann.paper.training import Training, generator
 from kann.progress import progress
-from kann.typing import Float
+from kann.typing import Array, Float
 
 UNITS = 32
 """Hidden units of every network, so that subspaces could be compared wherever units were the same."""
@@ -65,7 +66,9 @@ class Trained:
     accuracy: float
     """Fraction of the answers that are right on the probe: recalled digits, or bits."""
     states: States
-    """Hidden states (of an LSTM its output h) with their inputs."""
+    """Hidden states (of an LSTM its output h) with their inputs, on the probe of its task."""
+    common: Float[Array, "n d"]
+    """States on the probes of both tasks, the same rows for all networks, which CKA needs."""
 
     @property
     def name(self) -> str:
@@ -84,7 +87,10 @@ def train_all(out: Path, *, seeds: int, iterations: int | None = None) -> Iterat
         network = _trained(task, config, seed=seed, folder=folder)
         x, right = probe(task, network)
         states = kann.record(network, x, inputs=True, progress=False)
-        yield Trained(task=task, arch=arch, seed=seed, accuracy=right, states=states)
+        both = [kann.record(network, sequences(each)[0], progress=False).values for each in TASKS]
+        yield Trained(
+            task=task, arch=arch, seed=seed, accuracy=right, states=states, common=np.concatenate(both).astype(float)
+        )
 
 
 def _trained(task: str, config: Any, *, seed: int, folder: Path) -> nn.Module:
@@ -93,12 +99,18 @@ def _trained(task: str, config: Any, *, seed: int, folder: Path) -> nn.Module:
     return flipflop.trained(config, seed=seed, folder=folder)
 
 
+def sequences(task: str) -> tuple[Float[Tensor, "s t p"], Tensor]:
+    """The sequences on which all networks of a task are recorded, and the answers."""
+    if task == "copy":
+        return COPY.sequences(COPY.every())
+    return FLIPFLOP.draw(generator(0, flipflop_task.FITTED), PROBED)
+
+
 @torch.no_grad()
 def probe(task: str, network: nn.Module) -> tuple[Float[Tensor, "s t p"], float]:
-    """The sequences on which all networks of a task are recorded, and the fraction of answers that are right."""
+    """The sequences of a task, and the fraction of answers that are right."""
+    x, answer = sequences(task)
     if task == "copy":
-        x, answer = COPY.sequences(COPY.every())
         right = network(x).argmax(dim=-1) == answer
         return x, float(right[:, -COPY.digits :].float().mean())
-    x, answer = FLIPFLOP.draw(generator(0, flipflop_task.FITTED), PROBED)
     return x, float(((network(x) > 0) == (answer > 0)).float().mean())
