@@ -1,5 +1,6 @@
 """Distances between networks: what theorems say of them, and what is refused."""
 
+import functools
 import math
 
 import numpy as np
@@ -183,9 +184,15 @@ def family():
     return found
 
 
+@pytest.fixture(scope="module")
+def compared(family):
+    """All distances of the family, once for each kind."""
+    return functools.cache(lambda kind: kann.compare(family, kind=kind, rank=2))
+
+
 @pytest.mark.parametrize("kind", ["response", "spectrum"])
-def test_a_comparison_finds_the_families(family, kind, tmp_path):
-    found = kann.compare(family, kind=kind, rank=2)
+def test_a_comparison_finds_the_families(compared, kind, tmp_path):
+    found = compared(kind)
     tasks = [name.split()[0] for name in found.names]
     assert found.same(tasks) == 1
     assert found.clusters(2).tolist() == [0, 1, 0, 1]
@@ -203,8 +210,8 @@ def test_a_comparison_finds_the_families(family, kind, tmp_path):
     assert repr(found).startswith("Comparison(4 networks by ")
 
 
-def test_without_intervals_the_distances_are_the_same(family):
-    quick, whole = (kann.compare(family, rank=2, intervals=given) for given in (False, True))
+def test_without_intervals_the_distances_are_the_same(family, compared):
+    quick, whole = kann.compare(family, rank=2, intervals=False), compared("response")
     np.testing.assert_array_equal(quick.matrix, whole.matrix)
     assert np.isnan(quick.high).all()
     np.testing.assert_array_equal(quick.floor, whole.floor)

@@ -45,7 +45,7 @@ def reproduce(
     path = folder / "results.json"
     write_json(path, _as_json(found, networks, numbers))
     title = f"{len(networks)} networks, {len(networks) * (len(networks) - 1) // 2} pairs"
-    return Reproduction(title=title, seeds=(seeds,), rows=rows, notes=(), studies=(), files=(path,))
+    return Reproduction(title=title, seeds=tuple(range(seeds)), rows=rows, notes=(), studies=(), files=(path,))
 
 
 def best_settings(found: Sequence[Measured], networks: Sequence[Trained]) -> dict[str, Measured]:
