@@ -4,13 +4,16 @@ from typing import TYPE_CHECKING, Any
 
 from kann._version import __version__ as __version__
 from kann.analysis.agreeing import agreement
+from kann.analysis.comparison import Comparison, compare
 from kann.analysis.contributions import Contributions, contributions
 from kann.analysis.decisions import decision_map
+from kann.analysis.distances import Distance, distance
 from kann.analysis.fidelity import hybrid, orthogonality, relative_error
 from kann.analysis.modes import importance, magnitude, project, reconstruct
 from kann.analysis.movers import Mover, Movers, movers
 from kann.analysis.predictors import copying
 from kann.analysis.pseudospectrum import Pseudospectrum, pseudospectrum
+from kann.analysis.training_history import History
 from kann.analysis.trust import ModeTrust, Trust, trust
 from kann.data.moments import Moments
 from kann.data.states import States
@@ -20,6 +23,7 @@ from kann.errors import (
     FewPairsWarning,
     KannError,
     KannWarning,
+    NotFiniteError,
     PaddingWarning,
     PrecisionWarning,
     RankWarning,
@@ -34,16 +38,17 @@ from kann.fitting.spectrum import Mode
 if TYPE_CHECKING:
     from kann.explaining import Explanation, explain
     from kann.fixed_points import FixedPoints, find_fixed_points
-    from kann.live import Effects, effects, intervene
+    from kann.live import Effects, Monitor, effects, intervene
     from kann.recording import readout_of, record, step_of, untrained_twin
     from kann.reporting import plots
+    from kann.reporting.film import film
     from kann.reporting.page import report
     from kann.stand_ins import StandIn, save_onnx, stand_in
 
 # These need torch or plotly, which are imported when one of these names is first asked for.
 _EXPLAINING = ("Explanation", "explain")
 _FIXED_POINTS = ("FixedPoints", "find_fixed_points")
-_LIVE = ("Effects", "effects", "intervene")
+_LIVE = ("Effects", "Monitor", "effects", "intervene")
 _RECORDING = ("readout_of", "record", "step_of", "untrained_twin")
 _STAND_INS = ("StandIn", "save_onnx", "stand_in")
 
@@ -73,6 +78,10 @@ def __getattr__(name: str) -> Any:
         from kann.reporting.page import report
 
         return report
+    if name == "film":
+        from kann.reporting.film import film
+
+        return film
     if name == "plots":
         from kann.reporting import plots
 
@@ -86,21 +95,26 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Bilinear",
+    "Comparison",
     "ConditionWarning",
     "Contributions",
     "DependenceWarning",
+    "Distance",
     "Effects",
     "Explanation",
     "FewPairsWarning",
     "FixedPoints",
+    "History",
     "KannError",
     "KannWarning",
     "Koopman",
     "Mode",
     "ModeTrust",
     "Moments",
+    "Monitor",
     "Mover",
     "Movers",
+    "NotFiniteError",
     "PaddingWarning",
     "PrecisionWarning",
     "Pseudospectrum",
@@ -110,12 +124,15 @@ __all__ = [
     "Trust",
     "UnfinishedWarning",
     "agreement",
+    "compare",
     "contributions",
     "copying",
     "decision_map",
+    "distance",
     "effects",
     "explain",
     "features",
+    "film",
     "find_fixed_points",
     "fit",
     "hybrid",

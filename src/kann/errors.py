@@ -5,6 +5,10 @@ class KannError(ValueError):
     """Something the user passed cannot be used. The message says what, what was got, and the remedy."""
 
 
+class NotFiniteError(KannError):
+    """States or inputs hold NaN or infinite numbers, such as those of a network that diverged."""
+
+
 class KannWarning(UserWarning):
     """Base of every warning that kann gives."""
 

@@ -13,8 +13,8 @@ from kann.analysis.label_means import LabelMeans, means_by_label
 from kann.analysis.modes import chosen_modes
 from kann.analysis.phrases import Phrase, phrases_of
 from kann.analysis.pushes import ModeAxis, Pushes, axis_of, pushes_of
-from kann.backends.arrays import as_numpy
-from kann.checks import require_choice, require_instance, require_number, require_real, require_width
+from kann.analysis.readout_weights import linear_weight
+from kann.checks import require_choice, require_instance, require_number, require_width
 from kann.data.states import States, as_states
 from kann.data.tokens import checked_tokens
 from kann.errors import KannError
@@ -176,7 +176,7 @@ def movers(
     if not 0 < require_number(level, "level", remedy="pass 0 < level < 1") < 1:
         raise KannError(f"level={level} is no probability; pass 0 < level < 1")
     by = _chosen_way(by, tokens, states)
-    weight = _weight(readout, koopman.dim)
+    weight = linear_weight(readout, koopman.dim)
     spread = spread_of(states)
     numbers = _numbers(koopman, modes, mode_variances(koopman, spread, weight))
     axes = [_oriented(axis_of(koopman, koopman.modes[number], spread), weight) for number in numbers]
@@ -216,19 +216,6 @@ def _chosen_way(by: Any, tokens: Any, states: States) -> str:
         remedies = {"tokens": "pass tokens", "inputs": "record the states with inputs=True"}
         raise KannError(f"by={by!r} needs {by}; {remedies[by]}")
     return by
-
-
-def _weight(readout: Any, width: int) -> Float[Array, "o d"] | None:
-    """The weight of a linear readout, if there is one."""
-    if readout is None:
-        return None
-    weight = as_numpy(getattr(readout, "weight", readout))
-    require_real(weight, what="readout weights")
-    if weight.ndim != 2 or weight.shape[1] != width:
-        raise KannError(
-            f"readout has a weight of shape {weight.shape}; pass a linear one of (outputs, {width}), or None"
-        )
-    return weight.astype(np.float64)
 
 
 def _numbers(koopman: Koopman, modes: Any, variances: Float[Array, " m"]) -> list[int]:

@@ -11,11 +11,13 @@ import typer
 import kann
 from kann.cli import data, reproduce
 from kann.cli.analyse import fit, record, report
+from kann.cli.comparing import compare
 from kann.cli.demo import demo
 from kann.cli.effects import effects
 from kann.cli.errors import SHOW_TRACEBACKS
 from kann.cli.explaining import explain
 from kann.cli.highlight import highlight
+from kann.cli.watching import watch
 
 app = typer.Typer(
     name="kann",
@@ -53,6 +55,8 @@ EXAMPLES = {
     report: "kann report operator.npz states.zarr -o report.html --tokens tokens.json",
     effects: "kann effects mypackage.models:build --weights w.safetensors --data x.npy --operator operator.npz "
     "--states states.zarr",
+    compare: "kann compare a.npz b.npz c.npz -o compare.html --kind spectrum --csv pairs.csv",
+    watch: "kann watch mypackage.models:build --checkpoints runs/7 --data x.npy -o film.html",
     highlight: 'kann highlight "The plot is not bad at all, and the acting is amazing."',
     demo: "kann demo --out demo",
 }

@@ -96,6 +96,11 @@ def operator(path: Path) -> Koopman:
         return Koopman.load(path)
 
 
+def is_operator(path: str) -> bool:
+    """Whether a file holds an operator, and neither moments nor states."""
+    return Path(path).is_file() and "eigenvalues" in _array_names(Path(path))
+
+
 def _require_no_folder_of_stores(path: str) -> None:
     """Say which stores are in a folder that is none itself, such as one that several layers were recorded into."""
     folder = Path(path)
@@ -204,7 +209,7 @@ def model(factory: str, weights: Path | None) -> Any:
     if not hasattr(built, "named_modules"):
         raise KannError(f"{factory!r} returned {type(built).__name__}; it must return a torch module")
     if weights is not None:
-        _load_weights(built, weights)
+        load_weights(built, weights)
     return built
 
 
@@ -213,7 +218,7 @@ def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {reason(error)}"
 
 
-def _load_weights(network: Any, path: Path) -> None:
+def load_weights(network: Any, path: Path) -> None:
     """Load weights into a network, without running any code that the file may hold."""
     if not path.exists():
         raise FileNotFoundError(f"no weights at {path}")

@@ -32,6 +32,8 @@ FlipFlopArch = StrEnum("FlipFlopArch", ["gru"])
 EcgArch = StrEnum("EcgArch", ["lstm", "gru", "all"])
 SentimentArch = StrEnum("SentimentArch", ["gru", "lstm", "rnn", "all"])
 
+TrainedArch = StrEnum("TrainedArch", ["gru", "rnn", "lstm"])
+
 Device = Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, mps.")]
 Out = Annotated[Path, typer.Option(help="Folder for networks, figures and results.json.")]
 Seed = Annotated[int, typer.Option(min=0, help="The first seed.")]
@@ -128,6 +130,49 @@ def flipflop(
         from kann.paper.flipflop import reproduce
 
         _run(reproduce, FlipFlopArch.gru, device=device, out=out, seeds=range(seed, seed + seeds))
+
+
+@commands.command(
+    epilog="Example: kann reproduce compare --seeds 5 --out runs/compare",
+    short_help="Thirty small networks, all pairs: which are alike inside? Not in the paper.",
+)
+def compare(
+    out: Out = Path("runs/compare"),
+    seeds: Seeds = 5,
+    angular_seeds: Annotated[
+        int, typer.Option(min=0, help="Seeds between whose networks DSA's angular distance is measured: it is slow.")
+    ] = 0,
+) -> None:
+    """Compare RNNs, GRUs and LSTMs on two tasks by every distance: kann's, DSA, InputDSA, CKA.
+
+    DSA and InputDSA are measured if dsa-metric is installed (pip install 'kann[bench]'). Networks that are already in
+    the folder are used again.
+    """
+    with one_line_errors(HOW_TO_GO_ON):
+        from kann.paper.comparing import reproduce
+
+        _print(reproduce(out=out, seeds=seeds, angular_seeds=angular_seeds))
+
+
+@commands.command(
+    epilog="Example: kann reproduce training --seeds 10 --out runs/training",
+    short_help="When do eigenvalues reach the unit circle, and when does the loss fall? Not in the paper.",
+)
+def training(
+    arch: Annotated[TrainedArch, typer.Option(help="The recurrent layer.")] = TrainedArch.gru,
+    out: Out = Path("runs/training"),
+    seed: Seed = 0,
+    seeds: Seeds = 10,
+) -> None:
+    """Watch networks learn the copy task and the flip-flop: eigenvalues, loss and gradients, and the film.
+
+    Trainings that are already in the folder are used again.
+    """
+    with one_line_errors(HOW_TO_GO_ON):
+        from kann.paper.learning import TASKS, reproduce
+
+        for task in TASKS:
+            _print(reproduce(task, arch=str(arch), out=out, seeds=range(seed, seed + seeds)))
 
 
 def _run(reproduce: Callable[..., "Reproduction"], arch: StrEnum, **settings: Any) -> None:

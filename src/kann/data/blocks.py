@@ -7,7 +7,7 @@ import numpy as np
 
 from kann.backends.arrays import Float64Buffer, as_numpy, block_rows, namespace, rounding
 from kann.data.rows import Projection, row_ranges
-from kann.errors import KannError
+from kann.errors import KannError, NotFiniteError
 from kann.typing import AnyArray, Array, Int
 
 
@@ -131,7 +131,7 @@ class NotFinite:
         where = ""
         if self.block:
             where = f"{self.block}: "
-        return KannError(
+        return NotFiniteError(
             f"{where}{self.what}{of} hold {self.value} at sequence {self.sequence}, step {self.step}, unit "
             f"{self.unit}; leave that sequence out, or find out why the network diverged there"
         )

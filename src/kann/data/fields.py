@@ -23,7 +23,9 @@ class Field:
     group: str | None = None
     """Fields of one group are all there or all missing. A field without one is always there."""
     may_be_infinite: bool = False
-    """Whether it may hold infinity; NaN it may never hold."""
+    """Whether it may hold infinity."""
+    may_be_nan: bool = False
+    """Whether it may hold NaN, for what is not known."""
 
 
 def require_claims(claims: Mapping[str, Claim], fields: Mapping[str, Field]) -> None:
@@ -63,9 +65,11 @@ def require_numbers(arrays: Mapping[str, Array], fields: Mapping[str, Field]) ->
         field = fields[name]
         if field.numbers == "whole":
             valid = (array >= 0).all()
-        elif field.may_be_infinite:
-            valid = not np.isnan(array).any()
         else:
-            valid = np.isfinite(array).all()
+            valid = True
+            if not field.may_be_infinite:
+                valid = not np.isinf(array).any()
+            if not field.may_be_nan:
+                valid = valid and not np.isnan(array).any()
         if not valid:
             raise ValueError(f"{name!r} holds numbers that it cannot hold: NaN, infinite or negative ones")

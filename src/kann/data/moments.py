@@ -17,7 +17,7 @@ from kann.data.moments_fields import FIELDS, require_consistent
 from kann.data.reduction import accumulate, require_finite
 from kann.data.rows import Projection
 from kann.data.states import States, any_rows, as_states, input_rows
-from kann.errors import KannError
+from kann.errors import KannError, NotFiniteError
 from kann.typing import AnyArray, Array, Float
 
 KIND = "kann.Moments"
@@ -478,7 +478,7 @@ def require_finite_squares(states: States, *grams: AnyArray | None) -> None:
 def refuse_not_finite(states: States, *, inputs: bool) -> NoReturn:
     """Say where in states or inputs the first NaN or infinite number is; without one, sums of squares overflowed."""
     require_finite(states, inputs=inputs)
-    raise KannError("the squares of the states exceed float64; divide the states by their largest value")
+    raise NotFiniteError("the squares of the states exceed float64; divide the states by their largest value")
 
 
 def centred(products: AnyArray, left: AnyArray, right: AnyArray, n: int) -> AnyArray:

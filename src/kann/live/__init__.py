@@ -4,7 +4,8 @@ try:
     from kann.analysis.live_effects import Effects
     from kann.live.interventions import intervene
     from kann.live.measuring import effects
+    from kann.live.monitoring import Monitor
 except ImportError as error:
     raise ImportError(f"interventions need torch ({error}): pip install 'kann[torch]'") from error
 
-__all__ = ["Effects", "effects", "intervene"]
+__all__ = ["Effects", "Monitor", "effects", "intervene"]

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from kann.analysis.readout_weights import linear_weight
 from kann.backends.arrays import as_numpy
-from kann.checks import require_real
 from kann.errors import KannError
 from kann.recording.recurrent import readout_of
 from kann.typing import Array, Float
@@ -23,9 +23,6 @@ def readout_weight(
         if not isinstance(readout, nn.Linear) or "h" not in state:
             return None
     weight = as_numpy(getattr(readout, "weight", readout))
-    require_real(weight, what="readout weights")
     if weight.ndim == 2 and state == "hc":  # a readout sees h alone, and nothing of c
         weight = np.pad(weight, ((0, 0), (0, max(0, width - weight.shape[1]))))
-    if weight.ndim != 2 or weight.shape[1] != width:
-        raise KannError(f"readout has a weight of shape {weight.shape}; pass a linear one of ({width},) units, or None")
-    return weight.astype(np.float64)
+    return linear_weight(weight, width)

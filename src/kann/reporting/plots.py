@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
+from kann.analysis.comparison import Comparison
 from kann.analysis.pseudospectrum import Pseudospectrum
 from kann.analysis.trust import ModeTrust, Trust
 from kann.backends.arrays import as_numpy
@@ -440,4 +441,35 @@ def draw_embedding(
     ax.set(xlabel="first component", ylabel="second component")
     if groups is not None or path is not None:
         ax.legend(frameon=False)
+    return ax
+
+
+def draw_comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
+    """The distances of `kann.compare` as a map, networks of one cluster side by side.
+
+    The diagonal, where known, is each network's distance from itself between two halves of its sequences.
+    """
+    require_instance(comparison, Comparison, "comparison")
+    ax = _axes(ax)
+    order = comparison.order
+    matrix = comparison.matrix[np.ix_(order, order)].copy()
+    np.fill_diagonal(matrix, np.nan_to_num(comparison.floor[order]))
+    names = [comparison.names[i] for i in order]
+    image = ax.imshow(matrix, cmap="viridis_r", vmin=0)
+    ax.set_xticks(range(len(names)), names, rotation=90)
+    ax.set_yticks(range(len(names)), names)
+    if ax.figure is not None:
+        ax.figure.colorbar(image, ax=ax, label=f"distance ({comparison.kind})")
+    return ax
+
+
+def draw_networks(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
+    """Networks as points in the plane, as far apart as `kann.compare` found them, as well as that can be drawn."""
+    require_instance(comparison, Comparison, "comparison")
+    ax = _axes(ax)
+    points = comparison.embedding(2)
+    ax.scatter(points[:, 0], points[:, 1], s=16, color=COLOURS[0])
+    for name, (x, y) in zip(comparison.names, points, strict=True):
+        ax.annotate(name, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=6)
+    ax.set_aspect("equal", adjustable="datalim")
     return ax

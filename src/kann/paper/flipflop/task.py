@@ -81,7 +81,8 @@ class FlipFlopNetwork(nn.Module):
 
     def __init__(self, config: Config):
         super().__init__()
-        self.recurrent = nn.GRU(config.task.bits, config.units, batch_first=True)
+        kind = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[config.arch]
+        self.recurrent = kind(config.task.bits, config.units, batch_first=True)
         self.readout = nn.Linear(config.units, config.task.bits)
 
     def forward(self, x: Float[Tensor, "s t b"]) -> Float[Tensor, "s t b"]:

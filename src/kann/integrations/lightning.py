@@ -1,0 +1,44 @@
+"""A Lightning callback that logs what `kann.Monitor` finds after each validation epoch."""
+
+from typing import Any
+
+from torch import Tensor
+
+from kann.live.monitoring import Monitor
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer  # pyright: ignore[reportMissingImports]
+except ImportError as error:
+    raise ImportError(f"this callback needs lightning ({error}): pip install 'kann[integrations]'") from error
+
+
+class KoopmanCallback(Callback):
+    """Log the figures of `kann.Monitor` (``koopman/slow``, …) after each validation epoch.
+
+    ``trainer = Trainer(callbacks=[KoopmanCallback(probe, layer="rnn")])``; they go to whatever logger the trainer has.
+    The history is ``callback.monitor.history``. On several GPUs every rank runs the probe on its own replica.
+
+    Parameters
+    ----------
+    probe, options
+        As in `kann.Monitor`; ``every`` counts validation epochs and is 1 by default.
+    loss
+        The name of the logged metric that is kept beside the figures, such as ``"train_loss"``; None for none.
+    """
+
+    def __init__(self, probe: Any, *, loss: str | None = None, **options: Any):
+        self._probe, self._loss = probe, loss
+        self._options: dict[str, Any] = {"every": 1} | options
+        self.monitor: Monitor | None = None
+        """The monitor; None before the first validation."""
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Update and log."""
+        if trainer.sanity_checking:  # before training; its step is that of the first real validation
+            return
+        if self.monitor is None:
+            self.monitor = Monitor(pl_module, self._probe, **self._options)
+        loss: Tensor | None = None
+        if self._loss is not None:
+            loss = trainer.callback_metrics.get(self._loss)
+        pl_module.log_dict(self.monitor.update(step=trainer.global_step, loss=loss))

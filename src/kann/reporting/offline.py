@@ -1,0 +1,56 @@
+"""A page that works offline: everything is in one file, and its security policy forbids any access to a network."""
+
+import base64
+import hashlib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from kann._version import __version__
+from kann.reporting.packing import compress, compress_json
+
+try:
+    import jinja2
+    import plotly
+except ImportError as error:
+    raise ImportError("pages need plotly and jinja2: pip install 'kann[report]'") from error
+
+POLICY = (
+    "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
+    "form-action 'none'"
+)
+"""What a page may do: run the scripts with these checksums, and nothing else. It can reach no address."""
+
+
+def page_with_charts(name: str, content: dict[str, Any], **values: Any) -> str:
+    """The page of the template ``name.html.j2`` with its script ``name.js``, Plotly, and the content as packed JSON.
+
+    Jinja escapes every value except our own style sheet and script.
+    """
+    script = _file(f"{name}.js")
+    plotly_script = (
+        Path(plotly.__file__).with_name("package_data").joinpath("plotly.min.js").read_text(encoding="utf-8")
+    )
+    packed = {"plotly": compress(plotly_script.encode()), "content": compress_json(content)}
+    policy = POLICY.format(scripts=f"{_checksum(plotly_script)} {_checksum(script)}")
+    return _rendered(name, policy=policy, script=script, packed=packed, **values)
+
+
+def page_without_scripts(name: str, **values: Any) -> str:
+    """The page of the template ``name.html.j2``, which runs no script at all."""
+    return _rendered(name, policy=POLICY.format(scripts="'none'"), **values)
+
+
+def _rendered(name: str, **values: Any) -> str:
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    style = _file("offline.css")
+    return environment.from_string(_file(f"{name}.html.j2")).render(style=style, version=__version__, **values)
+
+
+def _file(name: str) -> str:
+    return resources.files("kann.reporting").joinpath(name).read_text(encoding="utf-8")
+
+
+def _checksum(script: str) -> str:
+    """The checksum of a script, as a content security policy writes it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

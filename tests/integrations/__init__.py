@@ -1,0 +1,1 @@
+"""Callbacks of other trainers, in those trainers."""

@@ -1,0 +1,95 @@
+"""The experiments with many networks: which are alike, and when they learn, on trainings of a few iterations."""
+
+import json
+
+import numpy as np
+import pytest
+
+from kann.analysis.training_history import FIGURES, Checkpoint, History
+from kann.paper import comparing, learning
+from kann.paper.comparing.methods import Measured, measured_by_all
+from kann.paper.comparing.networks import Trained
+from kann.paper.learning.runs import EVERY, Watched
+
+
+def test_networks_are_trained_once_and_compared_by_every_method(tmp_path):
+    found = comparing.reproduce(out=tmp_path, seeds=1, iterations=2)
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+    assert len(written) == 6
+    numbers = json.loads((tmp_path / "results.json").read_text())
+    assert len(numbers["networks"]) == 6
+    methods = {each["method"] for each in numbers["tried"]}
+    assert {"response", "spectrum, carried weights", "spectrum, equal weights", "CKA"} <= methods
+    for each in numbers["tried"]:
+        matrix = np.array(each["matrix"])
+        assert matrix.shape == (6, 6)
+        np.testing.assert_allclose(matrix, matrix.T, atol=1e-9)
+    assert found.title == "6 networks, 15 pairs"
+    comparing.reproduce(out=tmp_path, seeds=1, iterations=2)
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+
+
+def test_cka_of_rotated_states_is_one(rng):
+    values = rng.normal(size=(50, 4))
+    turned = 3 * values @ np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    states = [values, turned, rng.normal(size=(50, 4))]
+    networks = [trained(str(i), each) for i, each in enumerate(states)]
+    (found,) = [each for each in measured_by_all(networks) if each.method == "CKA"]
+    assert found.matrix[0, 1] == pytest.approx(0, abs=1e-12)
+    assert found.matrix[0, 2] > 0.5
+
+
+def trained(arch, common):
+    import kann
+
+    rng = np.random.default_rng(int(arch))
+    states = kann.States.from_sequences(list(rng.normal(size=(12, 20, 3))), inputs=list(rng.normal(size=(12, 20, 2))))
+    return Trained(task="copy", arch=arch, seed=0, accuracy=1.0, states=states, common=common)
+
+
+def test_the_nearest_network_decides():
+    matrix = np.array([[0, 1, 5], [1, 0, 5], [5, 4, 0.0]])
+    found = Measured(method="m", setting="s", matrix=matrix, seconds=1.0)
+    assert found.right(["a", "a", "b"]) == pytest.approx(2 / 3)
+
+
+def run_with(slow, losses, gradients):
+    history = History()
+    for place, value in enumerate(slow):
+        figures = dict.fromkeys(FIGURES, 0.0) | {"slow": value}
+        unknown = Checkpoint.unknown(step=EVERY * place, loss=1.0)
+        history.add(
+            Checkpoint(
+                step=unknown.step,
+                loss=1.0,
+                figures=figures,
+                numbers=unknown.numbers,
+                eigenvalues=unknown.eigenvalues,
+                carried=unknown.carried,
+                trusted=unknown.trusted,
+            )
+        )
+    return Watched(task="copy", seed=0, history=history, losses=losses, gradients=gradients)
+
+
+def test_times_are_when_things_happened():
+    losses = np.ones(200)
+    losses[100:] = 0.01
+    gradients = np.ones(200)
+    gradients[0], gradients[80] = 99, 9  # the first iterations do not count
+    found = learning.times_of(run_with([0.5, np.nan, 0.985, 0.99], losses, gradients))
+    assert (found.circle, found.gradient) == (2 * EVERY, 80)
+    assert found.loss == 100 + EVERY - 2  # when all but one or two of the last twenty are low
+    never = learning.times_of(run_with([0.5], np.ones(200), gradients))
+    assert np.isnan([never.circle, never.loss]).all()
+
+
+@pytest.mark.parametrize("task", ["copy", "flipflop"])
+def test_trainings_are_watched_once(task, tmp_path):
+    found = learning.reproduce(task, out=tmp_path, seeds=[0], iterations=EVERY + 1)
+    assert [path.name for path in found.files] == ["results.json", "film.html"]
+    history = tmp_path / "gru" / task / "seed-0" / "history.npz"
+    before = history.stat().st_mtime_ns
+    assert History.load(history).steps.tolist() == [0, EVERY]
+    learning.reproduce(task, out=tmp_path, seeds=[0], iterations=EVERY + 1)
+    assert history.stat().st_mtime_ns == before
