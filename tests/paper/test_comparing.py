@@ -13,7 +13,7 @@ from kann.paper.learning.runs import EVERY, Watched
 
 
 def test_networks_are_trained_once_and_compared_by_every_method(tmp_path):
-    found = comparing.reproduce(out=tmp_path, seeds=1, iterations=2)
+    found = comparing.reproduce(out=tmp_path, seeds=[0], iterations=2)
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
     assert len(written) == 6
     numbers = json.loads((tmp_path / "results.json").read_text())
@@ -25,7 +25,7 @@ def test_networks_are_trained_once_and_compared_by_every_method(tmp_path):
         assert matrix.shape == (6, 6)
         np.testing.assert_allclose(matrix, matrix.T, atol=1e-9)
     assert found.title == "6 networks, 15 pairs"
-    comparing.reproduce(out=tmp_path, seeds=1, iterations=2)
+    comparing.reproduce(out=tmp_path, seeds=[0], iterations=2)
     assert {path: path.stat().st_mtime_ns for path in written} == written
 
 

@@ -138,6 +138,7 @@ def flipflop(
 )
 def compare(
     out: Out = Path("runs/compare"),
+    seed: Seed = 0,
     seeds: Seeds = 5,
     angular_seeds: Annotated[
         int, typer.Option(min=0, help="Seeds between whose networks DSA's angular distance is measured: it is slow.")
@@ -151,7 +152,7 @@ def compare(
     with one_line_errors(HOW_TO_GO_ON):
         from kann.paper.comparing import reproduce
 
-        _print(reproduce(out=out, seeds=seeds, angular_seeds=angular_seeds))
+        _print(reproduce(out=out, seeds=range(seed, seed + seeds), angular_seeds=angular_seeds))
 
 
 @commands.command(

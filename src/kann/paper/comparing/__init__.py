@@ -18,7 +18,7 @@ from kann.paper.training import repeatable, require_folder
 def reproduce(
     *,
     out: str | os.PathLike[str] = "runs/compare",
-    seeds: int = 5,
+    seeds: Sequence[int] = range(5),
     angular_seeds: int = 0,
     iterations: int | None = None,
 ) -> Reproduction:
@@ -31,7 +31,7 @@ def reproduce(
     with repeatable():
         networks = list(train_all(folder, seeds=seeds, iterations=iterations))
         found = list(measured_by_all(networks))
-        some = [network for network in networks if network.seed < angular_seeds]
+        some = [network for network in networks if network.seed in seeds[:angular_seeds]]
         slow = None
         if some and dsa_is_installed():
             slow = angular(some)
@@ -45,7 +45,7 @@ def reproduce(
     path = folder / "results.json"
     write_json(path, _as_json(found, networks, numbers))
     title = f"{len(networks)} networks, {len(networks) * (len(networks) - 1) // 2} pairs"
-    return Reproduction(title=title, seeds=tuple(range(seeds)), rows=rows, notes=(), studies=(), files=(path,))
+    return Reproduction(title=title, seeds=tuple(seeds), rows=rows, notes=(), studies=(), files=(path,))
 
 
 def best_settings(found: Sequence[Measured], networks: Sequence[Trained]) -> dict[str, Measured]:

@@ -4,7 +4,7 @@ Both tasks are small enough for a CPU, and read four inputs each, so that respon
 copy task has two different digits, a blank and the sign to start, and the flip-flop four lines.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -76,9 +76,9 @@ class Trained:
         return f"{self.task} {self.arch} {self.seed}"
 
 
-def train_all(out: Path, *, seeds: int, iterations: int | None = None) -> Iterator[Trained]:
+def train_all(out: Path, *, seeds: Sequence[int], iterations: int | None = None) -> Iterator[Trained]:
     """Train all networks, or read those that are in ``out`` already; ``iterations`` makes all trainings shorter."""
-    wanted = [(task, arch, seed) for task in TASKS for arch in ARCHITECTURES for seed in range(seeds)]
+    wanted = [(task, arch, seed) for task in TASKS for arch in ARCHITECTURES for seed in seeds]
     for task, arch, seed in progress(wanted, what="networks", total=len(wanted), unit="network"):
         config = CONFIGS[task, arch]
         if iterations is not None:
