@@ -1,4 +1,8 @@
-"""One browser and one page of each report for all tests: to open a page takes longer than most tests."""
+"""One browser and one page of each report for the tests of a module: to open a page takes longer than most tests.
+
+Not for the whole session: while Playwright runs, this thread has an event loop, which tests of other packages must not
+meet.
+"""
 
 import os
 import shutil
@@ -11,7 +15,7 @@ CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.whic
 READY = "html[data-ready=true]"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
@@ -57,7 +61,7 @@ class Opened:
         return self.pages[name]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def opened(browser, file_of):
     opened = Opened(browser, file_of)
     yield opened
