@@ -88,7 +88,9 @@ class Sequences:
         return Part(data=_taken(self.content, numbers, self.axis, self.count), lengths=lengths)
 
     def sorted_by_length(self, numbers: Int[Array, " k"]) -> Int[Array, " k"]:
-        """The same numbers, long sequences first, so that little of a batch is padding."""
+        """The same numbers, long sequences first, so that little of a batch is padding; batches keep their order."""
+        if isinstance(self.content, _Batches):
+            return np.sort(numbers)
         if isinstance(self.content, list):
             sizes = [len(self.content[i]) for i in numbers]
         elif self._known_lengths() is not None:
