@@ -1,5 +1,6 @@
 """What `kann.explain` finds by itself."""
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -43,3 +44,11 @@ def test_a_layer_that_runs_all_steps_by_itself_has_no_module_for_a_step(generato
 def test_a_layer_without_memory_is_not_taken_for_one(generator):
     network = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
     assert memory(network, torch.randn(20, 12, 2, generator=generator)) is None
+
+
+def test_lengths_go_with_their_sequences_in_batches():
+    lengths = np.arange(1, 25)
+    x = (torch.arange(24) < torch.from_numpy(lengths)[:, None]).float()[..., None]
+    sequences = Sequences.of(nn.Linear(1, 1), list(x.split(5)), Options(lengths=lengths))
+    part = sequences.part(sequences.sorted_by_length(np.arange(3, 20)))
+    np.testing.assert_array_equal(torch.cat(part.data).sum((1, 2)), part.lengths)

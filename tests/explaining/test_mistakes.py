@@ -127,3 +127,29 @@ def test_the_model_is_left_as_it_was(generator):
     assert network.training
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert not any(part._forward_hooks for part in network.modules())
+
+
+def test_lengths_that_do_not_fit_the_data(generator):
+    model, data = seeded(networks.PackedReader), words(generator)
+    with pytest.raises(KannError, match="there are 23 lengths for 24 sequences; pass one for each"):
+        explain(model, data, lengths=[5] * (SEQUENCES - 1))
+    with pytest.raises(KannError, match="sequence 3 has length 40, and the data have 12 steps"):
+        explain(model, data, lengths=np.where(np.arange(SEQUENCES) == 3, 40, 12))
+    with pytest.raises(KannError, match=r"data is a pair of shapes \(24, 12\) and \(24,\); pass the first alone"):
+        explain(model, (data, torch.full((SEQUENCES,), 12)))
+
+
+def test_a_model_that_takes_lengths_and_gets_none_is_told_of(generator):
+    found = explain(seeded(networks.PackedReader), words(generator))
+    assert "The model takes lengths, and none were passed" in " ".join(found.choices)
+
+
+def test_labels_that_classes_do_not_name(generator):
+    reader = seeded(lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 2)))
+    x = numbers(generator)
+    with pytest.raises(KannError, match="a label is 1, and classes= has 1 names"):
+        explain(reader, x, labels=[0, 1] * (SEQUENCES // 2), classes=["no"])
+    found = explain(reader, x, labels=["no", "yes"] * (SEQUENCES // 2))
+    assert found.accuracy is None
+    assert "labels are names, and classes= does not say which output" in " ".join(found.choices)
+    assert "Outputs are taken as a class" in found.choices[1]

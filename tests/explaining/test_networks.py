@@ -158,3 +158,11 @@ def test_data_of_other_kinds(kind, generator):
     found = explained(network, data)
     assert found.koopman.dim == 3
     assert len(found.held_out) == 9
+
+
+def test_batches_of_words_and_lengths_from_a_loader_are_tested_live(generator):
+    lengths = torch.full((networks.SEQUENCES,), networks.STEPS)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(words(generator), lengths), 5)
+    found = explained(seeded(networks.PackedReader), loader, labels=[0, 1] * (networks.SEQUENCES // 2))
+    assert found.effects is not None
+    assert found.accuracy is not None

@@ -242,6 +242,11 @@ def _quiet(driven: Fitted, gated: Bilinear, is_quiet: Shaped[Array, " n"], figur
     )
 
 
+def _percent(fraction: float) -> str:
+    """Whole per cent, and never -0%."""
+    return f"{round(fraction, 2) + 0.0:.0%}"
+
+
 def better_live(fitted: Fitted, tried: Sequence[Tried], states: States, groups: Any) -> Fitted:
     """The operator that keeps most of the network's score live with a single mode, if it keeps clearly more."""
     own = [each for each in tried if each.koopman is fitted.koopman]
@@ -253,8 +258,12 @@ def better_live(fitted: Fitted, tried: Sequence[Tried], states: States, groups: 
         "sequences set apart for that"
     )
     if best.koopman is fitted.koopman or not best.recovered > ours + gain:
-        kept = f"the chosen operator brings back {ours:.0%} of the network's score, the best one {best.recovered:.0%}"
-        return replace(fitted, why=[*fitted.why, f"{figures}: {kept}, so it was kept."])
+        kept = f"the chosen operator brings back {_percent(ours)} of the network's score"
+        if best.koopman is fitted.koopman:
+            kept += ", and none more"
+        else:
+            kept += f", the best one {_percent(best.recovered)}, which is not surely more on so few"
+        return replace(fitted, why=[*fitted.why, f"{figures}: {kept}. So it was kept."])
     why = f"{figures}: {best.name} brings back {best.recovered:.0%}, that one {ours:.0%}, so it took its place."
     kind = "autonomous"
     if best.koopman.drive is not None:

@@ -133,6 +133,11 @@ def _measure_accuracy(found: Findings, bench: Bench, numbers: Int[Array, " k"]) 
     """How often the untouched network is right on held-out sequences, beside the most frequent label."""
     labels = class_numbers(found.options.labels, found.options.classes)
     outputs = found.outputs
+    if labels is None and found.options.labels is not None and isinstance(found.options.labels[0], str):
+        found.choices.append(
+            "How often the network is right was not measured: labels are names, and classes= does not say which output "
+            "each of them is."
+        )
     if labels is None or outputs is None or outputs.kind != "class":
         return
     own = [labels[i] for i in numbers]

@@ -4,7 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from kann.analysis.decisions import OUTPUTS
+from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_flag, require_number, require_sequence, require_whole_number
 from kann.errors import KannError
 
@@ -43,6 +46,7 @@ class Options:
         for name in ("labels", "tokens", "groups", "classes"):
             if getattr(self, name) is not None:
                 require_sequence(getattr(self, name), name)
+        self._require_classes_of_labels()
         for name in ("seconds", "step_seconds"):
             value = getattr(self, name)
             if value is not None and not require_number(value, name, remedy=f"pass {name}>0") > 0:
@@ -51,9 +55,22 @@ class Options:
         require_whole_number(self.seed, "seed", least=0, too_small="is negative")
         require_flag(self.progress, "progress")
 
+    def _require_classes_of_labels(self) -> None:
+        """Refuse labels that are numbers of no class."""
+        if self.labels is None or self.classes is None or not len(self.labels):
+            return
+        found = [np.asarray(as_numpy(label)) for label in self.labels if not isinstance(label, str)]
+        largest = max((int(label.max()) for label in found if label.dtype.kind in "iu" and label.size), default=0)
+        if largest >= len(self.classes):
+            raise KannError(
+                f"a label is {largest}, and classes= has {len(self.classes)} names; pass one for each number from 0 on"
+            )
+
     def require_one_each(self, count: int) -> None:
-        """Refuse labels, tokens or groups of another number of sequences than there are."""
-        for name in ("labels", "tokens", "groups"):
+        """Refuse labels, tokens, groups or lengths of another number of sequences than there are."""
+        for name in ("labels", "tokens", "groups", "lengths"):
             values = getattr(self, name)
-            if values is not None and len(values) != count:
+            if values is None or isinstance(values, str | int) or callable(values):  # lengths by key or function
+                continue
+            if len(values) != count:
                 raise KannError(f"there are {len(values)} {name} for {count} sequences; pass one for each sequence")

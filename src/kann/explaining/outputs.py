@@ -46,8 +46,10 @@ def kind_of_outputs(outputs: Shaped[Array, "s ..."], inputs: Shaped[Array, "t ..
 
 def _told_by_labels(labels: Any, outputs: Shaped[Array, "s ..."]) -> tuple[str, str] | None:
     """What the first label says; None if it says nothing."""
-    if labels is None or isinstance(labels[0], str):
+    if labels is None:
         return None
+    if isinstance(labels[0], str):
+        return "class", "labels are names"
     first = [as_numpy(labels[i]) for i in range(min(len(labels), 50))]
     values = np.concatenate([each.ravel().astype(np.float64) for each in first])
     has_axis = first[0].ndim == outputs.ndim - 1 and outputs.ndim > 1

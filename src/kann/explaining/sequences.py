@@ -88,7 +88,9 @@ class Sequences:
         return Part(data=_taken(self.content, numbers, self.axis, self.count), lengths=lengths)
 
     def sorted_by_length(self, numbers: Int[Array, " k"]) -> Int[Array, " k"]:
-        """The same numbers, long sequences first, so that little of a batch is padding."""
+        """The same numbers, long sequences first, so that little of a batch is padding; batches keep their order."""
+        if isinstance(self.content, _Batches):
+            return np.sort(numbers)
         if isinstance(self.content, list):
             sizes = [len(self.content[i]) for i in numbers]
         elif self._known_lengths() is not None:
@@ -109,6 +111,24 @@ class Sequences:
         if first is None:
             return as_numpy(one).take(0, axis=self.axis)
         return as_numpy(first).take(0, axis=self.axis)
+
+    def require_real_steps(self) -> None:
+        """Refuse lengths beyond the steps of a tensor that holds all sequences."""
+        known = self._known_lengths()
+        if known is None or not isinstance(self.content, Tensor | np.ndarray) or self.content.ndim < 2:
+            return
+        lengths, steps = as_numpy(known), self.content.shape[1 - self.axis]
+        if lengths.ndim == 1 and lengths.max() > steps:
+            number = int(lengths.argmax())
+            raise KannError(
+                f"sequence {number} has length {lengths[number]}, and the data have {steps} steps; "
+                "pass how many steps of each sequence are real"
+            )
+
+    @property
+    def tells_full_length(self) -> bool:
+        """Whether the model takes lengths, and is told for want of them that every step of a tensor is real."""
+        return self.names is not None and self.lengths is None and isinstance(self.content, Tensor | np.ndarray)
 
     def _known_lengths(self) -> Any:
         """The lengths of all sequences, if they were passed as numbers."""
@@ -143,6 +163,11 @@ def _require_readable(data: Any, options: Options, *, is_recurrent: bool, time_f
     """Refuse what `kann.record` refuses, in its words; nothing is read."""
     if isinstance(data, list | tuple) and not len(data):
         raise KannError("the data hold no sequences; pass at least some")
+    if _is_pair(data):
+        raise KannError(
+            f"data is a pair of shapes {tuple(data[0].shape)} and {tuple(data[1].shape)}; pass the first alone, "
+            "and the second as lengths= or labels="
+        )
     asked = BatchOptions(
         lengths=options.lengths,
         collate=options.collate,
@@ -153,6 +178,15 @@ def _require_readable(data: Any, options: Options, *, is_recurrent: bool, time_f
         dtype=dtype,
     )
     batches(data, asked)
+
+
+def _is_pair(data: Any) -> bool:
+    """Whether data are all sequences together with a number for each, such as their lengths or labels."""
+    if not isinstance(data, list | tuple) or len(data) != 2:
+        return False
+    if not all(isinstance(item, Tensor | np.ndarray) for item in data):
+        return False
+    return data[0].ndim > 1 == data[1].ndim and len(data[0]) == len(data[1])
 
 
 def _are_sequences(data: Any) -> bool:

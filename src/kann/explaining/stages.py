@@ -66,6 +66,7 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
             f"there are {sequences.count} sequences, and whole ones are held out; pass at least {LEAST_SEQUENCES}"
         )
     options.require_one_each(sequences.count)
+    sequences.require_real_steps()
     probe = Probe(model, sequences, options)
     place = find_place(probe, options)
     numbers = few(sequences.count, PROBED)
@@ -94,6 +95,11 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
     if outputs is not None:
         problem = outputs.why
     found.choices.append(problem)
+    if sequences.tells_full_length:
+        found.choices.append(
+            "The model takes lengths, and none were passed: it was told that every step is real. Pass lengths= if some "
+            "are padding."
+        )
     found.choices.append(
         f"{len(fitted)} sequences were fitted, and {len(held_out)} others held out for the live test"
         f"{_left_out(sequences.count - len(usable))}."

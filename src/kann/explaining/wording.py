@@ -14,6 +14,7 @@ from kann.explaining.findings import Findings
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode, format_eigenvalue
 from kann.reporting.mattering import modes_that_matter
+from kann.reporting.units import with_step_name
 from kann.typing import Array, Float
 
 ENOUGH, NEARLY_ALL = 0.75, 0.9
@@ -27,6 +28,9 @@ MODES_NAMED = 3
 
 NAMES_SHOWN = 4
 """How many tokens or inputs are named that push a mode up, and as many that push it down."""
+
+NEGLIGIBLE = 0.05
+"""What pushes a mode by less than this fraction of its strongest push is not named, however sure it is."""
 
 HOLDS_FROM = 0.95
 """From this |λ| on a mode is called a memory: half of it is left after 14 steps."""
@@ -65,10 +69,10 @@ def _nothing(found: Findings) -> str | None:
     if trust is None:
         return None
     if not trust.trusted:
+        why = with_step_name(trust.modes[0].why.split(";")[0], found.place.step_name)
         return (
-            f"Nothing can be concluded about what the network remembers: on held-out sequences none of the "
-            f"{len(trust.modes)} modes of its operator can be trusted (of the slowest, "
-            f"{trust.modes[0].why.split(';')[0]})."
+            f"Nothing can be concluded about what the network {_remembers(found)}: none of the {len(trust.modes)} "
+            f"modes of its operator can be trusted (of mode 0, {why})."
         )
     if trust.learned is not None and not trust.learned:
         return (
@@ -76,6 +80,12 @@ def _nothing(found: Findings) -> str | None:
             f"{_all_of(len(trust.trusted))} that can be trusted just as well."
         )
     return None
+
+
+def _remembers(found: Findings) -> str:
+    if found.place.axis == "depth":
+        return "hands on from block to block"
+    return "remembers"
 
 
 def _trusted(trust: Trust | None) -> str | None:
@@ -117,8 +127,11 @@ def _live(found: Findings, *, is_description: bool) -> str | None:
     )
     more = _enough_at(effects, NEARLY_ALL)
     if more > at:
-        scores = " and ".join(_score(effects, kept[name][more]) for name in ("modes", "pca"))
-        sentence += f" With {effects.counts[more]}, modes and principal components keep {scores}."
+        modes, components = (_score(effects, kept[name][more]) for name in ("modes", "pca"))
+        sentence += f" With {effects.counts[more]}, modes keep {modes} and principal components {components}."
+        if modes == components:
+            sentence = sentence.removesuffix(f" and principal components {components}.")
+            sentence += ", and principal components as much."
     pca = _beside_pca(effects, at)
     if is_description:
         return f"{sentence} That says which directions decisions need, and not that training made them."
@@ -162,7 +175,7 @@ def _of_what(outputs: str) -> str:
 
 def _score(effects: Effects, value: float) -> str:
     if effects.outputs == "values":
-        return f"{value:.3f}"
+        return f"{round(value, 3) + 0.0:.3f}"  # never -0.000
     return f"{value:.1%}"
 
 
@@ -261,7 +274,9 @@ def _half_life(mode: Mode, found: Findings) -> str:
 def _pushed(movers: Movers | None, number: int) -> str:
     if movers is None or number not in movers.modes or movers.by == "steps":
         return ""
-    up, down = ([each for each in side if each.sure] for side in (movers.up(number), movers.down(number)))
+    both = movers.up(number), movers.down(number)
+    least = NEGLIGIBLE * max((abs(each.push) for side in both for each in side if each.sure), default=0.0)
+    up, down = ([each for each in side if each.sure and abs(each.push) >= least] for side in both)
     sides = []
     if up:
         sides.append(f"up by {_names(up)}")
@@ -288,6 +303,8 @@ def _reaching(found: Findings) -> str | None:
     count = int(np.searchsorted(fractions, REACHES)) + 1
     if count > min(MOST_REACHING, max(1, len(order) // 2)):
         return None
+    if found.trust is not None and not set(order[:count].tolist()) <= set(found.trust.trusted):
+        return None  # nothing follows from modes that are not trusted
     names = [f"{number} (λ = {format_eigenvalue(koopman.modes[number].eigenvalue)})" for number in order[:count]]
     what = f"{_number_word(count)} of {len(order)} modes reach the outputs: {', '.join(names)}"
     if count == 1:

@@ -16,7 +16,7 @@ from kann.errors import KannError
 from kann.live.replacing import replaced
 from kann.live.scoring import Scorer, outputs_of
 from kann.live.stepping import Replace
-from kann.recording.batching import Batch, BatchOptions, batches, count_of
+from kann.recording.batching import Batch, BatchOptions, batches, count_of, is_sequence
 from kann.recording.running import batch_runner, device_of, parameters_of
 from kann.recording.selection import Target
 from kann.typing import Array, Float, Int, Shaped
@@ -142,7 +142,8 @@ def make_trials(
 def _groups(data: Any, options: BatchOptions) -> list[Group]:
     """The batches of the data; a list of sequences is sorted by length first, so that little of a batch is padding."""
     order, total = None, _sequences_in(data, options)
-    if isinstance(data, list | tuple) and options.lengths is None and all(_size(item) for item in data):
+    is_listed = isinstance(data, list | tuple) and options.lengths is None and all(_size(item) for item in data)
+    if is_listed and (options.collate is not None or all(is_sequence(item) for item in data)):  # samples, not batches
         order, total = np.argsort([-_size(item) for item in data], kind="stable"), len(data)
         data = [data[i] for i in order]
     if total:

@@ -86,7 +86,7 @@ def _cut(data: Any, options: BatchOptions) -> Batches:
         return _cut_tensor(_to_tensor(data, options.dtype), options)
     if isinstance(data, Mapping):
         return _cut_mapping(data, options)
-    if isinstance(data, list | tuple) and data and all(_is_sequence(item) for item in data):
+    if isinstance(data, list | tuple) and data and all(is_sequence(item) for item in data):
         return _pad_sequences([_to_tensor(item, options.dtype) for item in data], options)
     if not isinstance(data, Iterable) or isinstance(data, str | bytes):
         raise KannError(f"data is {type(data).__name__}; pass a tensor, a list of tensors, or an iterable of batches")
@@ -94,7 +94,7 @@ def _cut(data: Any, options: BatchOptions) -> Batches:
     return _as_they_come(data, options.dtype), _size(data)
 
 
-def _is_sequence(item: Any) -> bool:
+def is_sequence(item: Any) -> bool:
     """Whether an entry of a list is one sequence: (T,), (T, p), or numbers in a list; (B, T, p) is a batch."""
     if isinstance(item, list):
         return bool(item) and all(isinstance(number, int | float) for number in item)
