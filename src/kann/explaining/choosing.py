@@ -15,6 +15,7 @@ from kann.errors import DependenceWarning, FewPairsWarning, KannError
 from kann.fitting.auto_rank import HORIZONS
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.fit import fit
+from kann.fitting.folds import group_numbers
 from kann.fitting.koopman import Koopman
 from kann.fitting.read_pairs import only_pairs
 from kann.typing import Array, Int, Shaped
@@ -42,7 +43,7 @@ MOST_STARTS = 2000
 """From how many states predictions several steps ahead are made, to compare gated operators with others."""
 
 KEPT_FOR_COMPARING = 4
-"""One sequence in so many is held out to compare gated operators with driven ones."""
+"""One sequence, or group of them, in so many is held out to compare gated operators with driven ones."""
 
 CHANCE = 1.5
 """Of n decisions, chance makes up to this fraction of the score divided by √n."""
@@ -76,8 +77,7 @@ class Fitted:
         """
         if self.kind != "quiet":
             return self.states, {"groups": self.groups, "folds": folds, "seed": seed}
-        codes: dict[Any, int] = {}
-        fold_of = np.array([codes.setdefault(group, len(codes)) % folds for group in self.groups])
+        fold_of = group_numbers(self.groups, len(self.states)) % folds
         parts = [Moments.of(self.states[fold_of == fold], inputs=False) for fold in range(folds)]
         return parts, {"folds": folds, "seed": seed}
 
@@ -189,8 +189,10 @@ def _fit_gated(states: States, rank: int, groups: Any) -> Bilinear:
 def _compare_gates(driven: Fitted, rank: int) -> tuple[float, float] | None:
     """Errors of a gated and of a driven operator on sequences that neither was fitted to; None if there are too few."""
     states = driven.states
-    is_kept = np.arange(len(states)) % KEPT_FOR_COMPARING == 0
-    groups = driven.groups
+    groups, group_of = driven.groups, np.arange(len(states))
+    if groups is not None:
+        group_of = group_numbers(groups, len(states))
+    is_kept = group_of % KEPT_FOR_COMPARING == 0
     if groups is not None:
         groups = [group for group, kept in zip(groups, is_kept, strict=True) if not kept]
     try:

@@ -7,6 +7,8 @@ from typing import Any
 from kann.analysis.decisions import OUTPUTS
 from kann.checks import require_choice, require_flag, require_number, require_sequence, require_whole_number
 from kann.errors import KannError
+from kann.fitting.folds import group_numbers
+from kann.typing import Array, Int
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -50,6 +52,13 @@ class Options:
         require_whole_number(self.batch_size, "batch_size")
         require_whole_number(self.seed, "seed", least=0, too_small="is negative")
         require_flag(self.progress, "progress")
+
+    @property
+    def group_of(self) -> Int[Array, " s"] | None:
+        """For each sequence the number of its group, also of groups that come as tensors; None if there are none."""
+        if self.groups is None:
+            return None
+        return group_numbers(self.groups, len(self.groups))
 
     def require_one_each(self, count: int) -> None:
         """Refuse labels, tokens or groups of another number of sequences than there are."""

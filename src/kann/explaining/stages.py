@@ -119,15 +119,19 @@ def _split(numbers: Int[Array, " k"], options: Options) -> tuple[Int[Array, " _"
     """The sequences to fit and those to hold out, at random; all of a group on one side."""
     rng = np.random.default_rng(options.seed)
     groups = numbers
-    if options.groups is not None:
-        codes: dict[Any, int] = {}
-        groups = np.array([codes.setdefault(options.groups[i], len(codes)) for i in numbers])
+    if options.group_of is not None:
+        groups = options.group_of[numbers]
     wanted = min(int(HELD_OUT * len(numbers)), MOST_HELD_OUT)
     is_held = np.zeros(len(numbers), dtype=bool)
     for group in rng.permutation(np.unique(groups)):
         if is_held.sum() >= wanted:
             break
         is_held |= groups == group
+    if is_held.all():
+        raise KannError(
+            f"all {len(numbers)} sequences would be held out, since groups of them are held out together; pass more "
+            "and smaller groups"
+        )
     return numbers[~is_held], numbers[is_held]
 
 
