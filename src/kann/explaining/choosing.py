@@ -110,8 +110,8 @@ def choose_operator_held_out(states: States, groups: Any) -> Fitted:
         return Fitted(koopman=autonomous, kind="autonomous", states=states, groups=groups, why=[why])
     driven, error = found
     figures = (
-        f"Up to {HORIZONS[-1]} steps ahead on held-out sequences, the operator that also reads the inputs misses "
-        f"{error:.2%} of the states' variance (rank {driven.rank}), the autonomous one {own_error:.2%} (rank "
+        f"Up to {_horizons(states)[-1]} steps ahead on held-out sequences, the operator that also reads the inputs "
+        f"misses {error:.2%} of the states' variance (rank {driven.rank}), the autonomous one {own_error:.2%} (rank "
         f"{autonomous.rank})"
     )
     if own_error < WORTH_IT * error:
@@ -203,10 +203,15 @@ def _compare_gates(driven: Fitted, rank: int) -> tuple[float, float] | None:
         return None
 
 
+def _horizons(states: States) -> list[int]:
+    """How many steps ahead states are predicted, as far as sequences are that long."""
+    return [steps for steps in HORIZONS if steps < states.lengths.max()]
+
+
 def several_step_error(koopman: Koopman | Bilinear, states: States) -> float:
     """The mean error over horizons of up to ten steps, as a fraction of the states' variance."""
-    horizons = [steps for steps in HORIZONS if steps < states.lengths.max()]
-    longest = max(horizons)
+    horizons = _horizons(states)
+    longest = horizons[-1]
     long_enough = np.flatnonzero(states.lengths > longest)
     starts = np.concatenate(
         [np.arange(states.starts[i], states.starts[i] + states.lengths[i] - longest) for i in long_enough]
@@ -244,11 +249,12 @@ def _quiet(driven: Fitted, gated: Bilinear, is_quiet: Shaped[Array, " n"], figur
     )
 
 
-def better_live(fitted: Fitted, tried: Sequence[Tried], states: States, groups: Any) -> Fitted:
-    """The operator that keeps most of the network's score live with a single mode, if it keeps clearly more."""
-    own = [each for each in tried if each.koopman is fitted.koopman]
+def better_live(fitted: Fitted, tried: Sequence[Tried], ours: float, states: States, groups: Any) -> Fitted:
+    """The operator that keeps most of the network's score live with a single mode, if it keeps clearly more.
+
+    ``ours`` is what the chosen operator's mode brings back on the same sequences as the best of those that were tried.
+    """
     best = tried[0]
-    ours = max(each.recovered for each in own)
     gain = max(LEAST_GAIN, CHANCE / np.sqrt(best.sequences))
     figures = (
         f"Live, with one mode kept, {len(tried)} modes of operators of several ranks were compared on {best.sequences} "

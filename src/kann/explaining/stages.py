@@ -206,11 +206,10 @@ def ask_for_trust(found: Findings) -> None:
     fitted = found.fitted
     assert fitted is not None  # noqa: S101  # fitted by an earlier stage
     data, options = fitted.to_trust(_folds(fitted), found.options.seed)
-    if found.options.forward is not None or not can_be_drawn_anew(found.model):
+    reason = _why_no_copies(found)
+    if reason:
         found.trust = trust(fitted.koopman, data, **options)
-        found.choices.append(
-            "The network was not compared with untrained copies: not all of its modules say how they began."
-        )
+        found.choices.append(f"The network was not compared with untrained copies: {reason}.")
         return
     has_inputs = found.states is not None and found.states.inputs is not None
 
@@ -222,6 +221,15 @@ def ask_for_trust(found: Findings) -> None:
     except KannError as error:
         found.trust = trust(fitted.koopman, data, **options)
         found.choices.append(f"Untrained copies of the network could not be compared: {error}.")
+
+
+def _why_no_copies(found: Findings) -> str:
+    """Why the network cannot be compared with untrained copies of it; empty if it can."""
+    if found.options.forward is not None:
+        return "forward= may run the trained network itself, whichever copy it is given"
+    if not can_be_drawn_anew(found.model):
+        return "not all of its modules say how they began"
+    return ""
 
 
 def _folds(fitted: Fitted) -> int:
