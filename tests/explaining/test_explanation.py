@@ -21,7 +21,7 @@ def found():
 def test_it_says_what_it_found(found):
     assert str(found) == "\n".join(found.sentences)
     assert repr(found).startswith("Explanation(Koopman(driven by 2 inputs, 5 units")
-    assert "or 3.29 s" in str(found)  # 6.58 steps of half a second
+    assert "half of it is left after 6.6 steps = 3.29 s" in str(found)  # of half a second each
 
 
 def test_sentences_do_not_contradict_each_other(found):

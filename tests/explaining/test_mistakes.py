@@ -7,7 +7,7 @@ from torch import nn
 
 import kann
 from kann.errors import KannError, UnfinishedWarning
-from kann.explaining import stages
+from kann.explaining import choosing, stages
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
 
@@ -118,6 +118,31 @@ def test_groups_are_held_out_together(reader, generator):
     held = {groups[i] for i in found.held_out}
     fitted = {groups[i] for i in range(SEQUENCES) if i not in set(found.held_out.tolist())}
     assert not held & fitted
+
+
+def test_groups_in_a_tensor_are_held_out_together(reader, generator):
+    groups = torch.arange(SEQUENCES) % 6
+    found = explain(reader, numbers(generator)[:, :6], groups=groups)
+    held = set(groups[found.held_out].tolist())
+    assert len(held) == 3
+    assert len(found.held_out) == 12  # all four sequences of each
+
+
+def test_a_single_group_cannot_be_held_out(reader, generator):
+    with pytest.raises(KannError, match=r"all 24 sequences would be held out, .* pass more and smaller groups"):
+        explain(reader, numbers(generator)[:, :6], groups=["one patient"] * SEQUENCES)
+
+
+def test_gates_are_compared_on_whole_groups(generator, monkeypatch):
+    compared = []
+    monkeypatch.setattr(choosing, "several_step_error", lambda koopman, states: compared.append(states) or 1.0)
+    inputs = numbers(generator).numpy()
+    values = np.cumsum(inputs, axis=1) + 0.1 * np.roll(inputs, 1, axis=0)
+    states = kann.States.from_padded(values, inputs=inputs)
+    groups = [i // 3 for i in range(SEQUENCES)]
+    choosing.choose_operator_held_out(states, groups)
+    kept = [i for i in range(SEQUENCES) if any(np.array_equal(states[i], own) for own in compared[0])]
+    assert kept == [i for i in range(SEQUENCES) if groups[i] % choosing.KEPT_FOR_COMPARING == 0]
 
 
 def test_the_model_is_left_as_it_was(generator):

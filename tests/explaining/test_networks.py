@@ -19,7 +19,6 @@ from tests.explaining.networks import SEQUENCES, numbers, seeded, words
 def explained(network, data, **options):
     found = kann.explain(network, data, progress=False, **options)
     assert 3 <= len(found.sentences) <= 5, found.sentences
-    assert not set(found.held_out) & set(range(SEQUENCES)).difference(found.held_out)
     return found
 
 

@@ -1,9 +1,106 @@
-"""Sentences name what matters alone, and figures are written as people write them."""
+"""Sentences at the edge: half-lives that are not known, tests that were interrupted, modes that decide untrusted."""
+
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
+import pytest
 
+import kann
+from kann.analysis.live_effects import Effects
 from kann.analysis.movers import Movers
+from kann.analysis.trust import ModeTrust, Trust
 from kann.explaining import choosing, wording
+from kann.explaining.findings import Findings
+from kann.explaining.options import Options
+
+
+def findings(modulus, interval=None, step_seconds=None):
+    trust = None
+    if interval is not None:
+        trust = Mock(Trust, modes=(Mock(ModeTrust, interval=interval),))
+    return Mock(
+        Findings,
+        fitted=SimpleNamespace(koopman=SimpleNamespace(modes=[SimpleNamespace(modulus=modulus)])),
+        trust=trust,
+        place=SimpleNamespace(step_name="step"),
+        options=Options(step_seconds=step_seconds),
+    )
+
+
+@pytest.mark.parametrize(
+    ("modulus", "interval", "text"),
+    [
+        (0.9, (0.85, 0.95), "half of it is left after 6.6 steps"),
+        (0.9, None, "half of it is left after 6.6 steps"),
+        (0.48, (0.45, 0.52), "less than half of it is left after one step"),
+        (0.0, (0.0, 0.1), "less than half of it is left after one step"),
+        (0.999, (0.98, 1.002), "half of it is left after 34 steps or more"),
+        (1.001, (0.98, 1.02), "half of it is left after 34 steps or more"),
+        (1.02, (1.01, 1.03), "it grows by 2.0% in a step"),
+        (1.0, (1.0, 1.0), "no fading was measured"),
+        (1.02, None, "no fading was measured"),
+    ],
+)
+def test_half_lives_are_claimed_as_far_as_they_are_known(modulus, interval, text):
+    assert wording._half_life(0, findings(modulus, interval)) == text
+
+
+def test_half_lives_in_seconds():
+    assert wording._half_life(0, findings(0.9, None, 0.5)).endswith("6.6 steps = 3.29 s")
+
+
+def effects_of(modes, pca, none=0.5):
+    koopman = kann.fit(np.random.default_rng(0).normal(size=(20, 10, 3)))
+    kept = {name: np.repeat(np.array(means)[:, None], 40, axis=1) for name, means in (("modes", modes), ("pca", pca))}
+    return Effects(
+        counts=(1, 2),
+        metric="agreement",
+        fill="curve",
+        order=tuple(range(len(koopman.modes))),
+        koopman=koopman,
+        kept_scores=kept,
+        removed_scores=kept,
+        full_scores=np.ones(40),
+        none_scores=np.full(40, none),
+        random_kept=np.empty((0, 2)),
+        random_removed=np.empty((0, 2)),
+        judged=np.arange(40),
+    )
+
+
+def live(effects, trust=None):
+    found = findings(0.9)
+    found.effects, found.trust, found.accuracy = effects, trust, None
+    found.fitted.koopman.dim = 3
+    found.place = SimpleNamespace(axis="time", is_fed_back=True)
+    return wording._live(found, is_description=False)
+
+
+def test_an_interrupted_test_compares_only_what_was_finished():
+    text = live(effects_of([0.9, 0.99], [0.7, np.nan]))
+    assert "nan" not in text
+    assert "one coordinate of 3" in text
+    assert "With 2" not in text
+    text = live(effects_of([0.9, np.nan], [np.nan, np.nan]))
+    assert (
+        text == "The test in the running network was interrupted before modes could be compared with other directions."
+    )
+
+
+def test_modes_that_keep_nothing():
+    assert live(effects_of([0.5, 0.5], [0.5, 0.5])).endswith(
+        "modes say no more than the mean state about what it decides by."
+    )
+
+
+def test_modes_that_decide_and_are_not_trusted_or_not_learned_are_named():
+    modes = [Mock(ModeTrust, learned=learned) for learned in (None, False, True)]
+    doubts = wording._doubts(Mock(Trust, trusted=(1, 2), modes=modes), [0, 1, 2])
+    assert doubts == (
+        " Of the modes kept here, mode 0 cannot be trusted and untrained copies of the network have mode 1 too."
+    )
+    assert wording._doubts(Mock(Trust, trusted=(1, 2), modes=modes), [2]) == ""
 
 
 def movers_of(push):

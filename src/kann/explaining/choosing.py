@@ -15,6 +15,7 @@ from kann.errors import DependenceWarning, FewPairsWarning, KannError
 from kann.fitting.auto_rank import HORIZONS
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.fit import fit
+from kann.fitting.folds import group_numbers
 from kann.fitting.koopman import Koopman
 from kann.fitting.read_pairs import only_pairs
 from kann.typing import Array, Int, Shaped
@@ -42,7 +43,7 @@ MOST_STARTS = 2000
 """From how many states predictions several steps ahead are made, to compare gated operators with others."""
 
 KEPT_FOR_COMPARING = 4
-"""One sequence in so many is held out to compare gated operators with driven ones."""
+"""One sequence, or group of them, in so many is held out to compare gated operators with driven ones."""
 
 CHANCE = 1.5
 """Of n decisions, chance makes up to this fraction of the score divided by √n."""
@@ -76,8 +77,7 @@ class Fitted:
         """
         if self.kind != "quiet":
             return self.states, {"groups": self.groups, "folds": folds, "seed": seed}
-        codes: dict[Any, int] = {}
-        fold_of = np.array([codes.setdefault(group, len(codes)) % folds for group in self.groups])
+        fold_of = group_numbers(self.groups, len(self.states)) % folds
         parts = [Moments.of(self.states[fold_of == fold], inputs=False) for fold in range(folds)]
         return parts, {"folds": folds, "seed": seed}
 
@@ -110,8 +110,8 @@ def choose_operator_held_out(states: States, groups: Any) -> Fitted:
         return Fitted(koopman=autonomous, kind="autonomous", states=states, groups=groups, why=[why])
     driven, error = found
     figures = (
-        f"Up to {HORIZONS[-1]} steps ahead on held-out sequences, the operator that also reads the inputs misses "
-        f"{error:.2%} of the states' variance (rank {driven.rank}), the autonomous one {own_error:.2%} (rank "
+        f"Up to {_horizons(states)[-1]} steps ahead on held-out sequences, the operator that also reads the inputs "
+        f"misses {error:.2%} of the states' variance (rank {driven.rank}), the autonomous one {own_error:.2%} (rank "
         f"{autonomous.rank})"
     )
     if own_error < WORTH_IT * error:
@@ -189,8 +189,10 @@ def _fit_gated(states: States, rank: int, groups: Any) -> Bilinear:
 def _compare_gates(driven: Fitted, rank: int) -> tuple[float, float] | None:
     """Errors of a gated and of a driven operator on sequences that neither was fitted to; None if there are too few."""
     states = driven.states
-    is_kept = np.arange(len(states)) % KEPT_FOR_COMPARING == 0
-    groups = driven.groups
+    groups, group_of = driven.groups, np.arange(len(states))
+    if groups is not None:
+        group_of = group_numbers(groups, len(states))
+    is_kept = group_of % KEPT_FOR_COMPARING == 0
     if groups is not None:
         groups = [group for group, kept in zip(groups, is_kept, strict=True) if not kept]
     try:
@@ -201,10 +203,15 @@ def _compare_gates(driven: Fitted, rank: int) -> tuple[float, float] | None:
         return None
 
 
+def _horizons(states: States) -> list[int]:
+    """How many steps ahead states are predicted, as far as sequences are that long."""
+    return [steps for steps in HORIZONS if steps < states.lengths.max()]
+
+
 def several_step_error(koopman: Koopman | Bilinear, states: States) -> float:
     """The mean error over horizons of up to ten steps, as a fraction of the states' variance."""
-    horizons = [steps for steps in HORIZONS if steps < states.lengths.max()]
-    longest = max(horizons)
+    horizons = _horizons(states)
+    longest = horizons[-1]
     long_enough = np.flatnonzero(states.lengths > longest)
     starts = np.concatenate(
         [np.arange(states.starts[i], states.starts[i] + states.lengths[i] - longest) for i in long_enough]
@@ -247,11 +254,12 @@ def _percent(fraction: float) -> str:
     return f"{round(fraction, 2) + 0.0:.0%}"
 
 
-def better_live(fitted: Fitted, tried: Sequence[Tried], states: States, groups: Any) -> Fitted:
-    """The operator that keeps most of the network's score live with a single mode, if it keeps clearly more."""
-    own = [each for each in tried if each.koopman is fitted.koopman]
+def better_live(fitted: Fitted, tried: Sequence[Tried], ours: float, states: States, groups: Any) -> Fitted:
+    """The operator that keeps most of the network's score live with a single mode, if it keeps clearly more.
+
+    ``ours`` is what the chosen operator's mode brings back on the same sequences as the best of those that were tried.
+    """
     best = tried[0]
-    ours = max(each.recovered for each in own)
     gain = max(LEAST_GAIN, CHANCE / np.sqrt(best.sequences))
     figures = (
         f"Live, with one mode kept, {len(tried)} modes of operators of several ranks were compared on {best.sequences} "

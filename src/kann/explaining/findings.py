@@ -58,9 +58,9 @@ class Findings:
     @property
     def groups(self) -> Any:
         """Who each fitted sequence of states comes from: the user's groups, or along depth the sequence itself."""
-        groups = self.options.groups
+        groups: Any = self.options.group_of
         if groups is not None:
-            groups = [groups[i] for i in self.fitted_numbers]
+            groups = groups[self.fitted_numbers].tolist()
         if self.place.axis == "depth" and self.states is not None:
             positions = positions_of(self.sequences, self.fitted_numbers, len(self.states))
             own = groups

@@ -169,15 +169,17 @@ def _page(found: Findings) -> dict[str, Any]:
         if page["tokens"] is None:
             page["signals"] = signals_of(found.sequences, numbers, shown)
     page["labels"] = _label_names(labels, options.classes)
+    if found.fitted is not None:
+        page["others"] = found.fitted.others
     if found.reading is not None:
         page["readout"] = found.reading.readout
     return page
 
 
 def _label_names(labels: list[Any] | None, classes: Sequence[str] | None) -> list[str] | None:
-    """Labels as text, by the names of their classes; None if there are none, or each sequence has several."""
+    """Labels as text, by the names of their classes if these have one; None if each sequence has several labels."""
     if labels is None or any(getattr(label, "ndim", 0) or isinstance(label, list | tuple) for label in labels):
         return None
-    if classes is None or isinstance(labels[0], str):
-        return [str(getattr(label, "item", lambda label=label: label)()) for label in labels]
-    return [str(classes[int(label)]) for label in labels]
+    plain = [getattr(label, "item", lambda label=label: label)() for label in labels]
+    names = dict(enumerate(classes or ()))
+    return [str(names.get(label, label)) for label in plain]

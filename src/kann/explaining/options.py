@@ -10,6 +10,8 @@ from kann.analysis.decisions import OUTPUTS
 from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_flag, require_number, require_sequence, require_whole_number
 from kann.errors import KannError
+from kann.fitting.folds import group_numbers
+from kann.typing import Array, Int
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -65,6 +67,13 @@ class Options:
             raise KannError(
                 f"a label is {largest}, and classes= has {len(self.classes)} names; pass one for each number from 0 on"
             )
+
+    @property
+    def group_of(self) -> Int[Array, " s"] | None:
+        """For each sequence the number of its group, also of groups that come as tensors; None if there are none."""
+        if self.groups is None:
+            return None
+        return group_numbers(self.groups, len(self.groups))
 
     def require_one_each(self, count: int) -> None:
         """Refuse labels, tokens, groups or lengths of another number of sequences than there are."""

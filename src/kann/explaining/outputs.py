@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from kann.backends.arrays import as_numpy
+from kann.errors import KannError
 from kann.explaining.options import Options
 from kann.typing import Array, Shaped
 
@@ -27,8 +28,10 @@ class Outputs:
 def kind_of_outputs(outputs: Shaped[Array, "s ..."], inputs: Shaped[Array, "t ..."], options: Options) -> Outputs:
     """What the outputs of some sequences are; ``inputs`` are what one of them reads."""
     real = outputs[np.isfinite(outputs)]
+    if not len(real):
+        raise KannError("all outputs of the network are NaN or Inf, so that they say nothing; look at its weights")
     threshold = 0.0
-    if len(real) and real.min() >= 0 and real.max() <= 1:
+    if real.min() >= 0 and real.max() <= 1:
         threshold = 0.5
     kind, reason = options.outputs, "as you asked"
     if kind is None:

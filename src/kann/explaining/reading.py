@@ -216,7 +216,9 @@ def _way(head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."])
             truth = [own[::-1] for own in truth]
         if _are_same(np.concatenate(made), np.concatenate(truth)):
             return "every"
+    if outputs.ndim >= 3:
         return None
+    # A network may also have as many outputs as a sequence has steps.
     pooled = {
         "last": [own[-1] for own in rows],
         "mean": [own.mean(axis=0) for own in rows],

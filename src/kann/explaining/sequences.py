@@ -104,6 +104,8 @@ class Sequences:
         one = _taken(self.content, np.array([number]), self.axis, self.count)
         if isinstance(self.content, list):
             found = one[0]
+            if _are_numbers(found):
+                return np.asarray(found)
             if not isinstance(found, Tensor | np.ndarray):
                 found = next(tensors_of(found), torch.as_tensor([0.0]))
             return as_numpy(found)

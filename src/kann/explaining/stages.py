@@ -125,15 +125,19 @@ def _split(numbers: Int[Array, " k"], options: Options) -> tuple[Int[Array, " _"
     """The sequences to fit and those to hold out, at random; all of a group on one side."""
     rng = np.random.default_rng(options.seed)
     groups = numbers
-    if options.groups is not None:
-        codes: dict[Any, int] = {}
-        groups = np.array([codes.setdefault(options.groups[i], len(codes)) for i in numbers])
+    if options.group_of is not None:
+        groups = options.group_of[numbers]
     wanted = min(int(HELD_OUT * len(numbers)), MOST_HELD_OUT)
     is_held = np.zeros(len(numbers), dtype=bool)
     for group in rng.permutation(np.unique(groups)):
         if is_held.sum() >= wanted:
             break
         is_held |= groups == group
+    if is_held.all():
+        raise KannError(
+            f"all {len(numbers)} sequences would be held out, since groups of them are held out together; pass more "
+            "and smaller groups"
+        )
     return numbers[~is_held], numbers[is_held]
 
 
@@ -208,11 +212,10 @@ def ask_for_trust(found: Findings) -> None:
     fitted = found.fitted
     assert fitted is not None  # noqa: S101  # fitted by an earlier stage
     data, options = fitted.to_trust(_folds(fitted), found.options.seed)
-    if found.options.forward is not None or not can_be_drawn_anew(found.model):
+    reason = _why_no_copies(found)
+    if reason:
         found.trust = trust(fitted.koopman, data, **options)
-        found.choices.append(
-            "The network was not compared with untrained copies: not all of its modules say how they began."
-        )
+        found.choices.append(f"The network was not compared with untrained copies: {reason}.")
         return
     has_inputs = found.states is not None and found.states.inputs is not None
 
@@ -224,6 +227,15 @@ def ask_for_trust(found: Findings) -> None:
     except KannError as error:
         found.trust = trust(fitted.koopman, data, **options)
         found.choices.append(f"Untrained copies of the network could not be compared: {error}.")
+
+
+def _why_no_copies(found: Findings) -> str:
+    """Why the network cannot be compared with untrained copies of it; empty if it can."""
+    if found.options.forward is not None:
+        return "forward= may run the trained network itself, whichever copy it is given"
+    if not can_be_drawn_anew(found.model):
+        return "not all of its modules say how they began"
+    return ""
 
 
 def _folds(fitted: Fitted) -> int:

@@ -1,6 +1,5 @@
 """What was found, in a few sentences to quote: each is made from figures, and none contradicts another."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +11,10 @@ from kann.analysis.movers import Movers
 from kann.analysis.trust import Trust
 from kann.explaining.findings import Findings
 from kann.fitting.koopman import Koopman
-from kann.fitting.spectrum import Mode, format_eigenvalue
-from kann.reporting.mattering import modes_that_matter
-from kann.reporting.units import with_step_name
-from kann.typing import Array, Float
+from kann.fitting.spectrum import format_eigenvalue
+from kann.reporting.mattering import first_modes, modes_that_matter
+from kann.reporting.units import duration, half_life, number_of_steps, plural, with_step_name
+from kann.typing import Array, Float, Shaped
 
 ENOUGH, NEARLY_ALL = 0.75, 0.9
 """Fractions of the score: sentences speak of as many coordinates as bring back the first, and the second."""
@@ -46,7 +45,7 @@ def sentences_of(found: Findings) -> tuple[str, ...]:
     """Three to five sentences: what decides live, what pushes it and how long it stays, errors, and what not to say."""
     nothing = _nothing(found)
     live = _live(found, is_description=nothing is not None)
-    errors = _errors(found.trust)
+    errors = _errors(found)
     if nothing is not None:
         return tuple(filter(None, [nothing, live or _trusted(found.trust), errors]))
     return tuple(filter(None, [live, _memories(found), _reaching(found), errors, _caution(found)]))
@@ -105,8 +104,10 @@ def _live(found: Findings, *, is_description: bool) -> str | None:
     effects = found.effects
     if effects is None:
         return "What single modes decide was not tested in the running network."
-    if effects.full == effects.none or not np.isfinite(effects.kept["modes"]).any():
+    if effects.full == effects.none:
         return None
+    if not _is_compared(effects).any():
+        return "The test in the running network was interrupted before modes could be compared with other directions."
     at = _enough_at(effects, ENOUGH)
     count, kept = effects.counts[at], effects.kept
     low, high = effects.interval("modes")[at]
@@ -132,15 +133,44 @@ def _live(found: Findings, *, is_description: bool) -> str | None:
         if modes == components:
             sentence = sentence.removesuffix(f" and principal components {components}.")
             sentence += ", and principal components as much."
-    pca = _beside_pca(effects, at)
     if is_description:
         return f"{sentence} That says which directions decisions need, and not that training made them."
-    return f"{sentence} {pca}"
+    doubts = _doubts(found.trust, first_modes(effects.koopman, effects.order, count))
+    return f"{sentence} {_beside_pca(effects, at)}{doubts}"
+
+
+def _is_compared(effects: Effects) -> Shaped[Array, " c"]:
+    """For which numbers of coordinates modes and principal components were both tested."""
+    return np.isfinite(effects.kept["modes"]) & np.isfinite(effects.kept["pca"])
+
+
+def _doubts(trust: Trust | None, kept: Sequence[int]) -> str:
+    """Which of the modes that were kept cannot be trusted, or were not learned: other modes may be named further on."""
+    if trust is None:
+        return ""
+    parts = []
+    not_trusted = [number for number in kept if number not in trust.trusted]
+    if not_trusted:
+        parts.append(f"{_modes(not_trusted)} cannot be trusted")
+    not_learned = [number for number in kept if trust.modes[number].learned is False]
+    if not_learned:
+        parts.append(f"untrained copies of the network have {_modes(not_learned)} too")
+    if not parts:
+        return ""
+    return f" Of the modes kept here, {' and '.join(parts)}."
+
+
+def _modes(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"mode {numbers[0]}"
+    if len(numbers) <= NAMES_SHOWN:
+        return f"modes {', '.join(map(str, numbers))}"
+    return f"{len(numbers)} modes"
 
 
 def _enough_at(effects: Effects, fraction: float) -> int:
     """The place of the smallest number of coordinates that brings back enough, or nearly all that any does."""
-    recovered = np.nan_to_num(effects.recovered["modes"], nan=-np.inf)
+    recovered = np.where(_is_compared(effects), effects.recovered["modes"], -np.inf)
     enough = np.flatnonzero(recovered >= min(fraction, float(recovered.max()) - CLEAR_GAP))
     return int(enough[0])
 
@@ -193,6 +223,8 @@ def _beside_pca(effects: Effects, at: int) -> str:
         )
     if gap < -CLEAR_GAP and pca[0] > modes[1]:
         return "So principal components say better than modes what it decides by; do not read modes as its decisions."
+    if effects.recovered["modes"][at] <= CLEAR_GAP:
+        return "So these modes say no more than the mean state about what it decides by."
     if abs(gap) > CLEAR_GAP:
         return f"These {len(effects.judged)} sequences are too few to tell modes from principal components."
     return "So principal components do as well as modes."
@@ -205,11 +237,8 @@ def _memories(found: Findings) -> str | None:
     holding = _holding(found, koopman)
     parts = []
     for number in _named_modes(found, koopman):
-        mode = koopman.modes[number]
-        parts.append(
-            f"mode {number} (λ = {format_eigenvalue(mode.eigenvalue)}, {_half_life(mode, found)})"
-            f"{_pushed(found.movers, number)}"
-        )
+        eigenvalue = format_eigenvalue(koopman.modes[number].eigenvalue)
+        parts.append(f"mode {number} (λ = {eigenvalue}, {_half_life(number, found)}){_pushed(found.movers, number)}")
     if not parts:
         return None
     text = "; ".join(parts)
@@ -217,11 +246,25 @@ def _memories(found: Findings) -> str | None:
     count = sum(len(koopman.modes[number].indices) for number in holding)
     if count > 1:
         moduli = [koopman.modes[number].modulus for number in holding]
+        pairs = ""
+        if count > len(holding):
+            pairs = ", a pair of eigenvalues counts twice"
         sentence = (
-            f"{_number_word(count)} memories can be trusted, coordinates that {_what_holds(found)} (|λ| from "
-            f"{min(moduli):.3f} to {max(moduli):.3f}, a pair of eigenvalues counts twice). {sentence}"
+            f"{_number_word(count)} memories can be trusted{_how_many_learned(found, koopman, holding)}, coordinates "
+            f"that {_what_holds(found)} (|λ| from {min(moduli):.3f} to {max(moduli):.3f}{pairs}). {sentence}"
         )
     return sentence
+
+
+def _how_many_learned(found: Findings, koopman: Koopman, holding: Sequence[int]) -> str:
+    """How many of these memories training made, unless it made all of them or that is not known."""
+    if found.trust is None or found.trust.learned is None or set(holding) <= set(found.trust.learned):
+        return ""
+    learned = [number for number in holding if number in found.trust.learned]
+    if not learned:
+        return " (none of them learned)"
+    count = sum(len(koopman.modes[number].indices) for number in learned)
+    return f" ({_number_word(count).lower()} of them learned)"
 
 
 def _what_holds(found: Findings) -> str:
@@ -258,16 +301,30 @@ def _named_modes(found: Findings, koopman: Koopman) -> list[int]:
     return trusted[:MODES_NAMED]
 
 
-def _half_life(mode: Mode, found: Findings) -> str:
-    """After how many steps half of a mode is left, in steps and seconds."""
-    if mode.modulus >= 1:
-        return "it does not fade"
-    if mode.modulus == 0:
-        return "gone after one step"
-    steps = math.log(0.5) / math.log(mode.modulus)
-    text = f"half of it is left after {steps:.3g} {found.place.step_name}s"
+def _half_life(number: int, found: Findings) -> str:
+    """After how many steps half of a mode is left, in steps and seconds, as far as that is known."""
+    fitted: Any = found.fitted
+    modulus, step_name = fitted.koopman.modes[number].modulus, found.place.step_name
+    low = high = modulus
+    if found.trust is not None:
+        low, high = found.trust.modes[number].interval
+        if low > 1:
+            return f"it grows by {modulus - 1:.1%} in a {step_name}"
+    if number_of_steps(half_life(low)) == "∞":
+        return "no fading was measured"
+    if high >= 1:  # it may not fade at all, so that only the least half-life is known
+        return f"half of it is left after {_time(low, found)} or more"
+    if modulus < 0.5:
+        return f"less than half of it is left after one {step_name}"
+    return f"half of it is left after {_time(modulus, found)}"
+
+
+def _time(modulus: float, found: Findings) -> str:
+    """A half-life in steps, and in seconds if it is known how long a step lasts."""
+    steps = half_life(modulus)
+    text = plural(found.place.step_name, number_of_steps(steps))
     if found.options.step_seconds is not None:
-        text += f" or {steps * found.options.step_seconds:.3g} s"
+        text += f" = {duration(steps * found.options.step_seconds)}"
     return text
 
 
@@ -298,6 +355,8 @@ def _reaching(found: Findings) -> str | None:
         return None
     koopman = fitted.koopman
     variances = mode_variances(koopman, spread_of(fitted.states), reading.weight)
+    if not variances.sum() > 0:  # the readout reads nothing
+        return None
     order = np.argsort(-variances, kind="stable")
     fractions: Float[Array, " m"] = np.cumsum(variances[order]) / variances.sum()
     count = int(np.searchsorted(fractions, REACHES)) + 1
@@ -312,17 +371,24 @@ def _reaching(found: Findings) -> str | None:
     return f"{what}, with {fractions[count - 1]:.1%} of what all modes contribute to them."
 
 
-def _errors(trust: Trust | None) -> str | None:
+def _errors(found: Findings) -> str:
     """Held-out errors beside copying."""
+    trust, step_name = found.trust, found.place.step_name
     if trust is None:
         return "How far modes can be trusted was not measured."
     text = (
-        f"On held-out sequences one step of the operator misses {trust.error[0]:.2%} of the states' variance, and "
-        f"copying the previous state {trust.copying_error[0]:.2%}"
+        f"On held-out sequences{_which_steps(found)} one {step_name} of the operator misses {trust.error[0]:.2%} of "
+        f"the states' variance, and copying the previous state {trust.copying_error[0]:.2%}"
     )
     if len(trust.horizons) > 1:
-        text += f"; over {trust.horizons[-1]} steps {trust.error[-1]:.0%} and {trust.copying_error[-1]:.0%}"
+        text += f"; over {trust.horizons[-1]} {step_name}s {trust.error[-1]:.0%} and {trust.copying_error[-1]:.0%}"
     return f"{text}."
+
+
+def _which_steps(found: Findings) -> str:
+    if found.fitted is not None and found.fitted.kind == "quiet":
+        return ", where nothing is read,"
+    return ""
 
 
 def _caution(found: Findings) -> str:

@@ -30,7 +30,7 @@ class Together:
         """Those of one group, and those that are repeats of each other, also across groups."""
         group_of, name = np.arange(len(lengths)), "sequences"
         if groups is not None:
-            group_of, name = _numbered(groups, len(lengths)), "groups"
+            group_of, name = group_numbers(groups, len(lengths)), "groups"
         if repeats is not None and len(np.unique(repeats)) < len(repeats):
             group_of, name = _joined(group_of, repeats), f"different {name}"
         return Together(lengths=lengths, group_of=group_of, name=name)
@@ -90,7 +90,7 @@ def _remedy(available: int) -> str:
     return f"{FEWEST_FOLDS} folds are the least: record more sequences"
 
 
-def _numbered(groups: Any, count: int) -> Int[Array, " s"]:
+def group_numbers(groups: Any, count: int) -> Int[Array, " s"]:
     """The groups as numbers from 0 on."""
     require_sequence(groups, "groups")
     if len(groups) != count:

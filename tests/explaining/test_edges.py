@@ -1,0 +1,90 @@
+"""Data and networks at the edge of what can be explained: what cannot be measured is left out, and said."""
+
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import kann
+from kann.analysis.live_effects import Tried
+from kann.explaining.live_stage import _own_score
+from kann.live.ordering import Search
+from tests.explaining import networks
+from tests.explaining.networks import SEQUENCES, numbers, seeded, words
+
+
+class Overflowing(networks.Reader):
+    """Its outputs are no numbers, though its states are."""
+
+    def forward(self, x):
+        """NaN for each sequence."""
+        return super().forward(x) * torch.nan
+
+
+def reader(outputs):
+    return seeded(lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, outputs)))
+
+
+def explain(model, data, **options):
+    return kann.explain(model, data, progress=False, **options)
+
+
+def test_as_many_classes_as_steps(generator):
+    found = explain(reader(6), numbers(generator)[:, :6], outputs="class")
+    assert "by a linear readout of its last state" in " ".join(found.choices)
+    assert "Up to 5 steps ahead on held-out sequences" in " ".join(found.choices)
+
+
+@pytest.mark.parametrize("lowest", [-1, 3])
+def test_labels_that_no_output_stands_for(lowest, generator, tmp_path):
+    labels = torch.arange(SEQUENCES) % 2 + lowest
+    found = explain(reader(2), numbers(generator)[:, :6], labels=labels)
+    assert found.accuracy is None
+    assert f"labels run from {lowest} to {lowest + 1}, and its outputs tell classes 0 to 1" in " ".join(found.choices)
+    assert set(found.page["labels"]) <= {str(lowest), str(lowest + 1), "0"}
+    assert found.effects is not None
+    assert found.report(tmp_path / "report.html").exists()
+
+
+def test_labels_of_another_shape_do_not_take_the_live_test_away(generator):
+    found = explain(reader(2), numbers(generator)[:, :6], labels=torch.zeros(SEQUENCES, 6).long(), outputs="class")
+    assert found.effects is not None
+    assert "How often the network is right was not measured: the label of sequence" in " ".join(found.choices)
+    assert "Testing live was left out" not in " ".join(found.choices)
+
+
+def test_outputs_that_are_not_finite(generator):
+    found = explain(
+        seeded(lambda: Overflowing(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 1))), numbers(generator)[:, :6]
+    )
+    assert "all outputs of the network are NaN or Inf" in " ".join(found.choices)
+    assert found.effects is None
+
+
+def test_lists_of_numbers_are_words(generator):
+    found = explain(seeded(networks.Tagger), words(generator)[:, :6].tolist())
+    assert found.movers.by == "tokens"
+    assert [len(each) for each in found.page["tokens"]] == found.states.lengths.tolist()
+
+
+def test_operators_that_were_not_chosen_are_on_the_page(generator):
+    found = explain(reader(1), numbers(generator)[:, :6])
+    assert set(found.page["others"]) & {"autonomous", "driven by the inputs"}
+
+
+def test_why_there_are_no_untrained_copies(generator):
+    found = explain(reader(1), numbers(generator)[:, :6], forward=lambda model, batch: model(batch))
+    assert "untrained copies: forward= may run the trained network itself" in " ".join(found.choices)
+
+
+def test_an_operator_that_was_left_out_early_is_compared_on_all_sequences():
+    ours, best = (kann.fit(np.random.default_rng(seed).normal(size=(9, 9, 3))) for seed in range(2))
+    search = Mock(Search, recovered=lambda sets: np.array([0.6]))
+    tried = [
+        Tried(koopman=best, name="best", mode=0, recovered=0.7, sequences=40),
+        Tried(koopman=ours, name="ours", mode=0, recovered=0.1, sequences=5),
+    ]
+    assert _own_score(ours, tried, search) == 0.6
+    assert _own_score(best, tried, search) == 0.7
