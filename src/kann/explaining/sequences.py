@@ -88,7 +88,12 @@ class Sequences:
         return Part(data=_taken(self.content, numbers, self.axis, self.count), lengths=lengths)
 
     def sorted_by_length(self, numbers: Int[Array, " k"]) -> Int[Array, " k"]:
-        """The same numbers, long sequences first, so that little of a batch is padding."""
+        """The same numbers, long sequences first, so that little of a batch is padding.
+
+        Batches of a loader stay in the order of the data.
+        """
+        if isinstance(self.content, _Batches):
+            return numbers
         if isinstance(self.content, list):
             sizes = [len(self.content[i]) for i in numbers]
         elif self._known_lengths() is not None:
