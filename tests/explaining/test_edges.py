@@ -10,6 +10,8 @@ from torch import nn
 import kann
 from kann.analysis.live_effects import Tried
 from kann.explaining.live_stage import _own_score
+from kann.explaining.options import Options
+from kann.explaining.sequences import Sequences
 from kann.live.ordering import Search
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
@@ -88,3 +90,12 @@ def test_an_operator_that_was_left_out_early_is_compared_on_all_sequences():
     ]
     assert _own_score(ours, tried, search) == 0.6
     assert _own_score(best, tried, search) == 0.7
+
+
+def test_batches_keep_their_order_so_that_lengths_stay_with_their_sequences(generator):
+    x, lengths = numbers(generator), np.arange(SEQUENCES) % 5 + 3
+    sequences = Sequences.of(reader(1), list(x.split(5)), Options(lengths=lengths))
+    chosen = sequences.sorted_by_length(np.array([1, 4, 8, 13]))
+    part = sequences.part(chosen)
+    assert torch.equal(torch.cat(part.data), x[chosen])
+    assert part.lengths.tolist() == lengths[chosen].tolist()

@@ -158,7 +158,8 @@ def _measure_accuracy(found: Findings, bench: Bench, numbers: Int[Array, " k"]) 
         return
     own = [labels[i] for i in numbers]
     every = np.concatenate([np.ravel(label) for label in own])
-    classes = max(2, np.shape(bench.judging.groups[0].untouched)[-1])
+    untouched: Any = bench.judging.groups[0].untouched
+    classes = max(2, np.shape(untouched)[-1])
     if every.min() < 0 or every.max() >= classes:
         found.choices.append(
             f"How often the network is right was not measured: labels run from {every.min()} to {every.max()}, and "
