@@ -130,3 +130,15 @@ def test_pushes_that_are_sure_but_negligible_are_not_named():
 
 def test_nothing_is_not_written_as_minus_nothing():
     assert choosing._percent(-0.002) == "0%"
+
+
+def test_where_no_mode_is_trusted_the_one_that_decides_is_described_as_no_more_than_that():
+    found = findings(0.9)
+    found.effects, found.trust = effects_of([0.9, 0.99], [0.7, 0.8]), Mock(Trust, trusted=())
+    found.movers = movers_of([0.5, -0.3])
+    assert wording._carrier(found) == (
+        "As a description only: mode 0, which does most in the running network, is pushed up by “input 0” and down by "
+        "“input 1”."
+    )
+    found.trust = Mock(Trust, trusted=(0,))
+    assert wording._carrier(found) is None
