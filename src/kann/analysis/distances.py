@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from kann.analysis.compared import KINDS, Compared, How, measure_of
 from kann.analysis.resampling import jackknife_error
@@ -99,6 +98,8 @@ def distance(
 
 def between(a: Compared, b: Compared, how: How, *, level: float) -> Distance:
     """The distance of two networks, with its interval and floor."""
+    from scipy.special import stdtrit  # here, since it takes long to import
+
     measure = measure_of(how)
     value = measure(a.whole, b.whole)
     floor = max(floor_of(a, how), floor_of(b, how))
@@ -110,7 +111,7 @@ def between(a: Compared, b: Compared, how: How, *, level: float) -> Distance:
         error = jackknife_error(column, whole=np.array([value]), sizes=np.ones(len(column)))[0]
         variance += float(error) ** 2
         freedom = min(freedom, len(column) - 1)
-    half = float(stats.t.ppf((1 + level) / 2, freedom)) * math.sqrt(variance)
+    half = float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(variance)
     return Distance(value, kind=how.kind, interval=(max(0.0, value - half), value + half), floor=floor)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtri
 
 from kann import notebook
 from kann.errors import KannError
@@ -172,7 +172,7 @@ def interval_of_mean(scores: Float[Array, " s"], level: float) -> tuple[float, f
     >>> round(low, 3), high
     (0.929, 1.0)
     """
-    n, mean, z = len(scores), float(scores.mean()), float(stats.norm.ppf((1 + level) / 2))
+    n, mean, z = len(scores), float(scores.mean()), float(ndtri((1 + level) / 2))
     if np.isin(scores, (0.0, 1.0)).all():  # the normal interval of 50 successes in 50 would have no width
         middle = (mean + z**2 / (2 * n)) / (1 + z**2 / n)
         half = z / (1 + z**2 / n) * np.sqrt(mean * (1 - mean) / n + z**2 / (4 * n**2))
