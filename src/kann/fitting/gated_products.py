@@ -215,7 +215,7 @@ def order_of_repeats(inputs: Float[Array, "n p"]) -> Int[Array, " n"] | None:
     Inputs are sorted by a checksum. Others that have the same one may come between them, which costs time only.
 
     >>> order_of_repeats(np.array([[1.0], [2.0], [1.0], [2.0], [1.0]])).tolist()
-    [0, 2, 4, 1, 3]
+    [1, 3, 0, 2, 4]
     """
     checksums = row_checksums(np.ascontiguousarray(inputs, dtype=np.float64))
     order = np.argsort(checksums, kind="stable")
