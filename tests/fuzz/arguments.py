@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import kann
+from tests.reporting.histories import history
 from tests.systems import nested, noisy_states
 
 DTYPES = ("f8", "f4", "f2", "g", ">f8", "i8", "u1", "?", "c16", "O", "U2", "M8[s]")
@@ -265,7 +266,23 @@ def calls(good: Any) -> dict[str, Call]:
             kann.report,
             {"path": good.folder / "report.html", "koopman": koopman, "states": states, "readout": readout, "modes": 1}
             | {"signals": list(good.padded[..., :1]), "decode": lambda h: h[:, :1], "classes": ["a", "b"]}
-            | {"driven": driven, "others": {"c": koopman}, "fixed_points": good.points, "about": "a"},
+            | {"driven": driven, "others": {"c": koopman}, "fixed_points": good.points, "about": "a"}
+            | {"effects": None, "movers": None, "sentences": ["a"], "choices": ["b"], "alone": {0: (0.9, 0.5)}}
+            | {"step_seconds": 0.1, "step_name": "step"},
+        ),
+        "distance": (
+            kann.distance,
+            {"a": driven, "b": driven, "kind": "response", "readouts": (weight, weight), "steps": 4, "modes": 2}
+            | {"rank": 2, "weights": "equal", "level": 0.9},
+        ),
+        "compare": (
+            kann.compare,
+            {"networks": {"a": driven, "b": driven}, "kind": "spectrum", "readouts": None, "steps": 4, "modes": 2}
+            | {"rank": 2, "weights": "equal", "intervals": False, "level": 0.9, "progress": False},
+        ),
+        "film": (
+            kann.film,
+            {"path": good.folder / "film.html", "histories": history(), "title": "t", "about": "a"},
         ),
         "trust": (
             kann.trust,
@@ -353,6 +370,13 @@ NOT_CALLED = {
     "DependenceWarning": "a warning",
     "FewPairsWarning": "a warning",
     "Effects": "a result, which functions make",
+    "Comparison": "a result, which functions make",
+    "Distance": "a result, which functions make",
+    "Explanation": "a result, which functions make",
+    "History": "a result, which Monitor makes",
+    "NotFiniteError": "an error",
+    "Monitor": "trains along; its mistakes are in tests/live/test_monitor.py",
+    "explain": "takes seconds a call; its mistakes are in tests/explaining/test_mistakes.py",
     "ModeTrust": "a result, which functions make",
     "Pseudospectrum": "a result, which functions make",
     "Mover": "a result, which functions make",
