@@ -201,11 +201,11 @@ def model(factory: str, weights: Path | None) -> Any:
     try:
         build: Callable[[], Any] = getattr(importlib.import_module(module), name)
     except Exception as error:  # the user's module may raise anything
-        raise KannError(f"{factory!r} cannot be imported ({_named(error)}); see 'kann --debug record'") from error
+        raise KannError(f"{factory!r} cannot be imported ({_named(error)}); 'kann --debug …' shows where") from error
     try:
         built = build()
     except Exception as error:
-        raise KannError(f"{factory!r} failed ({_named(error)}); see 'kann --debug record'") from error
+        raise KannError(f"{factory!r} failed ({_named(error)}); 'kann --debug …' shows where") from error
     if not hasattr(built, "named_modules"):
         raise KannError(f"{factory!r} returned {type(built).__name__}; it must return a torch module")
     if weights is not None:
