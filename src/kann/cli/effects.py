@@ -7,9 +7,8 @@ import typer
 
 import kann
 from kann.cli import loading, recording
-from kann.cli.errors import one_line_errors
+from kann.cli.errors import errors_of_model, one_line_errors
 from kann.cli.output import AsJson, Force, print_result, require_free
-from kann.data.archives import reason
 from kann.errors import KannError
 
 
@@ -60,14 +59,8 @@ def effects(
             options["labels"] = loading.json_list(labels)
         koopman, recorded = loading.operator(operator), loading.states(states)
         read, lengths_of = recording.as_called(model, values, own_lengths)
-        try:
+        with errors_of_model(str(data), command="effects"):
             found = kann.effects(model, read, koopman, recorded, lengths=lengths_of, **options)
-        except (KannError, OSError, ImportError):
-            raise
-        except Exception as error:  # the user's model may raise anything
-            raise KannError(
-                f"the model cannot run on {data} ({type(error).__name__}: {reason(error)}); see 'kann --debug effects'"
-            ) from error
         from kann.explaining.figures import effects_numbers
 
         if plot is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from kann.data.archives import reason
 from kann.errors import KannError, KannWarning
 from kann.reporting.visible import visible
 
@@ -47,6 +48,19 @@ def one_line_errors(interrupted: str | Callable[[], str] = "interrupted") -> Ite
             raise
         typer.echo(f"error: {visible(message)}", err=True)
         raise typer.Exit(1) from None
+
+
+@contextlib.contextmanager
+def errors_of_model(source: str, *, command: str) -> Iterator[None]:
+    """Turn whatever the user's model raises inside this block into a `KannError` that names its data."""
+    try:
+        yield
+    except (KannError, OSError, ImportError):
+        raise
+    except Exception as error:  # the user's model may raise anything
+        raise KannError(
+            f"the model cannot run on {source} ({type(error).__name__}: {reason(error)}); see 'kann --debug {command}'"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -7,10 +7,8 @@ import typer
 
 import kann
 from kann.cli import loading, recording
-from kann.cli.errors import one_line_errors
+from kann.cli.errors import errors_of_model, one_line_errors
 from kann.cli.output import AsJson, Force, print_result, require_free
-from kann.data.archives import reason
-from kann.errors import KannError
 
 
 def explain(
@@ -47,19 +45,8 @@ def explain(
                 options[name] = loading.json_list(path)
         if classes is not None:
             options["classes"] = [each.strip() for each in classes.split(",")]
-        found = _explained(model, values, own_lengths, data, options)
+        read, lengths_of = recording.as_called(model, values, own_lengths)
+        with errors_of_model(str(data), command="explain"):
+            found = kann.explain(model, read, lengths=lengths_of, **options)
         found.report(out)
         print_result("\n\n".join([*found.sentences, str(out)]), found.numbers() | {"path": str(out)}, as_json=as_json)
-
-
-def _explained(model: Any, values: Any, lengths: Any, source: Path, options: dict[str, Any]) -> Any:
-    """The explanation; whatever else the user's model raises becomes one line."""
-    read, lengths_of = recording.as_called(model, values, lengths)
-    try:
-        return kann.explain(model, read, lengths=lengths_of, **options)
-    except (KannError, OSError, ImportError):
-        raise
-    except Exception as error:  # the user's model may raise anything
-        raise KannError(
-            f"the model cannot run on {source} ({type(error).__name__}: {reason(error)}); see 'kann --debug explain'"
-        ) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import kann
-from kann.data.archives import reason
+from kann.cli.errors import errors_of_model
 from kann.data.recordings import NUMPY_FILES
 from kann.errors import KannError
 from kann.typing import Array
@@ -28,15 +28,8 @@ def record(
     """Run the model over the data that came from the file ``source``, and record a single layer."""
     _require_one_layer(model, options)
     data, lengths_of = as_called(model, values, lengths)
-    try:
+    with errors_of_model(f"{source}, whose data are {values.dtype} of shape {values.shape}", command="record"):
         return kann.record(model, data, lengths=lengths_of, **options)
-    except (KannError, OSError, ImportError):
-        raise
-    except Exception as error:  # the user's model may raise anything
-        raise KannError(
-            f"the model cannot run on {source}, whose data are {values.dtype} of shape {values.shape} "
-            f"({type(error).__name__}: {reason(error)}); see 'kann --debug record'"
-        ) from error
 
 
 def _require_one_layer(model: Any, options: Mapping[str, Any]) -> None:
