@@ -24,6 +24,7 @@ def measured(corpus):  # noqa: F811
         flip, good, bad = names.values()
         patch.setattr(stand_ins, "COMPONENTS", 2)
         patch.setattr(stand_ins, "RECORDED_ON_CPU", 200)
+        patch.setattr(word_matrices, "NEXT_WORD", "w39")
         patch.setattr(word_matrices, "RANK", 1)
         patch.setattr(word_matrices, "FEWEST_CONTEXTS", 5)
         patch.setattr(word_matrices, "SINGLE_WORDS", (flip, good, bad, "nowhere"))
@@ -43,6 +44,18 @@ def test_a_word_that_turns_round_keeps_the_negative(measured):
     assert found.words[names[BAD[0]]]["network"].pushes.value < 0.0
     assert "nowhere" not in found.words
     assert found.fraction == pytest.approx(1.0, abs=0.05)  # one coordinate holds all of the logit
+
+
+def test_what_a_word_moves_is_followed_over_the_next_word(measured):
+    found, names = measured
+    good, bad = found.courses[names[GOOD[0]]], found.courses[names[BAD[0]]]
+    for kind in ("network", "operator"):
+        first, second = good[kind].logit
+        assert first.value > 10 * first.error
+        assert second.value == pytest.approx(first.value, rel=0.2)  # the next word keeps it
+        assert bad[kind].logit[0].value < 0.0
+        assert len(good[kind].modes) == len(found.leading) == 1
+    assert good["operator"].logit[0].value == pytest.approx(good["network"].logit[0].value, rel=0.2)
 
 
 def test_a_push_after_the_turn_is_what_it_is_and_before_it_is_undone(measured):

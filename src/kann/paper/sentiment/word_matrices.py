@@ -58,6 +58,12 @@ PHRASES = (
 PAPERS = PHRASES[:3]
 """The paper's phrases."""
 
+NEXT_WORD = "the"
+"""The commonest word that says nothing: what is read after a word, to see what is left of its effect."""
+
+LEADING_MODES = 3
+"""Modes whose contribution to the logit varies most: a word's effect is followed along these."""
+
 PROFILES: tuple[str, ...] = ("one", "two", "three", "two_added", "three_added")
 """What moves modes: the last word of phrases, phrases of two and three words, and their words one by one, summed."""
 
@@ -90,6 +96,16 @@ class WordEffect:
 
 
 @dataclass(frozen=True, slots=True)
+class WordCourse:
+    """What a word moves, and what is left of it when the next word has been read, by the operator or the network."""
+
+    logit: tuple[Interval, Interval]
+    """Change of the logit, after the word and after the next one."""
+    modes: tuple[tuple[Interval, Interval], ...]
+    """Change along each of the leading modes, in its deviations; of a pair how far it moves, without a sign."""
+
+
+@dataclass(frozen=True, slots=True)
 class PhraseEffect:
     """What words before another make of its push, in logits, by the operator or the network."""
 
@@ -116,6 +132,10 @@ class WordMatrices:
     contexts: dict[str, int]
     """In how many places each word and phrase was looked at."""
     words: dict[str, dict[str, WordEffect]]
+    """By word, then "operator" or "network"."""
+    leading: tuple[int, ...]
+    """The modes whose contributions to the logit vary most, as they are counted in the operator at the mean word."""
+    courses: dict[str, dict[str, WordCourse]]
     """By word, then "operator" or "network"."""
     phrases: dict[str, dict[str, PhraseEffect]]
     """By phrase, then "operator", "driven" or "network"."""
@@ -151,6 +171,8 @@ class SentimentMode:
     """Its left and right eigenvectors: left @ C @ right is what a matrix C keeps of it."""
     modes: Complex[Array, "d m"]
     """Vectors whose products with a state are the coordinates of all modes, in units of their deviations."""
+    leading: tuple[int, ...]
+    """Columns of these whose modes' contributions to the logit vary most, the largest first."""
 
     def of(self, h: Float[Array, "n d"]) -> Float[Array, " n"]:
         """The contribution, but for a constant."""
@@ -175,6 +197,7 @@ def sentiment_mode(koopman: kann.Bilinear, weight: Float[Array, " d"]) -> Sentim
         vector=mean.basis @ np.real(contributions[:, best]),
         gains=(np.real(mean.left[best]), np.real(mean.right[:, best])),
         modes=mean.basis @ (mean.right / spread)[:, first],
+        leading=tuple(map(int, np.argsort(-energy[first])[:LEADING_MODES])),
     )
 
 
@@ -197,12 +220,17 @@ def measure_words(network: SentimentNetwork, corpus: Corpus, *, seed: int) -> Wo
         numbers = {text: _numbers(vocabulary, text) for text in texts if _is_known(vocabulary, text)}
         contexts = states_before(network, corpus.test, list(numbers.values()), seed=seed)
         contexts = {text: contexts[ids] for text, ids in numbers.items() if len(contexts[ids]) >= FEWEST_CONTEXTS}
-        bench = Bench(network=network, operators=operators, words=recorded.words, mode=mode, weight=weight)
+        after = vocabulary.number(NEXT_WORD)
+        bench = Bench(
+            network=network, operators=operators, words=recorded.words, mode=mode, weight=weight, next_word=after
+        )
         return WordMatrices(
             eigenvalue=mode.eigenvalue,
             fraction=mode.fraction,
             contexts={" ".join(text): len(h) for text, h in contexts.items()},
             words={text[0]: bench.word(numbers[text], h) for text, h in contexts.items() if len(text) == 1},
+            leading=mode.leading,
+            courses={text[0]: bench.course(numbers[text], h) for text, h in contexts.items() if len(text) == 1},
             phrases={" ".join(text): bench.phrase(numbers[text], h) for text, h in contexts.items() if len(text) > 1},
             profiles=bench.profiles({numbers[text]: h for text, h in contexts.items() if text in PAPERS}),
         )
@@ -284,6 +312,31 @@ class Bench:
     mode: SentimentMode
     weight: Float[Array, " d"]
     """Of the readout."""
+    next_word: int
+    """What is read after a word whose course is followed."""
+
+    def course(self, ids: tuple[int, ...], h: Float[Array, "n d"]) -> dict[str, WordCourse]:
+        """What a word moves, and what is left when the next word has been read, by the operator and by the network.
+
+        What the next word does by itself, in the same places, is taken off.
+        """
+
+        def effect(step: Step, h: Float[Array, "n d"]) -> Float[Array, " k"]:
+            after_one = step(h, ids) - step(h, ())
+            after_two = step(h, (*ids, self.next_word)) - step(h, (self.next_word,))
+            return np.concatenate([self._moved(after.mean(axis=0)) for after in (after_one, after_two)])
+
+        return {
+            "operator": _as_course(self._refitted(lambda koopman: effect(self._stepping(koopman), h))),
+            "network": _as_course(self._regrouped(effect, h)),
+        }
+
+    def _moved(self, change: Float[Array, " d"]) -> Float[Array, " k"]:
+        """How far a change of the state moves the logit, and each of the leading modes."""
+        vectors = self.mode.modes[:, list(self.mode.leading)]
+        is_real = np.abs(np.imag(vectors)).max(axis=0) < REAL_BELOW
+        along = change @ vectors
+        return np.array([change @ self.weight, *np.where(is_real, np.real(along), np.abs(along))])
 
     def word(self, ids: tuple[int, ...], h: Float[Array, "n d"]) -> dict[str, WordEffect]:
         """What a word does: by its matrix, and by a line through what operator and network make of its contexts."""
@@ -366,6 +419,13 @@ class Bench:
         """Numbers of the network, with intervals over groups of contexts."""
         groups = [np.arange(len(h)) % GROUPS != group for group in range(GROUPS)]
         return jackknife(estimate(self._read, h), [estimate(self._read, h[chosen]) for chosen in groups])
+
+
+def _as_course(found: list[Interval]) -> WordCourse:
+    """Numbers after one word and then after two, the logit's before those of modes."""
+    half = len(found) // 2
+    pairs = tuple(zip(found[:half], found[half:], strict=True))
+    return WordCourse(logit=pairs[0], modes=pairs[1:])
 
 
 def jackknife(whole: Float[Array, " k"], without: Sequence[Float[Array, " k"]]) -> list[Interval]:

@@ -37,7 +37,7 @@ PHRASE_COLUMNS = (
 
 
 def markdown_tables(found: WordMatrices) -> str:
-    """One table of words and one of phrases, numbers with 95 % intervals."""
+    """Words; what is left of them a word later, in the network and the operator; phrases. With 95 % intervals."""
     words = [
         [text, by["matrix"].keeps, by["matrix"].pushes, by["network"].keeps, by["network"].pushes, found.contexts[text]]
         for text, by in found.words.items()
@@ -48,7 +48,19 @@ def markdown_tables(found: WordMatrices) -> str:
         row = [text, network.total, network.alone, network.after, network.factor, gated.factor]
         row += [f"{driven.factor.value:+.2f}", network.lasting, gated.lasting, found.contexts[text]]
         phrases.append(row)
-    return "\n\n".join([_table(WORD_COLUMNS, words), _table(PHRASE_COLUMNS, phrases)]) + "\n"
+    courses = [_course_table(found, kind) for kind in ("network", "operator")]
+    return "\n\n".join([_table(WORD_COLUMNS, words), *courses, _table(PHRASE_COLUMNS, phrases)]) + "\n"
+
+
+def _course_table(found: WordMatrices, kind: str) -> str:
+    """What each word moves, after the word and after one more: the logit first, then the leading modes."""
+    rows, columns = [], ["word"]
+    for text, by in found.courses.items():
+        course = by[kind]
+        rows.append([text, *(number for pair in (course.logit, *course.modes) for number in pair)])
+    for moved in ("logit", *(f"mode {place}" for place in found.leading)):
+        columns += [f"{moved}, {kind}", "and one word later"]
+    return _table(tuple(columns), rows)
 
 
 def _table(columns: tuple[str, ...], rows: list[list[Any]]) -> str:
@@ -99,6 +111,8 @@ def write_words(found: WordMatrices, folder: str | Path) -> tuple[Path, ...]:
         "fraction": found.fraction,
         "contexts": found.contexts,
         "words": {text: {name: asdict(effect) for name, effect in by.items()} for text, by in found.words.items()},
+        "leading": found.leading,
+        "courses": {text: {name: asdict(course) for name, course in by.items()} for text, by in found.courses.items()},
         "phrases": {text: {name: asdict(effect) for name, effect in by.items()} for text, by in found.phrases.items()},
         "profiles": found.profiles,
         "profile_correlations": found.profile_correlations,
