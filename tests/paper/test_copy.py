@@ -333,12 +333,12 @@ def test_results_say_what_they_depend_on(small, undrawn, folder, monkeypatch):
 
 
 def test_the_same_seed_gives_the_same_files_and_a_second_run_trains_nothing(small, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(analysis_module, "live_numbers", lambda *_: {})  # tested by themselves
     first = reproduce("dtriv", out=folder, seeds=[0])
     network = folder / "dtriv" / "seed-0" / "network.safetensors"
     before, files = network.stat().st_mtime_ns, [path.read_bytes() for path in first.files]
     elsewhere = reproduce("dtriv", out=tmp_path, seeds=[0])
     assert [path.read_bytes() for path in elsewhere.files] == files
-    monkeypatch.setattr(analysis_module, "live_numbers", lambda *_: {})
     reproduce("dtriv", out=folder, seeds=[0])
     assert network.stat().st_mtime_ns == before
 

@@ -470,12 +470,12 @@ def without_live_tests(monkeypatch):
 
 def test_a_second_run_gives_the_same_files(small, tmp_path, monkeypatch):
     monkeypatch.setattr(ecg, "draw_figures", lambda studies, *, folder: ())
+    without_live_tests(monkeypatch)
     first = reproduce("lstm", out=tmp_path, seeds=[0], beats=some_beats())
     network = tmp_path / "lstm" / "seed-0" / "network.safetensors"
     before = network.stat().st_mtime_ns, first.files[0].read_bytes()
     second = reproduce("lstm", out=tmp_path, seeds=[0], beats=some_beats())
     assert (network.stat().st_mtime_ns, second.files[0].read_bytes()) == before
-    without_live_tests(monkeypatch)
     other = reproduce("lstm", out=tmp_path, seeds=[0], beats=some_beats(), printed=True)
     assert other.files[0].parent.name == "lstm-as-printed"
     assert other.notes == ()

@@ -58,7 +58,7 @@ def test_what_is_asked_is_measured():
 
 
 def test_the_experiment_runs_and_can_be_repeated(small, tmp_path):
-    result = reproduce(out=tmp_path / "flipflop", seeds=(0, 1))
+    result = reproduce(out=tmp_path / "flipflop", seeds=(0,))
     assert {row.quantity.key for row in result.rows} == {quantity.key for quantity in QUANTITIES}
     content = json.loads((tmp_path / "flipflop" / "gru" / "results.json").read_text())
     assert content["leading"]["0"]["10"]["bilinear"] == sorted(content["leading"]["0"]["10"]["bilinear"], reverse=True)

@@ -9,6 +9,7 @@ import torch
 
 import kann
 from kann.errors import KannError
+from kann.live import learning
 from kann.paper.sentiment import (
     archive,
     comparisons,
@@ -31,6 +32,7 @@ from kann.paper.sentiment.analysis import study_network
 from kann.paper.sentiment.corpus import Reviews, load_corpus
 from kann.paper.sentiment.highlighting import WORD_KINDS
 from kann.paper.sentiment.live import bench, words
+from kann.paper.sentiment.live.measurements import LiveResult
 from kann.paper.sentiment.quantities import QUANTITIES
 from kann.paper.sentiment.shipped import ShippedOperator, ship
 from kann.paper.sentiment.task import CONFIGS, PRINTED, build, split
@@ -68,6 +70,7 @@ def small():
         patch.setattr(stand_ins, "COORDINATES", (4,))
         patch.setattr(stand_ins, "COMPONENTS", 6)
         patch.setattr(words, "captum_attributions", lambda _: {})
+        patch.setattr(learning, "STEPS", learning.TESTED_EVERY)
         for arch in CONFIGS:
             patch.setitem(task_module.CONFIGS, arch, tiny(arch))
         yield patch
@@ -348,12 +351,22 @@ def test_what_padding_does_is_told_apart(result):
     assert n.keys() <= {quantity.key for quantity in QUANTITIES}
 
 
+def without_live_tests(patch):
+    """Leave out what runs the network with its state replaced, and what stands in for it: each has tests of its own."""
+    from kann.paper import sentiment
+
+    patch.setattr(sentiment, "live_result", lambda *_, **__: LiveResult(numbers={}, details={"tried": []}))
+    patch.setattr(sentiment, "stand_in_numbers", lambda *_, **__: {})
+
+
 def test_the_whole_experiment(small, corpus, folder, monkeypatch):
     from kann.paper import sentiment
 
     monkeypatch.setattr(sentiment, "load_corpus", lambda: corpus)
-    for arch in ("rnn", "gru"):
-        found = reproduce(arch, out=folder / "out", seeds=[0])
+    with monkeypatch.context() as patch:
+        without_live_tests(patch)
+        reproduce("rnn", out=folder / "out", seeds=[0])
+    found = reproduce("gru", out=folder / "out", seeds=[0])
     assert found.title == "sentiment, gru"
     printed = {row.quantity.key for row in found.rows if row.printed is not None}
     assert {"accuracy_test", "agreement", "relative_error", "positive_words", "negative_words"} <= printed
@@ -379,6 +392,7 @@ def test_the_papers_setting_is_kept_apart(small, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(sentiment, "load_corpus", lambda: corpus)
     monkeypatch.setitem(task_module.PRINTED, "lstm", replace(tiny("lstm"), epochs=1, forget_bias=0.0))
     monkeypatch.setattr(sentiment, "draw_figures", lambda studies, corpus, *, folder: ())
+    without_live_tests(monkeypatch)
     found = reproduce("lstm", out=tmp_path, seeds=[3], printed=True)
     assert found.files[0] == tmp_path / "lstm-as-printed" / "results.json"
     assert found.notes == ()
