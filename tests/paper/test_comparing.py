@@ -9,8 +9,8 @@ import kann
 from kann.analysis.training_history import FIGURES, Checkpoint, History
 from kann.paper import comparing, learning
 from kann.paper.comparing.methods import Measured, measured_by_all, pairs_of_each_kind
-from kann.paper.comparing.networks import Trained
-from kann.paper.learning.runs import EVERY, Watched
+from kann.paper.comparing.networks import CONFIGS, Trained
+from kann.paper.learning.runs import EVERY, Watched, _parts
 
 
 def test_networks_are_trained_once_and_compared_by_every_method(tmp_path):
@@ -118,6 +118,7 @@ def test_times_are_when_things_happened():
     assert found.loss == 100 + EVERY - 2  # when all but one or two of the last twenty are low
     never = learning.times_of(run_with([0.5], np.ones(200), gradients))
     assert np.isnan([never.circle, never.loss]).all()
+    assert (found.numbers["reached"], never.numbers["reached"]) == (1, 0)
 
 
 @pytest.mark.parametrize("task", ["copy", "flipflop"])
@@ -129,3 +130,17 @@ def test_trainings_are_watched_once(task, tmp_path):
     assert History.load(history).steps.tolist() == [0, EVERY]
     learning.reproduce(task, out=tmp_path, seeds=[0], iterations=EVERY + 1)
     assert history.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_with_shuffled_answers_nothing_is_learnt(shuffled):
+    """Of the same seed and the same sequences, the loss falls only with their own answers."""
+    _, optimizer, loss = _parts("flipflop", CONFIGS["flipflop", "gru"], 0, shuffled=shuffled)
+    losses = []
+    for iteration in range(40):
+        losses.append(value := loss(iteration))
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+    assert (losses[-1] > 0.9 * losses[0]) == shuffled
+    assert (losses[-1] < 0.7 * losses[0]) != shuffled

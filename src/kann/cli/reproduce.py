@@ -172,6 +172,9 @@ def training(
     out: Out = Path("runs/training"),
     seed: Seed = 0,
     seeds: Seeds = 10,
+    shuffled: Annotated[
+        bool, typer.Option("--shuffled", help="Give each sequence the answer of another: a baseline without memory.")
+    ] = False,
 ) -> None:
     """Watch networks learn the copy task and the flip-flop: eigenvalues, loss and gradients, and the film.
 
@@ -181,7 +184,7 @@ def training(
         from kann.paper.learning import TASKS, reproduce
 
         for task in TASKS:
-            _print(reproduce(task, arch=str(arch), out=out, seeds=range(seed, seed + seeds)))
+            _print(reproduce(task, arch=str(arch), out=out, seeds=range(seed, seed + seeds), shuffled=shuffled))
 
 
 def _run(reproduce: Callable[..., "Reproduction"], arch: StrEnum, **settings: Any) -> None:

@@ -4,6 +4,7 @@ Train while `kann.Monitor` watches, and ask of each seed which comes first: the 
 circle, the fall of the loss, or the peak of the gradient's norm. `reproduce` does it all.
 """
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class Times:
     def numbers(self) -> dict[str, float]:
         """As the table has them."""
         return {
+            "reached": float(not math.isnan(self.circle)),
             "circle": self.circle,
             "loss": self.loss,
             "gradient": self.gradient,
@@ -49,6 +51,7 @@ class Times:
 
 
 QUANTITIES = (
+    Quantity(key="reached", what=f"trainings whose slowest trusted |λ| reaches {ON_THE_CIRCLE}", format="percent"),
     Quantity(key="circle", what=f"iteration at which the slowest trusted |λ| reaches {ON_THE_CIRCLE}"),
     Quantity(key="loss", what="iteration at which the loss has fallen to a tenth"),
     Quantity(key="gradient", what="iteration at which the norm of the gradient peaks"),
@@ -64,12 +67,20 @@ def reproduce(
     out: str | os.PathLike[str] = "runs/training",
     seeds: Sequence[int] = range(10),
     iterations: int | None = None,
+    shuffled: bool = False,
 ) -> Reproduction:
-    """Watch the trainings of several seeds; those that are in ``out`` already are read."""
-    folder = require_folder(out) / arch / task
+    """Watch the trainings of several seeds; those that are in ``out`` already are read.
+
+    With ``shuffled`` the same is done with answers of other sequences, of which nothing can be learnt: the baseline of
+    how often an eigenvalue reaches the circle because weights move.
+    """
+    title, kind = f"training, {task}, {arch}", arch
+    if shuffled:
+        title, kind = f"{title}, answers shuffled", f"{arch}-shuffled"
+    folder = require_folder(out) / kind / task
     with repeatable():
         runs = [
-            watched(task, arch, seed=seed, folder=folder / f"seed-{seed}", iterations=iterations)
+            watched(task, arch, seed=seed, folder=folder / f"seed-{seed}", iterations=iterations, shuffled=shuffled)
             for seed in progress(seeds, what=f"{task}, {arch}", total=len(seeds), unit="seed")
         ]
     times = [times_of(run) for run in runs]
@@ -78,9 +89,7 @@ def reproduce(
     measured = {str(run.seed): each.numbers for run, each in zip(runs, times, strict=True)}
     write_json(path, {"experiment": "training", "task": task, "arch": arch, "measured": measured})
     film(page, {f"seed {run.seed}": run.history for run in runs[:3]}, title=f"{task}, {arch}: how memories come about")
-    return Reproduction(
-        title=f"training, {task}, {arch}", seeds=tuple(seeds), rows=rows, notes=(), studies=(), files=(path, page)
-    )
+    return Reproduction(title=title, seeds=tuple(seeds), rows=rows, notes=(), studies=(), files=(path, page))
 
 
 def times_of(run: Watched) -> Times:
