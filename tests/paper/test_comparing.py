@@ -8,6 +8,7 @@ import pytest
 import kann
 from kann.analysis.training_history import FIGURES, Checkpoint, History
 from kann.paper import comparing, learning
+from kann.paper.comparing import methods
 from kann.paper.comparing.methods import Measured, measured_by_all, pairs_of_each_kind
 from kann.paper.comparing.networks import CONFIGS, Trained
 from kann.paper.learning.runs import EVERY, Watched, _parts
@@ -67,6 +68,20 @@ def test_pairs_are_drawn_of_every_kind():
     assert len(pairs_of_each_kind(networks, each=100)["same task and architecture"]) == 6 * 3
 
 
+def test_the_angular_distance_of_all_pairs_is_estimated_from_some(monkeypatch):
+    networks = [trained(arch, np.ones((5, 2)), seed=seed) for arch in ("gru", "lstm") for seed in range(3)]
+    seconds = {True: 1.0, False: 3.0}  # of pairs of one architecture, and of two
+
+    def angular(pair):
+        taken = seconds[pair[0].arch == pair[1].arch]
+        return Measured(method="DSA, angular", setting="", matrix=np.zeros((2, 2)), seconds=taken)
+
+    monkeypatch.setattr(methods, "angular", angular)
+    found = comparing._angular(networks, pairs=2, seeds=[])
+    assert found["DSA, angular: CPU seconds for all pairs, from the means of each kind"] == 6 * 1 + 9 * 3
+    assert found["DSA, angular, same task: CPU seconds a pair, most of 2"] == 3
+
+
 def test_cka_of_rotated_states_is_one(rng):
     values = rng.normal(size=(50, 4))
     turned = 3 * values @ np.linalg.qr(rng.normal(size=(4, 4)))[0]
@@ -116,6 +131,8 @@ def test_times_are_when_things_happened():
     found = learning.times_of(run_with([0.5, np.nan, 0.985, 0.99], losses, gradients))
     assert (found.circle, found.gradient) == (2 * EVERY, 80)
     assert found.loss == 100 + EVERY - 2  # when all but one or two of the last twenty are low
+    assert found.pays == 100 + EVERY - 4  # of these, three or four may still be at 1: without memory it is 0.193
+    assert learning.times_of(run_with([0.5, 0.96], losses, gradients), circle=0.95).circle == EVERY
     never = learning.times_of(run_with([0.5], np.ones(200), gradients))
     assert np.isnan([never.circle, never.loss]).all()
     assert (found.numbers["reached"], never.numbers["reached"]) == (1, 0)

@@ -1,7 +1,8 @@
 """When a network learns to remember: eigenvalues, loss and gradients during training.
 
 Train while `kann.Monitor` watches, and ask of each seed which comes first: the slowest trusted eigenvalue at the unit
-circle, the fall of the loss, or the peak of the gradient's norm. `reproduce` does it all.
+circle, the fall of the loss, or the peak of the gradient's norm. Trainings with shuffled answers are the baseline.
+`reproduce` does it all.
 """
 
 import math
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kann.paper.comparing.networks import TASKS
+from kann.paper.comparing.networks import COPY, TASKS
 from kann.paper.learning.runs import EVERY, Watched, watched
 from kann.paper.results import Quantity, Reproduction, tabulate, write_json
 from kann.paper.training import repeatable, require_folder
@@ -25,6 +26,13 @@ ON_THE_CIRCLE = 0.98
 FALLEN = 0.1
 """The loss has fallen when it is this fraction of what it was at first."""
 
+WITHOUT_MEMORY = {"copy": COPY.digits / COPY.length * math.log(COPY.letters), "flipflop": 1.0}
+"""The least loss of a network that remembers nothing: it guesses each digit, and answers 0 for a bit that is 1 or −1.
+Trainings with shuffled answers end there."""
+
+MEMORY_PAYS = 0.9
+"""Memory has begun to pay when the loss is this fraction of the least that is possible without it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
@@ -32,8 +40,10 @@ class Times:
 
     circle: float
     """The first checkpoint whose slowest trusted eigenvalue is at the unit circle."""
+    pays: float
+    """The first iteration after which the smoothed loss is a tenth below what is possible without memory."""
     loss: float
-    """The first checkpoint after which the smoothed loss is a tenth of the first."""
+    """The first iteration after which the smoothed loss is a tenth of the first."""
     gradient: float
     """When the norm of the gradient, smoothed and after the first checkpoint, is largest."""
 
@@ -43,8 +53,10 @@ class Times:
         return {
             "reached": float(not math.isnan(self.circle)),
             "circle": self.circle,
+            "pays": self.pays,
             "loss": self.loss,
             "gradient": self.gradient,
+            "pays_lead": self.pays - self.circle,
             "lead": self.loss - self.circle,
             "gradient_lead": self.loss - self.gradient,
         }
@@ -53,8 +65,10 @@ class Times:
 QUANTITIES = (
     Quantity(key="reached", what=f"trainings whose slowest trusted |λ| reaches {ON_THE_CIRCLE}", format="percent"),
     Quantity(key="circle", what=f"iteration at which the slowest trusted |λ| reaches {ON_THE_CIRCLE}"),
+    Quantity(key="pays", what="iteration at which the loss is a tenth below the least without memory"),
     Quantity(key="loss", what="iteration at which the loss has fallen to a tenth"),
     Quantity(key="gradient", what="iteration at which the norm of the gradient peaks"),
+    Quantity(key="pays_lead", what="iterations by which |λ| precedes that memory pays"),
     Quantity(key="lead", what="iterations by which |λ| precedes the fall of the loss"),
     Quantity(key="gradient_lead", what="iterations by which the gradient's peak precedes it"),
 )
@@ -92,14 +106,17 @@ def reproduce(
     return Reproduction(title=title, seeds=tuple(seeds), rows=rows, notes=(), studies=(), files=(path, page))
 
 
-def times_of(run: Watched) -> Times:
-    """When the eigenvalue, the loss and the gradient of a training moved."""
+def times_of(run: Watched, *, circle: float = ON_THE_CIRCLE) -> Times:
+    """When the eigenvalue, the loss and the gradient of a training moved; |λ| from ``circle`` on is at the circle."""
     slow = run.history.figure("slow")
     smooth = _smoothed(run.losses)
     norms = _smoothed(run.gradients)
-    fallen = np.flatnonzero(smooth <= FALLEN * run.losses[0])
-    circle = run.history.steps[slow >= ON_THE_CIRCLE]
-    return Times(circle=_first(circle), loss=_first(fallen), gradient=float(EVERY + norms[EVERY:].argmax()))
+    return Times(
+        circle=_first(run.history.steps[slow >= circle]),
+        pays=_first(np.flatnonzero(smooth <= MEMORY_PAYS * WITHOUT_MEMORY[run.task])),
+        loss=_first(np.flatnonzero(smooth <= FALLEN * run.losses[0])),
+        gradient=float(EVERY + norms[EVERY:].argmax()),
+    )
 
 
 def _first(found: Array) -> float:
