@@ -1,12 +1,16 @@
 """Distances between networks: what theorems say of them, and what is refused."""
 
+import dataclasses
 import functools
+import inspect
 import math
+import pydoc
 
 import numpy as np
 import pytest
 
 import kann
+from kann.analysis.comparison_options import How, Options
 from kann.analysis.spectral_distance import transport
 from kann.errors import KannError
 
@@ -65,6 +69,15 @@ def test_outputs_are_compared_whatever_the_coordinates_are():
     assert kann.distance(a, b) > 0.05  # the states themselves are no rotation of each other
 
 
+def test_with_equal_weights_responses_do_not_depend_on_coordinates():
+    matrix, drive = system()
+    skew = rotation(4) @ np.diag([1.0, 3.0, 0.5, 2.0]) @ rotation(4, seed=1)
+    a, b = full(driven_states(matrix, drive)), full(driven_states(matrix, drive, turn=skew))
+    assert kann.distance(a, b, weights="equal") < 1e-6
+    assert kann.distance(a, b) > 0.05
+    assert kann.distance(a, full(driven_states(*system(seed=1))), weights="equal") > 0.05
+
+
 @pytest.mark.parametrize("kind", ["response", "spectrum", "subspace"])
 def test_distances_are_symmetric(kind):
     a, b = (full(driven_states(*system(seed=seed))) for seed in (0, 1))
@@ -73,15 +86,15 @@ def test_distances_are_symmetric(kind):
     assert there > 0.05
 
 
-@pytest.mark.parametrize("with_readouts", [False, True])
-def test_responses_obey_the_triangle_inequality(with_readouts):
+@pytest.mark.parametrize(("with_readouts", "weights"), [(False, "carried"), (False, "equal"), (True, "carried")])
+def test_responses_obey_the_triangle_inequality(with_readouts, weights):
     operators = [full(driven_states(*system(seed=seed, radius=0.5 + 0.06 * seed))) for seed in range(8)]
     readouts = [None] * 8
     if with_readouts:
         readouts = [np.random.default_rng(seed).normal(size=(2, 4)) for seed in range(8)]
     names = [str(i) for i in range(8)]
     heads = dict(zip(names, readouts, strict=True)) if with_readouts else None
-    matrix = kann.compare(dict(zip(names, operators, strict=True)), readouts=heads).matrix
+    matrix = kann.compare(dict(zip(names, operators, strict=True)), readouts=heads, weights=weights).matrix
     slack = matrix[:, :, None] + matrix[None] - matrix[:, None, :]
     assert slack.min() > -1e-9
     assert np.ptp(matrix[np.triu_indices(8, 1)]) > 0.01
@@ -223,6 +236,17 @@ def test_an_embedding_of_a_line_is_the_line():
     np.testing.assert_allclose(np.abs(points[:, None] - points), found.matrix, atol=1e-9)
 
 
+# Options
+
+
+@pytest.mark.parametrize("function", [kann.distance, kann.compare])
+def test_help_shows_every_option(function):
+    shown = inspect.signature(function).parameters
+    assert {name: shown[name].default for name in Options.__annotations__} == dataclasses.asdict(How())
+    assert all(each.kind is not inspect.Parameter.VAR_KEYWORD for each in shown.values())
+    assert "steps: int = 64" in pydoc.render_doc(function)
+
+
 # What is refused
 
 
@@ -253,6 +277,16 @@ REFUSED = {
     "weights": (
         lambda: kann.distance(diagonal(0.9), diagonal(0.8), kind="spectrum", weights="some"),
         "weights='some' is unknown",
+    ),
+    "unknown option": (
+        lambda: kann.distance(diagonal(0.9), diagonal(0.8), step=3),
+        "step is no option of a comparison; pass some of kind, steps, modes, rank, weights, level",
+    ),
+    "flat direction": (
+        lambda: kann.distance(
+            *[dataclasses.replace(diagonal(0.9, 0.5), explained=np.array([1.0, 0.0]))] * 2, weights="equal"
+        ),
+        'a direction along which its states do not vary; pass weights="carried"',
     ),
     "level": (lambda: kann.distance(diagonal(0.9), diagonal(0.8), level=2.0), "level=2.0 is no confidence level"),
     "noise": (

@@ -91,3 +91,36 @@ def test_other_experiments_are_called_for_one_architecture_or_all(run, tmp_path,
     assert f"{task}, {archs[0]}, 1 seed" in result.stdout
     assert run("reproduce", task).exit_code == 0
     assert called[-1][0] == archs[0]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "package", "options", "settings"),
+    [
+        (
+            "compare",
+            "comparing",
+            ["--seed", 1, "--seeds", 2, "--fresh", 3, "--angular-pairs", 4],
+            {"seeds": range(1, 3), "fresh": range(3, 6), "angular_pairs": 4, "angular_seeds": 0},
+        ),
+        (
+            "training",
+            "learning",
+            ["--seeds", 2, "--shuffled"],
+            {"arch": "gru", "seeds": range(2), "shuffled": True},
+        ),
+    ],
+)
+def test_experiments_with_many_networks_get_their_options(
+    run, tmp_path, monkeypatch, experiment, package, options, settings
+):
+    called = []
+
+    def reproduce(*task, **given):
+        called.append(given)
+        files = (tmp_path / "results.json",)
+        return Reproduction(title=" ".join(task), seeds=(0,), rows=(), notes=(), studies=(), files=files)
+
+    monkeypatch.setattr(importlib.import_module(f"kann.paper.{package}"), "reproduce", reproduce)
+    result = run("reproduce", experiment, "--out", tmp_path, *options)
+    assert result.exit_code == 0, result.output
+    assert called[0] == settings | {"out": tmp_path}

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import kann
+from tests.explaining.networks import Reader
 from tests.reporting.histories import history
 from tests.systems import nested, noisy_states
 
@@ -173,6 +174,12 @@ def in_force(**arguments: Any) -> None:
         pass
 
 
+def watch_once(**arguments: Any) -> None:
+    """Make a monitor and let it look once."""
+    kann.Monitor(**arguments).update()
+
+
+watch_once.__signature__ = inspect.signature(kann.Monitor)  # type: ignore[attr-defined]
 in_force.__signature__ = inspect.signature(kann.intervene)  # type: ignore[attr-defined]
 
 
@@ -184,6 +191,7 @@ def calls(good: Any) -> dict[str, Call]:
     koopman, driven, states, moments = good.koopman, good.driven, good.states, good.moments
     h, weight = states.values[:5], np.ones((2, 4))
     readout, trust = nn.Linear(4, 2), good.trust
+    probe, reader = torch.randn(6, 5, 2), Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 1))
     both, blocks = nn.Sequential(good.model), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     return {
         "agreement": (kann.agreement, {"koopman": koopman, "states": states, "readout": readout, "threshold": 0.0}),
@@ -280,6 +288,22 @@ def calls(good: Any) -> dict[str, Call]:
             {"networks": {"a": driven, "b": driven}, "kind": "spectrum", "readouts": None, "steps": 4, "modes": 2}
             | {"rank": 2, "weights": "equal", "intervals": False, "level": 0.9, "progress": False},
         ),
+        "Monitor": (
+            watch_once,
+            {"model": both, "probe": probe, "every": 1, "layer": "0", "state": "h", "inputs": True, "rank": 2}
+            | {"groups": 3, "history": kann.History(), "lengths": [5, 4, 3, 5, 5, 5]},
+        ),
+        "Monitor.update": (kann.Monitor(both, probe, groups=3).update, {"step": 3, "loss": 0.5}),
+        "History.load": (kann.History.load, {"path": good.folder / "absent.npz"}),
+        "History.save": (history().save, {"path": good.folder / "history.npz"}),
+        "History.figure": (history().figure, {"name": "slow"}),
+        "explain": (
+            kann.explain,
+            {"model": reader, "data": torch.randn(12, 6, 2), "labels": [0, 1] * 6, "tokens": [["a"] * 6] * 12}
+            | {"readout": nn.Linear(3, 1), "groups": list(range(12)), "layer": "rnn", "state": "h", "axis": "time"}
+            | {"lengths": None, "classes": ["a", "b"], "outputs": "labels", "step_seconds": 0.1, "seconds": 2.0}
+            | {"collate": stack, "batch_size": 4, "device": "cpu", "seed": 0, "progress": False},
+        ),
         "film": (
             kann.film,
             {"path": good.folder / "film.html", "histories": history(), "title": "t", "about": "a"},
@@ -354,7 +378,10 @@ def calls(good: Any) -> dict[str, Call]:
     }
 
 
-NOT_PASSED = {"forward": "what it raises is the model's own error, and comes through as it is"}
+NOT_PASSED = {
+    "forward": "what it raises is the model's own error, and comes through as it is",
+    "recording": "any options of kann.record",
+}
 """Arguments that no call has, and why."""
 
 NOT_CALLED = {
@@ -373,10 +400,7 @@ NOT_CALLED = {
     "Comparison": "a result, which functions make",
     "Distance": "a result, which functions make",
     "Explanation": "a result, which functions make",
-    "History": "a result, which Monitor makes",
     "NotFiniteError": "an error",
-    "Monitor": "trains along; its mistakes are in tests/live/test_monitor.py",
-    "explain": "takes seconds a call; its mistakes are in tests/explaining/test_mistakes.py",
     "ModeTrust": "a result, which functions make",
     "Pseudospectrum": "a result, which functions make",
     "Mover": "a result, which functions make",

@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import kann
+from kann.analysis.training_history import FIGURES
 from kann.data import store
 from kann.paper.ecg.beats import read_beats, read_file
 from kann.paper.sentiment import archive, corpus
@@ -30,6 +31,7 @@ from tests.fuzz import damage
 from tests.fuzz.damage import RAW, Damage
 from tests.paper.beat_files import COUNTS, WRITERS, two_splits
 from tests.paper.reviews import texts, write_archive
+from tests.reporting.histories import history
 from tests.systems import noisy_states
 
 NO_CHECKSUM = "the format has no checksum for these bytes"
@@ -133,6 +135,21 @@ def use_moments(path: Path) -> Any:
     moments.save(path.with_name("again.npz"))
     assert fingerprint(kann.Moments.load(path.with_name("again.npz"))) == fingerprint(moments)
     return moments
+
+
+def make_history(path: Path) -> None:
+    history(dead=2).save(path)
+
+
+def use_history(path: Path) -> Any:
+    found = kann.History.load(path)
+    repr(found), found._repr_html_(), found.traces(), [found.figure(name) for name in FIGURES]
+    if found._last is not None:
+        found.follow(kann.fit(noisy_states(np.random.default_rng(0), d=3)))
+    found.save(path.with_name("again.npz"))
+    again = kann.History.load(path.with_name("again.npz"))
+    assert fingerprint([*again, again._last]) == fingerprint([*found, found._last])
+    return [*found, found._last]
 
 
 def make_npy(path: Path) -> None:
@@ -389,6 +406,7 @@ TARGETS = (
     Target(name="bilinear", make=make_bilinear, use=use_bilinear, suffix=".npz", damages=NPZ),
     Target(name="gated", make=make_gated, use=use_bilinear, suffix=".npz", damages=NPZ),
     Target(name="moments", make=make_moments, use=use_moments, suffix=".npz", damages=NPZ),
+    Target(name="history", make=make_history, use=use_history, suffix=".npz", damages=NPZ),
     Target(
         name="states npy",
         make=make_npy,

@@ -19,7 +19,7 @@ from tests.fuzz.arguments import NOT_CALLED, NOT_PASSED, Good, anything, calls
 from tests.fuzz.worker import FINE, SECONDS, refusal, within
 
 NAMES = sorted(calls(Good(Path())))
-SLOW = {"effects": 20, "find_fixed_points": 10, "report": 20, "report all": 20}
+SLOW = {"effects": 20, "explain": 20, "find_fixed_points": 10, "report": 20, "report all": 20}
 """These take so many times longer than the others, and get so many times fewer cases."""
 
 pytestmark = pytest.mark.usefixtures("untyped")

@@ -263,7 +263,7 @@ REFUSED = {
     "step": (lambda: update(step=-1), "step=-1"),
     "order": (lambda: twice(5, 5), "step=5 does not follow step 5"),
     "history": (lambda: update(history=3), "history=3 is no History"),
-    "figure": (lambda: kann.History().figure("fast"), "figure 'fast' is unknown"),
+    "figure": (lambda: kann.History().figure("fast"), "name='fast' is unknown; pass 'slow' or"),
     "empty": (lambda: kann.History().save("h.npz"), "the history is empty, so there is nothing to save"),
 }
 

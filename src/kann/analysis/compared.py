@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from kann.analysis.comparison_options import How
 from kann.analysis.readout_weights import linear_weight
 from kann.analysis.response_distance import Response, response_distance
-from kann.analysis.spectral_distance import carried_by, transport
+from kann.analysis.spectral_distance import transport, weighed_spectrum
 from kann.analysis.subspace_distance import leading_modes, nearest_modes, span_of, subspace_distance
 from kann.analysis.trust import trust
 from kann.data.moments import Moments
@@ -18,29 +19,9 @@ from kann.errors import KannError, KannWarning
 from kann.fitting.fit import fit
 from kann.fitting.folds import FEWEST_FOLDS, Together, assign_folds
 from kann.fitting.koopman import Koopman
-from kann.typing import Array, Float
-
-KINDS = ("response", "spectrum", "subspace")
-"""What is compared: what inputs do, eigenvalues, or the directions of the modes."""
 
 GROUPS = 10
 """Sequences are put into so many groups, each of which is left out once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class How:
-    """How networks are compared."""
-
-    kind: str
-    """One of `KINDS`."""
-    steps: int
-    """Over how many steps responses are compared."""
-    modes: int
-    """How many dimensions the subspaces have at most."""
-    rank: Any
-    """The rank of operators that are fitted here, as in `kann.fit`."""
-    weights: str = "carried"
-    """How much each eigenvalue counts: as much as its mode carries, or all the same."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -96,9 +77,9 @@ class _View:
 
     def __call__(self, koopman: Koopman) -> Any:
         if self._how.kind == "spectrum":
-            return koopman.eigenvalues, _weights_of(koopman, self._how)
+            return weighed_spectrum(koopman, weights=self._how.weights)
         if self._how.kind == "response":
-            return Response.of(koopman, self._weight, steps=self._how.steps)
+            return Response.of(koopman, self._weight, steps=self._how.steps, weights=self._how.weights)
         return span_of(koopman, nearest_modes(koopman, self._wanted))
 
 
@@ -109,13 +90,6 @@ def measure_of(how: How) -> Callable[[Any, Any], float]:
     if how.kind == "response":
         return response_distance
     return subspace_distance
-
-
-def _weights_of(koopman: Koopman, how: How) -> Float[Array, " r"]:
-    """How much each eigenvalue counts; in sum one."""
-    if how.weights == "equal":
-        return np.full(koopman.rank, 1 / koopman.rank)
-    return carried_by(koopman)
 
 
 def _groups_of(network: Any, name: str) -> list[Moments]:

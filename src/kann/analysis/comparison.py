@@ -6,13 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from kann import notebook
 from kann.analysis.compared import Compared
-from kann.analysis.distances import between, checked_how, checked_level, floor_of
+from kann.analysis.comparison_options import How, Options, shows_options
+from kann.analysis.distances import between, floor_of
 from kann.checks import entries_by_name, require_flag, require_path, require_sequence, require_whole_number
 from kann.data.files import replacing
 from kann.errors import KannError
@@ -115,18 +116,14 @@ class Comparison:
         return linkage(squareform(self.matrix, checks=False), method="average")
 
 
+@shows_options
 def compare(
     networks: Any,
     *,
-    kind: str = "response",
     readouts: Any = None,
-    steps: int = 64,
-    modes: int = 8,
-    rank: Any = 0.99,
-    weights: str = "carried",
     intervals: bool = True,
-    level: float = 0.95,
     progress: bool = True,
+    **options: Unpack[Options],
 ) -> Comparison:
     """Measure all distances between several networks. What is compared and how, see `kann.distance`.
 
@@ -151,12 +148,12 @@ def compare(
         For responses: the linear readout of each network by its name, of all of them or of none.
     intervals
         Whether to compute intervals, where there are sequences to leave out: that takes some twenty distances a pair.
-    kind, steps, modes, rank, weights, level
-        As in `kann.distance`.
     progress
         Whether to show a progress bar if it takes long.
+    kind, steps, modes, rank, weights, level
+        As in `kann.distance`.
     """
-    how, level = checked_how(kind, steps=steps, modes=modes, rank=rank, weights=weights), checked_level(level)
+    how = How.of(options)
     require_flag(intervals, "intervals")
     named = entries_by_name(networks, "networks", remedy='pass {"name": operator, …}')
     if len(named) < 2:
@@ -174,10 +171,12 @@ def compare(
     if progress:
         pairs = with_progress(pairs, what="comparing", total=len(pairs), unit="pair")
     for i, j in pairs:
-        found = between(seen[i], seen[j], how, level=level)
+        found = between(seen[i], seen[j], how)
         matrix[i, j] = matrix[j, i] = found
         low[i, j], high[i, j] = low[j, i], high[j, i] = found.interval
-    return Comparison(kind=kind, names=tuple(named), matrix=matrix, low=low, high=high, floor=floor, level=level)
+    return Comparison(
+        kind=how.kind, names=tuple(named), matrix=matrix, low=low, high=high, floor=floor, level=how.level
+    )
 
 
 def _readouts_of(readouts: Any, networks: Mapping[str, Any]) -> dict[str, Any]:

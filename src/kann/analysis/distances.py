@@ -1,13 +1,13 @@
 """How far apart two networks are inside."""
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from kann.analysis.compared import KINDS, Compared, How, measure_of
+from kann.analysis.compared import Compared, measure_of
+from kann.analysis.comparison_options import How, Options, shows_options
 from kann.analysis.resampling import jackknife_error
-from kann.checks import require_choice, require_number, require_whole_number
 from kann.errors import KannError
 
 
@@ -35,18 +35,8 @@ class Distance(float):
         return f"Distance({float(self):.4g}{known}; {self.kind})"
 
 
-def distance(
-    a: Any,
-    b: Any,
-    *,
-    kind: str = "response",
-    readouts: Any = None,
-    steps: int = 64,
-    modes: int = 8,
-    rank: Any = 0.99,
-    weights: str = "carried",
-    level: float = 0.95,
-) -> Distance:
+@shows_options
+def distance(a: Any, b: Any, *, readouts: Any = None, **options: Unpack[Options]) -> Distance:
     """Measure how far apart two networks are inside, in a way that needs no match of their units.
 
     >>> import kann, numpy as np
@@ -83,20 +73,22 @@ def distance(
         The rank of operators that are fitted here, as in `kann.fit`.
     weights
         For spectra: ``"carried"``, each eigenvalue counts as much as its mode carries of the states; ``"equal"``, all
-        count the same, so that fast and weak modes tell networks apart too, and noise may.
+        count the same, so that fast and weak modes tell networks apart too, and noise may. For responses without
+        readouts: ``"carried"``, each direction of the states counts as much as they vary along it, and only rotations
+        change nothing; ``"equal"``, coordinates are scaled to variance one, and no change of coordinates does.
     level
         Confidence level of the interval.
     """
-    how, level = checked_how(kind, steps=steps, modes=modes, rank=rank, weights=weights), checked_level(level)
+    how = How.of(options)
     if readouts is not None and (not isinstance(readouts, tuple | list) or len(readouts) != 2):
         raise KannError("readouts are those of both networks; pass (readout of a, readout of b)")
     own, theirs = readouts or (None, None)
     first = Compared.of(a, how, readout=own, name="the first network")
     second = Compared.of(b, how, readout=theirs, name="the second network")
-    return between(first, second, how, level=level)
+    return between(first, second, how)
 
 
-def between(a: Compared, b: Compared, how: How, *, level: float) -> Distance:
+def between(a: Compared, b: Compared, how: How) -> Distance:
     """The distance of two networks, with its interval and floor."""
     from scipy.special import stdtrit  # here, since it takes long to import
 
@@ -111,7 +103,7 @@ def between(a: Compared, b: Compared, how: How, *, level: float) -> Distance:
         error = jackknife_error(column, whole=np.array([value]), sizes=np.ones(len(column)))[0]
         variance += float(error) ** 2
         freedom = min(freedom, len(column) - 1)
-    half = float(stdtrit(freedom, (1 + level) / 2)) * math.sqrt(variance)
+    half = float(stdtrit(freedom, (1 + how.level) / 2)) * math.sqrt(variance)
     return Distance(value, kind=how.kind, interval=(max(0.0, value - half), value + half), floor=floor)
 
 
@@ -120,24 +112,3 @@ def floor_of(network: Compared, how: How) -> float:
     if network.halves is None:
         return math.nan
     return measure_of(how)(*network.halves)
-
-
-def checked_how(kind: Any, *, steps: Any, modes: Any, rank: Any, weights: Any) -> How:
-    """The options of a comparison, refused if they make no sense."""
-    require_choice(kind, "kind", KINDS)
-    require_choice(weights, "weights", ("carried", "equal"))
-    return How(
-        kind=kind,
-        steps=require_whole_number(steps, "steps", too_small="compares nothing"),
-        modes=require_whole_number(modes, "modes", too_small="leaves no subspace"),
-        rank=rank,
-        weights=weights,
-    )
-
-
-def checked_level(level: Any) -> float:
-    """A confidence level."""
-    level = require_number(level, "level", remedy="pass 0 < level < 1")
-    if not 0 < level < 1:
-        raise KannError(f"level={level} is no confidence level; pass 0 < level < 1")
-    return level

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kann.fitting.koopman import Koopman
-from kann.typing import Array, Complex, Float, Int
+from kann.typing import Array, Complex, Int
 
 FARTHEST = 0.5
 """A mode continues another only if its eigenvalue and its direction together have moved by no more than this. A turn by
@@ -53,8 +53,3 @@ def _unnumbered(koopman: Koopman) -> tuple[Complex[Array, " m"], Complex[Array, 
     first = [mode.indices[0] for mode in koopman.modes]
     directions = koopman.left[first] @ koopman.basis.T
     return koopman.eigenvalues[first], directions / np.linalg.norm(directions, axis=1, keepdims=True)
-
-
-def carried_by_modes(koopman: Koopman, carried: Float[Array, " r"]) -> Float[Array, " m"]:
-    """What each mode carries, of a conjugate pair both together."""
-    return np.array([carried[list(mode.indices)].sum() for mode in koopman.modes])

@@ -25,17 +25,20 @@ class Response:
     """Its norm over these steps."""
 
     @staticmethod
-    def of(koopman: Koopman, readout: Float[Array, "o d"] | None, *, steps: int) -> "Response":
-        """The response of an operator that reads inputs."""
+    def of(koopman: Koopman, readout: Float[Array, "o d"] | None, *, steps: int, weights: str) -> "Response":
+        """The response of an operator that reads inputs; with equal weights in coordinates of variance one."""
         if koopman.drive is None:
             raise KannError(
                 "responses are of operators that read inputs, and this one is autonomous; fit with driven=True, or "
                 'pass kind="spectrum"'
             )
-        outputs = None
+        outputs, matrix, drive = None, _bounded(koopman), koopman.drive
         if readout is not None:
             outputs = koopman.basis.T @ readout.T
-        unsized = Response(matrix=_bounded(koopman), drive=koopman.drive, readout=outputs, steps=steps, size=1.0)
+        elif weights == "equal":
+            deviation = _deviations(koopman)
+            matrix, drive = matrix * deviation[:, None] / deviation, drive / deviation
+        unsized = Response(matrix=matrix, drive=drive, readout=outputs, steps=steps, size=1.0)
         size = float(np.sqrt(max(0.0, _product(unsized, unsized))))
         if not size > 0:
             raise KannError("an operator does not respond to its inputs; record inputs that reach its states")
@@ -46,8 +49,9 @@ def response_distance(a: Response, b: Response) -> float:
     """The norm of the difference of two responses over their steps, each first scaled to norm one.
 
     With readouts it is the distance of what comes out: it does not depend on the coordinates of the states at all.
-    Without, the states of one are rotated so that they come as close as possible to those of the other. Either is a
-    metric: symmetric, with the triangle inequality.
+    Without, the states of one are rotated so that they come as close as possible to those of the other; in coordinates
+    of variance one that makes up for any change of coordinates. Either is a metric: symmetric, with the triangle
+    inequality.
     """
     if len(a.drive) != len(b.drive):
         raise KannError(
@@ -88,6 +92,13 @@ def _summed(
         a_power, b_power = a_power @ a_power, b_power @ b_power
         steps //= 2
     return total
+
+
+def _deviations(koopman: Koopman) -> Float[Array, " r"]:
+    """The standard deviation of each coordinate, up to a common factor."""
+    if not (koopman.explained > 0).all():
+        raise KannError('an operator has a direction along which its states do not vary; pass weights="carried"')
+    return np.sqrt(koopman.explained)
 
 
 def _bounded(koopman: Koopman) -> Float[Array, "r r"]:

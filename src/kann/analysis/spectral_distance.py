@@ -2,20 +2,13 @@
 
 import numpy as np
 
+from kann.analysis.optimal_transport import least_cost
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import Array, Complex, Float
 
 EQUAL_TO = 1e-12
-"""Weights below this fraction of the whole are left out: rounding, and transport solvers need none of it."""
-
-
-def spectrum_distance(a: Koopman, b: Koopman) -> float:
-    """The least root mean square way over which the eigenvalues of one are moved to become those of the other.
-
-    This is the Wasserstein distance of order two in the complex plane. It needs no match of units and none of inputs.
-    """
-    return transport(a.eigenvalues, carried_by(a), b.eigenvalues, carried_by(b))
+"""Weights below this fraction of the whole are left out: rounding, and to transport them takes as long as others."""
 
 
 def carried_by(koopman: Koopman) -> Float[Array, " r"]:
@@ -32,28 +25,48 @@ def carried_by(koopman: Koopman) -> Float[Array, " r"]:
     return energy / total
 
 
+def carried_by_modes(koopman: Koopman) -> Float[Array, " m"]:
+    """What each mode carries, of a conjugate pair both together."""
+    carried = carried_by(koopman)
+    return np.array([carried[list(mode.indices)].sum() for mode in koopman.modes])
+
+
+def weighed_spectrum(koopman: Koopman, *, weights: str) -> tuple[Complex[Array, " n"], Float[Array, " n"]]:
+    """Eigenvalues and how much each counts: all the same ("equal"), or as much as its mode carries ("carried").
+
+    A pair that carries something is one point above the real axis. That changes no distance: both ends of a way are
+    mirrored together, and two points on one side of the axis are never farther apart than on two sides.
+    """
+    if weights == "equal":
+        return koopman.eigenvalues, np.full(koopman.rank, 1 / koopman.rank)
+    return koopman.eigenvalues[[mode.indices[0] for mode in koopman.modes]], carried_by_modes(koopman)
+
+
 def transport(
     a: Complex[Array, " n"], a_weights: Float[Array, " n"], b: Complex[Array, " m"], b_weights: Float[Array, " m"]
 ) -> float:
     """The Wasserstein distance of order two between weighed points of the plane; the weights of each add up to one.
 
+    It is the least root mean square way over which the points of one are moved to become those of the other.
+
     >>> one = np.ones(1)
     >>> transport(np.array([0.5 + 0j]), one, np.array([0.9 + 0.3j]), one)
     0.5
     """
-    from scipy.optimize import linear_sum_assignment, linprog  # here, since it takes long to import
-    from scipy.sparse import eye_array, kron, vstack
-
-    used_a, used_b = a_weights > EQUAL_TO, b_weights > EQUAL_TO
-    a, a_weights = a[used_a], a_weights[used_a] / a_weights[used_a].sum()
-    b, b_weights = b[used_b], b_weights[used_b] / b_weights[used_b].sum()
+    a, a_weights = _sorted(a, a_weights)
+    b, b_weights = _sorted(b, b_weights)
     cost = np.abs(a[:, None] - b) ** 2
-    n, m = cost.shape
-    if n == m and np.ptp(a_weights) == np.ptp(b_weights) == 0:  # as many points, all alike: each goes to one other
+    if len(a) == len(b) and np.ptp(a_weights) == np.ptp(b_weights) == 0:  # all alike: each goes to one other
+        from scipy.optimize import linear_sum_assignment  # here, since it takes long to import
+
         return float(np.sqrt(cost[linear_sum_assignment(cost)].mean()))
-    # What leaves each point of a, and what arrives at each of b. The last row follows from the others.
-    sums = vstack([kron(eye_array(n), np.ones((1, m))), kron(np.ones((1, n)), eye_array(m))]).tocsr()[:-1]
-    found = linprog(cost.ravel(), A_eq=sums, b_eq=np.concatenate([a_weights, b_weights])[:-1], method="highs")
-    if not found.success:
-        raise KannError(f"no transport between the spectra was found ({found.message}); pass operators of lower rank")
-    return float(np.sqrt(max(0.0, found.fun)))
+    return float(np.sqrt(max(0.0, least_cost(cost, a_weights, b_weights))))
+
+
+def _sorted(
+    points: Complex[Array, " n"], weights: Float[Array, " n"]
+) -> tuple[Complex[Array, " k"], Float[Array, " k"]]:
+    """Points that weigh something from left to right, where most of their distances lie, and their weights."""
+    used = np.flatnonzero(weights > EQUAL_TO)
+    used = used[np.argsort(np.real(points[used]), kind="stable")]
+    return points[used], weights[used] / weights[used].sum()

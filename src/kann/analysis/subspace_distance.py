@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kann.analysis.spectral_distance import carried_by
+from kann.analysis.spectral_distance import carried_by_modes
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import Array, Complex, Float
@@ -37,10 +37,9 @@ def span_of(koopman: Koopman, modes: Sequence[int]) -> Float[Array, "d k"]:
 
 def leading_modes(koopman: Koopman, *, count: int, among: Sequence[int]) -> list[int]:
     """The modes that carry most of the states, until they have ``count`` dimensions; of a pair, both."""
-    carried = carried_by(koopman)
-    by_mode = np.array([carried[list(mode.indices)].sum() for mode in koopman.modes])
+    carried = carried_by_modes(koopman)
     chosen, dimensions = [], 0
-    for number in sorted(among, key=lambda number: -by_mode[number]):
+    for number in sorted(among, key=lambda number: -carried[number]):
         if dimensions >= count:
             break
         chosen.append(number)

@@ -10,7 +10,7 @@ import numpy as np
 
 from kann import notebook
 from kann.analysis.followed_modes import Followed
-from kann.checks import require_instance, require_path, shown
+from kann.checks import require_choice, require_instance, require_path, shown
 from kann.data.fields import Field
 from kann.data.files import load_npz, save_npz
 from kann.errors import KannError
@@ -127,8 +127,7 @@ class History:
 
     def figure(self, name: str) -> Float[Array, " k"]:
         """One figure at each checkpoint, such as ``"slow"``."""
-        if name not in FIGURES:
-            raise KannError(f"figure {shown(name)} is unknown; pass one of {', '.join(FIGURES)}")
+        require_choice(name, "name", FIGURES)
         return np.array([each.figures[name] for each in self._checkpoints], dtype=np.float64)
 
     def traces(self) -> dict[int, tuple[Int[Array, " c"], Complex[Array, " c"]]]:

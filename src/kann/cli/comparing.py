@@ -22,7 +22,7 @@ def compare(
     kind: Annotated[str, typer.Option(help="What to compare: response, spectrum or subspace.")] = "response",
     rank: Annotated[str, typer.Option(help="The rank of operators that are fitted here.")] = "0.99",
     weights: Annotated[
-        str, typer.Option(help="For spectra, how much eigenvalues count: carried or equal.")
+        str, typer.Option(help="How much eigenvalues, or directions of states, count: carried or equal.")
     ] = "carried",
     steps: Annotated[int, typer.Option(min=1, help="For responses, over how many steps.")] = 64,
     force: Force = False,

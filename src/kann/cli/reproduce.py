@@ -133,13 +133,19 @@ def flipflop(
 
 
 @commands.command(
-    epilog="Example: kann reproduce compare --seeds 5 --out runs/compare",
+    epilog="Example: kann reproduce compare --seeds 5 --fresh 5 --out runs/compare",
     short_help="Thirty small networks, all pairs: which are alike inside? Not in the paper.",
 )
 def compare(
     out: Out = Path("runs/compare"),
     seed: Seed = 0,
     seeds: Seeds = 5,
+    fresh: Annotated[
+        int, typer.Option(min=0, help="How many more seeds to judge the settings on that were best for the others.")
+    ] = 0,
+    angular_pairs: Annotated[
+        int, typer.Option(min=0, help="Pairs of each kind on which DSA's angular distance is timed.")
+    ] = 0,
     angular_seeds: Annotated[
         int, typer.Option(min=0, help="Seeds between whose networks DSA's angular distance is measured: it is slow.")
     ] = 0,
@@ -152,7 +158,9 @@ def compare(
     with one_line_errors(HOW_TO_GO_ON):
         from kann.paper.comparing import reproduce
 
-        _print(reproduce(out=out, seeds=range(seed, seed + seeds), angular_seeds=angular_seeds))
+        own, others = range(seed, seed + seeds), range(seed + seeds, seed + seeds + fresh)
+        angular = {"angular_pairs": angular_pairs, "angular_seeds": angular_seeds}
+        _print(reproduce(out=out, seeds=own, fresh=others, **angular))
 
 
 @commands.command(
@@ -164,6 +172,9 @@ def training(
     out: Out = Path("runs/training"),
     seed: Seed = 0,
     seeds: Seeds = 10,
+    shuffled: Annotated[
+        bool, typer.Option("--shuffled", help="Give each sequence the answer of another: a baseline without memory.")
+    ] = False,
 ) -> None:
     """Watch networks learn the copy task and the flip-flop: eigenvalues, loss and gradients, and the film.
 
@@ -173,7 +184,7 @@ def training(
         from kann.paper.learning import TASKS, reproduce
 
         for task in TASKS:
-            _print(reproduce(task, arch=str(arch), out=out, seeds=range(seed, seed + seeds)))
+            _print(reproduce(task, arch=str(arch), out=out, seeds=range(seed, seed + seeds), shuffled=shuffled))
 
 
 def _run(reproduce: Callable[..., "Reproduction"], arch: StrEnum, **settings: Any) -> None:

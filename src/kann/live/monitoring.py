@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from kann.analysis.followed_modes import carried_by_modes
-from kann.analysis.spectral_distance import carried_by
+from kann.analysis.spectral_distance import carried_by_modes
 from kann.analysis.training_history import FIGURES, Checkpoint, History
 from kann.analysis.trust import Trust, trust
 from kann.checks import require_flag, require_instance, require_whole_number, shown
@@ -177,7 +176,7 @@ class Monitor:
                 figures=_figures(koopman, judged),
                 numbers=followed.numbers,
                 eigenvalues=followed.eigenvalues,
-                carried=carried_by_modes(koopman, carried_by(koopman)),
+                carried=carried_by_modes(koopman),
                 trusted=np.array([mode.trusted for mode in judged.modes]),
             ),
             followed,

@@ -11,10 +11,15 @@ import numpy as np
 
 import kann
 from kann.paper.comparing.networks import Trained
+from kann.progress import progress
 from kann.typing import Array, Float
 
 RANKS, DELAYS = (5, 10, 20, None), (1, 3, 5)
 """Settings of DSA that are tried: the rank of its operators, None for all directions, and the delays."""
+
+
+WEIGHTS = ("carried", "equal")
+"""How much eigenvalues, and directions of states, count in kann's distances."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -36,7 +41,9 @@ class Measured:
 
 
 def measured_by_all(networks: Sequence[Trained]) -> Iterator[Measured]:
-    """Every method with every setting; those of dsa-metric only if it is installed."""
+    """Every method with every setting; those of dsa-metric only if it is installed. Nothing of no networks."""
+    if not networks:
+        return
     tried = [*_own(networks), *_cka(networks)]
     if dsa_is_installed():
         tried += [*_dsa(networks), *_input_dsa(networks)]
@@ -73,15 +80,20 @@ def _own(networks: Sequence[Trained]) -> Iterator[Tried]:
         operators = {name: kann.fit(each, **fitting) for name, each in states.items()}
         return kann.compare(operators, progress=False, **options).matrix
 
-    for rank, steps in itertools.product((0.99, None), (8, 64)):
-        setting = f"{_rank(rank)}, {steps} steps"
-        yield "response", setting, lambda rank=rank, steps=steps: compared({"driven": True, "rank": rank}, steps=steps)
+    for weights, rank, steps in itertools.product(WEIGHTS, (0.99, None), (8, 64)):
+        yield (
+            f"response, {weights} weights",
+            f"{_rank(rank)}, {steps} steps",
+            lambda weights=weights, rank=rank, steps=steps: compared(
+                {"driven": True, "rank": rank}, weights=weights, steps=steps
+            ),
+        )
     kinds = {
         "driven": {"driven": True},
         "autonomous": {},
         "autonomous, not centred": {"basis": "svd", "offset": False},
     }
-    for (name, fitting), weights in itertools.product(kinds.items(), ("carried", "equal")):
+    for (name, fitting), weights in itertools.product(kinds.items(), WEIGHTS):
         yield (
             f"spectrum, {weights} weights",
             f"{name}, all directions",
@@ -151,3 +163,26 @@ def angular(networks: Sequence[Trained]) -> Measured:
 
     states, _ = padded(networks)
     return timed("DSA, angular", "rank 10, 1 delay", lambda: DSA(states, rank=10, score_method="angular").fit_score())
+
+
+def angular_times(networks: Sequence[Trained], *, each: int) -> dict[str, list[float]]:
+    """CPU seconds that DSA's angular distance takes for some pairs of each kind, drawn at random from all of them."""
+    drawn = pairs_of_each_kind(networks, each=each)
+    wanted = [(kind, pair) for kind, pairs in drawn.items() for pair in pairs]
+    found: dict[str, list[float]] = {kind: [] for kind in drawn}
+    for kind, pair in progress(wanted, what="angular distance", total=len(wanted), unit="pair"):
+        found[kind].append(angular(pair).seconds)
+    return found
+
+
+def pairs_of_each_kind(networks: Sequence[Trained], *, each: int) -> dict[str, list[tuple[Trained, Trained]]]:
+    """Pairs by whether task and architecture are the same: so many of each kind, drawn at random, or all there are."""
+    kinds: dict[str, list[tuple[Trained, Trained]]] = {}
+    for a, b in itertools.combinations(networks, 2):
+        same = [word for word, is_same in (("task", a.task == b.task), ("architecture", a.arch == b.arch)) if is_same]
+        kinds.setdefault("same " + (" and ".join(same) or "nothing"), []).append((a, b))
+    rng = np.random.default_rng(0)
+    return {
+        kind: [pairs[place] for place in sorted(rng.permutation(len(pairs))[:each].tolist())]
+        for kind, pairs in kinds.items()
+    }

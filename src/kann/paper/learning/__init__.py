@@ -1,16 +1,18 @@
 """When a network learns to remember: eigenvalues, loss and gradients during training.
 
 Train while `kann.Monitor` watches, and ask of each seed which comes first: the slowest trusted eigenvalue at the unit
-circle, the fall of the loss, or the peak of the gradient's norm. `reproduce` does it all.
+circle, the fall of the loss, or the peak of the gradient's norm. Trainings with shuffled answers are the baseline.
+`reproduce` does it all.
 """
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from kann.paper.comparing.networks import TASKS
+from kann.paper.comparing.networks import COPY, TASKS
 from kann.paper.learning.runs import EVERY, Watched, watched
 from kann.paper.results import Quantity, Reproduction, tabulate, write_json
 from kann.paper.training import repeatable, require_folder
@@ -24,6 +26,13 @@ ON_THE_CIRCLE = 0.98
 FALLEN = 0.1
 """The loss has fallen when it is this fraction of what it was at first."""
 
+WITHOUT_MEMORY = {"copy": COPY.digits / COPY.length * math.log(COPY.letters), "flipflop": 1.0}
+"""The least loss of a network that remembers nothing: it guesses each digit, and answers 0 for a bit that is 1 or −1.
+Trainings with shuffled answers end there."""
+
+MEMORY_PAYS = 0.9
+"""Memory has begun to pay when the loss is this fraction of the least that is possible without it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
@@ -31,8 +40,10 @@ class Times:
 
     circle: float
     """The first checkpoint whose slowest trusted eigenvalue is at the unit circle."""
+    pays: float
+    """The first iteration after which the smoothed loss is a tenth below what is possible without memory."""
     loss: float
-    """The first checkpoint after which the smoothed loss is a tenth of the first."""
+    """The first iteration after which the smoothed loss is a tenth of the first."""
     gradient: float
     """When the norm of the gradient, smoothed and after the first checkpoint, is largest."""
 
@@ -40,18 +51,24 @@ class Times:
     def numbers(self) -> dict[str, float]:
         """As the table has them."""
         return {
+            "reached": float(not math.isnan(self.circle)),
             "circle": self.circle,
+            "pays": self.pays,
             "loss": self.loss,
             "gradient": self.gradient,
+            "pays_lead": self.pays - self.circle,
             "lead": self.loss - self.circle,
             "gradient_lead": self.loss - self.gradient,
         }
 
 
 QUANTITIES = (
+    Quantity(key="reached", what=f"trainings whose slowest trusted |λ| reaches {ON_THE_CIRCLE}", format="percent"),
     Quantity(key="circle", what=f"iteration at which the slowest trusted |λ| reaches {ON_THE_CIRCLE}"),
+    Quantity(key="pays", what="iteration at which the loss is a tenth below the least without memory"),
     Quantity(key="loss", what="iteration at which the loss has fallen to a tenth"),
     Quantity(key="gradient", what="iteration at which the norm of the gradient peaks"),
+    Quantity(key="pays_lead", what="iterations by which |λ| precedes that memory pays"),
     Quantity(key="lead", what="iterations by which |λ| precedes the fall of the loss"),
     Quantity(key="gradient_lead", what="iterations by which the gradient's peak precedes it"),
 )
@@ -64,12 +81,20 @@ def reproduce(
     out: str | os.PathLike[str] = "runs/training",
     seeds: Sequence[int] = range(10),
     iterations: int | None = None,
+    shuffled: bool = False,
 ) -> Reproduction:
-    """Watch the trainings of several seeds; those that are in ``out`` already are read."""
-    folder = require_folder(out) / arch / task
+    """Watch the trainings of several seeds; those that are in ``out`` already are read.
+
+    With ``shuffled`` the same is done with answers of other sequences, of which nothing can be learnt: the baseline of
+    how often an eigenvalue reaches the circle because weights move.
+    """
+    title, kind = f"training, {task}, {arch}", arch
+    if shuffled:
+        title, kind = f"{title}, answers shuffled", f"{arch}-shuffled"
+    folder = require_folder(out) / kind / task
     with repeatable():
         runs = [
-            watched(task, arch, seed=seed, folder=folder / f"seed-{seed}", iterations=iterations)
+            watched(task, arch, seed=seed, folder=folder / f"seed-{seed}", iterations=iterations, shuffled=shuffled)
             for seed in progress(seeds, what=f"{task}, {arch}", total=len(seeds), unit="seed")
         ]
     times = [times_of(run) for run in runs]
@@ -78,19 +103,20 @@ def reproduce(
     measured = {str(run.seed): each.numbers for run, each in zip(runs, times, strict=True)}
     write_json(path, {"experiment": "training", "task": task, "arch": arch, "measured": measured})
     film(page, {f"seed {run.seed}": run.history for run in runs[:3]}, title=f"{task}, {arch}: how memories come about")
-    return Reproduction(
-        title=f"training, {task}, {arch}", seeds=tuple(seeds), rows=rows, notes=(), studies=(), files=(path, page)
-    )
+    return Reproduction(title=title, seeds=tuple(seeds), rows=rows, notes=(), studies=(), files=(path, page))
 
 
-def times_of(run: Watched) -> Times:
-    """When the eigenvalue, the loss and the gradient of a training moved."""
+def times_of(run: Watched, *, circle: float = ON_THE_CIRCLE) -> Times:
+    """When the eigenvalue, the loss and the gradient of a training moved; |λ| from ``circle`` on is at the circle."""
     slow = run.history.figure("slow")
     smooth = _smoothed(run.losses)
     norms = _smoothed(run.gradients)
-    fallen = np.flatnonzero(smooth <= FALLEN * run.losses[0])
-    circle = run.history.steps[slow >= ON_THE_CIRCLE]
-    return Times(circle=_first(circle), loss=_first(fallen), gradient=float(EVERY + norms[EVERY:].argmax()))
+    return Times(
+        circle=_first(run.history.steps[slow >= circle]),
+        pays=_first(np.flatnonzero(smooth <= MEMORY_PAYS * WITHOUT_MEMORY[run.task])),
+        loss=_first(np.flatnonzero(smooth <= FALLEN * run.losses[0])),
+        gradient=float(EVERY + norms[EVERY:].argmax()),
+    )
 
 
 def _first(found: Array) -> float:

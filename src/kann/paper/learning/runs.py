@@ -44,8 +44,14 @@ class Watched:
     """The norm of the gradient at every iteration, before it is clipped."""
 
 
-def watched(task: str, arch: str, *, seed: int, folder: Path, iterations: int | None = None) -> Watched:
-    """Train a network and watch it; one that is in ``folder`` already is read."""
+def watched(
+    task: str, arch: str, *, seed: int, folder: Path, iterations: int | None = None, shuffled: bool = False
+) -> Watched:
+    """Train a network and watch it; one that is in ``folder`` already is read.
+
+    With ``shuffled`` each sequence of a batch is given the answer of the one before it: weights move as in any
+    training, and there is nothing to remember.
+    """
     folder = require_folder(folder)
     config = CONFIGS[task, arch]
     if iterations is not None:
@@ -54,14 +60,14 @@ def watched(task: str, arch: str, *, seed: int, folder: Path, iterations: int | 
     if not all(path.exists() for path in paths):
         for path in paths:  # a training that was stopped has watched only a part: it is made again
             remove(path)
-        _train(task, config, seed=seed, folder=folder)
+        _train(task, config, seed=seed, folder=folder, shuffled=shuffled)
     arrays = load_npz(paths[2], kind=KIND, version=VERSION)
     return Watched(task=task, seed=seed, history=History.load(paths[1]), **arrays)
 
 
-def _train(task: str, config: Any, *, seed: int, folder: Path) -> None:
+def _train(task: str, config: Any, *, seed: int, folder: Path, shuffled: bool) -> None:
     """Train with the settings of the other experiments, and write the history and the norms of gradients."""
-    network, optimizer, batch_loss = _parts(task, config, seed)
+    network, optimizer, batch_loss = _parts(task, config, seed, shuffled=shuffled)
     monitor = Monitor(network, silent_probe(task), every=EVERY)
     norms = _GradientNorms(network)
 
@@ -71,7 +77,9 @@ def _train(task: str, config: Any, *, seed: int, folder: Path) -> None:
         monitor.update(step=iteration, loss=value)
         return value
 
-    made_by = {"experiment": "learning", "task": task, "seed": seed}
+    made_by: dict[str, Any] = {"experiment": "learning", "task": task, "seed": seed}
+    if shuffled:
+        made_by["shuffled"] = True
     losses = train(network, optimizer, loss, plan=config.training, path=folder / "network.safetensors", made_by=made_by)
     monitor.history.save(folder / "history.npz")
     save_npz(
@@ -79,22 +87,28 @@ def _train(task: str, config: Any, *, seed: int, folder: Path) -> None:
     )
 
 
-def _parts(task: str, config: Any, seed: int) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+def _parts(task: str, config: Any, seed: int, *, shuffled: bool) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
     """The network, its optimizer, and the loss of a batch by its number."""
+
+    def given(answer: Tensor) -> Tensor:
+        if not shuffled:
+            return answer
+        return answer.roll(1, dims=0)  # sequences are drawn independently of each other
+
     if task == "copy":
         network = copy_task.build(config, seed=seed)
 
         def copy_loss(iteration: int) -> Tensor:
             digits = config.task.draw(generator(seed, copy_task.TRAINING, iteration), config.batch)
             x, answer = config.task.sequences(digits)
-            return nn.functional.cross_entropy(network(x).flatten(0, 1), answer.flatten())
+            return nn.functional.cross_entropy(network(x).flatten(0, 1), given(answer).flatten())
 
         return network, copy_task.build_optimizer(network, config), copy_loss
     holder = flipflop_task.build(config, seed=seed)
 
     def flipflop_loss(iteration: int) -> Tensor:
         pulses, answer = config.task.draw(generator(seed, flipflop_task.TRAINING, iteration), config.batch)
-        return nn.functional.mse_loss(holder(pulses), answer)
+        return nn.functional.mse_loss(holder(pulses), given(answer))
 
     return holder, torch.optim.Adam(holder.parameters(), lr=config.rate), flipflop_loss
 
