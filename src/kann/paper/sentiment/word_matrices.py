@@ -23,7 +23,7 @@ from kann.paper.sentiment.task import JUDGED
 from kann.paper.training import generator
 from kann.progress import progress
 from kann.recording.running import evaluation_mode
-from kann.typing import Array, Complex, Float, Int
+from kann.typing import Array, Complex, Float, Int, Shaped
 from kann.zoo.sentiment_network import SentimentNetwork
 from kann.zoo.vocabulary import Vocabulary
 
@@ -102,7 +102,7 @@ class WordCourse:
     logit: tuple[Interval, Interval]
     """Change of the logit, after the word and after the next one."""
     modes: tuple[tuple[Interval, Interval], ...]
-    """Change along each of the leading modes, in its deviations; of a pair how far it moves, without a sign."""
+    """Change of what each of the leading modes contributes to the logit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,8 @@ class SentimentMode:
     """Its left and right eigenvectors: left @ C @ right is what a matrix C keeps of it."""
     modes: Complex[Array, "d m"]
     """Vectors whose products with a state are the coordinates of all modes, in units of their deviations."""
-    leading: tuple[int, ...]
-    """Columns of these whose modes' contributions to the logit vary most, the largest first."""
+    leading: dict[int, Float[Array, " d"]]
+    """By mode, those whose contribution to the logit varies most, the largest first: h @ vector is the contribution."""
 
     def of(self, h: Float[Array, "n d"]) -> Float[Array, " n"]:
         """The contribution, but for a constant."""
@@ -197,11 +197,20 @@ def sentiment_mode(koopman: kann.Bilinear, weight: Float[Array, " d"]) -> Sentim
         vector=mean.basis @ np.real(contributions[:, best]),
         gains=(np.real(mean.left[best]), np.real(mean.right[:, best])),
         modes=mean.basis @ (mean.right / spread)[:, first],
-        leading=tuple(map(int, np.argsort(-energy[first])[:LEADING_MODES])),
+        leading=_leading(mean, contributions, gram),
     )
 
 
-def _energies(columns: Complex[Array, "r m"], gram: Float[Array, "r r"]) -> Float[Array, " m"]:
+def _leading(
+    koopman: kann.Koopman, contributions: Complex[Array, "r r"], gram: Float[Array, "r r"]
+) -> dict[int, Float[Array, " d"]]:
+    """The modes whose contribution to the logit varies most, with the vector that reads it off a state."""
+    each = np.stack([np.real(contributions[:, mode.indices].sum(axis=1)) for mode in koopman.modes], axis=1)  # (r, m)
+    order = np.argsort(-_energies(each, gram))[:LEADING_MODES]
+    return {int(place): koopman.basis @ each[:, place] for place in order}
+
+
+def _energies(columns: Shaped[Array, "r m"], gram: Float[Array, "r r"]) -> Float[Array, " m"]:
     """The energy of the states along each of some vectors."""
     return np.real(np.sum(columns.conj() * (gram @ columns), axis=0))
 
@@ -229,7 +238,7 @@ def measure_words(network: SentimentNetwork, corpus: Corpus, *, seed: int) -> Wo
             fraction=mode.fraction,
             contexts={" ".join(text): len(h) for text, h in contexts.items()},
             words={text[0]: bench.word(numbers[text], h) for text, h in contexts.items() if len(text) == 1},
-            leading=mode.leading,
+            leading=tuple(mode.leading),
             courses={text[0]: bench.course(numbers[text], h) for text, h in contexts.items() if len(text) == 1},
             phrases={" ".join(text): bench.phrase(numbers[text], h) for text, h in contexts.items() if len(text) > 1},
             profiles=bench.profiles({numbers[text]: h for text, h in contexts.items() if text in PAPERS}),
@@ -320,23 +329,17 @@ class Bench:
 
         What the next word does by itself, in the same places, is taken off.
         """
+        read = np.stack([self.weight, *self.mode.leading.values()])
 
         def effect(step: Step, h: Float[Array, "n d"]) -> Float[Array, " k"]:
             after_one = step(h, ids) - step(h, ())
             after_two = step(h, (*ids, self.next_word)) - step(h, (self.next_word,))
-            return np.concatenate([self._moved(after.mean(axis=0)) for after in (after_one, after_two)])
+            return np.concatenate([read @ after.mean(axis=0) for after in (after_one, after_two)])
 
         return {
             "operator": _as_course(self._refitted(lambda koopman: effect(self._stepping(koopman), h))),
             "network": _as_course(self._regrouped(effect, h)),
         }
-
-    def _moved(self, change: Float[Array, " d"]) -> Float[Array, " k"]:
-        """How far a change of the state moves the logit, and each of the leading modes."""
-        vectors = self.mode.modes[:, list(self.mode.leading)]
-        is_real = np.abs(np.imag(vectors)).max(axis=0) < REAL_BELOW
-        along = change @ vectors
-        return np.array([change @ self.weight, *np.where(is_real, np.real(along), np.abs(along))])
 
     def word(self, ids: tuple[int, ...], h: Float[Array, "n d"]) -> dict[str, WordEffect]:
         """What a word does: by its matrix, and by a line through what operator and network make of its contexts."""
