@@ -10,7 +10,7 @@ from kann.analysis.training_history import FIGURES, Checkpoint, History
 from kann.paper import comparing, learning
 from kann.paper.comparing import methods
 from kann.paper.comparing.methods import Measured, measured_by_all, pairs_of_each_kind
-from kann.paper.comparing.networks import CONFIGS, Trained
+from kann.paper.comparing.networks import CONFIGS, Trained, train_all
 from kann.paper.learning.runs import EVERY, Watched, _parts
 
 
@@ -28,7 +28,7 @@ def test_networks_are_trained_once_and_compared_by_every_method(tmp_path):
         np.testing.assert_allclose(matrix, matrix.T, atol=1e-9)
     assert not numbers["judged"]
     assert found.title == "6 networks, 15 pairs"
-    comparing.reproduce(out=tmp_path, seeds=[0], iterations=2)
+    list(train_all(tmp_path, seeds=[0], iterations=2))
     assert {path: path.stat().st_mtime_ns for path in written} == written
 
 
