@@ -36,7 +36,7 @@ format: $(READY)
 
 # The manual, in docs/build/html: open index.html. Notebooks run in one thread each and are cached in docs/build/notebooks.
 docs: .venv/.docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --jobs 2 docs docs/build/html
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going docs docs/build/html
 
 .venv/.docs: $(READY)
 	$(INSTALL) -e '.[docs]'

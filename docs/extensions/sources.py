@@ -23,14 +23,16 @@ def turn_links(_app: Any, _name: str, source: list[str]) -> None:
 
 def _without_bars(line: str) -> str:
     """A line of a docstring whose bars are bars: for reStructuredText ``|λ|`` is a substitution."""
-    if line.lstrip().startswith(">>>"):
-        return line
     return BAR_OR_CODE.sub(lambda found: found[0].replace("|", r"\|") if found[0] == "|" else found[0], line)
 
 
 def escape_bars(_app: Any, _what: str, _name: str, _thing: Any, _options: Any, lines: list[str]) -> None:
-    """Escape the bars of moduli in a docstring."""
-    lines[:] = [_without_bars(line) for line in lines]
+    """Escape the bars of moduli in a docstring, but for its examples, each of which ends with an empty line."""
+    in_example = False
+    for number, line in enumerate(lines):
+        in_example = bool(line.strip()) and (in_example or line.lstrip().startswith(">>>"))
+        if not in_example:
+            lines[number] = _without_bars(line)
 
 
 def setup(app: Any) -> dict[str, bool]:
