@@ -35,7 +35,7 @@ html_math_renderer = "mathml"
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
-# Notebooks run when they are new, and one after the other: their cache bears no two writers. A cell that fails is an error.
+# Notebooks run when they are new, one after the other: their cache bears no two writers. A cell that fails ends it all.
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(HERE / "build" / "notebooks")
 nb_execution_timeout = 300
