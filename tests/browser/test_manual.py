@@ -18,7 +18,6 @@ PAGES = (
     "reference/plots",
     "sentiment",
     "paper",
-    "search",
 )
 
 pytestmark = pytest.mark.skipif(not (SITE / "index.html").exists(), reason="the manual is not built: make docs")
