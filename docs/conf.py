@@ -28,6 +28,7 @@ html_static_path = ["static"]
 html_css_files = ["manual.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 # A page that is opened from disk may not fetch others, so results of a search come without an excerpt of the page.
 html_show_search_summary = False
 html_math_renderer = "mathml"
