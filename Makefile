@@ -1,10 +1,10 @@
-# make demo | test | coverage | check | fuzz | bench | reproduce | clean. Everything is installed into .venv by the first of them.
+# make demo | test | coverage | check | docs | dist | test-minimum | fuzz | bench | reproduce | clean. Everything is installed into .venv by the first of them.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test coverage check format fuzz bench reproduce clean
+.PHONY: demo test test-minimum coverage check docs dist format fuzz bench reproduce clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -34,6 +34,29 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The manual, in docs/build/html: open index.html. Notebooks run in one thread each and are cached in docs/build/notebooks.
+docs: .venv/.docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going docs docs/build/html
+
+.venv/.docs: $(READY)
+	$(INSTALL) -e '.[docs]'
+	touch $@
+
+# Wheel and sdist in dist/. The wheel is installed alone, in an environment of its own, and has to work there.
+dist: $(READY)
+	$(INSTALL) '.[dist]'
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	sh .ci/try_wheel $(PYTHON) dist/*.whl
+
+# The oldest versions that pyproject.toml allows, which may warn of what has become deprecated since.
+MINIMUM := .venv-minimum
+test-minimum:
+	$(PYTHON) -m venv $(MINIMUM)
+	$(MINIMUM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-minimum.txt -e '.[dev]'
+	OMP_NUM_THREADS=1 $(MINIMUM)/bin/python -m pytest -n $(PROCESSES) --dist worksteal -W ignore::DeprecationWarning
+
 SEED ?= -1
 fuzz: $(READY)
 	$(BIN)/python -m pytest tests/fuzz -s --fuzz-seed=$(SEED) --fuzz-cases=100000 --fuzz-arguments=10000 --fuzz-kills=500 \
@@ -55,4 +78,4 @@ reproduce: $(READY)
 	$(BIN)/kann reproduce sentiment --arch all
 
 clean:
-	rm -rf .venv demo runs
+	rm -rf .venv .venv-minimum demo runs dist docs/build

@@ -2,40 +2,147 @@
 
 
 class KannError(ValueError):
-    """Something the user passed cannot be used. The message says what, what was got, and the remedy."""
+    """Something the user passed cannot be used. The message says what, what was got, and the remedy.
+
+    >>> import numpy as np, kann
+    >>> try:
+    ...     kann.fit(np.eye(9).reshape(3, 3, 9), rank=12)
+    ... except kann.KannError as error:
+    ...     print(error)
+    rank=12 exceeds the 9 hidden units recorded; pass rank<=9 or rank=None
+    """
 
 
 class NotFiniteError(KannError):
-    """States or inputs hold NaN or infinite numbers, such as those of a network that diverged."""
+    """States or inputs hold NaN or infinite numbers, such as those of a network that diverged.
+
+    >>> import numpy as np, kann
+    >>> try:
+    ...     kann.fit(np.full((4, 5, 3), np.nan))
+    ... except kann.NotFiniteError as error:
+    ...     print(str(error).split(";")[0])
+    states hold nan at sequence 0, step 0, unit 0
+    """
 
 
 class KannWarning(UserWarning):
-    """Base of every warning that kann gives."""
+    """Base of every warning that kann gives.
+
+    >>> import warnings
+    >>> import numpy as np, kann
+    >>> noise = np.random.default_rng(0).normal(size=(2, 4, 6))
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("ignore", kann.KannWarning)
+    ...     koopman = kann.fit(noise)
+    """
 
 
 class RankWarning(KannWarning):
-    """The data resolve fewer directions than were asked for."""
+    """The data resolve fewer directions than were asked for.
+
+    >>> import warnings
+    >>> import numpy as np, kann
+    >>> same = np.random.default_rng(0).normal(size=(9, 9, 1)).repeat(3, axis=2)
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     koopman = kann.fit(same, rank=3)
+    >>> print(caught[0].category.__name__)
+    RankWarning
+    """
 
 
 class FewPairsWarning(KannWarning):
-    """There are too few pairs of states for the rank, so that the operator fits noise."""
+    """There are too few pairs of states for the rank, so that the operator fits noise.
+
+    >>> import warnings
+    >>> import numpy as np, kann
+    >>> noise = np.random.default_rng(0).normal(size=(2, 4, 6))
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     koopman = kann.fit(noise)
+    >>> print(caught[0].category.__name__)
+    FewPairsWarning
+    """
 
 
 class DependenceWarning(KannWarning):
-    """Inputs contain the state, so that what each of them does cannot be told apart."""
+    """Inputs contain the state, so that what each of them does cannot be told apart.
+
+    >>> import warnings
+    >>> import numpy as np, kann
+    >>> h = np.random.default_rng(0).normal(size=(9, 20, 2))
+    >>> states = kann.States.from_padded(h[:, 1:], inputs=h[:, :-1])  # what is read is the state before
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     koopman = kann.fit(states, driven=True)
+    >>> print(caught[0].category.__name__)
+    DependenceWarning
+    """
 
 
 class PaddingWarning(KannWarning):
-    """The model itself reads padding, so that what was recorded is not what it computed."""
+    """The model itself reads padding, so that what was recorded is not what it computed.
+
+    >>> import warnings
+    >>> import torch, kann
+    >>> from torch import nn
+    >>> both, words = nn.GRU(2, 4, bidirectional=True, batch_first=True), [torch.randn(n, 2) for n in (3, 5)]
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     states = kann.record(both, words)
+    >>> print(caught[0].category.__name__)
+    PaddingWarning
+    """
 
 
 class PrecisionWarning(KannWarning):
-    """Rounding has taken digits of the result; the message says how many are left."""
+    """Rounding has taken digits of the result; the message says how many are left.
+
+    >>> import warnings
+    >>> import numpy as np, kann
+    >>> far = np.random.default_rng(0).normal(size=(9, 20, 2)) + 1e6
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     koopman = kann.fit(kann.Moments().update(far))
+    >>> print(caught[0].category.__name__)
+    PrecisionWarning
+    """
 
 
 class ConditionWarning(KannWarning):
-    """The eigenvectors are nearly dependent: the operator is defective or close to it."""
+    """The eigenvectors are nearly dependent: the operator is defective or close to it.
+
+    >>> import warnings
+    >>> import numpy as np, kann
+    >>> h = np.random.default_rng(0).normal(size=(9, 20, 2))
+    >>> for t in range(1, 20):
+    ...     h[:, t] = h[:, t - 1] @ [[0.9, 1.0], [0.0, 0.9 + 1e-9]]  # two equal eigenvalues, one eigenvector
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     koopman = kann.fit(h)
+    >>> print(caught[0].category.__name__)
+    ConditionWarning
+    """
 
 
 class UnfinishedWarning(KannWarning):
-    """The store was opened, and its recording was stopped before the end."""
+    """The store was opened, and its recording was stopped before the end.
+
+    >>> import pathlib, tempfile, warnings
+    >>> import torch, kann
+    >>> def batches():
+    ...     yield torch.randn(2, 5, 3)
+    ...     raise KeyboardInterrupt
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(folder.name) / "states.zarr"
+    >>> try:
+    ...     kann.record(torch.nn.GRU(3, 4, batch_first=True), batches(), into=path)
+    ... except KeyboardInterrupt:
+    ...     pass
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     states = kann.States.open(path)
+    >>> print(caught[0].category.__name__)
+    UnfinishedWarning
+    >>> folder.cleanup()
+    """

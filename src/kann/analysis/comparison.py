@@ -26,7 +26,18 @@ MOST_IN_A_TABLE = 12
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Comparison:
-    """The distances between several networks."""
+    """The distances between several networks.
+
+    >>> import numpy as np, kann
+    >>> states = np.random.default_rng(0).normal(size=(30, 40, 3))
+    >>> for t in range(1, 40):
+    ...     states[:, t] = states[:, t - 1] * [0.95, 0.8, 0.4] + 0.02 * states[:, t]
+    >>> koopman = kann.fit(states)
+    >>> noise = np.random.default_rng(1).normal(size=(15, 40, 3))
+    >>> found = kann.compare({"a": states[:15], "b": states[15:], "noise": noise}, kind="spectrum")
+    >>> found.nearest()
+    array([1, 0, 1])
+    """
 
     kind: str
     """What was compared: "response", "spectrum" or "subspace"."""

@@ -17,7 +17,18 @@ ROWS_SHOWN, OUTPUTS_SHOWN = 8, 6
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Contributions:
-    """A linear readout split into signed contributions that sum to it."""
+    """A linear readout split into signed contributions that sum to it.
+
+    >>> import numpy as np, kann
+    >>> start = np.random.default_rng(0).normal(size=(20, 1, 2))
+    >>> states = start * np.array([0.9, 0.5]) ** np.arange(12)[:, None]
+    >>> koopman = kann.fit(states)
+    >>> parts = kann.contributions(koopman, states, np.array([[1.0, -2.0]]), np.array([0.5]))
+    >>> parts
+    Contributions(2 modes to 1 outputs, states (20, 12))
+    >>> bool(np.allclose(parts.total, states @ np.array([[1.0, -2.0]]).T + 0.5))
+    True
+    """
 
     modes: Float[Array, "... m o"]
     """What each mode contributes to each output."""
@@ -58,6 +69,16 @@ def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArra
 
     Unlike a magnitude, a contribution says which way a mode pushes an output, and nothing is lost: the contributions
     of all modes, of what is in no mode, and of the bias sum to the readout.
+
+    >>> import numpy as np, kann
+    >>> start = np.random.default_rng(0).normal(size=(20, 1, 2))
+    >>> states = start * np.array([0.9, 0.5]) ** np.arange(12)[:, None]
+    >>> koopman = kann.fit(states)
+    >>> parts = kann.contributions(koopman, states[0, 0], np.array([[1.0, 0.0]]))  # reads the slow unit alone
+    >>> parts.modes.round(6)[1]  # the fast mode has no part in it
+    array([0.])
+    >>> bool(np.allclose(parts.total, states[0, 0, 0]))
+    True
     """
     require_instance(koopman, Koopman, "koopman")
     h, weight = as_numpy(h), _linear_readout(weight, koopman.dim)

@@ -33,6 +33,17 @@ def decision_map(
 
     u_j is the row of U = V⁻¹, since z u_j + z̄ ū_j has no coordinate along any other mode. Re(z u_j) is half of that:
     its coordinate along a complex mode is z/2, and Re z along a real one.
+
+    >>> import numpy as np, kann
+    >>> start = np.random.default_rng(0).normal(size=(20, 1, 2))
+    >>> states = start * np.array([0.9, 0.5]) ** np.arange(12)[:, None]
+    >>> koopman = kann.fit(states)
+    >>> x = np.linspace(-1, 1, 3)
+    >>> grid = x[None, :] + 1j * x[:, None]
+    >>> kann.decision_map(koopman, 0, lambda h: h[:, :1], grid)  # the output is whether the slow unit is positive
+    array([[0, 0, 1],
+           [0, 0, 1],
+           [0, 0, 1]])
     """
     chosen = chosen_modes(koopman, mode)
     if len(chosen) != 1:

@@ -12,7 +12,19 @@ from kann.errors import KannError
 
 
 class Distance(float):
-    """A distance between two networks: a number, with an interval and the floor below which it means nothing."""
+    """A distance between two networks: a number, with an interval and the floor below which it means nothing.
+
+    >>> import numpy as np, kann
+    >>> states = np.random.default_rng(0).normal(size=(30, 40, 3))
+    >>> for t in range(1, 40):
+    ...     states[:, t] = states[:, t - 1] * [0.95, 0.8, 0.4] + 0.02 * states[:, t]
+    >>> koopman = kann.fit(states)
+    >>> found = kann.distance(states[:15], states[15:], kind="spectrum")
+    >>> round(float(found), 2), found.kind
+    (0.11, 'spectrum')
+    >>> found.interval[0] < found < found.interval[1]
+    True
+    """
 
     kind: str
     """What was compared: "response", "spectrum" or "subspace"."""

@@ -29,6 +29,23 @@ class Effects:
 
     Scores have one row for each number of coordinates and one column for each sequence that was judged; NaN where a
     method has no such coordinates, or the work was interrupted.
+
+    >>> import torch, kann
+    >>> from torch import nn
+    >>> _ = torch.manual_seed(0)
+    >>> class Reader(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.rnn, self.head = nn.GRU(2, 4, batch_first=True), nn.Linear(4, 1)
+    ...     def forward(self, x):
+    ...         return self.head(self.rnn(x)[0][:, -1])
+    >>> model, data = Reader(), torch.randn(24, 12, 2)
+    >>> states = kann.record(model, data, inputs=True)
+    >>> found = kann.effects(model, torch.randn(24, 12, 2), kann.fit(states), states, counts=(1, 2), progress=False)
+    >>> sorted(found.kept)
+    ['contribution', 'modes', 'pca', 'random', 'readout', 'slowest']
+    >>> float(found.full), found.kept["modes"].shape
+    (1.0, (2,))
     """
 
     counts: tuple[int, ...]

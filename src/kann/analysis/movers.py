@@ -36,7 +36,20 @@ ROWS_SHOWN = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mover:
-    """One token, input or span of steps, and how it pushes a mode."""
+    """One token, input or span of steps, and how it pushes a mode.
+
+    >>> import numpy as np, kann
+    >>> rng = np.random.default_rng(0)
+    >>> pulses = (rng.random((30, 50, 1)) < 0.2) * rng.choice([-1.0, 1.0], size=(30, 50, 1))
+    >>> held = np.ones((30, 50, 1))
+    >>> for t in range(1, 50):
+    ...     held[:, t] = np.where(pulses[:, t] == 0, held[:, t - 1], pulses[:, t])
+    >>> states = kann.States.from_padded(held, inputs=pulses)
+    >>> found = kann.movers(kann.fit(states, driven=True), states, None)
+    >>> mover = found.up(0)[0]
+    >>> mover.name, round(mover.push, 1), mover.sure
+    ('input 0', 0.5, True)
+    """
 
     name: str
     push: float
@@ -58,6 +71,19 @@ class Movers:
 
     A push is what a step adds to the coordinate of a mode beyond the mode's own decay, x[t+1] − λ x[t] − c, in standard
     deviations of the coordinate. Of a conjugate pair it is taken along the axis on which the states vary most.
+
+    >>> import numpy as np, kann
+    >>> rng = np.random.default_rng(0)
+    >>> pulses = (rng.random((30, 50, 1)) < 0.2) * rng.choice([-1.0, 1.0], size=(30, 50, 1))
+    >>> held = np.ones((30, 50, 1))
+    >>> for t in range(1, 50):
+    ...     held[:, t] = np.where(pulses[:, t] == 0, held[:, t - 1], pulses[:, t])
+    >>> states = kann.States.from_padded(held, inputs=pulses)
+    >>> found = kann.movers(kann.fit(states), states, None)
+    >>> found
+    Movers(1 inputs, 1 modes)
+    >>> found.by
+    'inputs'
     """
 
     by: str

@@ -24,7 +24,24 @@ from kann.typing import Array, Int
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Explanation:
-    """What a network learned: sentences to quote, the figures that they are made from, and the page that shows them."""
+    """What a network learned: sentences to quote, the figures that they are made from, and the page that shows them.
+
+    >>> import torch, kann
+    >>> from torch import nn
+    >>> _ = torch.manual_seed(0)
+    >>> class Reader(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.rnn, self.head = nn.GRU(2, 4, batch_first=True), nn.Linear(4, 1)
+    ...     def forward(self, x):
+    ...         return self.head(self.rnn(x)[0][:, -1])
+    >>> model, data = Reader(), torch.randn(24, 12, 2)
+    >>> found = kann.explain(model, data, seconds=20, progress=False)
+    >>> found.koopman.dim, len(found.held_out)
+    (4, 9)
+    >>> print(found.choices[0])
+    Layer 'rnn' (GRU) is explained: it is the only recurrent one.
+    """
 
     sentences: tuple[str, ...]
     """What can be said and what not, three to five sentences."""

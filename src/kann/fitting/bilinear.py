@@ -28,6 +28,21 @@ class Bilinear(InBasis):
 
     While u is read it is one linear operator, ``koopman.at(u)``, with eigenvalues and modes of its own. Where the state
     was lifted, products z_i z_j add (z ⊗ z) Q.
+
+    >>> import numpy as np, kann
+    >>> rng = np.random.default_rng(0)
+    >>> pulses = (rng.random((30, 50, 1)) < 0.2) * rng.choice([-1.0, 1.0], size=(30, 50, 1))
+    >>> held = np.ones((30, 50, 1))
+    >>> for t in range(1, 50):
+    ...     held[:, t] = np.where(pulses[:, t] == 0, held[:, t - 1], pulses[:, t])
+    >>> states = kann.States.from_padded(held, inputs=pulses)
+    >>> koopman = kann.fit(states, driven="bilinear", features="squares")
+    >>> koopman
+    Bilinear(gated by 2 features of 1 inputs, 1 units, rank 1)
+    >>> abs(koopman.at(None).eigenvalues).round(6)  # while nothing is read, the state is kept
+    array([1.])
+    >>> abs(koopman.at([1.0]).eigenvalues).round(6)  # a pulse clears it
+    array([0.])
     """
 
     instead: ClassVar[str] = (

@@ -225,7 +225,12 @@ def call_features(function: Callable[[AnyArray], AnyArray], rows: AnyArray) -> F
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs themselves: φ(u) = u."""
+    """The inputs themselves: φ(u) = u.
+
+    >>> import kann
+    >>> kann.features.Inputs()
+    Inputs()
+    """
 
     def fitted(self, sums: InputSums) -> FeatureMap:
         """The map for inputs with these sums."""
@@ -234,7 +239,12 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Squares:
-    """Inputs and their squares, which a latch needs: a pulse of either sign clears it."""
+    """Inputs and their squares, which a latch needs: a pulse of either sign clears it.
+
+    >>> import kann
+    >>> kann.features.Squares()
+    Squares()
+    """
 
     def fitted(self, sums: InputSums) -> FeatureMap:
         """The map for inputs with these sums."""
@@ -269,6 +279,10 @@ class Fourier:
     """Random Fourier features of the inputs, ``count`` of them: any smooth function of an input is a sum of many.
 
     ``width`` is the distance over which functions vary, 1 for the typical distance of two inputs.
+
+    >>> import kann
+    >>> kann.features.Fourier(256, seed=1)
+    Fourier(count=256, seed=1, width=1.0)
     """
 
     count: int = 256
@@ -300,6 +314,10 @@ class Tokens:
     """One column for each token of a small vocabulary; inputs are then (N, 1), the number of the token.
 
     Without ``count`` there are as many as the largest number that was read tells.
+
+    >>> import kann
+    >>> kann.features.Tokens(50)
+    Tokens(count=50)
     """
 
     count: int | None = None

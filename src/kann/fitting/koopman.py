@@ -57,6 +57,19 @@ class Koopman(InBasis):
     """One linear system for a network's hidden states: z[t+1] ≈ z[t] C + c, or z[t] C + u[t+1] D + c if it is driven.
 
     States are rows. z = (h − mean) B are a state's coordinates; C V = V Λ and U = V⁻¹.
+
+    >>> import numpy as np, kann
+    >>> start = np.random.default_rng(0).normal(size=(20, 1, 2))
+    >>> states = start * np.array([0.9, 0.5]) ** np.arange(12)[:, None]
+    >>> koopman = kann.fit(states)
+    >>> koopman
+    Koopman(autonomous, 2 units, rank 2, |λ| = 0.9000, 0.5000)
+    >>> koopman.eigenvalues.real.round(6)
+    array([0.9, 0.5])
+    >>> (koopman.predict(states[0, 0], steps=3) / states[0, 3]).round(6)
+    array([1., 1.])
+    >>> round(koopman.modes[0].horizon(), 2)
+    21.85
     """
 
     matrix: Float[Array, "r r"]

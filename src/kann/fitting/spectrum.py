@@ -30,7 +30,18 @@ DOUBTFUL = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Mode:
-    """A real eigenvalue, or a pair of conjugate ones, of the operator."""
+    """A real eigenvalue, or a pair of conjugate ones, of the operator.
+
+    >>> import numpy as np, kann
+    >>> start = np.random.default_rng(0).normal(size=(20, 1, 2))
+    >>> states = start * np.array([0.9, 0.5]) ** np.arange(12)[:, None]
+    >>> koopman = kann.fit(states)
+    >>> mode = koopman.modes[0]
+    >>> round(mode.modulus, 6), mode.period
+    (0.9, inf)
+    >>> round(mode.horizon(), 2)  # steps until a tenth is left
+    21.85
+    """
 
     indices: tuple[int, ...]
     """Places of its eigenvalue or eigenvalues in ``koopman.eigenvalues``."""

@@ -18,6 +18,15 @@ class FixedPoints:
     There may be none: then ``candidate_speeds`` say how slow the states were that the searches ended at.
 
     Jacobians are as in the literature, J[i, j] = ∂F_i/∂h_j, so that for a column δ of differences F(h* + δ) ≈ h* + J δ.
+
+    >>> import numpy as np, torch, kann
+    >>> cell = torch.nn.RNNCell(1, 1)
+    >>> for weight in cell.parameters():
+    ...     _ = torch.nn.init.zeros_(weight)
+    >>> _ = torch.nn.init.constant_(cell.weight_hh, 2.0)
+    >>> found = kann.find_fixed_points(cell, torch.tensor([[-1.0], [0.01], [1.0]]))
+    >>> np.sort(found.points[:, 0]).round(3) + 0.0
+    array([-0.958,  0.   ,  0.958])
     """
 
     points: Float[Array, "k d"]

@@ -53,7 +53,20 @@ def require_driven(koopman: Any) -> None:
 
 
 class StandIn(nn.Module):
-    """An operator that runs in place of a network. Make it with `kann.stand_in`; its weights are buffers."""
+    """An operator that runs in place of a network. Make it with `kann.stand_in`; its weights are buffers.
+
+    >>> import numpy as np, torch, kann
+    >>> rng = np.random.default_rng(0)
+    >>> pulses = (rng.random((30, 50, 1)) < 0.2) * rng.choice([-1.0, 1.0], size=(30, 50, 1))
+    >>> held = np.ones((30, 50, 1))
+    >>> for t in range(1, 50):
+    ...     held[:, t] = np.where(pulses[:, t] == 0, held[:, t - 1], pulses[:, t])
+    >>> states = kann.States.from_padded(held, inputs=pulses)
+    >>> koopman = kann.fit(states, driven="bilinear", features="squares")
+    >>> stand_in = kann.stand_in(koopman)
+    >>> stand_in(torch.tensor([[[1.0], [0.0], [-1.0]]])).round(decimals=3).flatten().tolist()
+    [1.0, 1.0, -1.0]
+    """
 
     matrix: Tensor
     drive: Tensor

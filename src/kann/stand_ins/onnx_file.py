@@ -23,6 +23,19 @@ def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str]) -> None
     It takes ``z`` (n, r), the coordinates before the step, and ``u`` (n, p), what is read in it, and gives ``next``
     (n, r), the coordinates after it, and ``state`` (n, d), the hidden state that they stand for. A network starts from
     the coordinates of its first state, ``koopman.encode(h)``. Needs ``kann[onnx]``.
+
+    >>> import pathlib, tempfile
+    >>> import numpy as np, kann
+    >>> rng = np.random.default_rng(0)
+    >>> pulses = (rng.random((30, 50, 1)) < 0.2) * rng.choice([-1.0, 1.0], size=(30, 50, 1))
+    >>> held = np.ones((30, 50, 1))
+    >>> for t in range(1, 50):
+    ...     held[:, t] = np.where(pulses[:, t] == 0, held[:, t - 1], pulses[:, t])
+    >>> states = kann.States.from_padded(held, inputs=pulses)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     kann.save_onnx(kann.fit(states, driven=True), pathlib.Path(folder) / "step.onnx")
+    ...     print([file.name for file in pathlib.Path(folder).iterdir()])
+    ['step.onnx']
     """
     from kann.stand_ins.onnx_graph import Graph  # here, since it needs the package onnx
 

@@ -1,0 +1,49 @@
+"""Every public name stands in the reference and has an example that runs."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import kann
+from kann.reporting import plots
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+MODULES = ("features", "plots")
+NAMES = [name for name in kann.__all__ if name not in MODULES]
+FEATURES = ("Components", "Fourier", "Inputs", "Squares", "Tokens")
+PLOTS = [
+    name
+    for name, thing in vars(plots).items()
+    if inspect.isfunction(thing) and thing.__module__ == plots.__name__ and not name.startswith("_")
+]
+
+
+def text_of(page="*"):
+    return "\n".join(path.read_text(encoding="utf-8") for path in REFERENCE.glob(f"{page}.md"))
+
+
+def documented():
+    return set(re.findall(r"^\.\. auto\w+:: kann\.([\w.]+)$", text_of(), flags=re.MULTILINE))
+
+
+def test_the_reference_has_every_public_name_and_no_other():
+    expected = set(NAMES) | {f"features.{name}" for name in FEATURES} | {f"plots.{name}" for name in PLOTS}
+    assert documented() == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_name_has_an_example(name):
+    assert ">>> " in getattr(kann, name).__doc__  # tests/test_package.py runs it
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_features_have_an_example(name):
+    assert ">>> " in getattr(kann.features, name).__doc__
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_a_plot_has_an_example_in_a_cell_that_runs_when_the_manual_is_built(name):
+    cells = re.findall(r"^```\{code-cell\}.*?^```$", text_of("plots"), flags=re.MULTILINE | re.DOTALL)
+    assert any(f"plots.{name}(" in cell for cell in cells)
