@@ -80,6 +80,7 @@ def run_rank(rank, folder):
         moments.save(folder / f"{name}-{rank}.npz")
         seen[name] = type(moments.hh).__name__
     seen["refused"] = refusals(rank)
+    seen["fitted"] = fitted_over_ranks(rank, folder)
     seen["recorded"] = empty_shares(rank)
     seen["group"] = in_a_group(rank)
     (folder / f"seen-{rank}.json").write_text(json.dumps(seen))
@@ -101,6 +102,23 @@ def sums(rank):
         "columns": strided(measured(part)),
         "twice": once.all_reduce(),
     }
+
+
+GATED = {"driven": "bilinear", "rank": 3, "features": kann.features.Components(2), "lift": "squares"}
+
+
+def fitted_over_ranks(rank, folder):
+    """Operators of the sequences of both ranks, fitted on each; what is refused on one is refused on both."""
+    states, inputs = data()
+    part = kann.States.from_padded(states, LENGTHS, inputs=inputs)[SHARES[rank]]
+    kann.fit(part, driven=True, over_ranks=True).save(folder / f"driven-{rank}.npz")
+    kann.fit(part, **GATED, ridge=1e-6, over_ranks=True).save(folder / f"gated-{rank}.npz")
+    kann.fit(part, **GATED, over_ranks=True).save(folder / f"chosen-{rank}.npz")
+    spoilt = part.values.copy()
+    if rank:
+        spoilt[3] = np.nan
+    bad = kann.States(values=spoilt, lengths=part.lengths, inputs=part.inputs)
+    return refusal(lambda: kann.fit(bad, driven=True, over_ranks=True))
 
 
 def strided(moments):
@@ -187,10 +205,17 @@ def in_a_group(rank):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    """What two ranks left behind: the moments by case and rank, and what each rank saw."""
+def left_behind(tmp_path_factory):
+    """The folder that two ranks wrote their files to."""
     folder = tmp_path_factory.mktemp("world")
     mp.spawn(run_rank, args=(folder,), nprocs=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def world(left_behind):
+    """What two ranks left behind: the moments by case and rank, and what each rank saw."""
+    folder = left_behind
     seen = [json.loads((folder / f"seen-{rank}.json").read_text()) for rank in range(2)]
     return (lambda case, rank: kann.Moments.load(folder / f"{case}-{rank}.npz")), seen
 
@@ -376,3 +401,31 @@ def test_sums_on_a_gpu(tmp_path, backend, monkeypatch):
     for ours in (on_gpu.numpy(), on_host):
         np.testing.assert_allclose(ours.xy, whole().xy, rtol=1e-12, atol=1e-11)
         assert (ours.states, ours.rounding) == (LENGTHS.sum(), 2**-52)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_operators_over_ranks_are_those_of_one_process(left_behind, rank):
+    states, inputs = data()
+    together = kann.States.from_padded(states, LENGTHS, inputs=inputs)
+    driven = kann.fit(together, driven=True)
+    np.testing.assert_allclose(kann.Koopman.load(left_behind / f"driven-{rank}.npz").matrix, driven.matrix, atol=1e-10)
+    gated, found = kann.fit(together, **GATED, ridge=1e-6), kann.Bilinear.load(left_behind / f"gated-{rank}.npz")
+    np.testing.assert_allclose(found.gates, gated.gates, atol=1e-8)
+    np.testing.assert_allclose(found.bounds, gated.bounds, atol=1e-10)
+    assert (left_behind / "chosen-0.npz").read_bytes() == (left_behind / "chosen-1.npz").read_bytes()
+
+
+def test_what_one_rank_refuses_every_rank_refuses(world):
+    first, second = (seen["fitted"] for seen in world[1])
+    assert "states hold nan at sequence 0, step 3" in first
+    assert first == second
+
+
+def test_over_ranks_what_cannot_be_summed():
+    states, _ = data()
+    with pytest.raises(KannError, match=r"call moments.all_reduce"):
+        kann.fit(whole(), over_ranks=True)
+    with pytest.raises(KannError, match="pass a number with over_ranks=True"):
+        kann.fit(states, rank="auto", over_ranks=True)
+    with pytest.raises(KannError, match="there are no ranks to sum over"):
+        kann.fit(states, over_ranks=True)

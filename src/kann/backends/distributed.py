@@ -4,7 +4,7 @@ The ranks first tell each other what they hold. If that cannot be added, all of 
 waiting for the others; and a rank that holds nothing learns the shapes it needs to take part.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,43 @@ def add_up(
         if shape is not None:
             total[name] = link.array(arrays[name], shape)
     return total
+
+
+def add_results(find: Callable[[], Any], *, group: Any = None) -> Any:
+    """What ``find`` finds on each rank, added up with ``+`` in the order of the ranks: the same on every rank.
+
+    A result that knows how to sum itself over ranks, as moments do, does so. An error of one rank is raised on all, so
+    that none is left waiting.
+    """
+    group = _initialised(_torch().distributed, group)
+    found: Any
+    try:
+        found = find()
+    except KannError as error:
+        found = error
+    sums_itself = hasattr(found, "all_reduce")
+    sent = found
+    if sums_itself:
+        sent = None
+    every = _gathered(sent, group)
+    for rank, other in every.items():
+        if isinstance(other, KannError):
+            raise KannError(f"rank {rank}: {other}") from other
+    if sums_itself:
+        return found.all_reduce(group=group)
+    total, *others = every.values()
+    for other in others:
+        total = total + other
+    return total
+
+
+def _gathered(found: Any, group: Any) -> dict[int, Any]:
+    """What every rank has, by its number; it travels pickled, between processes that run the same program."""
+    distributed = _torch().distributed
+    ranks = distributed.get_process_group_ranks(group)
+    every: list[Any] = [None] * len(ranks)
+    distributed.all_gather_object(every, found, group=group)
+    return dict(zip(ranks, every, strict=True))
 
 
 def _agree(

@@ -14,7 +14,7 @@ from kann.data.blocks import Block, Cut
 from kann.data.files import load_npz, save_npz
 from kann.data.grams import can_remain_of
 from kann.data.moments_fields import FIELDS, require_consistent
-from kann.data.reduction import accumulate, require_finite
+from kann.data.reduction import accumulate, number_of_all_ranks, require_finite
 from kann.data.rows import Projection
 from kann.data.states import States, any_rows, as_states, input_rows
 from kann.errors import KannError, NotFiniteError
@@ -277,7 +277,7 @@ def moments_of(states: States, *, inputs: bool, projection: Projection | None = 
 def measure(states: States, *, inputs: bool, projection: Projection | None = None) -> Moments:
     """Moments without the check for NaN and overflow, which would synchronise a GPU."""
     moments = accumulate(states, PairProducts, inputs=inputs, projection=projection, what="moments")
-    moments.sequences = len(states)
+    moments.sequences = number_of_all_ranks(len(states))
     return moments
 
 

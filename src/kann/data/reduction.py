@@ -3,10 +3,13 @@
 This module alone knows where rows live. A quantity is described to it by an `Accumulator`, which is handed blocks of
 rows in float64, and the pairs of states that lie on two sides of the end of a block. States in this process are one
 block, read piece by piece. Dask reads chunk by chunk, on the current client or in this process, and adds the results:
-nothing leaves a worker but results, and one row for each sequence that a chunk cuts.
+nothing leaves a worker but results, and one row for each sequence that a chunk cuts. With `summed_over_ranks` the
+results of all ranks of torch.distributed are added too.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,6 +17,7 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy, block_rows, float64_copy, is_contiguous, is_dask
 from kann.backends.dask import compute_sum, current_client, delayed, map_chunks
+from kann.backends.distributed import add_results
 from kann.data import store
 from kann.data.blocks import Block, Cut, NotFinite, find_not_finite, float64_blocks
 from kann.data.chunks import Chunk, RaggedRows, chunks_of_padded, chunks_of_rows, chunks_of_store
@@ -22,6 +26,9 @@ from kann.data.store import StoredRows
 from kann.errors import KannError
 from kann.progress import progress
 from kann.typing import AnyArray, Array, Int
+
+_over_ranks: ContextVar[bool] = ContextVar("_over_ranks", default=False)
+"""Whether results are added up over the ranks of torch.distributed."""
 
 
 @runtime_checkable
@@ -81,6 +88,43 @@ def accumulate(
     ``inputs`` says whether the inputs are needed. With a ``projection`` the accumulators are handed coordinates instead
     of states. ``what`` is the title of the progress bar.
     """
+    here = partial(_accumulate_here, states, make, inputs=inputs, projection=projection, what=what)
+    if _over_ranks.get():
+        return add_results(here)
+    return here()
+
+
+@contextmanager
+def summed_over_ranks(over_ranks: bool = True) -> Iterator[None]:
+    """Let every `accumulate` inside add up what all ranks of torch.distributed find; or let none of them."""
+    token = _over_ranks.set(over_ranks)
+    try:
+        yield
+    finally:
+        _over_ranks.reset(token)
+
+
+def are_summed_over_ranks() -> bool:
+    """Whether `accumulate` adds up what all ranks find."""
+    return _over_ranks.get()
+
+
+def number_of_all_ranks(own: int) -> int:
+    """The sum of a number over the ranks, where `accumulate` sums over them; else the number itself."""
+    if _over_ranks.get():
+        return add_results(lambda: own)
+    return own
+
+
+def _accumulate_here(
+    states: RaggedRows,
+    make: Callable[[], Accumulator],
+    *,
+    inputs: bool,
+    projection: Projection | None,
+    what: str,
+) -> Any:
+    """The sum over the states of this process."""
     inputs = inputs and states.inputs is not None
     if runs_on_dask(states):
         return _accumulate_on_dask(states, make, inputs=inputs, projection=projection)

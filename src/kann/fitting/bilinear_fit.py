@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from kann.data.reduction import number_of_all_ranks
 from kann.data.rows import Projection
 from kann.data.states import States
 from kann.errors import KannError
@@ -12,7 +13,7 @@ from kann.fitting.basis import Basis
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.designs import Design, sum_of
 from kann.fitting.features import fit_features
-from kann.fitting.folds import FEWEST_FOLDS, Together, assign_folds
+from kann.fitting.folds import FEWEST_FOLDS, Together
 from kann.fitting.gated_products import GatedColumns, design_of, gated_sums, unit_columns
 from kann.fitting.input_sums import input_sums
 from kann.fitting.monomials import pair_count
@@ -78,13 +79,14 @@ def _folds(states: States, columns: GatedColumns, request: GatedRequest, groups:
     if request.ridge is not None:
         return np.zeros(len(states), dtype=int), 0
     repeats = repeats_of(states)
-    available = Together.of(states.lengths, groups=groups, repeats=repeats).available
+    own = Together.of(states.lengths, groups=groups, repeats=repeats)
+    available = number_of_all_ranks(own.available)
     if available < FEWEST_FOLDS:
         raise KannError(
             f"the ridge is chosen on held-out sequences, and {available} of two states or more are too few; pass "
             "ridge=1e-6, or more sequences"
         )
-    folds = assign_folds(states.lengths, folds=min(FOLDS, available), groups=groups, repeats=repeats)
+    folds = own.balanced(min(FOLDS, available), seed=0)
     if columns.count > ALL_FOLDS_BELOW:
         return np.minimum(folds, 1), 1
     return folds, min(FOLDS, available)

@@ -8,6 +8,7 @@ import numpy as np
 
 from kann.checks import require_choice, require_flag, require_number, shown
 from kann.data.moments import Moments
+from kann.data.reduction import are_summed_over_ranks, summed_over_ranks
 from kann.data.states import States, as_states
 from kann.errors import DependenceWarning, FewPairsWarning, KannError, PrecisionWarning
 from kann.fitting.auto_rank import rank_curve
@@ -58,6 +59,7 @@ def fit(
     where: Any = None,
     ridge: int | float | None = None,
     groups: Any = None,
+    over_ranks: bool = False,
 ) -> Koopman: ...
 @overload
 def fit(
@@ -72,6 +74,7 @@ def fit(
     where: Any = None,
     ridge: int | float | None = None,
     groups: Any = None,
+    over_ranks: bool = False,
 ) -> Bilinear: ...
 def fit(
     data: States | Moments | AnyArray,
@@ -86,6 +89,7 @@ def fit(
     where: Any = None,
     ridge: int | float | None = None,
     groups: Any = None,
+    over_ranks: bool = False,
 ) -> Koopman | Bilinear:
     """Fit one linear operator to how hidden states evolve: z[t+1] ≈ z[t] C + c for coordinates z = (h − mean) B.
 
@@ -137,6 +141,9 @@ def fit(
     groups
         For ``rank="auto"``, and for the ridge of a bilinear operator: for each sequence who it comes from, such as a
         patient or a speaker. Sequences of one group are held out together, as `kann.trust` does it.
+    over_ranks
+        In a program that torch.distributed runs in several processes: each rank passes its own sequences, and all of
+        them get the operator of all. Every rank must call it, with the same options.
     """
     kind = _require_options(driven, features=features, lift=lift, offset=offset, ridge=ridge)
     request = Request(
@@ -155,10 +162,21 @@ def fit(
         if groups is not None:
             raise KannError("where= cuts sequences into pieces, which groups= would not fit; pass one of the two")
         source, groups = only_pairs(source, where)  # pieces of a sequence are held out together
-    if kind == "bilinear":
-        gated = GatedRequest(features=parse_features(features), lift=lift is not None, ridge=ridge)
-        return _fit_bilinear(source, request, gated, groups)
-    return _fit_linear(source, request, groups)
+    _require_for_ranks(over_ranks, source, request)
+    with summed_over_ranks(over_ranks):
+        if kind == "bilinear":
+            gated = GatedRequest(features=parse_features(features), lift=lift is not None, ridge=ridge)
+            return _fit_bilinear(source, request, gated, groups)
+        return _fit_linear(source, request, groups)
+
+
+def _require_for_ranks(over_ranks: Any, source: States | Moments, request: Request) -> None:
+    """Refuse what cannot be fitted over ranks."""
+    require_flag(over_ranks, "over_ranks")
+    if over_ranks and not isinstance(source, States):
+        raise KannError("over_ranks=True sums over states; of moments call moments.all_reduce() and leave it out")
+    if over_ranks and request.rank.is_auto:
+        raise KannError("rank='auto' holds sequences of one process out; pass a number with over_ranks=True")
 
 
 def _require_options(driven: Any, *, features: Any, lift: Any, offset: Any, ridge: Any) -> str:
@@ -235,7 +253,8 @@ def _fit_linear(source: States | Moments, request: Request, groups: Any) -> Koop
 
 def _read(source: States | Moments, request: Request) -> PairsInBasis:
     """A basis and the pairs in it, in the cheapest way."""
-    if isinstance(source, States) and _is_wide(source, request):
+    # Over ranks moments are summed on their devices, which Gram matrices alone are not.
+    if isinstance(source, States) and not are_summed_over_ranks() and _is_wide(source, request):
         return read_twice(source, request)
     return read_once(source, request)
 

@@ -45,6 +45,10 @@ class Together:
         """How many groups have pairs of states, and so the most folds that can be made."""
         return int(np.sum(self.pairs > 0))
 
+    def balanced(self, folds: int, *, seed: int) -> Int[Array, " s"]:
+        """The fold of each sequence: folds of about as many pairs of states each, at random."""
+        return _balanced(self.pairs, folds, seed)[self.group_of]
+
 
 def assign_folds(
     lengths: Int[Array, " s"],
@@ -70,7 +74,7 @@ def assign_folds(
             f"{sequences.available} {sequences.name} of two states or more cannot be held out in {folds} folds; "
             f"{_remedy(sequences.available)}"
         )
-    return _balanced(sequences.pairs, folds, seed)[sequences.group_of]
+    return sequences.balanced(folds, seed=seed)
 
 
 def _joined(group_of: Int[Array, " s"], repeats: Int[Array, " s"]) -> Int[Array, " s"]:

@@ -1,11 +1,12 @@
 """Sums over what a network read: means, covariances, and what their values are like."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from kann.backends.arrays import as_numpy, gram, indices_for, namespace
+from kann.backends.arrays import as_numpy, float64_copy, gram, indices_for, is_dask, namespace
 from kann.data.blocks import Block
 from kann.data.moments import refuse_not_finite
 from kann.data.reduction import Total, accumulate
@@ -56,7 +57,10 @@ def input_sums(states: States) -> InputSums:
     found = accumulate(states, partial(Total, _of_block), inputs=True, what="inputs")
     if not np.isfinite(found.products).all():
         refuse_not_finite(states, inputs=True)
-    return found
+    inputs: Any = states.inputs
+    if is_dask(inputs):
+        return found
+    return replace(found, sample=float64_copy(inputs[:0]))  # of several ranks each has a device of its own
 
 
 def read_in_pairs(block: Block) -> AnyArray:

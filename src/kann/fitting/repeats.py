@@ -6,7 +6,7 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy, bits_of, segment_sums, to_device_of
 from kann.data.blocks import Block
-from kann.data.reduction import Total, accumulate
+from kann.data.reduction import Total, accumulate, summed_over_ranks
 from kann.data.states import States
 from kann.typing import AnyArray, Array, Float, Int
 
@@ -26,7 +26,8 @@ def repeats_of(states: States) -> Int[Array, " s"]:
     lengths = states.lengths
     if len(np.unique(lengths)) == len(lengths):
         return np.arange(len(lengths))
-    checksums = accumulate(states, partial(Total, partial(_checksums, len(lengths))), what="repeats")
+    with summed_over_ranks(False):  # sequences of other ranks are not compared
+        checksums = accumulate(states, partial(Total, partial(_checksums, len(lengths))), what="repeats")
     checksums = np.where(lengths > 1, checksums, np.arange(len(lengths)))
     return np.unique(np.stack([lengths, checksums], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
 
