@@ -38,6 +38,9 @@ NEGLIGIBLE = 0.05
 HOLDS_FROM = 0.95
 """From this |λ| on a mode is called a memory: half of it is left after 14 steps."""
 
+GROWS_FROM = 1.0005
+"""From this |λ| on a mode is said to grow: less would be written as 0.0 % in a step."""
+
 MOST_REACHING = 4
 """Up to so many modes that reach the outputs are named."""
 
@@ -242,7 +245,8 @@ def _memories(found: Findings) -> str | None:
     parts = []
     for number in _named_modes(found, koopman):
         eigenvalue = format_eigenvalue(koopman.modes[number].eigenvalue)
-        parts.append(f"mode {number} (λ = {eigenvalue}, {_half_life(number, found)}){_pushed(found.movers, number)}")
+        stays = f"{_half_life(number, found)}{_turning(number, found)}"
+        parts.append(f"mode {number} (λ = {eigenvalue}, {stays}){_pushed(found.movers, number)}")
     if not parts:
         return None
     text = "; ".join(parts)
@@ -312,7 +316,7 @@ def _half_life(number: int, found: Findings) -> str:
     low = high = modulus
     if found.trust is not None:
         low, high = found.trust.modes[number].interval
-        if low > 1:
+        if low > 1 and modulus >= GROWS_FROM:
             return f"it grows by {modulus - 1:.1%} in a {step_name}"
     if number_of_steps(half_life(low)) == "∞":
         return "no fading was measured"
@@ -321,6 +325,19 @@ def _half_life(number: int, found: Findings) -> str:
     if modulus < 0.5:
         return f"less than half of it is left after one {step_name}"
     return f"half of it is left after {_time(modulus, found)}"
+
+
+def _turning(number: int, found: Findings) -> str:
+    """How long a turn of a memory takes that is a pair of eigenvalues: it comes back, and is not held still."""
+    fitted: Any = found.fitted
+    mode = fitted.koopman.modes[number]
+    if len(mode.indices) == 1 or mode.modulus < HOLDS_FROM:
+        return ""
+    steps = 2 * np.pi / abs(np.angle(mode.eigenvalue))
+    text = plural(found.place.step_name, f"{steps:.3g}")
+    if found.options.step_seconds is not None:
+        text += f" = {duration(steps * found.options.step_seconds)}"
+    return f", it turns once in {text}"
 
 
 def _time(modulus: float, found: Findings) -> str:
