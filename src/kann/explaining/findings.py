@@ -33,6 +33,8 @@ class Findings:
     place: Place
     outputs: Outputs | None
     """What outputs are; None if the model gives none that can be compared."""
+    together: Int[Array, " n"]
+    """For each sequence a number; those with the same are of one group, or repeats, and stay on one side of a split."""
     fitted_numbers: Int[Array, " k"]
     """Which sequences were fitted."""
     held_out: Int[Array, " h"]
