@@ -267,3 +267,25 @@ def test_labels_that_classes_do_not_name(generator):
     assert found.accuracy is None
     assert "labels are names, and classes= does not say which output" in " ".join(found.choices)
     assert "Outputs are taken as a class" in found.choices[1]
+
+
+def test_lengths_may_be_a_mask(generator):
+    reader = seeded(networks.PackedReader)
+    padded = words(generator)
+    lengths = torch.tensor([8 + i % 5 for i in range(SEQUENCES)])
+    mask = torch.arange(padded.shape[1]) < lengths[:, None]
+    found = [stages.look(reader, padded, Options(lengths=each)) for each in (lengths, mask)]
+    assert found[0].fitted_numbers.tolist() == found[1].fitted_numbers.tolist()
+    parts = [each.sequences.part(np.arange(5)).data[0]["lengths"].tolist() for each in found]
+    assert parts[0] == parts[1]
+    with pytest.raises(KannError, match="lengths= is a mask of 5 steps, and the data have 12; pass one mark for each"):
+        explain(reader, padded, lengths=mask[:, :5])
+    with pytest.raises(KannError, match="a mask with padding before some sequences, and the model takes lengths"):
+        explain(reader, padded, lengths=mask.flip(1))
+
+
+def test_names_of_more_or_fewer_classes_than_there_are(reader, generator):
+    with pytest.raises(KannError, match="classes= has 3 names, and the network's 1 outputs tell 2 classes apart"):
+        explain(reader, numbers(generator), classes=["a", "b", "c"])
+    with pytest.raises(KannError, match="classes= has 2 names, and the network's 1 outputs tell 1 answers apart"):
+        explain(reader, numbers(generator), classes=["a", "b"], outputs="labels")

@@ -351,7 +351,7 @@ def test_what_was_finished_is_kept_after_an_interruption(reader, sequences):
 
     def interrupting(outputs, own):
         batches.append(len(outputs))
-        if len(batches) == 130:  # past the search, in the middle of the runs that are judged
+        if len(batches) == 60:  # past the search, in the middle of the runs that are judged
             raise KeyboardInterrupt
         return (outputs[:, 0] > 0) == (own[:, 0] > 0)
 

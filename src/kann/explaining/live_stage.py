@@ -13,6 +13,7 @@ from kann.data.states import States
 from kann.errors import KannError
 from kann.explaining.choosing import better_live
 from kann.explaining.findings import Findings
+from kann.explaining.rightness import measure_rightness
 from kann.fitting.koopman import Koopman
 from kann.live.bench import Bench, Live
 from kann.live.judging import gather, run_jobs
@@ -55,13 +56,14 @@ def run_live_test(found: Findings) -> None:
     with evaluation_mode(found.model):
         bench = _bench(found)
         size = _size_in_time(found, bench)
+        tried: list[Tried] = []
         if found.place.axis == "time":
-            _choose(found, bench)
-        _measure(found, bench, *size)
+            tried = _choose(found, bench)
+        _measure(found, bench, *size, tried=tried)
         try:
-            _measure_accuracy(found, bench)
+            measure_rightness(found, bench)
         except KannError as error:  # the test itself is finished
-            found.choices.append(f"How often the network is right was not measured: {error}.")
+            found.choices.append(f"How well the network does was not measured: {error}.")
 
 
 def _bench(found: Findings) -> Bench:
@@ -147,14 +149,15 @@ def _seconds_of_a_run(bench: Bench) -> float:
     return took * len(bench.judging.sequences) / len(group)
 
 
-def _choose(found: Findings, bench: Bench) -> None:
-    """Compare operators live; the chosen one takes the place of that of held-out errors if it keeps clearly more."""
+def _choose(found: Findings, bench: Bench) -> list[Tried]:
+    """Compare operators live; the best takes the place of that of held-out errors if it keeps clearly more."""
     fitted, states = found.fitted, found.states
     assert fitted is not None  # noqa: S101  # by earlier stages
     assert states is not None  # noqa: S101
     tried = choose_operator(fitted.koopman, bench.search)
     ours = _own_score(fitted.koopman, tried, bench.search)
     found.fitted = better_live(fitted, tried, ours, states, found.groups)
+    return tried
 
 
 def _own_score(koopman: Koopman, tried: Sequence[Tried], search: Search) -> float:
@@ -165,13 +168,15 @@ def _own_score(koopman: Koopman, tried: Sequence[Tried], search: Search) -> floa
     return float(search.recovered([one_coordinate(koopman, own.mode)])[0])  # it was left out early
 
 
-def _measure(found: Findings, bench: Bench, counts: tuple[int, ...], draws: int) -> None:
+def _measure(found: Findings, bench: Bench, counts: tuple[int, ...], draws: int, *, tried: Sequence[Tried]) -> None:
+    """Keep and remove modes beside other directions, and each mode that matters alone."""
     fitted, seed = found.fitted, found.options.seed
     assert fitted is not None  # noqa: S101  # by earlier stages
     koopman = fitted.koopman
     counts = tuple(count for count in counts if count <= koopman.rank)
     plan = make_plan(koopman, bench.search, counts=counts, choose=False, learn=False, draws=draws, seed=seed)
-    plan = replace(plan, jobs=[job for job in plan.jobs if job.keep or job.method not in ONLY_KEPT])
+    jobs = [job for job in plan.jobs if job.keep or job.method not in ONLY_KEPT]
+    plan = replace(plan, jobs=jobs, tried=tuple(tried))
     results = run_jobs(plan.jobs, bench.judging, bench.search, show_progress=found.options.progress)
     found.effects = gather(plan, results, bench.judging, counts=counts, fill="curve", draws=draws, level=0.95)
     if len(results) < 2 + len(plan.jobs):
@@ -187,43 +192,3 @@ def _first_alone(effects: Effects) -> dict[int, tuple[float, float]]:
     if effects.counts[0] != 1 or len(effects.koopman.modes[first].indices) > 1:
         return {}
     return {first: (float(effects.kept["modes"][0]), float(effects.removed["modes"][0]))}
-
-
-def _measure_accuracy(found: Findings, bench: Bench) -> None:
-    """How often the untouched network is right on held-out sequences, beside the most frequent label."""
-    labels = class_numbers(found.options.labels, found.options.classes)
-    outputs = found.outputs
-    if labels is None and found.options.labels is not None and isinstance(found.options.labels[0], str):
-        found.choices.append(
-            "How often the network is right was not measured: labels are names, and classes= does not say which output "
-            "each of them is."
-        )
-    if labels is None or outputs is None or outputs.kind != "class":
-        return
-    every = np.concatenate([np.ravel(labels[i]) for i in found.held_out])
-    untouched: Any = bench.judging.groups[0].untouched
-    classes = max(2, np.shape(untouched)[-1])
-    if every.min() < 0 or every.max() >= classes:
-        found.choices.append(
-            f"How often the network is right was not measured: labels run from {every.min()} to {every.max()}, and "
-            f"its outputs tell classes 0 to {classes - 1} apart."
-        )
-        return
-    scorer = Scorer.of("accuracy", labels, outputs="class", threshold=outputs.threshold)
-    parts = [replace(trials, scorer=scorer) for trials in (bench.search.trials, bench.judging)]
-    right = np.concatenate([trials.scores(None) for trials in parts]).mean()
-    found.accuracy = float(right), float(np.bincount(every).max() / len(every))
-
-
-def class_numbers(labels: Any, classes: Any) -> list[Any] | None:
-    """Labels as numbers of classes; None if there are none, or if names do not say which output they are."""
-    if labels is None:
-        return None
-    if isinstance(labels[0], str):
-        if classes is None or not set(labels) <= set(classes):
-            return None
-        return [list(classes).index(label) for label in labels]
-    whole = [as_numpy(label) for label in labels]
-    if any(each.dtype.kind not in "iub" for each in whole):
-        return None
-    return [each.astype(np.int64) for each in whole]

@@ -135,6 +135,9 @@ def _explanation(found: Findings, warned: Sequence[str]) -> Explanation:
     """The result, with what the page needs to know about the sequences that are shown."""
     fitted: Any = found.fitted
     shown: Any = found.shown
+    accuracy = None
+    if found.rightness is not None:
+        accuracy = found.rightness.score, found.rightness.baseline
     return Explanation(
         sentences=sentences_of(found),
         choices=(*found.choices, *fitted.why, *warned),
@@ -145,7 +148,7 @@ def _explanation(found: Findings, warned: Sequence[str]) -> Explanation:
         effects=found.effects,
         alone=found.alone,
         movers=found.movers,
-        accuracy=found.accuracy,
+        accuracy=accuracy,
         held_out=found.held_out,
         page=_page(found),
     )
@@ -173,6 +176,10 @@ def _page(found: Findings) -> dict[str, Any]:
         page["others"] = found.fitted.others
     if found.reading is not None:
         page["readout"] = found.reading.readout
+    if found.outputs is not None:
+        page["outputs"], page["threshold"] = found.outputs.kind, found.outputs.threshold
+        if found.reading is not None and found.reading.before_sigmoid:
+            page["threshold"] = 0.0
     return page
 
 

@@ -62,6 +62,8 @@ class Reading:
     is_output: bool
     """Whether the rows of the weight are the network's outputs."""
     why: str
+    before_sigmoid: bool = False
+    """Whether the network's outputs are sigmoids of what the readout gives, which exceeds 0 where they exceed 0.5."""
 
 
 def find_reading(
@@ -180,6 +182,16 @@ def _judged(
             is_output=is_linear,
             why=f"The network decides by {what} {WAYS[way]}, found and checked against its outputs.",
         )
+    if not _is_bidirectional(place) and outputs.size and outputs.min() > 0 and outputs.max() < 1:
+        way = _way(head, units, states, np.log(outputs / (1 - outputs)))
+        if way is not None:
+            return Reading(
+                readout=_for_page(head, weight, units, states.dim, is_linear=is_linear),
+                weight=weight,
+                is_output=is_linear,
+                why=f"The network decides by the sigmoid of {what} {WAYS[way]}, found and checked against its outputs.",
+                before_sigmoid=True,
+            )
     if is_linear and outputs.ndim <= 2 and outputs.reshape(len(outputs), -1).shape[1] == len(weight):
         return _of_one_direction(weight, states, outputs)
     why = "The layer that reads these states was found, but not how the outputs come of it."

@@ -15,6 +15,7 @@ from kann.backends.arrays import as_numpy
 from kann.errors import KannError
 from kann.explaining.options import Options
 from kann.recording.batching import BatchOptions, batches, count_of, tensors_of
+from kann.recording.ragged import real_steps
 from kann.recording.running import parameters_of
 from kann.typing import Array, Int, Shaped
 
@@ -96,7 +97,7 @@ class Sequences:
         if isinstance(self.content, list):
             sizes = [len(self.content[i]) for i in numbers]
         elif self._known_lengths() is not None:
-            sizes = as_numpy(self._known_lengths())[numbers]
+            sizes = real_steps(self._known_lengths()).lengths[numbers]
         else:
             return numbers
         return numbers[np.argsort(-np.asarray(sizes), kind="stable")]
@@ -144,8 +145,13 @@ class Sequences:
         known = self._known_lengths()
         if known is None or not isinstance(self.content, Tensor | np.ndarray) or self.content.ndim < 2:
             return
-        lengths, steps = as_numpy(known), self.content.shape[1 - self.axis]
-        if lengths.ndim == 1 and lengths.max() > steps:
+        lengths, steps = real_steps(known).lengths, self.content.shape[1 - self.axis]
+        if as_numpy(known).ndim == 2 and as_numpy(known).shape[1] != steps:
+            raise KannError(
+                f"lengths= is a mask of {as_numpy(known).shape[1]} steps, and the data have {steps}; pass one mark for "
+                "each step"
+            )
+        if lengths.max() > steps:
             number = int(lengths.argmax())
             raise KannError(
                 f"sequence {number} has length {lengths[number]}, and the data have {steps} steps; "
@@ -174,9 +180,19 @@ class Sequences:
             rows = [self._tensor(number) for number in chunk.tolist()]
             lengths = torch.tensor([len(row) for row in rows])
             if known is not None:
-                lengths = torch.as_tensor(as_numpy(known)[chunk])
+                lengths = torch.as_tensor(self._told_lengths(known)[chunk])
             found.append({names[0]: pad_sequence(rows, batch_first=True), names[1]: lengths})
         return found
+
+    def _told_lengths(self, known: Any) -> Int[Array, " n"]:
+        """What a model that takes lengths is told; refuse a mask of sequences that begin later."""
+        real = real_steps(known)
+        if real.starts is not None:
+            raise KannError(
+                "lengths= is a mask with padding before some sequences, and the model takes lengths, which cannot say "
+                "that; pad sequences at their ends, or pass forward="
+            )
+        return real.lengths
 
     def _tensor(self, number: int) -> Tensor:
         """One sequence as a tensor, real numbers in the model's precision."""

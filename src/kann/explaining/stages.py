@@ -75,6 +75,8 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
         outputs = kind_of_outputs(probe.outputs(few(sequences.count, PROBED)), sequences.steps(0), options)
     except KannError as error:
         problem = f"Outputs were not compared: {error}."
+    if outputs is not None:
+        outputs.require_names(options.classes)
     usable = _within_time(probe, sequences.count, clock)
     together = _together(sequences, options)
     fitted, held_out = _split(usable, together[usable], options.seed)
