@@ -36,7 +36,7 @@ def explain(model, data, **options):
 
 def test_as_many_classes_as_steps(generator):
     found = explain(reader(6), numbers(generator)[:, :6], outputs="class")
-    assert "by a linear readout of its last state" in " ".join(found.choices)
+    assert "a linear readout of its last state" in " ".join(found.choices)
     assert "Up to 5 steps ahead on held-out sequences" in " ".join(found.choices)
 
 

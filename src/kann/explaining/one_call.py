@@ -183,10 +183,10 @@ def _page(found: Findings) -> dict[str, Any]:
     return page
 
 
-def _label_names(labels: list[Any] | None, classes: Sequence[str] | None) -> list[str] | None:
-    """Labels as text, by the names of their classes if these have one; None if each sequence has several labels."""
+def _label_names(labels: list[Any] | None, classes: Sequence[str] | None) -> list[Any] | None:
+    """Labels as text, by the names of their classes if these have one; several labels of a sequence as they are."""
     if labels is None or any(getattr(label, "ndim", 0) or isinstance(label, list | tuple) for label in labels):
-        return None
+        return labels
     plain = [getattr(label, "item", lambda label=label: label)() for label in labels]
     names = dict(enumerate(classes or ()))
     return [str(names.get(label, label)) for label in plain]

@@ -180,7 +180,7 @@ def _judged(
             readout=_for_page(head, weight, units, states.dim, is_linear=is_linear),
             weight=weight,
             is_output=is_linear,
-            why=f"The network decides by {what} {WAYS[way]}, found and checked against its outputs.",
+            why=f"The network's outputs are {what} {WAYS[way]}, found and checked against them.",
         )
     if not _is_bidirectional(place) and outputs.size and outputs.min() > 0 and outputs.max() < 1:
         way = _way(head, units, states, np.log(outputs / (1 - outputs)))
@@ -189,7 +189,7 @@ def _judged(
                 readout=_for_page(head, weight, units, states.dim, is_linear=is_linear),
                 weight=weight,
                 is_output=is_linear,
-                why=f"The network decides by the sigmoid of {what} {WAYS[way]}, found and checked against its outputs.",
+                why=f"The network's outputs are the sigmoid of {what} {WAYS[way]}, found and checked against them.",
                 before_sigmoid=True,
             )
     if is_linear and outputs.ndim <= 2 and outputs.reshape(len(outputs), -1).shape[1] == len(weight):

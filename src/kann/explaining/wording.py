@@ -49,9 +49,12 @@ def _nothing(found: Findings) -> str | None:
         return f"Nothing can be concluded about the task: {_not_right(found.rightness)}."
     effects = found.effects
     if effects is not None and effects.full == effects.none:
+        same = f"it decides all {len(effects.judged)} held-out sequences as before"
+        if effects.outputs == "values":
+            same = f"its outputs for all {len(effects.judged)} held-out sequences stay the same"
         return (
             f"Nothing can be concluded about what the network {_by(effects.outputs)}: with its state held at the mean "
-            f"its outputs for all {len(effects.judged)} held-out sequences stay the same."
+            f"{same}."
         )
     if trust is None:
         return None

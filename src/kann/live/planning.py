@@ -97,6 +97,7 @@ def make_plan(
         counts=counts,
         draws=draws,
         seed=seed,
+        outputs=search.trials.scorer.outputs,
     )
     if learn and 1 in counts:
         learned = learned_direction(search, one_coordinate(koopman, order[0]))

@@ -200,6 +200,7 @@ def _findings(inputs: ReportInputs, importances: Float[Array, " m"], known: Know
         "steps": int(inputs.states.lengths.sum()),
         "modes": mode_rows(inputs.koopman, importances, known, step_name=inputs.step_name),
         "matter": inputs.matter,
+        "matter_live": bool(modes_that_matter(inputs.koopman, effects=inputs.effects, alone=inputs.alone)),
         "opens_on": opened_mode(inputs.matter, inputs.modes_shown, known.trust),
         "threshold": inputs.threshold,
         "effects": effect_numbers(inputs.effects),
