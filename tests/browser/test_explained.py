@@ -69,6 +69,8 @@ def test_a_card_says_how_long_a_mode_remembers_and_what_it_does(visit, file_of):
     assert f"{500 * steps:.3g} ms" in text
     assert "70 %" in text
     assert "60 %" in text
+    columns = card.locator(".figures").evaluate("each => getComputedStyle(each).gridTemplateColumns.split(' ').length")
+    assert columns == 2  # four figures fill two rows
     bars = card.locator(".bars tr").count()
     assert bars == sum(len(content["cards"][0]["movers"][side]["bars"]) for side in ("up", "down")) > 0
     assert card.locator("svg polyline").count() >= 1
