@@ -26,8 +26,9 @@ from kann.recording.running import evaluation_mode
 from kann.reporting.mattering import modes_that_matter
 from kann.typing import Array, Int
 
-SIZES = (((1, 2, 3, 4, 8, 16), 2), ((1, 2, 4, 8), 1), ((1, 2, 4), 1), ((1,), 1))
-"""Numbers of coordinates and draws of random directions, from the whole test to the smallest that says anything."""
+SIZES = (((1, 2, 3, 4, 8, 16), 1), ((1, 2, 4, 8), 1), ((1, 2, 4), 1), ((1,), 1))
+"""Numbers of coordinates and draws of random directions, from the whole test to the smallest that says anything. Each
+number has a draw of its own, kept and removed: nothing is concluded from random directions, they stand beside modes."""
 
 METHODS = 5
 """Ways to choose coordinates besides random ones: three orders of modes, PCA, readout."""
@@ -35,12 +36,12 @@ METHODS = 5
 ONLY_KEPT = ("contribution", "slowest")
 """Orders of modes that are compared by what they keep alone. What is left without some modes is asked of one order."""
 
-BATCHES = (2, 6)
+BATCHES = (2, 3)
 """Batches, at least, of the sequences for choosing, and of those that are judged: operators that do badly on the first
 batch are left out, and sequences of like length run together."""
 
-LEAST_IN_BATCH = 8
-"""Sequences that a batch holds if it can: R² of a single one is not defined, and the score of few says little."""
+LEAST_IN_BATCH = 32
+"""Sequences that a batch holds if it can. Of fewer, a step costs nearly as much: most of it is calls of torch."""
 
 SEARCHING = 40
 """Runs that searching takes, as many as a quarter of the sequences cost: operators, and the order of modes."""
