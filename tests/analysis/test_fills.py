@@ -194,6 +194,7 @@ def test_directions_of_the_readout_and_of_principal_components(rng):
     single = readout_directions(np.array([[0.0, 1.0, 2.0, 0.0]]), spread)
     np.testing.assert_allclose(np.abs(single[:, 0]), [0, 1, 2, 0], atol=1e-12)
     weight = np.array([[1.0, 1, 0, 0], [1.0, -1, 0, 0]])  # what both outputs read alike decides nothing
+    assert readout_directions(weight, spread, largest_decides=False).shape[1] == np.linalg.matrix_rank(weight)
     difference = readout_directions(weight, spread)
     assert difference.shape == (4, 1)
     np.testing.assert_allclose(difference[[0, 2, 3], 0], 0, atol=1e-12)

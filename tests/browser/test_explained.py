@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pytest
 
 from tests.browser.conftest import READY
 from tests.reporting.html_pages import NASTY, content_of
@@ -68,6 +69,8 @@ def test_a_card_says_how_long_a_mode_remembers_and_what_it_does(visit, file_of):
     assert f"{500 * steps:.3g} ms" in text
     assert "70 %" in text
     assert "60 %" in text
+    columns = card.locator(".figures").evaluate("each => getComputedStyle(each).gridTemplateColumns.split(' ').length")
+    assert columns == 2  # four figures fill two rows
     bars = card.locator(".bars tr").count()
     assert bars == sum(len(content["cards"][0]["movers"][side]["bars"]) for side in ("up", "down")) > 0
     assert card.locator("svg polyline").count() >= 1
@@ -177,9 +180,30 @@ def test_depth_is_called_depth(visit):
     assert "Error of one layer, held out" in page.inner_text("#trust-table")
     assert "one layer misses" in page.inner_text(".quotes")
     assert "layers" in page.inner_text(".card .figures")
-    assert page.locator(".card .bars th:text-matches('^layer \\\\d+')").count() > 0
+    assert "Pushed up at layers" in page.inner_text(".card")
+    assert page.locator(".card .bars th:text-matches('^\\\\d+')").count() > 0
     words = page.inner_text("main")
     assert not re.search(r"\bsteps?\b", words.split("Sequences")[0].replace("one step misses", ""))
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_header_holds_what_is_in_it_and_no_name_is_cut_off(browser, file_of, width):
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.goto(file_of("phases").as_uri())
+    page.wait_for_selector(READY)
+    inside = "all => all.every(each => each.getBoundingClientRect().bottom <= each.closest('header').clientHeight)"
+    assert page.eval_on_selector_all("header nav, header button", inside)
+    assert page.locator(".bars th").count() > 0
+    assert page.eval_on_selector_all(".bars th", "all => all.every(each => each.scrollWidth <= each.clientWidth)")
+    page.close()
+
+
+def test_what_does_not_matter_live_has_one_level_and_is_not_said_to_carry_anything(visit):
+    page = visit("phases")
+    levels = page.evaluate("document.getElementById('curve').layout.shapes.map(shape => shape.label.text)")
+    assert levels == ["the untouched network, and nothing kept"]
+    assert "In the live test no mode keeps anything of the network's answers." in page.inner_text("#modes")
+    assert page.locator("#effects-table tbody tr").count() == 7  # one of the orders was kept alone
 
 
 def test_printed_it_unfolds_and_has_no_controls(visit):

@@ -32,9 +32,10 @@ def test_help_and_version(run):
         assert option in help_text
 
 
-def test_help_needs_neither_torch_nor_matplotlib():
+@pytest.mark.parametrize("module", ["kann", "kann.cli"])
+def test_help_needs_neither_torch_nor_matplotlib(module):
     code = "import sys, runpy; sys.argv = ['kann', '--help']\n"
-    code += "try: runpy.run_module('kann', run_name='__main__')\n"
+    code += f"try: runpy.run_module('{module}', run_name='__main__')\n"
     code += "except SystemExit as end: assert not end.code\n"
     code += "assert not {'torch', 'matplotlib'} & sys.modules.keys()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

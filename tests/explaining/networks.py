@@ -1,9 +1,13 @@
 # ruff: noqa: D102  # models in tests say what they are by their names
 """Small networks of all kinds that are explained in the tests."""
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from kann.paper.copy.task import CopyNetwork
+from kann.paper.orthogonal import OrthogonalRNN
 
 SEQUENCES, STEPS = 24, 12
 """Enough for folds, a live test, and for states to forget."""
@@ -94,6 +98,29 @@ class LinearNetwork(nn.Module):
 
     def forward(self, x):
         return self.readout(self.unit(x)[:, -1])
+
+
+def orthogonal_copier(task, angles):
+    """A dtriv network for the copy task whose hidden matrix turns pairs of coordinates by known angles.
+
+    With thresholds of zero modReLU is the identity, so that its eigenvalues are exp(±i angle). The readout is the
+    least-squares one, and answers all sequences.
+    """
+    units = 2 * len(angles)
+    network = CopyNetwork(OrthogonalRNN(task.width, units), units, task.letters + 1)
+    turns = [torch.tensor([[np.cos(a), -np.sin(a)], [np.sin(a), np.cos(a)]]).float() for a in angles]
+    basis = torch.linalg.qr(torch.randn(units, units))[0]
+    with torch.no_grad():
+        network.recurrent.cell.turn.weight = basis @ torch.block_diag(*turns) @ basis.T
+        network.recurrent.cell.threshold.zero_()
+        x, answers = task.sequences(task.every())
+        states = network.recurrent(x)[0].flatten(0, 1).double()
+        known = torch.cat([states, torch.ones(len(states), 1)], dim=1)
+        wanted = nn.functional.one_hot(answers.flatten(), task.letters + 1).double()
+        weights = torch.linalg.lstsq(known, wanted).solution
+        network.readout.weight.copy_(weights[:-1].T)
+        network.readout.bias.copy_(weights[-1])
+    return network
 
 
 class Encoder(nn.Module):

@@ -15,6 +15,7 @@ from kann.explaining.sequences import Sequences
 from kann.live.ordering import Search
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
+from tests.reporting.html_pages import content_of
 
 
 class Overflowing(networks.Reader):
@@ -35,7 +36,7 @@ def explain(model, data, **options):
 
 def test_as_many_classes_as_steps(generator):
     found = explain(reader(6), numbers(generator)[:, :6], outputs="class")
-    assert "by a linear readout of its last state" in " ".join(found.choices)
+    assert "a linear readout of its last state" in " ".join(found.choices)
     assert "Up to 5 steps ahead on held-out sequences" in " ".join(found.choices)
 
 
@@ -99,3 +100,61 @@ def test_batches_keep_their_order_so_that_lengths_stay_with_their_sequences(gene
     part = sequences.part(chosen)
     assert torch.equal(torch.cat(part.data), x[chosen])
     assert part.lengths.tolist() == lengths[chosen].tolist()
+
+
+class SigmoidReader(networks.Reader):
+    """Gives probabilities, whose sigmoid is no module."""
+
+    def forward(self, x):
+        """A number between 0 and 1 for each sequence."""
+        return torch.sigmoid(super().forward(x))
+
+
+@pytest.mark.parametrize("is_module", [True, False])
+def test_a_sigmoid_is_seen_on_the_page(is_module, generator, tmp_path):
+    x = numbers(generator)
+    if is_module:
+        model = seeded(
+            lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Sequential(nn.Linear(3, 1), nn.Sigmoid()))
+        )
+        linear = model.head[0]
+    else:
+        model = seeded(lambda: SigmoidReader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 1)))
+        linear = model.head
+    with torch.no_grad():  # half of the sequences are a yes
+        logits = linear(model.rnn(x)[0][:, -1])
+        linear.bias -= logits.median()
+        said = model(x)[:, 0] > 0.5
+    found = explain(model, x, outputs="class")
+    assert found.effects.outputs == "class"
+    _, page, _ = content_of(found.report(tmp_path / "r.html"))
+    expected = said[found.held_out].int().tolist()
+    assert [row["prediction"] for row in page["sequences"]] == [str(each) for each in expected]
+    assert len(set(expected)) == 2
+
+
+def test_values_are_compared_with_their_labels(generator):
+    x, model = numbers(generator), reader(2)
+    with torch.no_grad():
+        labels = model(x) + 0.02 * torch.randn(24, 2, generator=generator)
+    found = explain(model, x, labels=labels)
+    assert 0.5 < found.accuracy[0] < 1
+    assert found.accuracy[1] == 0
+    text = " ".join(found.sentences)
+    assert f"The network's outputs match the labels of held-out sequences with an R² of {found.accuracy[0]:.3f}" in text
+    assert "decision" not in text
+    assert "decide" not in text
+    tried = found.numbers()["effects"]["tried"]
+    assert tried
+    assert {"name", "recovered", "sequences"} == set(tried[0])
+
+
+def test_several_answers_are_compared_with_their_labels(generator):
+    x, model = numbers(generator), reader(3)
+    with torch.no_grad():
+        model.head.bias -= model(x).median(dim=0).values
+        marks = 2 * (model(x) > 0).int() - 1  # −1 and 1
+    found = explain(model, x, labels=marks, outputs="labels")
+    assert found.accuracy[0] == 1
+    assert 0.3 < found.accuracy[1] < 0.8
+    assert "The network's answers are right in 100.0% on the held-out sequences" in " ".join(found.sentences)

@@ -1,4 +1,7 @@
+# ruff: noqa: D102  # models in tests say what they are by their names
 """What cannot be explained, and wrong arguments: a clear sentence each."""
+
+import time
 
 import numpy as np
 import pytest
@@ -7,7 +10,11 @@ from torch import nn
 
 import kann
 from kann.errors import KannError, UnfinishedWarning
-from kann.explaining import choosing, stages
+from kann.explaining import choosing, live_stage, stages
+from kann.explaining.options import Options
+from kann.live.bench import Live
+from kann.live.planning import set_apart
+from kann.live.trials import Trials
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
 
@@ -15,6 +22,17 @@ from tests.explaining.networks import SEQUENCES, numbers, seeded, words
 @pytest.fixture
 def reader():
     return seeded(lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 1)))
+
+
+class Named(nn.Module):
+    """Takes its data by name too."""
+
+    def __init__(self, rnn):
+        super().__init__()
+        self.rnn = rnn
+
+    def forward(self, x):
+        return self.rnn(x)[0][:, -1]
 
 
 def explain(model, data, **options):
@@ -83,6 +101,37 @@ def test_out_of_time(reader, generator):
         explain(reader, numbers(generator), seconds=1e-5)
 
 
+def test_the_first_run_does_not_tell_how_long_others_take(reader, generator):
+    waits = [1.0]
+
+    def forward(model, x):
+        if waits:
+            time.sleep(waits.pop())
+        return model(x)
+
+    found = stages.look(reader, numbers(generator), Options(seconds=4, forward=forward))
+    assert len(found.fitted_numbers) + len(found.held_out) == 24
+
+
+def test_the_first_live_run_does_not_tell_how_long_others_take(reader, generator, monkeypatch):
+    waits, size = [1.0], []
+    scores, choose = Trials.scores, live_stage._size_in_time
+
+    def slow(trials, change):
+        if waits:
+            time.sleep(waits.pop())
+        return scores(trials, change)
+
+    def sized(found, bench):
+        monkeypatch.setattr(Trials, "scores", slow)
+        size.append(choose(found, bench))
+        return size[-1]
+
+    monkeypatch.setattr(live_stage, "_size_in_time", sized)
+    explain(reader, numbers(generator), seconds=120)
+    assert size == [live_stage.SIZES[0]]
+
+
 def test_what_no_longer_fits_into_the_time_is_left_out(reader, generator, monkeypatch):
     x = numbers(generator)
 
@@ -126,6 +175,46 @@ def test_groups_in_a_tensor_are_held_out_together(reader, generator):
     held = set(groups[found.held_out].tolist())
     assert len(held) == 3
     assert len(found.held_out) == 12  # all four sequences of each
+
+
+def test_groups_serve_to_choose_or_to_be_judged(reader, generator, monkeypatch):
+    groups = [number // 3 for number in range(SEQUENCES)]
+    sides = []
+    bench_of = Live.bench
+
+    def watched(live, choosing, judging):
+        sides.extend((choosing.sequences, judging.sequences))
+        return bench_of(live, choosing, judging)
+
+    monkeypatch.setattr(Live, "bench", watched)
+    found = explain(reader, numbers(generator), groups=groups)
+    choosing, judging = ({groups[i] for i in side} for side in sides)
+    assert choosing
+    assert judging
+    assert not choosing & judging
+    assert sorted(np.concatenate(sides).tolist()) == sorted(found.held_out.tolist())
+    assert found.effects.judged.tolist() == sorted(sides[1].tolist())  # by their numbers in the data
+
+
+def test_one_group_that_is_held_out_cannot_serve_for_both():
+    with pytest.raises(KannError, match="the sequences that are held out belong to one group"):
+        set_apart(np.zeros(12, dtype=int), seed=0)
+
+
+@pytest.mark.parametrize("kind", ["tensor", "list", "mapping", "batches"])
+def test_repeats_are_held_out_together(kind, generator):
+    different = numbers(generator)[:12]
+    x = torch.cat([different, different])
+    content = {"tensor": x, "list": list(x), "mapping": {"x": x}, "batches": [x[:10], x[10:]]}[kind]
+    found = stages.look(seeded(lambda: Named(nn.GRU(2, 3, batch_first=True))), content, Options())
+    fitted, held_out = (set((part % 12).tolist()) for part in (found.fitted_numbers, found.held_out))
+    assert not fitted & held_out
+    assert len(found.fitted_numbers) + len(found.held_out) == 24
+
+
+def test_sequences_that_all_read_the_same(reader, generator):
+    with pytest.raises(KannError, match="all 24 sequences would be held out, since those of one group, and those that"):
+        explain(reader, numbers(generator)[:1].repeat(24, 1, 1))
 
 
 def test_a_single_group_cannot_be_held_out(reader, generator):
@@ -178,3 +267,25 @@ def test_labels_that_classes_do_not_name(generator):
     assert found.accuracy is None
     assert "labels are names, and classes= does not say which output" in " ".join(found.choices)
     assert "Outputs are taken as a class" in found.choices[1]
+
+
+def test_lengths_may_be_a_mask(generator):
+    reader = seeded(networks.PackedReader)
+    padded = words(generator)
+    lengths = torch.tensor([8 + i % 5 for i in range(SEQUENCES)])
+    mask = torch.arange(padded.shape[1]) < lengths[:, None]
+    found = [stages.look(reader, padded, Options(lengths=each)) for each in (lengths, mask)]
+    assert found[0].fitted_numbers.tolist() == found[1].fitted_numbers.tolist()
+    parts = [each.sequences.part(np.arange(5)).data[0]["lengths"].tolist() for each in found]
+    assert parts[0] == parts[1]
+    with pytest.raises(KannError, match="lengths= is a mask of 5 steps, and the data have 12; pass one mark for each"):
+        explain(reader, padded, lengths=mask[:, :5])
+    with pytest.raises(KannError, match="a mask with padding before some sequences, and the model takes lengths"):
+        explain(reader, padded, lengths=mask.flip(1))
+
+
+def test_names_of_more_or_fewer_classes_than_there_are(reader, generator):
+    with pytest.raises(KannError, match="classes= has 3 names, and the network's 1 outputs tell 2 classes apart"):
+        explain(reader, numbers(generator), classes=["a", "b", "c"])
+    with pytest.raises(KannError, match="classes= has 2 names, and the network's 1 outputs tell 1 answers apart"):
+        explain(reader, numbers(generator), classes=["a", "b"], outputs="labels")

@@ -11,6 +11,7 @@ from torch import nn
 
 import kann
 from kann import zoo
+from kann.paper.copy.task import Task
 from tests import flipflop
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
@@ -44,6 +45,25 @@ def test_the_modes_of_a_linear_unit_and_those_that_reach_the_output(generator):
     assert sentence.startswith("Two of 5 modes reach the outputs: 1 (λ = 0.9000), 3 (λ = 0.5000)")
     assert "Layer 'unit' is explained" in found.choices[0]
     assert "copying the previous state" in " ".join(found.sentences)
+
+
+def test_the_turning_memories_of_an_orthogonal_network_that_copies_are_stated():
+    task, angles = Task(digits=2, blanks=3, letters=7), np.linspace(0.2, 3.0, 10)
+    network = seeded(lambda: networks.orthogonal_copier(task, angles))
+    x, answers = task.sequences(task.every())
+    found = explained(network, x, labels=answers.tolist())
+    assert found.accuracy[0] == 1.0
+    np.testing.assert_allclose(np.abs(found.koopman.eigenvalues), 1.0, atol=1e-3)
+    turned = np.sort(np.abs(np.angle(found.koopman.eigenvalues)))[::2]
+    np.testing.assert_allclose(turned, angles, atol=1e-3)
+    text = " ".join(found.sentences)
+    assert "The network is right on 100.0%" in text
+    assert "20 memories can be trusted" in text
+    assert "(|λ| from 1.000 to 1.000, a pair of eigenvalues counts twice)" in text
+    turns = [float(steps) for steps in re.findall(r"no fading was measured, it turns once in ([\d.]+) steps", text)]
+    assert len(turns) == 3
+    for steps in turns:  # each is one of those that were set, to the three digits that are written
+        assert np.min(np.abs(2 * np.pi / angles / steps - 1)) < 5e-3
 
 
 def test_the_shipped_sentiment_network():

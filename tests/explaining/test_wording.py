@@ -1,5 +1,6 @@
 """Sentences at the edge: half-lives that are not known, tests that were interrupted, modes that decide untrusted."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -10,8 +11,8 @@ import kann
 from kann.analysis.live_effects import Effects
 from kann.analysis.movers import Movers
 from kann.analysis.trust import ModeTrust, Trust
-from kann.explaining import choosing, wording
-from kann.explaining.findings import Findings
+from kann.explaining import choosing, remembering, twins, wording
+from kann.explaining.findings import Findings, Rightness
 from kann.explaining.options import Options
 
 
@@ -43,11 +44,11 @@ def findings(modulus, interval=None, step_seconds=None):
     ],
 )
 def test_half_lives_are_claimed_as_far_as_they_are_known(modulus, interval, text):
-    assert wording._half_life(0, findings(modulus, interval)) == text
+    assert remembering._half_life(0, findings(modulus, interval)) == text
 
 
 def test_half_lives_in_seconds():
-    assert wording._half_life(0, findings(0.9, None, 0.5)).endswith("6.6 steps = 3.29 s")
+    assert remembering._half_life(0, findings(0.9, None, 0.5)).endswith("6.6 steps = 3.29 s")
 
 
 def effects_of(modes, pca, none=0.5):
@@ -71,7 +72,7 @@ def effects_of(modes, pca, none=0.5):
 
 def live(effects, trust=None):
     found = findings(0.9)
-    found.effects, found.trust, found.accuracy = effects, trust, None
+    found.effects, found.trust, found.rightness = effects, trust, None
     found.fitted.koopman.dim = 3
     found.place = SimpleNamespace(axis="time", is_fed_back=True)
     return wording._live(found, is_description=False)
@@ -123,9 +124,9 @@ def movers_of(push):
 
 
 def test_pushes_that_are_sure_but_negligible_are_not_named():
-    assert wording._pushed(movers_of([0.5, 0.004]), 0) == " is pushed up by “input 0”"
-    assert wording._pushed(movers_of([0.5, 0.1]), 0) == " is pushed up by “input 0”, “input 1”"
-    assert wording._pushed(movers_of([0.5, -0.004]), 0) == " is pushed up by “input 0”"
+    assert remembering._pushed(movers_of([0.5, 0.004]), 0) == " is pushed up by “input 0”"
+    assert remembering._pushed(movers_of([0.5, 0.1]), 0) == " is pushed up by “input 0”, “input 1”"
+    assert remembering._pushed(movers_of([0.5, -0.004]), 0) == " is pushed up by “input 0”"
 
 
 def test_nothing_is_not_written_as_minus_nothing():
@@ -136,9 +137,90 @@ def test_where_no_mode_is_trusted_the_one_that_decides_is_described_as_no_more_t
     found = findings(0.9)
     found.effects, found.trust = effects_of([0.9, 0.99], [0.7, 0.8]), Mock(Trust, trusted=())
     found.movers = movers_of([0.5, -0.3])
-    assert wording._carrier(found) == (
+    assert remembering.carrier(found) == (
         "As a description only: mode 0, which does most in the running network, is pushed up by “input 0” and down by "
         "“input 1”."
     )
     found.trust = Mock(Trust, trusted=(0,))
-    assert wording._carrier(found) is None
+    assert remembering.carrier(found) is None
+
+
+@pytest.mark.parametrize(
+    ("outputs", "score", "low", "baseline", "text"),
+    [
+        ("class", 0.6, 0.45, 0.5, "the network is right in 60% (95% interval 45% to 70%), and always giving the most "),
+        ("labels", 0.6, 0.45, 0.5, "the network's answers are right in 60% (95% interval 45% to 70%), and always giv"),
+        (
+            "values",
+            0.1,
+            -0.1,
+            0.0,
+            "its outputs match the labels with an R² of 0.10 (95% interval -0.10 to 0.70), and ",
+        ),
+        ("class", 0.6, 0.55, 0.5, None),
+        ("values", 0.4, 0.2, 0.0, None),
+    ],
+)
+def test_a_network_is_right_if_chance_cannot_have_made_it_so(outputs, score, low, baseline, text):
+    found = findings(0.9)
+    found.effects = None
+    found.rightness = Rightness(outputs=outputs, score=score, low=low, high=0.7, baseline=baseline)
+    said = wording._nothing(found)
+    if text is None:
+        assert said is None
+    else:
+        assert said.startswith(f"Nothing can be concluded about the task: on held-out sequences {text}")
+
+
+@pytest.mark.parametrize(
+    ("classes", "moved", "text"),
+    [
+        (["bad", "good"], [0.3], "; up raises “good”"),
+        (None, [0.3], "; up raises the output"),
+        (["a", "b", "c"], [0.1, -0.5, 0.2], "; up raises “b”"),
+        (None, [0.1, 0.2], "; up raises output 1"),
+    ],
+)
+def test_what_up_does_to_the_outputs_is_said(classes, moved, text):
+    found = findings(0.9)
+    found.options = Options(classes=classes)
+    found.movers = movers_of([0.5])
+    found.movers = replace(found.movers, outputs=np.array([moved]))
+    assert remembering._raising(0, found) == text
+    found.movers = replace(found.movers, outputs=None)
+    assert remembering._raising(0, found) == ""
+
+
+def own_mode(eigenvalue):
+    return Mock(ModeTrust, eigenvalue=eigenvalue, trusted=True, learned=True, why="it holds; learned: no other has it")
+
+
+@pytest.mark.parametrize(
+    ("eigenvalue", "theirs", "is_learned"),
+    [
+        (0.96, (0.98, 0.93), False),  # copies decay half as fast, and nearly twice as fast
+        (0.9999, (0.99, 1.01), True),  # a hundred times as slow as any copy
+        (0.95, (0.999, 0.9), True),  # the slower one keeps fifty times as long
+        (0.96, (0.98,), True),
+    ],
+)
+def test_a_mode_lies_among_those_of_untrained_copies_if_it_decays_nearly_as_fast(eigenvalue, theirs, is_learned):
+    own = ModeTrust(
+        eigenvalue=complex(eigenvalue),
+        interval=(0.9, 1.0),
+        angle=(0.0, 0.0),
+        residual=0.1,
+        copying=0.2,
+        null=0.5,
+        constant=False,
+        subspace=(0,),
+        turn=1.0,
+        untrained=None,
+        trusted=True,
+        why="holds; learned: so",
+        learned=True,
+    )
+    judged = twins._judged([own], [own_mode(complex(each)) for each in theirs])
+    assert judged.learned is is_learned
+    if not is_learned:
+        assert judged.why == "holds; own, not learned: untrained copies have 0.9800 and 0.9300 on both sides of it"

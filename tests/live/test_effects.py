@@ -7,9 +7,12 @@ import torch
 from torch import nn
 
 import kann
-from kann.analysis.coordinates import spread_of
+from kann.analysis.coordinates import Coordinates, Spread, spread_of
 from kann.analysis.live_effects import interval_of_mean
+from kann.live import judging
 from kann.live.choosing import Several, choose_several
+from kann.live.interventions import replacement
+from kann.live.judging import places_of_same
 from kann.live.methods import modes_within
 from kann.live.ordering import Search, spread_evenly
 from kann.live.replacing import only_target
@@ -348,7 +351,7 @@ def test_what_was_finished_is_kept_after_an_interruption(reader, sequences):
 
     def interrupting(outputs, own):
         batches.append(len(outputs))
-        if len(batches) == 130:  # past the search, in the middle of the runs that are judged
+        if len(batches) == 60:  # past the search, in the middle of the runs that are judged
             raise KeyboardInterrupt
         return (outputs[:, 0] > 0) == (own[:, 0] > 0)
 
@@ -489,3 +492,26 @@ def test_intervals_of_means(rng):
 def test_an_unknown_method_is_refused(reader, sequences):
     with pytest.raises(kann.KannError, match="no method 'ica'"):
         measured(reader, sequences).interval("ica")
+
+
+def test_coordinates_of_the_same_span_are_run_once(rng):
+    spread = Spread(mean=np.zeros(4), covariance=np.diag([4.0, 3.0, 2.0, 1.0]))
+    two = rng.normal(size=(4, 2))
+    turned, other = two @ rng.normal(size=(2, 2)), rng.normal(size=(4, 2))
+    chosen = [Coordinates.of_directions(each) for each in (two, turned, other, two[:, :1], 2 * two[:, :1])]
+    assert places_of_same(chosen, spread, fill="curve") == [0, 0, 2, 3, 3]
+    assert places_of_same(chosen, spread, fill="mean") == [0, 1, 2, 3, 4]  # their vectors differ
+
+
+def test_all_modes_and_as_many_principal_components_are_the_same_run(reader, sequences, monkeypatch):
+    states = kann.record(reader, sequences, progress=False)
+    koopman, runs = kann.fit(states, basis="pca", rank=2), []
+
+    def counted(fill, *, keep):
+        runs.append(fill)
+        return replacement(fill, keep=keep)
+
+    monkeypatch.setattr(judging, "replacement", counted)
+    found = kann.effects(reader, sequences, koopman, states, counts=(2,), draws=0, progress=False)
+    assert len(runs) == 5  # nothing kept; all modes, and the readout, kept and removed
+    np.testing.assert_array_equal(found.kept_scores["modes"], found.kept_scores["pca"])

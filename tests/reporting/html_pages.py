@@ -4,7 +4,7 @@ import base64
 import gzip
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -244,3 +244,20 @@ def depth_report(path):
     states = turning_states(count=8)
     koopman = kann.fit(states)
     return report(path, koopman, states, movers=kann.movers(koopman, states), step_name="layer")
+
+
+def phases_report(path):
+    """A report of modes that long phases push, in a network whose decisions need nothing of its state."""
+    rng = np.random.default_rng(0)
+    values = np.empty((30, 140, 2))
+    values[:, 0] = 3 * rng.normal(size=(30, 2))
+    for step in range(1, 140):
+        pushed = 0.1 * (100 <= step < 120)
+        values[:, step] = values[:, step - 1] * (0.99, 0.97) + pushed + 0.01 * rng.normal(size=(30, 2))
+    states = kann.States.from_padded(values)
+    koopman = kann.fit(states)
+    effects = made_effects(koopman, tuple(range(len(koopman.modes))), (100, 100, 100))
+    ones = np.ones_like(effects.full_scores)
+    removed = {**effects.removed_scores, "pca": np.full_like(effects.removed_scores["pca"], np.nan)}
+    effects = replace(effects, full_scores=ones, none_scores=ones, removed_scores=removed)
+    return report(path, koopman, states, effects=effects, movers=kann.movers(koopman, states))

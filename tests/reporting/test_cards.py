@@ -117,6 +117,25 @@ def test_yes_or_no_answers_are_named(tmp_path):
     assert {row["prediction"] for row in page["sequences"]} <= {"none", "high", "loud", "high, loud"}
 
 
+@pytest.mark.parametrize("kind", ["class", "labels"])
+def test_behind_a_sigmoid_an_output_above_a_half_is_a_yes(kind, tmp_path):
+    states = turning_states(count=8)
+    koopman = kann.fit(states)
+
+    def readout(h):  # never below 0, and above a half for half of the states
+        return 1 / (1 + np.exp(-5 * (h[:, :1] - np.median(h[:, 0]))))
+
+    pages = [
+        content_of(report(tmp_path / "r.html", koopman, states, readout=readout, outputs=kind, threshold=threshold))[1]
+        for threshold in (0.0, 0.5)
+    ]
+    said = [{row["prediction"] for row in page["sequences"]} for page in pages]
+    yes, no = {"class": ("1", "0"), "labels": ("output", "none")}[kind]
+    assert said == [{yes}, {yes, no}]
+    assert pages[1]["threshold"] == 0.5
+    assert pages[1]["outputs_kind"] == kind
+
+
 def test_numbers_are_predicted_as_numbers(tmp_path):
     _, page, _ = content_of(values_report(tmp_path / "r.html"))
     assert page["sequences"][0]["label"] == "0.5, -1.25"

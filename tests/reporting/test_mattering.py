@@ -1,13 +1,15 @@
 import subprocess
 import sys
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import kann
+from kann.analysis.trust import Trust
 from kann.errors import KannError
-from kann.reporting.mattering import MOST_MODES, first_modes, modes_that_matter
+from kann.reporting.mattering import MOST_MODES, first_modes, modes_that_matter, opened_mode
 from kann.reporting.page import report
 from tests.reporting.html_pages import ORDER, made_effects, turning_states
 
@@ -69,6 +71,14 @@ def test_a_pair_has_two_coordinates(koopman):
     assert first_modes(koopman, (1,), 1) == [1]
 
 
+@pytest.mark.parametrize(
+    ("matter", "trusted", "opened"),
+    [([3, 1], (1,), 1), ([3, 1], (0,), 0), ([3], (), 3), ([], (1,), 1), ([], (), 0)],
+)
+def test_the_page_opens_on_a_trusted_mode(matter, trusted, opened):
+    assert opened_mode(matter, [0, 1, 3], Mock(Trust, trusted=trusted)) == opened
+
+
 def test_it_needs_neither_a_page_nor_torch():
     code = "import sys, kann.reporting.mattering; print({'torch', 'plotly', 'jinja2', 'matplotlib'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -99,6 +109,8 @@ def test_the_live_test_of_another_operator_is_refused(tmp_path, koopman, states)
         ({"step_seconds": "x"}, "step_seconds='x' .*pass how many seconds a step lasts"),
         ({"step_name": " "}, "step_name= is empty"),
         ({"step_name": 3}, "step_name=3 is no text"),
+        ({"outputs": "words"}, "outputs='words' is unknown; pass 'class' or 'labels' or 'values'"),
+        ({"threshold": "x"}, "threshold='x' .*pass the value that an output must exceed"),
     ],
 )
 def test_bad_arguments_are_refused(tmp_path, koopman, states, options, message):

@@ -124,12 +124,14 @@ def principal_components(spread: Spread) -> Float[Array, "d d"]:
     return np.linalg.eigh(spread.covariance)[1][:, ::-1]
 
 
-def readout_directions(weight: Float[Array, "o d"], spread: Spread) -> Float[Array, "d q"]:
+def readout_directions(
+    weight: Float[Array, "o d"], spread: Spread, *, largest_decides: bool = True
+) -> Float[Array, "d q"]:
     """Directions that a linear readout reads, by how much its outputs vary along them.
 
-    Of several outputs only differences count, since the largest of them decides.
+    Where the largest of several outputs decides, only their differences count.
     """
-    if len(weight) > 1:
+    if len(weight) > 1 and largest_decides:
         weight = weight - weight.mean(axis=0)
     values, turned = np.linalg.eigh(weight @ spread.covariance @ weight.T)
     order = np.argsort(-values, kind="stable")

@@ -62,7 +62,8 @@ class Explanation:
     movers: Movers | None
     """What pushes each mode."""
     accuracy: tuple[float, float] | None
-    """On held-out sequences, if labels say it: of the network, and of the most frequent label."""
+    """On held-out sequences, if labels say it: the fraction of what the network gives that is right, and that of the
+    most frequent label; for values R², and 0, which is that of their mean."""
     held_out: Int[Array, " k"]
     """Numbers of the sequences that nothing was fitted to."""
     page: Mapping[str, Any] = field(repr=False)

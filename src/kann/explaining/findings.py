@@ -21,6 +21,25 @@ from kann.explaining.sequences import Sequences
 from kann.typing import Array, Int
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Rightness:
+    """How well a network does on sequences that were held out."""
+
+    outputs: str
+    """"class" or "labels", whose score is the fraction that is right; or "values", whose score is R²."""
+    score: float
+    low: float
+    high: float
+    """The interval of the score over sequences."""
+    baseline: float
+    """The score of always giving the most frequent label, or the mean of values."""
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the network does better than its baseline, beyond chance."""
+        return self.low > self.baseline
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Findings:
     """Everything that is known so far; later stages fill in what earlier ones left open."""
@@ -33,6 +52,8 @@ class Findings:
     place: Place
     outputs: Outputs | None
     """What outputs are; None if the model gives none that can be compared."""
+    together: Int[Array, " n"]
+    """For each sequence a number; those with the same are of one group, or repeats, and stay on one side of a split."""
     fitted_numbers: Int[Array, " k"]
     """Which sequences were fitted."""
     held_out: Int[Array, " h"]
@@ -51,8 +72,8 @@ class Findings:
     effects: Effects | None = None
     alone: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Live score of modes alone kept, and alone removed."""
-    accuracy: tuple[float, float] | None = None
-    """On held-out sequences: of the network, and of always giving the most frequent label."""
+    rightness: Rightness | None = None
+    """How well the network does on held-out sequences, if labels say it."""
     movers: Movers | None = None
 
     @property

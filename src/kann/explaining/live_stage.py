@@ -7,29 +7,41 @@ from typing import Any
 
 import numpy as np
 
-from kann.analysis.live_effects import Tried
+from kann.analysis.live_effects import Effects, Tried
 from kann.backends.arrays import as_numpy
 from kann.data.states import States
 from kann.errors import KannError
 from kann.explaining.choosing import better_live
 from kann.explaining.findings import Findings
+from kann.explaining.rightness import measure_rightness
 from kann.fitting.koopman import Koopman
-from kann.live.bench import Bench, make_bench
+from kann.live.bench import Bench, Live
 from kann.live.judging import gather, run_jobs
 from kann.live.methods import one_coordinate
 from kann.live.ordering import Search, choose_operator
-from kann.live.planning import make_plan
+from kann.live.planning import make_plan, set_apart
 from kann.live.scoring import Scorer
-from kann.live.trials import Running
+from kann.live.trials import Running, Trials
 from kann.recording.running import evaluation_mode
 from kann.reporting.mattering import modes_that_matter
 from kann.typing import Array, Int
 
-SIZES = (((1, 2, 3, 4, 8, 16), 2), ((1, 2, 4, 8), 1), ((1, 2, 4), 1), ((1,), 1))
-"""Numbers of coordinates and draws of random directions, from the whole test to the smallest that says anything."""
+SIZES = (((1, 2, 3, 4, 8, 16), 1), ((1, 2, 4, 8), 1), ((1, 2, 4), 1), ((1,), 1))
+"""Numbers of coordinates and draws of random directions, from the whole test to the smallest that says anything. Each
+number has a draw of its own, kept and removed: nothing is concluded from random directions, they stand beside modes."""
 
 METHODS = 5
-"""Ways to choose coordinates besides random ones: three orders of modes, PCA, readout. Each is kept and removed."""
+"""Ways to choose coordinates besides random ones: three orders of modes, PCA, readout."""
+
+ONLY_KEPT = ("contribution", "slowest")
+"""Orders of modes that are compared by what they keep alone. What is left without some modes is asked of one order."""
+
+BATCHES = (2, 3)
+"""Batches, at least, of the sequences for choosing, and of those that are judged: operators that do badly on the first
+batch are left out, and sequences of like length run together."""
+
+LEAST_IN_BATCH = 32
+"""Sequences that a batch holds if it can. Of fewer, a step costs nearly as much: most of it is calls of torch."""
 
 SEARCHING = 40
 """Runs that searching takes, as many as a quarter of the sequences cost: operators, and the order of modes."""
@@ -43,49 +55,60 @@ def run_live_test(found: Findings) -> None:
     if found.outputs is None:
         raise KannError("the network gives no outputs that could be compared")
     with evaluation_mode(found.model):
-        numbers = found.sequences.sorted_by_length(found.held_out)
-        bench = _bench(found, numbers)
+        bench = _bench(found)
         size = _size_in_time(found, bench)
+        tried: list[Tried] = []
         if found.place.axis == "time":
-            _choose(found, bench)
-        _measure(found, bench, *size)
+            tried = _choose(found, bench)
+        _measure(found, bench, *size, tried=tried)
         try:
-            _measure_accuracy(found, bench, numbers)
+            measure_rightness(found, bench)
         except KannError as error:  # the test itself is finished
-            found.choices.append(f"How often the network is right was not measured: {error}.")
+            found.choices.append(f"How well the network does was not measured: {error}.")
 
 
-def _bench(found: Findings, numbers: Int[Array, " k"]) -> Bench:
-    options, part = found.options, found.sequences.part(numbers)
-    fitted, outputs = found.fitted, found.outputs
-    assert fitted is not None  # noqa: S101  # by earlier stages
-    assert outputs is not None  # noqa: S101
-    layer, state, states = found.place.live_layer, found.place.state, found.states
+def _bench(found: Findings) -> Bench:
+    """The running network, with some of the held-out sequences to choose with and the others to judge on."""
+    fitted: Any = found.fitted
+    layer, states = found.place.live_layer, found.states
     if found.place.axis == "depth":
         layer, states = _middle_block(found)
     weight = None
     if found.reading is not None:
         weight = found.reading.weight
+    live = Live(
+        model=found.model,
+        states=states,
+        width=fitted.koopman.dim,
+        readout=weight,
+        fill="curve",
+        layer=layer,
+        state=found.place.state,
+    )
+    is_for_choosing = set_apart(found.together[found.held_out], seed=found.options.seed)
+    parts = found.held_out[is_for_choosing], found.held_out[~is_for_choosing]
+    return live.bench(
+        *(_trials(found, live, numbers, batches) for numbers, batches in zip(parts, BATCHES, strict=True))
+    )
+
+
+def _trials(found: Findings, live: Live, numbers: Int[Array, " k"], batches: int) -> Trials:
+    """The running network with these sequences, which keep their numbers."""
+    options, outputs = found.options, found.outputs
+    assert outputs is not None  # noqa: S101  # without them there is no live test
+    numbers = found.sequences.sorted_by_length(numbers)
+    batches = max(1, min(batches, len(numbers) // LEAST_IN_BATCH))
+    part = found.sequences.part(numbers, least_batches=batches)
     running = Running(
         lengths=part.lengths,
         forward=options.forward,
         collate=options.collate,
         batch_size=options.batch_size,
         device=options.device,
+        least_batches=batches,
     )
     scorer = Scorer.of("agreement", None, outputs=outputs.kind, threshold=outputs.threshold)
-    return make_bench(
-        found.model,
-        part.data,
-        states,
-        running,
-        scorer,
-        width=fitted.koopman.dim,
-        readout=weight,
-        fill="curve",
-        layer=layer,
-        state=state,
-    )
+    return live.trials(part.data, running, scorer).numbered(numbers)
 
 
 def _middle_block(found: Findings) -> tuple[str, States]:
@@ -100,12 +123,12 @@ def _middle_block(found: Findings) -> tuple[str, States]:
 
 def _size_in_time(found: Findings, bench: Bench) -> tuple[tuple[int, ...], int]:
     """The largest test that fits into the time that is left."""
-    began = time.monotonic()
-    bench.search.recovered([])
+    if found.clock.left == float("inf"):
+        return SIZES[0]
     choosing, judging = (len(part.sequences) for part in (bench.search.trials, bench.judging))
-    one = (time.monotonic() - began) / 2 * judging / choosing
+    one = _seconds_of_a_run(bench)
     for counts, draws in SIZES:
-        runs = 2 * len(counts) * (METHODS + draws) + SEARCHING * choosing / judging
+        runs = len(counts) * (2 * (METHODS + draws) - len(ONLY_KEPT)) + SEARCHING * choosing / judging
         if runs * one <= MAY_TAKE * found.clock.left:
             if (counts, draws) != SIZES[0]:
                 found.choices.append(f"The live test was made smaller, to {len(counts)} numbers of coordinates: time.")
@@ -113,14 +136,29 @@ def _size_in_time(found: Findings, bench: Bench) -> tuple[tuple[int, ...], int]:
     raise KannError(f"one run takes {one:.1f} seconds, and {found.clock.left:.0f} are left")
 
 
-def _choose(found: Findings, bench: Bench) -> None:
-    """Compare operators live; the chosen one takes the place of that of held-out errors if it keeps clearly more."""
+def _seconds_of_a_run(bench: Bench) -> float:
+    """How long one run over the sequences that are judged takes, told by the second run of one group of them.
+
+    The first one takes longer: memory is taken, and what the layer's weights are is looked up.
+    """
+    group = bench.judging.groups[len(bench.judging.groups) // 2]  # they are sorted by length
+    few, nothing, took = replace(bench.judging, groups=[group]), bench.search.nothing_kept(), 0.0
+    for _ in range(2):
+        began = time.monotonic()
+        few.scores(nothing)
+        took = time.monotonic() - began
+    return took * len(bench.judging.sequences) / len(group)
+
+
+def _choose(found: Findings, bench: Bench) -> list[Tried]:
+    """Compare operators live; the best takes the place of that of held-out errors if it keeps clearly more."""
     fitted, states = found.fitted, found.states
     assert fitted is not None  # noqa: S101  # by earlier stages
     assert states is not None  # noqa: S101
     tried = choose_operator(fitted.koopman, bench.search)
     ours = _own_score(fitted.koopman, tried, bench.search)
     found.fitted = better_live(fitted, tried, ours, states, found.groups)
+    return tried
 
 
 def _own_score(koopman: Koopman, tried: Sequence[Tried], search: Search) -> float:
@@ -131,56 +169,27 @@ def _own_score(koopman: Koopman, tried: Sequence[Tried], search: Search) -> floa
     return float(search.recovered([one_coordinate(koopman, own.mode)])[0])  # it was left out early
 
 
-def _measure(found: Findings, bench: Bench, counts: tuple[int, ...], draws: int) -> None:
+def _measure(found: Findings, bench: Bench, counts: tuple[int, ...], draws: int, *, tried: Sequence[Tried]) -> None:
+    """Keep and remove modes beside other directions, and each mode that matters alone."""
     fitted, seed = found.fitted, found.options.seed
     assert fitted is not None  # noqa: S101  # by earlier stages
     koopman = fitted.koopman
     counts = tuple(count for count in counts if count <= koopman.rank)
     plan = make_plan(koopman, bench.search, counts=counts, choose=False, learn=False, draws=draws, seed=seed)
+    jobs = [job for job in plan.jobs if job.keep or job.method not in ONLY_KEPT]
+    plan = replace(plan, jobs=jobs, tried=tuple(tried))
     results = run_jobs(plan.jobs, bench.judging, bench.search, show_progress=found.options.progress)
     found.effects = gather(plan, results, bench.judging, counts=counts, fill="curve", draws=draws, level=0.95)
     if len(results) < 2 + len(plan.jobs):
         raise KeyboardInterrupt  # run_jobs keeps what it finished; the other stages are left out
+    found.alone = _first_alone(found.effects)
     modes = modes_that_matter(koopman, effects=found.effects) or [0]
-    found.alone = bench.alone(koopman, modes)
+    found.alone |= bench.alone(koopman, [mode for mode in modes if mode not in found.alone])
 
 
-def _measure_accuracy(found: Findings, bench: Bench, numbers: Int[Array, " k"]) -> None:
-    """How often the untouched network is right on held-out sequences, beside the most frequent label."""
-    labels = class_numbers(found.options.labels, found.options.classes)
-    outputs = found.outputs
-    if labels is None and found.options.labels is not None and isinstance(found.options.labels[0], str):
-        found.choices.append(
-            "How often the network is right was not measured: labels are names, and classes= does not say which output "
-            "each of them is."
-        )
-    if labels is None or outputs is None or outputs.kind != "class":
-        return
-    own = [labels[i] for i in numbers]
-    every = np.concatenate([np.ravel(label) for label in own])
-    untouched: Any = bench.judging.groups[0].untouched
-    classes = max(2, np.shape(untouched)[-1])
-    if every.min() < 0 or every.max() >= classes:
-        found.choices.append(
-            f"How often the network is right was not measured: labels run from {every.min()} to {every.max()}, and "
-            f"its outputs tell classes 0 to {classes - 1} apart."
-        )
-        return
-    scorer = Scorer.of("accuracy", own, outputs="class", threshold=outputs.threshold)
-    parts = [replace(trials, scorer=scorer) for trials in (bench.search.trials, bench.judging)]
-    right = np.concatenate([trials.scores(None) for trials in parts]).mean()
-    found.accuracy = float(right), float(np.bincount(every).max() / len(every))
-
-
-def class_numbers(labels: Any, classes: Any) -> list[Any] | None:
-    """Labels as numbers of classes; None if there are none, or if names do not say which output they are."""
-    if labels is None:
-        return None
-    if isinstance(labels[0], str):
-        if classes is None or not set(labels) <= set(classes):
-            return None
-        return [list(classes).index(label) for label in labels]
-    whole = [as_numpy(label) for label in labels]
-    if any(each.dtype.kind not in "iub" for each in whole):
-        return None
-    return [each.astype(np.int64) for each in whole]
+def _first_alone(effects: Effects) -> dict[int, tuple[float, float]]:
+    """Scores with the first mode alone kept and alone removed, which are those of one coordinate if it is real."""
+    first = effects.order[0]
+    if effects.counts[0] != 1 or len(effects.koopman.modes[first].indices) > 1:
+        return {}
+    return {first: (float(effects.kept["modes"][0]), float(effects.removed["modes"][0]))}

@@ -135,6 +135,9 @@ def _explanation(found: Findings, warned: Sequence[str]) -> Explanation:
     """The result, with what the page needs to know about the sequences that are shown."""
     fitted: Any = found.fitted
     shown: Any = found.shown
+    accuracy = None
+    if found.rightness is not None:
+        accuracy = found.rightness.score, found.rightness.baseline
     return Explanation(
         sentences=sentences_of(found),
         choices=(*found.choices, *fitted.why, *warned),
@@ -145,7 +148,7 @@ def _explanation(found: Findings, warned: Sequence[str]) -> Explanation:
         effects=found.effects,
         alone=found.alone,
         movers=found.movers,
-        accuracy=found.accuracy,
+        accuracy=accuracy,
         held_out=found.held_out,
         page=_page(found),
     )
@@ -173,13 +176,17 @@ def _page(found: Findings) -> dict[str, Any]:
         page["others"] = found.fitted.others
     if found.reading is not None:
         page["readout"] = found.reading.readout
+    if found.outputs is not None:
+        page["outputs"], page["threshold"] = found.outputs.kind, found.outputs.threshold
+        if found.reading is not None and found.reading.before_sigmoid:
+            page["threshold"] = 0.0
     return page
 
 
-def _label_names(labels: list[Any] | None, classes: Sequence[str] | None) -> list[str] | None:
-    """Labels as text, by the names of their classes if these have one; None if each sequence has several labels."""
+def _label_names(labels: list[Any] | None, classes: Sequence[str] | None) -> list[Any] | None:
+    """Labels as text, by the names of their classes if these have one; several labels of a sequence as they are."""
     if labels is None or any(getattr(label, "ndim", 0) or isinstance(label, list | tuple) for label in labels):
-        return None
+        return labels
     plain = [getattr(label, "item", lambda label=label: label)() for label in labels]
     names = dict(enumerate(classes or ()))
     return [str(names.get(label, label)) for label in plain]

@@ -1,5 +1,6 @@
 """What a network's outputs are: a class, several yes-or-no labels, or values; once or at every step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,24 @@ class Outputs:
     """"class", "labels" or "values"."""
     threshold: float
     """What an output must exceed to be a yes."""
+    count: int
+    """How many outputs there are for each decision."""
     why: str
+
+    def require_names(self, classes: Sequence[str] | None) -> None:
+        """Refuse another number of names than there are classes, or answers."""
+        told = self.count
+        if self.kind == "class":
+            told = max(2, self.count)
+        if classes is not None and self.kind != "values" and len(classes) != told:
+            raise KannError(
+                f"classes= has {len(classes)} names, and the network's {self.count} outputs tell {told} {self._told} "
+                "apart; pass one name for each, or outputs= if they are something else"
+            )
+
+    @property
+    def _told(self) -> str:
+        return {"class": "classes", "labels": "answers", "values": "values"}[self.kind]
 
 
 def kind_of_outputs(outputs: Shaped[Array, "s ..."], inputs: Shaped[Array, "t ..."], options: Options) -> Outputs:
@@ -44,7 +62,10 @@ def kind_of_outputs(outputs: Shaped[Array, "s ..."], inputs: Shaped[Array, "t ..
     why = f"Outputs are taken as {names[kind]}: {reason}."
     if options.outputs is None:
         why += " Pass outputs= if they are something else."
-    return Outputs(kind=kind, threshold=threshold, why=why)
+    count = 1
+    if outputs.ndim > 1:
+        count = outputs.shape[-1]
+    return Outputs(kind=kind, threshold=threshold, count=count, why=why)
 
 
 def _told_by_labels(labels: Any, outputs: Shaped[Array, "s ..."]) -> tuple[str, str] | None:

@@ -62,6 +62,8 @@ class Reading:
     is_output: bool
     """Whether the rows of the weight are the network's outputs."""
     why: str
+    before_sigmoid: bool = False
+    """Whether the network's outputs are sigmoids of what the readout gives, which exceeds 0 where they exceed 0.5."""
 
 
 def find_reading(
@@ -178,8 +180,18 @@ def _judged(
             readout=_for_page(head, weight, units, states.dim, is_linear=is_linear),
             weight=weight,
             is_output=is_linear,
-            why=f"The network decides by {what} {WAYS[way]}, found and checked against its outputs.",
+            why=f"The network's outputs are {what} {WAYS[way]}, found and checked against them.",
         )
+    if not _is_bidirectional(place) and outputs.size and outputs.min() > 0 and outputs.max() < 1:
+        way = _way(head, units, states, np.log(outputs / (1 - outputs)))
+        if way is not None:
+            return Reading(
+                readout=_for_page(head, weight, units, states.dim, is_linear=is_linear),
+                weight=weight,
+                is_output=is_linear,
+                why=f"The network's outputs are the sigmoid of {what} {WAYS[way]}, found and checked against them.",
+                before_sigmoid=True,
+            )
     if is_linear and outputs.ndim <= 2 and outputs.reshape(len(outputs), -1).shape[1] == len(weight):
         return _of_one_direction(weight, states, outputs)
     why = "The layer that reads these states was found, but not how the outputs come of it."

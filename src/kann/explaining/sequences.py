@@ -1,6 +1,7 @@
 """The sequences of whatever holds a model's inputs, which can be taken by their numbers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -14,6 +15,7 @@ from kann.backends.arrays import as_numpy
 from kann.errors import KannError
 from kann.explaining.options import Options
 from kann.recording.batching import BatchOptions, batches, count_of, tensors_of
+from kann.recording.ragged import real_steps
 from kann.recording.running import parameters_of
 from kann.typing import Array, Int, Shaped
 
@@ -74,15 +76,16 @@ class Sequences:
         kept = _Batches.of(data)
         return Sequences(content=kept, count=sum(kept.sizes), **common)
 
-    def part(self, numbers: Int[Array, " k"]) -> Part:
-        """These sequences, in this order."""
+    def part(self, numbers: Int[Array, " k"], *, least_batches: int = LEAST_BATCHES) -> Part:
+        """These sequences, in this order; where they come in batches, in at least so many if there are enough."""
         if self.names is not None:
-            return Part(data=self._with_lengths(numbers, self.names), lengths=self.names[1])
+            chunks = self._chunks(numbers, least_batches)
+            return Part(data=self._with_lengths(chunks, self.names), lengths=self.names[1])
         lengths = self.lengths
         if lengths is not None and not isinstance(lengths, str | int) and not callable(lengths):
             lengths = as_numpy(lengths)[numbers]
         if self.is_packed:
-            chunks = self._chunks(numbers)
+            chunks = self._chunks(numbers, least_batches)
             data = [pack_sequence([self.content[i] for i in chunk], enforce_sorted=False) for chunk in chunks]
             return Part(data=data, lengths=lengths)
         return Part(data=_taken(self.content, numbers, self.axis, self.count), lengths=lengths)
@@ -94,7 +97,7 @@ class Sequences:
         if isinstance(self.content, list):
             sizes = [len(self.content[i]) for i in numbers]
         elif self._known_lengths() is not None:
-            sizes = as_numpy(self._known_lengths())[numbers]
+            sizes = real_steps(self._known_lengths()).lengths[numbers]
         else:
             return numbers
         return numbers[np.argsort(-np.asarray(sizes), kind="stable")]
@@ -114,13 +117,41 @@ class Sequences:
             return as_numpy(one).take(0, axis=self.axis)
         return as_numpy(first).take(0, axis=self.axis)
 
+    def repeats(self) -> Int[Array, " s"]:
+        """For each sequence the number of the first one that reads the same, with the same length."""
+        first: dict[bytes, int] = {}
+        known, numbers = self._known_lengths(), []
+        for number, one in enumerate(self._each()):
+            digest = hashlib.blake2b()
+            if known is not None:
+                digest.update(str(known[number]).encode())
+            for part in _bytes_of(one):
+                digest.update(part)
+            numbers.append(first.setdefault(digest.digest(), number))
+        return np.array(numbers, dtype=int)
+
+    def _each(self) -> Iterator[Any]:
+        """Everything that belongs to one sequence after the other."""
+        if not isinstance(self.content, _Batches):
+            for number in range(self.count):
+                yield _taken(self.content, np.array([number]), self.axis, self.count)
+            return
+        for item, size in zip(self.content.items, self.content.sizes, strict=True):
+            for row in range(size):
+                yield _rows(item, np.array([row]), size)
+
     def require_real_steps(self) -> None:
         """Refuse lengths beyond the steps of a tensor that holds all sequences."""
         known = self._known_lengths()
         if known is None or not isinstance(self.content, Tensor | np.ndarray) or self.content.ndim < 2:
             return
-        lengths, steps = as_numpy(known), self.content.shape[1 - self.axis]
-        if lengths.ndim == 1 and lengths.max() > steps:
+        lengths, steps = real_steps(known).lengths, self.content.shape[1 - self.axis]
+        if as_numpy(known).ndim == 2 and as_numpy(known).shape[1] != steps:
+            raise KannError(
+                f"lengths= is a mask of {as_numpy(known).shape[1]} steps, and the data have {steps}; pass one mark for "
+                "each step"
+            )
+        if lengths.max() > steps:
             number = int(lengths.argmax())
             raise KannError(
                 f"sequence {number} has length {lengths[number]}, and the data have {steps} steps; "
@@ -138,20 +169,30 @@ class Sequences:
             return self.lengths
         return None
 
-    def _chunks(self, numbers: Int[Array, " k"]) -> list[Int[Array, " _"]]:
-        size = min(self.batch_size, -(-len(numbers) // LEAST_BATCHES))
+    def _chunks(self, numbers: Int[Array, " k"], least_batches: int) -> list[Int[Array, " _"]]:
+        size = min(self.batch_size, -(-len(numbers) // least_batches))
         return [numbers[first : first + size] for first in range(0, len(numbers), size)]
 
-    def _with_lengths(self, numbers: Int[Array, " k"], names: tuple[str, str]) -> list[dict[str, Tensor]]:
+    def _with_lengths(self, chunks: list[Int[Array, " _"]], names: tuple[str, str]) -> list[dict[str, Tensor]]:
         """Padded batches by name, each with the lengths of its sequences."""
         known, found = self._known_lengths(), []
-        for chunk in self._chunks(numbers):
+        for chunk in chunks:
             rows = [self._tensor(number) for number in chunk.tolist()]
             lengths = torch.tensor([len(row) for row in rows])
             if known is not None:
-                lengths = torch.as_tensor(as_numpy(known)[chunk])
+                lengths = torch.as_tensor(self._told_lengths(known)[chunk])
             found.append({names[0]: pad_sequence(rows, batch_first=True), names[1]: lengths})
         return found
+
+    def _told_lengths(self, known: Any) -> Int[Array, " n"]:
+        """What a model that takes lengths is told; refuse a mask of sequences that begin later."""
+        real = real_steps(known)
+        if real.starts is not None:
+            raise KannError(
+                "lengths= is a mask with padding before some sequences, and the model takes lengths, which cannot say "
+                "that; pad sequences at their ends, or pass forward="
+            )
+        return real.lengths
 
     def _tensor(self, number: int) -> Tensor:
         """One sequence as a tensor, real numbers in the model's precision."""
@@ -238,6 +279,23 @@ class _Batches:
                 found.append(_rows(item, np.sort(rows), size))
             first += size
         return found
+
+
+def _bytes_of(value: Any) -> Iterator[bytes]:
+    """What a nested structure of arrays, numbers and texts holds, piece by piece."""
+    if isinstance(value, Tensor | np.ndarray):
+        values = np.ascontiguousarray(as_numpy(value))
+        yield f"{values.shape} {values.dtype}".encode()
+        yield values.tobytes()
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key).encode()
+            yield from _bytes_of(item)
+    elif isinstance(value, list | tuple) and not _are_numbers(value):
+        for item in value:
+            yield from _bytes_of(item)
+    else:
+        yield repr(value).encode()
 
 
 def _taken(content: Any, numbers: Int[Array, " k"], axis: int, count: int) -> Any:

@@ -17,6 +17,10 @@ from kann.recording.untrained import untrained_twin
 TWINS = 3
 """Untrained copies that are compared: each draws other eigenvalues, and training made none that lie among them."""
 
+AMONG = 3.0
+"""A mode lies among those of the copies if one of them decays slower and one faster, by no larger factor than this: the
+copies of one network differ by as much."""
+
 
 def can_be_drawn_anew(model: nn.Module) -> bool:
     """Whether every module that holds parameters knows how it began; those of the user's own classes mostly do not."""
@@ -45,17 +49,17 @@ def _judged(judgements: Sequence[ModeTrust], theirs: Sequence[ModeTrust]) -> Mod
     not_learned = next((each for each in judgements if each.learned is False), None)
     if not_learned is not None or not own.trusted:
         return not_learned or own
-    near = [mode for mode in theirs if abs(mode.eigenvalue - own.eigenvalue) <= SAME_EIGENVALUE]
-    rates = [_rate(mode.eigenvalue) for mode in near]
-    if not near or not min(rates) <= _rate(own.eigenvalue) <= max(rates):
+    near = [mode.eigenvalue for mode in theirs if abs(mode.eigenvalue - own.eigenvalue) <= SAME_EIGENVALUE]
+    rate = _rate(own.eigenvalue)
+    slower = [each for each in near if rate / AMONG <= _rate(each) <= rate]
+    faster = [each for each in near if rate <= _rate(each) <= rate * AMONG]
+    if not slower or not faster:
         return own
-    names = " and ".join(
-        format_eigenvalue(f(near, key=lambda each: _rate(each.eigenvalue)).eigenvalue) for f in (min, max)
-    )
+    names = f"{format_eigenvalue(max(slower, key=_rate))} and {format_eigenvalue(min(faster, key=_rate))}"
     why = f"{own.why.split('; learned:')[0]}; own, not learned: untrained copies have {names} on both sides of it"
     return replace(own, learned=False, why=why)
 
 
 def _rate(eigenvalue: complex) -> float:
-    """How fast a mode grows in a step; negative if it decays."""
-    return math.log(max(abs(eigenvalue), SMALLEST_MODULUS))
+    """How fast a mode decays, or grows, in a step: |log |λ||."""
+    return abs(math.log(max(abs(eigenvalue), SMALLEST_MODULUS)))

@@ -7,13 +7,12 @@ import numpy as np
 
 from kann.analysis.coordinates import mode_variances, spread_of
 from kann.analysis.live_effects import Effects
-from kann.analysis.movers import Movers
 from kann.analysis.trust import Trust
-from kann.explaining.findings import Findings
-from kann.fitting.koopman import Koopman
+from kann.explaining.findings import Findings, Rightness
+from kann.explaining.remembering import NAMES_SHOWN, carrier, memories, number_word
 from kann.fitting.spectrum import format_eigenvalue
-from kann.reporting.mattering import first_modes, modes_that_matter
-from kann.reporting.units import duration, half_life, number_of_steps, plural, with_step_name
+from kann.reporting.mattering import first_modes
+from kann.reporting.units import with_step_name
 from kann.typing import Array, Float, Shaped
 
 ENOUGH, NEARLY_ALL = 0.75, 0.9
@@ -25,18 +24,6 @@ so the second number and principal components stand beside it.
 
 CLEAR_GAP = 0.02
 """Scores that are closer than this are called equal, however many sequences tell them apart."""
-
-MODES_NAMED = 3
-"""How many modes sentences speak of one by one."""
-
-NAMES_SHOWN = 4
-"""How many tokens or inputs are named that push a mode up, and as many that push it down."""
-
-NEGLIGIBLE = 0.05
-"""What pushes a mode by less than this fraction of its strongest push is not named, however sure it is."""
-
-HOLDS_FROM = 0.95
-"""From this |λ| on a mode is called a memory: half of it is left after 14 steps."""
 
 MOST_REACHING = 4
 """Up to so many modes that reach the outputs are named."""
@@ -51,23 +38,23 @@ def sentences_of(found: Findings) -> tuple[str, ...]:
     live = _live(found, is_description=nothing is not None)
     errors = _errors(found)
     if nothing is not None:
-        return tuple(filter(None, [nothing, live or _trusted(found.trust), _carrier(found), errors]))
-    return tuple(filter(None, [live, _memories(found), _reaching(found), errors, _caution(found)]))
+        return tuple(filter(None, [nothing, live or _trusted(found.trust), carrier(found), errors]))
+    return tuple(filter(None, [live, memories(found), _reaching(found), errors, _caution(found)]))
 
 
 def _nothing(found: Findings) -> str | None:
     """Why nothing can be concluded; None if something can."""
     trust = found.trust
-    if found.accuracy is not None and found.accuracy[0] <= found.accuracy[1]:
-        return (
-            f"Nothing can be concluded about the task: on held-out sequences the network is right in "
-            f"{found.accuracy[0]:.0%}, and always giving the most frequent label in {found.accuracy[1]:.0%}."
-        )
+    if found.rightness is not None and not found.rightness.is_clear:
+        return f"Nothing can be concluded about the task: {_not_right(found.rightness)}."
     effects = found.effects
     if effects is not None and effects.full == effects.none:
+        same = f"it decides all {len(effects.judged)} held-out sequences as before"
+        if effects.outputs == "values":
+            same = f"its outputs for all {len(effects.judged)} held-out sequences stay the same"
         return (
-            f"Nothing can be concluded about what the network decides by: with its state held at the mean it decides "
-            f"all {len(effects.judged)} held-out sequences as before."
+            f"Nothing can be concluded about what the network {_by(effects.outputs)}: with its state held at the mean "
+            f"{same}."
         )
     if trust is None:
         return None
@@ -83,6 +70,40 @@ def _nothing(found: Findings) -> str | None:
             f"{_all_of(len(trust.trusted))} that can be trusted just as well."
         )
     return None
+
+
+def _not_right(found: Rightness) -> str:
+    """That the network does no better on held-out sequences than what needs no network."""
+    if found.outputs == "values":
+        return (
+            f"on held-out sequences its outputs match the labels with an R² of {found.score:.2f} (95% interval "
+            f"{found.low:.2f} to {found.high:.2f}), and the mean of the labels does with 0"
+        )
+    what = "the network is right in"
+    if found.outputs == "labels":
+        what = "the network's answers are right in"
+    return (
+        f"on held-out sequences {what} {found.score:.0%} (95% interval {found.low:.0%} to {found.high:.0%}), and "
+        f"always giving the most frequent label in {found.baseline:.0%}"
+    )
+
+
+def _how_right(found: Rightness | None) -> str:
+    """How well the network does, as a sentence before others."""
+    if found is None:
+        return ""
+    if found.outputs == "values":
+        return f"The network's outputs match the labels of held-out sequences with an R² of {found.score:.3f}. "
+    if found.outputs == "labels":
+        return f"The network's answers are right in {found.score:.1%} on the held-out sequences. "
+    return f"The network is right on {found.score:.1%} of the held-out sequences. "
+
+
+def _by(outputs: str) -> str:
+    """What modes stand for: decisions, or values."""
+    if outputs == "values":
+        return "makes its outputs of"
+    return "decides by"
 
 
 def _remembers(found: Findings) -> str:
@@ -107,7 +128,7 @@ def _live(found: Findings, *, is_description: bool) -> str | None:
     """How many coordinates carry how much of the decisions in the running network, beside PCA and random ones."""
     effects = found.effects
     if effects is None:
-        return "What single modes decide was not tested in the running network."
+        return "What single modes do was not tested in the running network."
     if effects.full == effects.none:
         return None
     if not _is_compared(effects).any():
@@ -121,11 +142,9 @@ def _live(found: Findings, *, is_description: bool) -> str | None:
     if "random" in kept and np.isfinite(kept["random"][at]):
         others.append(f"random directions {_score(effects, kept['random'][at])}")
     others.append(f"its mean state alone {_score(effects, effects.none)}")
-    right = ""
-    if found.accuracy is not None:
-        right = f"The network is right on {found.accuracy[0]:.1%} of the held-out sequences. "
     sentence = (
-        f"{right}In the running network, {_coordinates(count)} of {total} kept after {_kept_after(found)} "
+        f"{_how_right(found.rightness)}In the running network, {_coordinates(count)} of {total} kept after "
+        f"{_kept_after(found)} "
         f"{_carry(count, effects.outputs)} {_score(effects, kept['modes'][at])}{_of_what(effects.outputs)} "
         f"({_interval(effects, low, high)}, "
         f"{len(effects.judged)} sequences that were not fitted); {', '.join(others)}."
@@ -138,9 +157,13 @@ def _live(found: Findings, *, is_description: bool) -> str | None:
             sentence = sentence.removesuffix(f" and principal components {components}.")
             sentence += ", and principal components as much."
     if is_description:
-        return f"{sentence} That says which directions decisions need, and not that training made them."
+        return f"{sentence} That says which directions {_decisions(effects)} need, and not that training made them."
     doubts = _doubts(found.trust, first_modes(effects.koopman, effects.order, count))
     return f"{sentence} {_beside_pca(effects, at)}{doubts}"
+
+
+def _decisions(effects: Effects) -> str:
+    return {"class": "decisions", "labels": "answers", "values": "outputs"}[effects.outputs]
 
 
 def _is_compared(effects: Effects) -> Shaped[Array, " c"]:
@@ -223,145 +246,19 @@ def _beside_pca(effects: Effects, at: int) -> str:
     gap = float(effects.kept["modes"][at] - effects.kept["pca"][at])
     if gap > CLEAR_GAP and modes[0] > pca[1]:
         return (
-            f"So, with {_coordinates(effects.counts[at])}, modes say better than variance what this network decides by."
+            f"So, with {_coordinates(effects.counts[at])}, modes say better than variance what this network "
+            f"{_by(effects.outputs)}."
         )
     if gap < -CLEAR_GAP and pca[0] > modes[1]:
-        return "So principal components say better than modes what it decides by; do not read modes as its decisions."
+        return (
+            f"So principal components say better than modes what it {_by(effects.outputs)}; do not read modes as its "
+            f"{_decisions(effects)}."
+        )
     if effects.recovered["modes"][at] <= CLEAR_GAP:
-        return "So these modes say no more than the mean state about what it decides by."
+        return f"So these modes say no more than the mean state about what it {_by(effects.outputs)}."
     if abs(gap) > CLEAR_GAP:
         return f"These {len(effects.judged)} sequences are too few to tell modes from principal components."
     return "So principal components do as well as modes."
-
-
-def _memories(found: Findings) -> str | None:
-    """The modes that matter: what pushes each and how long it stays."""
-    fitted: Any = found.fitted
-    koopman: Koopman = fitted.koopman
-    holding = _holding(found, koopman)
-    parts = []
-    for number in _named_modes(found, koopman):
-        eigenvalue = format_eigenvalue(koopman.modes[number].eigenvalue)
-        parts.append(f"mode {number} (λ = {eigenvalue}, {_half_life(number, found)}){_pushed(found.movers, number)}")
-    if not parts:
-        return None
-    text = "; ".join(parts)
-    sentence = f"{text[0].upper()}{text[1:]}."
-    count = sum(len(koopman.modes[number].indices) for number in holding)
-    if count > 1:
-        moduli = [koopman.modes[number].modulus for number in holding]
-        pairs = ""
-        if count > len(holding):
-            pairs = ", a pair of eigenvalues counts twice"
-        sentence = (
-            f"{_number_word(count)} memories can be trusted{_how_many_learned(found, koopman, holding)}, coordinates "
-            f"that {_what_holds(found)} (|λ| from {min(moduli):.3f} to {max(moduli):.3f}{pairs}). {sentence}"
-        )
-    return sentence
-
-
-def _how_many_learned(found: Findings, koopman: Koopman, holding: Sequence[int]) -> str:
-    """How many of these memories training made, unless it made all of them or that is not known."""
-    if found.trust is None or found.trust.learned is None or set(holding) <= set(found.trust.learned):
-        return ""
-    learned = [number for number in holding if number in found.trust.learned]
-    if not learned:
-        return " (none of them learned)"
-    count = sum(len(koopman.modes[number].indices) for number in learned)
-    return f" ({_number_word(count).lower()} of them learned)"
-
-
-def _what_holds(found: Findings) -> str:
-    if found.place.axis == "depth":
-        return "blocks hand on as they are"
-    return "hold what was read"
-
-
-def _number_word(count: int) -> str:
-    words = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
-    if count < len(words):
-        return words[count]
-    return str(count)
-
-
-def _holding(found: Findings, koopman: Koopman) -> list[int]:
-    """The trusted modes that forget slowly."""
-    if found.trust is None:
-        return []
-    return [number for number in found.trust.trusted if koopman.modes[number].modulus >= HOLDS_FROM]
-
-
-def _named_modes(found: Findings, koopman: Koopman) -> list[int]:
-    """The modes that sentences speak of: those that matter and can be trusted, as far as that is known."""
-    matter = modes_that_matter(
-        koopman, trust=found.trust, effects=found.effects, movers=found.movers, alone=found.alone
-    )
-    trusted = matter
-    if found.trust is not None:
-        own = found.trust.learned or found.trust.trusted  # of modes that training made, if there are such
-        trusted = [number for number in matter if number in own]
-        if not trusted:  # what decides live is not trusted: speak of the modes that are
-            trusted = list(own)
-    return trusted[:MODES_NAMED]
-
-
-def _half_life(number: int, found: Findings) -> str:
-    """After how many steps half of a mode is left, in steps and seconds, as far as that is known."""
-    fitted: Any = found.fitted
-    modulus, step_name = fitted.koopman.modes[number].modulus, found.place.step_name
-    low = high = modulus
-    if found.trust is not None:
-        low, high = found.trust.modes[number].interval
-        if low > 1:
-            return f"it grows by {modulus - 1:.1%} in a {step_name}"
-    if number_of_steps(half_life(low)) == "∞":
-        return "no fading was measured"
-    if high >= 1:  # it may not fade at all, so that only the least half-life is known
-        return f"half of it is left after {_time(low, found)} or more"
-    if modulus < 0.5:
-        return f"less than half of it is left after one {step_name}"
-    return f"half of it is left after {_time(modulus, found)}"
-
-
-def _time(modulus: float, found: Findings) -> str:
-    """A half-life in steps, and in seconds if it is known how long a step lasts."""
-    steps = half_life(modulus)
-    text = plural(found.place.step_name, number_of_steps(steps))
-    if found.options.step_seconds is not None:
-        text += f" = {duration(steps * found.options.step_seconds)}"
-    return text
-
-
-def _pushed(movers: Movers | None, number: int) -> str:
-    if movers is None or number not in movers.modes or movers.by == "steps":
-        return ""
-    both = movers.up(number), movers.down(number)
-    least = NEGLIGIBLE * max((abs(each.push) for side in both for each in side if each.sure), default=0.0)
-    up, down = ([each for each in side if each.sure and abs(each.push) >= least] for side in both)
-    sides = []
-    if up:
-        sides.append(f"up by {_names(up)}")
-    if down:
-        sides.append(f"down by {_names(down)}")
-    if not sides:
-        return f", surely pushed by none of the {movers.by}"
-    return f" is pushed {' and '.join(sides)}"
-
-
-def _carrier(found: Findings) -> str | None:
-    """What pushes the mode that decides most live, where no mode can be trusted: a description, and nothing more."""
-    effects, trust = found.effects, found.trust
-    if effects is None or trust is None or trust.trusted or not effects.order:
-        return None
-    number = effects.order[0]
-    pushed = _pushed(found.movers, number)
-    if not pushed.startswith(" is pushed"):
-        return None
-    return f"As a description only: mode {number}, which does most in the running network,{pushed}."
-
-
-def _names(side: Sequence[Any]) -> str:
-    return ", ".join(f"“{each.name}”" for each in side[:NAMES_SHOWN])
 
 
 def _reaching(found: Findings) -> str | None:
@@ -381,7 +278,7 @@ def _reaching(found: Findings) -> str | None:
     if found.trust is not None and not set(order[:count].tolist()) <= set(found.trust.trusted):
         return None  # nothing follows from modes that are not trusted
     names = [f"{number} (λ = {format_eigenvalue(koopman.modes[number].eigenvalue)})" for number in order[:count]]
-    what = f"{_number_word(count)} of {len(order)} modes reach the outputs: {', '.join(names)}"
+    what = f"{number_word(count)} of {len(order)} modes reach the outputs: {', '.join(names)}"
     if count == 1:
         what = f"Of {len(order)} modes one reaches the outputs: {names[0]}"
     return f"{what}, with {fractions[count - 1]:.1%} of what all modes contribute to them."

@@ -11,7 +11,6 @@ from kann.analysis.filling import fit_fills
 from kann.data.states import as_states
 from kann.live.interventions import replacement, require_layer_width, require_same_width
 from kann.live.ordering import Search
-from kann.live.planning import split
 from kann.live.readouts import readout_weight
 from kann.live.replacing import only_target
 from kann.live.scoring import Scorer
@@ -29,6 +28,8 @@ class Bench:
 
     def alone(self, koopman: Any, modes: Sequence[int]) -> dict[int, tuple[float, float]]:
         """For each of these modes the score with it alone kept, and with it alone removed."""
+        if not modes:
+            return {}
         search = self.search
         chosen = [Coordinates.of_modes(koopman, mode) for mode in modes]
         fills = fit_fills(chosen, search.states, search.fill, spread=search.spread)
@@ -41,25 +42,36 @@ class Bench:
         }
 
 
-def make_bench(
-    model: nn.Module,
-    data: Any,
-    states: Any,
-    running: Running,
-    scorer: Scorer,
-    *,
-    width: int,
-    readout: Any,
-    fill: str,
-    layer: str | None,
-    state: str,
-) -> Bench:
-    """Cut the data into sequences for choosing and for judging, and run the untouched network on both."""
-    target, recorded = only_target(model, layer, state), as_states(states)
-    require_same_width(width, recorded.dim, "the recorded states have")
-    require_layer_width(target, state, width)
-    weight = readout_weight(model, readout, layer=layer, state=state, width=width)
-    trials = make_trials(model, data, running, target=target, state=state, width=width, scorer=scorer)
-    choosing, judging = (part.with_untouched() for part in split(trials))
-    search = Search(trials=choosing, states=recorded, spread=spread_of(recorded), fill=fill, weight=weight)
-    return Bench(search=search, judging=judging)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Live:
+    """Which states of a running network are replaced, and with what."""
+
+    model: nn.Module
+    states: Any
+    """Recorded states that fills are fitted to."""
+    width: int
+    """How many units the operator is for."""
+    readout: Any
+    """As in `kann.effects`."""
+    fill: str
+    layer: str | None
+    state: str
+
+    def trials(self, data: Any, running: Running, scorer: Scorer) -> Trials:
+        """The network with sequences to run it on."""
+        target = only_target(self.model, self.layer, self.state)
+        require_same_width(self.width, as_states(self.states).dim, "the recorded states have")
+        require_layer_width(target, self.state, self.width)
+        return make_trials(self.model, data, running, target=target, state=self.state, width=self.width, scorer=scorer)
+
+    def bench(self, choosing: Trials, judging: Trials) -> Bench:
+        """Run the untouched network on the sequences for choosing and on those that are judged."""
+        states, place = as_states(self.states), {"layer": self.layer, "state": self.state, "width": self.width}
+        search = Search(
+            trials=choosing.with_untouched(),
+            states=states,
+            spread=spread_of(states),
+            fill=self.fill,
+            weight=readout_weight(self.model, self.readout, **place),
+        )
+        return Bench(search=search, judging=judging.with_untouched())

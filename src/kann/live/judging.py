@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kann.analysis.coordinates import Coordinates
+from kann.analysis.coordinates import Coordinates, Spread
 from kann.analysis.filling import fit_fills
 from kann.analysis.live_effects import Effects
 from kann.errors import UnfinishedWarning
@@ -18,14 +18,19 @@ from kann.live.trials import Trials
 from kann.progress import progress as progress_bar
 from kann.typing import Array, Float
 
+SAME_SPAN = 1e-6
+"""Directions that leave the span of others by less, of length 1, keep the same: states are recorded in float32."""
+
 
 def run_jobs(jobs: Sequence[Job], judging: Trials, search: Search, *, show_progress: bool) -> list[Float[Array, " s"]]:
     """Scores of the untouched network, with nothing kept, and of each job; fewer if the user interrupts the work."""
     nothing = Coordinates.of_directions(np.empty((search.spread.dim, 0)))
-    different = {_key(nothing): nothing} | {_key(job.coordinates): job.coordinates for job in jobs}
-    fills = fit_fills(list(different.values()), search.states, search.fill, spread=search.spread)
+    chosen = [nothing, *(job.coordinates for job in jobs)]
+    first_like = places_of_same(chosen, search.spread, fill=search.fill)
+    different = sorted(set(first_like))
+    fills = fit_fills([chosen[place] for place in different], search.states, search.fill, spread=search.spread)
     fill_of = dict(zip(different, fills, strict=True))
-    runs = [(_key(nothing), True), *((_key(job.coordinates), job.keep) for job in jobs)]
+    runs = list(zip(first_like, [True, *(job.keep for job in jobs)], strict=True))
     steps: Iterable[Any] = runs
     if show_progress:
         steps = progress_bar(runs, what="effects", total=len(runs), unit="run")
@@ -47,9 +52,28 @@ def run_jobs(jobs: Sequence[Job], judging: Trials, search: Search, *, show_progr
     return results
 
 
-def _key(coordinates: Coordinates) -> tuple[int, bytes]:
-    """The same for the same directions."""
-    return coordinates.count, coordinates.directions.tobytes()
+def places_of_same(chosen: Sequence[Coordinates], spread: Spread, *, fill: str) -> list[int]:
+    """For each set of coordinates the place of the first that is filled alike, so that one run serves both.
+
+    A fill follows from the span of the coordinates; only one with the mean also follows from their vectors.
+    """
+    spans = [each.axes(spread) for each in chosen]
+    places: list[int] = []
+    for place, (own, span) in enumerate(zip(chosen, spans, strict=True)):
+        for other in sorted(set(places)):
+            is_same = span.shape == spans[other].shape and _are_same_span(span, spans[other])
+            if is_same and (fill != "mean" or np.array_equal(own.directions, chosen[other].directions)):
+                places.append(other)
+                break
+        else:
+            places.append(place)
+    return places
+
+
+def _are_same_span(one: Float[Array, "d q"], other: Float[Array, "d q"]) -> bool:
+    """Whether orthonormal directions span the same: each of one is in the span of the other."""
+    left_over = one - other @ (other.T @ one)
+    return bool(np.all(np.linalg.norm(left_over, axis=0) < SAME_SPAN))
 
 
 def gather(

@@ -10,9 +10,9 @@ from kann.analysis.live_effects import Effects
 from kann.checks import require_choice, require_flag, require_instance, require_number, require_whole_number, shown
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
-from kann.live.bench import make_bench
+from kann.live.bench import Live
 from kann.live.judging import gather, run_jobs
-from kann.live.planning import make_plan
+from kann.live.planning import make_plan, split
 from kann.live.scoring import Scorer
 from kann.live.trials import Running
 from kann.recording.running import evaluation_mode
@@ -120,9 +120,9 @@ def effects(
     _require_options(koopman, counts=counts, fill=fill, choose=choose, learn=learn, draws=draws, level=level)
     scorer = Scorer.of(metric, labels, outputs=outputs, threshold=threshold)
     running = Running(lengths=lengths, forward=forward, collate=collate, batch_size=batch_size, device=device)
-    place: dict[str, Any] = {"width": koopman.dim, "layer": layer, "state": state}
+    live = Live(model=model, states=states, width=koopman.dim, readout=readout, fill=fill, layer=layer, state=state)
     with evaluation_mode(model):
-        bench = make_bench(model, data, states, running, scorer, readout=readout, fill=fill, **place)
+        bench = live.bench(*split(live.trials(data, running, scorer)))
         plan = make_plan(koopman, bench.search, counts=counts, choose=choose, learn=learn, draws=draws, seed=seed)
         results = run_jobs(plan.jobs, bench.judging, bench.search, show_progress=progress)
     return gather(plan, results, bench.judging, counts=tuple(map(int, counts)), fill=fill, draws=draws, level=level)

@@ -63,15 +63,17 @@ def jobs_of(
     counts: Sequence[int],
     draws: int,
     seed: int,
+    outputs: str = "class",
 ) -> list[Job]:
     """All runs, those with few coordinates first, so that an interruption leaves whole rows.
 
-    ``several`` are coordinates, by their number, that were chosen to be called "modes" instead of those in order.
+    ``several`` are coordinates, by their number, that were chosen to be called "modes" instead of those in order;
+    ``outputs`` is what the readout with this weight gives.
     """
     components = principal_components(spread)
     read = None
     if weight is not None:
-        read = readout_directions(weight, spread)
+        read = readout_directions(weight, spread, largest_decides=outputs == "class")
     jobs = []
     for row, count in enumerate(counts):
         found = {name: modes_within(koopman, order, count) for name, order in orders.items()}

@@ -4,7 +4,7 @@ Both are searched on sequences that are kept for choosing; what is found is judg
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from kann.fitting.fit import fit
 from kann.fitting.koopman import Koopman
 from kann.live.interventions import replacement
 from kann.live.methods import one_coordinate
+from kann.live.stepping import Replace
 from kann.live.trials import Trials
 from kann.typing import Array, Float
 
@@ -46,17 +47,27 @@ class Search:
     fill: str
     weight: Float[Array, "o d"] | None
     """The weight of the network's linear readout, if there is one."""
+    none: dict[bytes, float] = field(default_factory=dict)
+    """By the sequences that were tested, the mean score with nothing kept."""
 
     def recovered(self, chosen: Sequence[Coordinates], trials: Trials | None = None) -> Float[Array, " n"]:
         """How much of the network's score each set of coordinates keeps: 1 for all, 0 for what the mean alone keeps."""
         trials = trials or self.trials
-        nothing = Coordinates.of_directions(np.empty((self.spread.dim, 0)))
-        fills = fit_fills([nothing, *chosen], self.states, self.fill, spread=self.spread)
-        none, *kept = [trials.scores(replacement(each, keep=True)).mean() for each in fills]
-        full = trials.scores(None).mean()
+        fills = fit_fills(chosen, self.states, self.fill, spread=self.spread)
+        kept = np.array([trials.scores(replacement(each, keep=True)).mean() for each in fills])
+        tested = trials.sequences.tobytes()
+        if tested not in self.none:
+            self.none[tested] = float(trials.scores(self.nothing_kept()).mean())
+        none, full = self.none[tested], trials.scores(None).mean()
         if full == none:
-            return -np.abs(np.array(kept) - full)
-        return (np.array(kept) - none) / (full - none)
+            return -np.abs(kept - full)
+        return (kept - none) / (full - none)
+
+    def nothing_kept(self) -> Replace:
+        """What holds the state at its mean, or with ``fill="resample"`` at a recorded state."""
+        nothing = Coordinates.of_directions(np.empty((self.spread.dim, 0)))
+        (fill,) = fit_fills([nothing], self.states, self.fill, spread=self.spread)
+        return replacement(fill, keep=True)
 
 
 def contribution_order(koopman: Koopman, search: Search) -> list[int]:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from kann.analysis.live_effects import Tried
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
@@ -11,6 +13,7 @@ from kann.live.learning import learned_direction
 from kann.live.methods import Job, jobs_of, modes_within, one_coordinate
 from kann.live.ordering import Search, choose_operator, contribution_order, greedy_order
 from kann.live.trials import Trials
+from kann.typing import Array, Int, Shaped
 
 CHOOSE_ONE_IN = 4
 """One batch in so many is kept for choosing, and the others are judged."""
@@ -33,6 +36,26 @@ def split(trials: Trials) -> tuple[Trials, Trials]:
             places.append(place)
             sequences += len(trials.groups[place])
     return trials.part(places), trials.part([place for place in range(count) if place not in places])
+
+
+def set_apart(together: Int[Array, " s"], *, seed: int) -> Shaped[Array, " s"]:
+    """Which sequences serve to choose with: one in four, at random; those with the same number are on one side.
+
+    >>> set_apart(np.array([0, 0, 1, 1, 2, 2, 3, 3]), seed=0).tolist()
+    [False, False, False, False, True, True, False, False]
+    """
+    chosen = np.zeros(len(together), dtype=bool)
+    wanted = min(max(1, len(together) // CHOOSE_ONE_IN), MOST_FOR_CHOOSING)
+    for number in np.random.default_rng(seed).permutation(np.unique(together)):
+        own = together == number
+        if not chosen.any() or (chosen | own).sum() <= wanted:
+            chosen |= own
+    if chosen.all():
+        raise KannError(
+            "the sequences that are held out belong to one group, and the order of modes is searched on another than "
+            "it is judged on; pass more and smaller groups"
+        )
+    return chosen
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -74,6 +97,7 @@ def make_plan(
         counts=counts,
         draws=draws,
         seed=seed,
+        outputs=search.trials.scorer.outputs,
     )
     if learn and 1 in counts:
         learned = learned_direction(search, one_coordinate(koopman, order[0]))

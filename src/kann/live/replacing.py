@@ -14,6 +14,7 @@ from kann.live.stepping import Replace, replaced_states, run_step_by_step
 from kann.recording.batching import tensors_of
 from kann.recording.kernels import Intercept, Kernel, run_layers
 from kann.recording.layouts import has_channels_first
+from kann.recording.recurrent import step_of
 from kann.recording.running import every_module_called
 from kann.recording.selection import Target, select
 from kann.recording.shared import exclusive
@@ -52,7 +53,10 @@ def width_of(target: Target, state: str) -> int | None:
 @contextlib.contextmanager
 def replaced(model: nn.Module, target: Target, replace: Replace, *, state: str, width: int) -> Iterator[None]:
     """Run a model so that a layer's states, ``width`` units wide, become ``replace(states)`` after every step."""
-    replacement = _Replacement(target, replace, state=state, width=width)
+    rule = None
+    if isinstance(target.module, nn.RNNBase):
+        rule = step_of(model, target.name).rule
+    replacement = _Replacement(target, replace, state=state, width=width, rule=rule)
     refusal = KannError(
         f"the states of {target.path!r} are being replaced already, in this thread or another; leave the other "
         "kann.intervene first, and keep or remove all modes in one"
@@ -69,8 +73,9 @@ def replaced(model: nn.Module, target: Target, replace: Replace, *, state: str, 
 class _Replacement:
     """Replaces the states of one layer in the thread that asked for it, and refuses to run in others."""
 
-    def __init__(self, target: Target, replace: Replace, *, state: str, width: int):
+    def __init__(self, target: Target, replace: Replace, *, state: str, width: int, rule: Any):
         self.module: Any = target.module
+        self._rule = rule
         self._target, self._replace, self._state, self._width = target, replace, state, width
         self._thread = threading.get_ident()
 
@@ -102,7 +107,8 @@ class _Replacement:
         def run_layer(level: int, single: Kernel) -> tuple[Tensor, ...]:
             if first + level != self._target.level:
                 return single.run()
-            return run_step_by_step(single, self._rows_replaced, state=self._state, reverse=self._target.reverse)
+            where: Any = {"state": self._state, "reverse": self._target.reverse}
+            return run_step_by_step(single, self._rows_replaced, rule=self._rule, **where)
 
         (output, *hidden), _ = run_layers(kernel, run_layer)
         # Only the call on padded data has the flag batch_first; with packed data argument 3 is the list of weights.

@@ -102,6 +102,10 @@ class Trials:
         """Trials on some of the groups."""
         return replace(self, groups=[self.groups[place] for place in places])
 
+    def numbered(self, numbers: Int[Array, " s"]) -> "Trials":
+        """The same trials with other numbers of the sequences: those that they have in larger data."""
+        return replace(self, groups=[replace(group, sequences=numbers[group.sequences]) for group in self.groups])
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Running:
@@ -112,6 +116,8 @@ class Running:
     collate: Callable[[list[Any]], Any] | None
     batch_size: int
     device: Any
+    least_batches: int = LEAST_BATCHES
+    """Batches that sequences are cut into if there are enough of them."""
 
 
 def make_trials(
@@ -128,7 +134,7 @@ def make_trials(
         time_first=isinstance(model, nn.RNNBase) and not model.batch_first,
         dtype=next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype()),
     )
-    groups = _groups(data, options)
+    groups = _groups(data, options, least_batches=running.least_batches)
     if not groups:
         raise KannError("the data hold no batches, so that nothing can be tested; pass at least one sequence")
     if running.forward is None:
@@ -139,7 +145,7 @@ def make_trials(
     return Trials(model=model, target=target, state=state, width=width, call=call, scorer=scorer, groups=groups)
 
 
-def _groups(data: Any, options: BatchOptions) -> list[Group]:
+def _groups(data: Any, options: BatchOptions, *, least_batches: int) -> list[Group]:
     """The batches of the data; a list of sequences is sorted by length first, so that little of a batch is padding."""
     order, total = None, _sequences_in(data, options)
     is_listed = isinstance(data, list | tuple) and options.lengths is None and all(_size(item) for item in data)
@@ -147,7 +153,7 @@ def _groups(data: Any, options: BatchOptions) -> list[Group]:
         order, total = np.argsort([-_size(item) for item in data], kind="stable"), len(data)
         data = [data[i] for i in order]
     if total:
-        options = replace(options, batch_size=min(options.batch_size, -(-total // LEAST_BATCHES)))
+        options = replace(options, batch_size=min(options.batch_size, -(-total // least_batches)))
     groups, first = [], 0
     for batch in batches(data, options)[0]:
         count = batch.count

@@ -31,8 +31,8 @@ def predictions(inputs: ReportInputs, outputs: Float[Array, "s ..."] | None) -> 
         return [_numbers(row) for row in outputs]
     if inputs.outputs_kind == "labels":
         names = output_names(inputs, outputs.reshape(len(outputs), -1).shape[1])
-        return [_those_set(row.reshape(-1) > 0, names) for row in outputs]
-    classes = decide(outputs)
+        return [_those_set(row.reshape(-1) > inputs.threshold, names) for row in outputs]
+    classes = decide(outputs, threshold=inputs.threshold)
     if inputs.classes is None:
         return [str(value) for value in classes.tolist()]
     names, largest = list(inputs.classes), classes.max(initial=0)

@@ -171,8 +171,8 @@ def _bar(mover: Mover, largest: float, step_name: str, by: str) -> dict[str, Any
     scale = 80 / max(largest, np.finfo(float).tiny)  # the longest bar leaves room for its interval
     ends = sorted(_beyond_zero(end, mover.push) * scale for end in (mover.low, mover.high))
     name = mover.name
-    if by == "steps":
-        name = name.replace("step", step_name, 1)
+    if by == "steps":  # the heading says what is counted, and the column is narrow
+        name = name.removeprefix("steps ").removeprefix("step ")
     return {
         "name": name,
         "push": signed(mover.push),

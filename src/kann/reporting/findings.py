@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from kann.analysis.decisions import OUTPUTS
 from kann.analysis.live_effects import Effects
 from kann.analysis.movers import Movers
 from kann.checks import (
+    require_choice,
     require_instance,
     require_number,
     require_sequence,
@@ -71,6 +73,14 @@ def checked_alone(alone: Any, koopman: Koopman) -> dict[int, tuple[float, float]
             raise KannError(f"alone[{number}]={shown(scores)} are no two numbers; pass (score kept, score removed)")
         found[int(number)] = (float(scores[0]), float(scores[1]))
     return found
+
+
+def checked_outputs(outputs: Any) -> str | None:
+    """What the readout gives."""
+    if outputs is None:
+        return None
+    require_choice(outputs, "outputs", OUTPUTS)
+    return outputs
 
 
 def checked_step_seconds(step_seconds: Any) -> float | None:

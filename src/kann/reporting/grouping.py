@@ -23,7 +23,7 @@ def groups_of(
     place = _output_moved_most(inputs, number)
     name, own = output_names(inputs, table.shape[1])[place], table[:, place]
     if inputs.outputs_kind == "labels":
-        return [f"{name}: {answer}" for answer in np.where(own > 0, "yes", "no").tolist()]
+        return [f"{name}: {answer}" for answer in np.where(own > inputs.threshold, "yes", "no").tolist()]
     return [f"{name} {side} its median" for side in np.where(own > np.median(own), "above", "below").tolist()]
 
 

@@ -51,10 +51,14 @@ class ReportInputs:
     alone: dict[int, tuple[float, float]]
     step_seconds: float | None
     step_name: str
+    outputs: str | None
+    threshold: float
 
     @property
     def outputs_kind(self) -> str:
-        """What outputs are, as the live test says: "class", "labels" or "values"; classes if nothing was tested."""
+        """What outputs are, as the user or the live test says: "class", "labels" or "values"; else classes."""
+        if self.outputs is not None:
+            return self.outputs
         if self.effects is None:
             return "class"
         return self.effects.outputs

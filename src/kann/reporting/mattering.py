@@ -48,6 +48,18 @@ def modes_that_matter(
     return list(dict.fromkeys(found))[:MOST_MODES]
 
 
+def opened_mode(matter: Sequence[int], shown: Sequence[int], trust: Trust | None) -> int:
+    """The mode that the page opens on: the first that matters and can be trusted, or else one that can be trusted.
+
+    >>> opened_mode([3, 1], [0, 1, 3], None)
+    3
+    """
+    candidates = [*matter, *shown, 0]
+    if trust is not None:
+        candidates = [number for number in candidates if number in trust.trusted] or candidates
+    return candidates[0]
+
+
 def _modes_that_decide(koopman: Koopman, effects: Effects) -> list[int]:
     """The first modes of the order, up to the number of coordinates after which nothing is added."""
     recovered = effects.recovered.get("modes", np.full(1, np.nan))

@@ -102,7 +102,9 @@ def prediction_quality(inputs: ReportInputs, koopman: Koopman) -> dict[str, Any]
     }
     # Of sequences with a single state there is nothing to predict.
     if inputs.readout is not None and (inputs.states.lengths > 1).any():
-        numbers["agreement"] = agreement(koopman, inputs.states, inputs.readout, outputs=inputs.outputs_kind)
+        numbers["agreement"] = agreement(
+            koopman, inputs.states, inputs.readout, outputs=inputs.outputs_kind, threshold=inputs.threshold
+        )
     return numbers
 
 

@@ -13,7 +13,7 @@ from kann.analysis.decisions import Readout
 from kann.analysis.live_effects import Effects
 from kann.analysis.movers import Movers
 from kann.analysis.trust import Trust
-from kann.checks import require_instance, require_path, require_text
+from kann.checks import require_instance, require_number, require_path, require_text
 from kann.data.files import replacing
 from kann.data.tokens import checked_tokens
 from kann.errors import KannError
@@ -26,6 +26,7 @@ from kann.reporting.findings import (
     checked_alone,
     checked_effects,
     checked_movers,
+    checked_outputs,
     checked_sentences,
     checked_step_name,
     checked_step_seconds,
@@ -41,7 +42,7 @@ from kann.reporting.inputs import (
     checked_signals,
     checked_states,
 )
-from kann.reporting.mattering import modes_that_matter
+from kann.reporting.mattering import modes_that_matter, opened_mode
 from kann.reporting.operators import (
     SLOW_FROM,
     copying_quality,
@@ -91,6 +92,8 @@ def report(
     alone: Mapping[int, tuple[float, float]] | None = None,
     step_seconds: float | None = None,
     step_name: str = "step",
+    outputs: str | None = None,
+    threshold: float = 0.0,
 ) -> Path:
     """Write a report: overview and verdict, spectrum, modes, sequences, comparison. Returns its path.
 
@@ -135,6 +138,9 @@ def report(
         For modes by number, the live scores with this mode alone kept, and with it alone removed.
     step_seconds, step_name
         How long a step lasts, to show half-lives in seconds too; and what a step is called, such as ``"layer"``.
+    outputs, threshold
+        What the readout gives, as in `kann.effects`: ``"class"``, ``"labels"`` or ``"values"``, told by ``effects`` if
+        None; and what an output must exceed to be a yes, such as 0.5 behind a sigmoid.
     """
     require_path(path)
     require_instance(koopman, Koopman, "koopman")
@@ -173,6 +179,8 @@ def report(
         choices=checked_sentences(choices, "choices"),
         step_seconds=checked_step_seconds(step_seconds),
         step_name=checked_step_name(step_name),
+        outputs=checked_outputs(outputs),
+        threshold=require_number(threshold, "threshold", remedy="pass the value that an output must exceed"),
         **live,
     )
     tables = sequence_tables(inputs)
@@ -192,6 +200,9 @@ def _findings(inputs: ReportInputs, importances: Float[Array, " m"], known: Know
         "steps": int(inputs.states.lengths.sum()),
         "modes": mode_rows(inputs.koopman, importances, known, step_name=inputs.step_name),
         "matter": inputs.matter,
+        "matter_live": bool(modes_that_matter(inputs.koopman, effects=inputs.effects, alone=inputs.alone)),
+        "opens_on": opened_mode(inputs.matter, inputs.modes_shown, known.trust),
+        "threshold": inputs.threshold,
         "effects": effect_numbers(inputs.effects),
         "trust": trust_numbers(known),
         "level": level_in_percent(known),

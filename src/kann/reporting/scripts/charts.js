@@ -16,6 +16,7 @@ const unitCircle = (color, width) => {
 /** A logarithmic axis with few enough ticks to be read. */
 function logAxis(title, values, extra) {
   const sizes = values.filter((value) => value > 0), decades = Math.log10(largestOf(sizes, 0) / smallestOf(sizes, Infinity));
+  if (decades < 1) return axis(title, { rangemode: "tozero", ...extra });  // a logarithmic axis would have a tick or two
   return axis(title, { type: "log", tickformat: ".2~r", dtick: decades > 3 ? Math.ceil(decades / 6) : "D2", ...extra });
 }
 const saveButton = (id, format) => ({ name: `Save as ${format.toUpperCase()}`, icon: Plotly.Icons.camera,

@@ -37,7 +37,7 @@ async function loadContent() {
     m.residual ??= Infinity;
     if (page.trust) { m.held_out ??= Infinity; m.copying ??= Infinity; m.shuffled ??= Infinity; }
   }
-  state.mode = page.matter[0] ?? page.shown[0] ?? 0;
+  state.mode = page.opens_on;
 }
 
 /** The output whose contributions are shown for a sequence: the chosen one, or the one that it was decided for. */

@@ -20,13 +20,14 @@ function drawEffects() {
   }));
   const level = (value, title, position) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: value, y1: value, line: { color: style("--soft"), width: 1, dash: "dot" },
     label: { text: title, textposition: "start", yanchor: position, font: { color: style("--soft"), size: 12 } } });
+  const levels = full === none ? [level(full, "the untouched network, and nothing kept", "bottom")] : [level(full, "the untouched network", "bottom"), level(none, "nothing kept", "bottom")];
   const values = [full, none, ...drawn.flatMap((method) => method[state.effect].flat())].filter((value) => value !== null);
   // Some directions may do much worse than nothing at all, and the axis does not follow them there.
   const reach = 1.2 * Math.abs(full - none) || 1, within = values.filter((value) => Math.abs(value - none) <= reach || Math.abs(value - full) <= reach);
   const low = smallestOf(within, Infinity), high = largestOf(within, -Infinity), room = 0.08 * (high - low || 1);
   const outside = within.length < values.length ? " (what is far worse than nothing kept lies outside the chart; the table has it)" : "";
   byId("curve-caption").textContent = `${score[0].toUpperCase()}${score.slice(1)}, with only so many coordinates ${state.effect}${outside}`;
-  drawSoon("curve", traces, { showlegend: true, legend: legendAbove, shapes: [level(full, "the untouched network", "bottom"), level(none, "nothing kept", "bottom")],
+  drawSoon("curve", traces, { showlegend: true, legend: legendAbove, shapes: levels,
     xaxis: axis(`coordinates ${state.effect} (of ${page.units})`, { type: "log", tickvals: counts, ticktext: counts.map(String) }),
     yaxis: axis(score, { tickformat: percent ? ".0%" : undefined, range: [low - room, high + room] }) });
 }

@@ -62,7 +62,7 @@ function outputPanels() {
 /** The class that wins at a row of the table of outputs. */
 function decidedAt(row) {
   const values = page.output_names.map((_, i) => tables.output.column(i, row, 1)[0]);
-  return values.length === 1 ? Number(values[0] > 0) : values.indexOf(largestOf(values, -Infinity));
+  return values.length === 1 ? Number(values[0] > page.threshold) : values.indexOf(largestOf(values, -Infinity));
 }
 
 function drawOverTime() {

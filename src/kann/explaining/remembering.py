@@ -1,0 +1,194 @@
+"""How long the modes that matter remember, what pushes them, and what that does to the outputs, in sentences."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kann.analysis.movers import Movers
+from kann.explaining.findings import Findings
+from kann.fitting.koopman import Koopman
+from kann.fitting.spectrum import format_eigenvalue
+from kann.reporting.mattering import modes_that_matter
+from kann.reporting.units import duration, half_life, number_of_steps, plural
+
+MODES_NAMED = 3
+"""How many modes sentences speak of one by one."""
+
+NEGLIGIBLE = 0.05
+"""What pushes a mode by less than this fraction of its strongest push is not named, however sure it is."""
+
+HOLDS_FROM = 0.95
+"""From this |λ| on a mode is called a memory: half of it is left after 14 steps."""
+
+GROWS_FROM = 1.0005
+"""From this |λ| on a mode is said to grow: less would be written as 0.0 % in a step."""
+
+NAMES_SHOWN = 4
+"""How many tokens or inputs are named that push a mode up, and as many that push it down."""
+
+
+def memories(found: Findings) -> str | None:
+    """The modes that matter: what pushes each and how long it stays."""
+    fitted: Any = found.fitted
+    koopman: Koopman = fitted.koopman
+    holding = _holding(found, koopman)
+    parts = []
+    for number in _named_modes(found, koopman):
+        eigenvalue = format_eigenvalue(koopman.modes[number].eigenvalue)
+        stays = f"{_half_life(number, found)}{_turning(number, found)}{_raising(number, found)}"
+        parts.append(f"mode {number} (λ = {eigenvalue}, {stays}){_pushed(found.movers, number)}")
+    if not parts:
+        return None
+    text = "; ".join(parts)
+    sentence = f"{text[0].upper()}{text[1:]}."
+    count = sum(len(koopman.modes[number].indices) for number in holding)
+    if count > 1:
+        moduli = [koopman.modes[number].modulus for number in holding]
+        pairs = ""
+        if count > len(holding):
+            pairs = ", a pair of eigenvalues counts twice"
+        sentence = (
+            f"{number_word(count)} memories can be trusted{_how_many_learned(found, koopman, holding)}, coordinates "
+            f"that {_what_holds(found)} (|λ| from {min(moduli):.3f} to {max(moduli):.3f}{pairs}). {sentence}"
+        )
+    return sentence
+
+
+def _how_many_learned(found: Findings, koopman: Koopman, holding: Sequence[int]) -> str:
+    """How many of these memories training made, unless it made all of them or that is not known."""
+    if found.trust is None or found.trust.learned is None or set(holding) <= set(found.trust.learned):
+        return ""
+    learned = [number for number in holding if number in found.trust.learned]
+    if not learned:
+        return " (none of them learned)"
+    count = sum(len(koopman.modes[number].indices) for number in learned)
+    return f" ({number_word(count).lower()} of them learned)"
+
+
+def _what_holds(found: Findings) -> str:
+    if found.place.axis == "depth":
+        return "blocks hand on as they are"
+    return "hold what was read"
+
+
+def number_word(count: int) -> str:
+    """A count as the first word of a sentence: "Three", or figures above ten."""
+    words = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
+    if count < len(words):
+        return words[count]
+    return str(count)
+
+
+def _holding(found: Findings, koopman: Koopman) -> list[int]:
+    """The trusted modes that forget slowly."""
+    if found.trust is None:
+        return []
+    return [number for number in found.trust.trusted if koopman.modes[number].modulus >= HOLDS_FROM]
+
+
+def _named_modes(found: Findings, koopman: Koopman) -> list[int]:
+    """The modes that sentences speak of: those that matter and can be trusted, as far as that is known."""
+    matter = modes_that_matter(
+        koopman, trust=found.trust, effects=found.effects, movers=found.movers, alone=found.alone
+    )
+    trusted = matter
+    if found.trust is not None:
+        own = found.trust.learned or found.trust.trusted  # of modes that training made, if there are such
+        trusted = [number for number in matter if number in own]
+        if not trusted:  # what decides live is not trusted: speak of the modes that are
+            trusted = list(own)
+    return trusted[:MODES_NAMED]
+
+
+def _half_life(number: int, found: Findings) -> str:
+    """After how many steps half of a mode is left, in steps and seconds, as far as that is known."""
+    fitted: Any = found.fitted
+    modulus, step_name = fitted.koopman.modes[number].modulus, found.place.step_name
+    low = high = modulus
+    if found.trust is not None:
+        low, high = found.trust.modes[number].interval
+        if low > 1 and modulus >= GROWS_FROM:
+            return f"it grows by {modulus - 1:.1%} in a {step_name}"
+    if number_of_steps(half_life(low)) == "∞":
+        return "no fading was measured"
+    if high >= 1:  # it may not fade at all, so that only the least half-life is known
+        return f"half of it is left after {_time(low, found)} or more"
+    if modulus < 0.5:
+        return f"less than half of it is left after one {step_name}"
+    return f"half of it is left after {_time(modulus, found)}"
+
+
+def _turning(number: int, found: Findings) -> str:
+    """How long a turn of a memory takes that is a pair of eigenvalues: it comes back, and is not held still."""
+    fitted: Any = found.fitted
+    mode = fitted.koopman.modes[number]
+    if len(mode.indices) == 1 or mode.modulus < HOLDS_FROM:
+        return ""
+    steps = 2 * np.pi / abs(np.angle(mode.eigenvalue))
+    text = plural(found.place.step_name, f"{steps:.3g}")
+    if found.options.step_seconds is not None:
+        text += f" = {duration(steps * found.options.step_seconds)}"
+    return f", it turns once in {text}"
+
+
+def _raising(number: int, found: Findings) -> str:
+    """What up means for the outputs; nothing if that is not known, or nothing pushes the mode up or down."""
+    movers = found.movers
+    if movers is None or movers.outputs is None or not _pushed(movers, number).startswith(" is pushed"):
+        return ""
+    moved = movers.outputs[movers.modes.index(number)]
+    return f"; up raises {_output_name(found, int(np.abs(moved).argmax()), len(moved))}"
+
+
+def _output_name(found: Findings, place: int, count: int) -> str:
+    """What an output is called in a sentence; a single one of two classes speaks for the second of them."""
+    names = list(found.options.classes or ())
+    if count == 1 and len(names) == 2:
+        return f"“{names[1]}”"
+    if len(names) == count:
+        return f"“{names[place]}”"
+    if count == 1:
+        return "the output"
+    return f"output {place}"
+
+
+def _time(modulus: float, found: Findings) -> str:
+    """A half-life in steps, and in seconds if it is known how long a step lasts."""
+    steps = half_life(modulus)
+    text = plural(found.place.step_name, number_of_steps(steps))
+    if found.options.step_seconds is not None:
+        text += f" = {duration(steps * found.options.step_seconds)}"
+    return text
+
+
+def _pushed(movers: Movers | None, number: int) -> str:
+    if movers is None or number not in movers.modes or movers.by == "steps":
+        return ""
+    both = movers.up(number), movers.down(number)
+    least = NEGLIGIBLE * max((abs(each.push) for side in both for each in side if each.sure), default=0.0)
+    up, down = ([each for each in side if each.sure and abs(each.push) >= least] for side in both)
+    sides = []
+    if up:
+        sides.append(f"up by {_names(up)}")
+    if down:
+        sides.append(f"down by {_names(down)}")
+    if not sides:
+        return f", surely pushed by none of the {movers.by}"
+    return f" is pushed {' and '.join(sides)}"
+
+
+def carrier(found: Findings) -> str | None:
+    """What pushes the mode that decides most live, where no mode can be trusted: a description, and nothing more."""
+    effects, trust = found.effects, found.trust
+    if effects is None or trust is None or trust.trusted or not effects.order:
+        return None
+    number = effects.order[0]
+    pushed = _pushed(found.movers, number)
+    if not pushed.startswith(" is pushed"):
+        return None
+    return f"As a description only: mode {number}, which does most in the running network,{pushed}."
+
+
+def _names(side: Sequence[Any]) -> str:
+    return ", ".join(f"“{each.name}”" for each in side[:NAMES_SHOWN])
