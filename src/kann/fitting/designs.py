@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 
 from kann.backends.arrays import as_numpy, indices_for, namespace, segment_sums, to_device_of
 from kann.data.blocks import Block, Cut
@@ -84,6 +85,14 @@ class Design:
             gram = np.block([[inside.xx, x], [x.T, n]])
             target = np.vstack([inside.xy, y.T])
         return Design(gram=gram, target=target, total=inside.yy)._shifted(mean @ basis)
+
+    def in_basis(self, basis: Float[Array, "d r"], *, mean: Float[Array, " d"]) -> "Design":
+        """The design of coordinates (h − mean) @ basis, from one of states h without inputs."""
+        wide = scipy.linalg.block_diag(basis, [[1.0]])
+        inside = Design(
+            gram=wide.T @ self.gram @ wide, target=wide.T @ self.target @ basis, total=basis.T @ self.total @ basis
+        )
+        return inside._shifted(mean @ basis)
 
     def _shifted(self, shift: Float[Array, " r"]) -> "Design":
         """The same for coordinates z − shift."""
