@@ -64,7 +64,7 @@ def test_noise_has_no_linear_part(rng):
 
 
 def test_intervals_cover_the_error_of_many_sequences():
-    """Of 40 samples of 60 sequences nearly all intervals hold what 20,000 sequences give."""
+    """Of 20 samples of 60 sequences nearly all intervals hold what 20,000 sequences give."""
     rng = np.random.default_rng(0)
     turn = np.eye(UNITS) + 0.5 * rng.normal(size=(UNITS, UNITS))
 
@@ -75,11 +75,11 @@ def test_intervals_cover_the_error_of_many_sequences():
     many = sample(20_000)
     expected = kann.trust(kann.fit(many, each_step=True), many).errors["identity"][0]
     held = 0
-    for _ in range(40):
+    for _ in range(20):
         states = sample(60)
         low, high = kann.trust(kann.fit(states, each_step=True), states).intervals["identity"][0]
         held += low < expected < high
-    assert held >= 34
+    assert held >= 16
 
 
 def test_a_step_that_changes_nothing_is_no_trouble(rng):

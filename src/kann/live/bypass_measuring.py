@@ -95,7 +95,7 @@ def bypass_effects(
         raise KannError(f"level={level} is no confidence level; pass 0 < level < 1")
     if labels is not None:
         require_sequence(labels, "labels")
-    jobs = _jobs(_spans(model, spans), maps, states, groups)
+    jobs = _jobs(spans_of(model, spans), maps, states, groups)
     running = Running(lengths=lengths, forward=forward, collate=collate, batch_size=batch_size, device=device)
     with evaluation_mode(model):
         batches, call = groups_and_call(model, data, running)
@@ -112,7 +112,7 @@ class Job:
     operators: dict[str, Any]
 
 
-def _spans(model: nn.Module, spans: Any) -> list[Span]:
+def spans_of(model: nn.Module, spans: Any) -> list[Span]:
     """The spans of layers that the user names."""
     if isinstance(spans, str) or not isinstance(spans, Sequence) or not len(spans):
         raise KannError(f"spans={shown(spans)} are no spans; pass a list such as [('layers.0', 'layers.2')]")
