@@ -18,7 +18,7 @@ from kann.fitting.koopman import Koopman
 from kann.fitting.repeats import repeats_of
 from kann.fitting.step_fit import change_of, map_weights
 from kann.fitting.step_maps import AffineMap, StepMaps
-from kann.fitting.step_moments import StepMoments, length_of, missed, step_moments
+from kann.fitting.step_moments import StepMoments, length_of, step_moments
 from kann.typing import Array, Float
 
 PREDICTIONS = {"identity": "identity", "one": "one operator", "each": "own map"}
@@ -141,10 +141,10 @@ def _of_step(own: AffineMap, moments: Sequence[StepMoments], ones: Sequence[Floa
     identity = np.vstack([np.eye(whole.rank), np.zeros(whole.rank)])
     return _Step(
         missed={
-            "identity": np.array([missed(design, identity) for design in designs]),
-            "one": np.array([missed(design, weights) for design, weights in zip(designs, ones, strict=True)]),
+            "identity": np.array([design.missed(identity) for design in designs]),
+            "one": np.array([design.missed(weights) for design, weights in zip(designs, ones, strict=True)]),
             "each": np.array(
-                [missed(design, map_weights(others, own.ridge)) for design, others in zip(designs, rest, strict=True)]
+                [design.missed(map_weights(others, own.ridge)) for design, others in zip(designs, rest, strict=True)]
             ),
         },
         spread=np.array([_spread(design, mean) for design in designs]),

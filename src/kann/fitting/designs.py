@@ -152,6 +152,11 @@ class Design:
         """The Gram matrix of what the weights miss, (Y − A W)ᵀ(Y − A W)."""
         return residual_gram(self.gram, self.target, self.total, weights)
 
+    def missed(self, weights: Float[Array, "q r"]) -> float:
+        """What the weights miss in all, Σ|Y − A W|²: one matrix product, where the Gram matrix takes three."""
+        found = np.trace(self.total) + np.sum(weights * (self.gram @ weights - 2 * self.target))
+        return max(0.0, float(found))
+
     def change_gram(self) -> Float[Array, "r r"]:
         """The Gram matrix of what copying the previous state misses, (Y − X)ᵀ(Y − X)."""
         cross = self.target[: self.rank]

@@ -110,7 +110,7 @@ def ridge_curve(designs: Sequence[Design], *, held_out: int, ridges: Sequence[fl
             if weights is None:
                 errors[i] = np.inf
             else:
-                errors[i] += np.trace(design.residual_gram(weights))
+                errors[i] += design.missed(weights)
     if not np.isfinite(errors).any():
         raise KannError(
             f"no ridge up to {max(ridges)} tells the columns apart on held-out sequences; pass a larger ridge=, or "

@@ -24,7 +24,7 @@ ALL_FOLDS_UP_TO = 64
 """Up to so many units every fifth is held out in turn; of more, one fifth is enough, and five would take five times as
 long: a solve takes d³ operations, and there is one for each ridge and step."""
 
-STEP_RIDGES = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
+STEP_RIDGES = (0.0, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
 """Ridges that are tried, for each pair of states, in units of the variance of each unit. With 1 a map is halfway
 between the identity and what fits best, in directions of average variance."""
 

@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from kann.backends.arrays import as_numpy, cross_gram, gram, indices_for
+from kann.backends.arrays import as_numpy, cross_gram, gram, indices_for, namespace
 from kann.data.blocks import Block, Cut
 from kann.data.moments import refuse_not_finite
 from kann.data.reduction import accumulate
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.designs import Design
-from kann.typing import Array, Float, Int
+from kann.typing import Array, Int
+
+SEQUENCES_TO_MULTIPLY = 256
+"""So many sequences are multiplied at a time: with fewer, adding d × d sums takes longer than the products."""
 
 Steps = tuple[int, int]
 """Two steps of a sequence: a state at the first is mapped to the state at the second."""
@@ -35,6 +38,11 @@ class StepMoments:
     """(d, d) for each step."""
     products: dict[Steps, Any]
     """(d, d) for each two steps."""
+
+    @property
+    def parts(self) -> tuple[dict[Any, Any], ...]:
+        """All that is summed."""
+        return self.counts, self.sums, self.grams, self.products
 
     def __add__(self, other: "StepMoments") -> "StepMoments":
         return StepMoments(
@@ -124,38 +132,58 @@ class _StepProducts:
         self._fold_of, self._steps, self._length = fold_of, steps, length
         self._used = sorted({step for pair in steps for step in pair})
         self._moments: dict[int, StepMoments] = {}
+        self._waiting: dict[int, list[dict[int, Any]]] = {}
 
     def add(self, block: Block) -> None:
         """Add the states of a block, and the products of those steps that it holds together."""
         folds = self._fold_of[block.numbers]
+        is_whole = block.lengths == self._length
         for fold in np.unique(folds).tolist():
-            self._add(fold, self._of_sequences(block, folds == fold))
+            whole, pieces = (folds == fold) & is_whole, (folds == fold) & ~is_whole
+            if whole.any():
+                self._collect(fold, self._rows(block, whole)[0])
+            if pieces.any():
+                self._add(fold, self._of_pieces(block, pieces))
 
-    def _of_sequences(self, block: Block, chosen: Array) -> StepMoments:
-        """The moments of the sequences ``chosen`` of a block, or of their pieces in it."""
+    def _rows(self, block: Block, chosen: Array) -> tuple[dict[int, Any], dict[int, Array]]:
+        """The states at each step of the sequences ``chosen``, and which sequences have that step in this block."""
         first, stop = block.steps, block.steps + block.lengths
         rows, places = {}, {}
         for step in self._used:
             places[step] = chosen & (first <= step) & (step < stop)
             at = block.offsets[places[step]] + step - first[places[step]]
             rows[step] = block.values[indices_for(block.values, at)[0]]
+        return rows, places
+
+    def _collect(self, fold: int, rows: dict[int, Any]) -> None:
+        """Add whole sequences once there are enough of them to multiply."""
+        waiting = self._waiting.setdefault(fold, [])
+        waiting.append(rows)
+        if sum(len(each[self._used[0]]) for each in waiting) >= SEQUENCES_TO_MULTIPLY:
+            self._multiply(fold)
+
+    def _multiply(self, fold: int) -> None:
+        """Add the whole sequences that wait."""
+        waiting = self._waiting.pop(fold)
+        concat = namespace(waiting[0][self._used[0]]).concat
+        rows = {step: concat([each[step] for each in waiting]) for step in self._used}
+        count = len(rows[self._used[0]])
+        products = {(x, y): cross_gram(rows[x], rows[y]) for x, y in self._steps}
+        self._add(fold, _moments(rows, dict.fromkeys(self._steps, count), products))
+
+    def _of_pieces(self, block: Block, chosen: Array) -> StepMoments:
+        """The moments of pieces of sequences, which have some of the steps alone."""
+        rows, places = self._rows(block, chosen)
         counts, products = {}, {}
         for pair in self._steps:
             both = places[pair[0]] & places[pair[1]]
             x, y = (self._kept(rows[step], both[places[step]]) for step in pair)
             counts[pair], products[pair] = int(both.sum()), cross_gram(x, y)
-        return StepMoments(
-            counts=counts,
-            sums={step: each.sum(0) for step, each in rows.items()},
-            grams={step: gram(each) for step, each in rows.items()},
-            products=products,
-        )
+        return _moments(rows, counts, products)
 
     @staticmethod
     def _kept(rows: Any, kept: Array) -> Any:
-        """The rows where ``kept`` is true; all of them as they are, which is what happens unless sequences are cut."""
-        if kept.all():
-            return rows
+        """The rows where ``kept`` is true."""
         return rows[indices_for(rows, np.flatnonzero(kept))[0]]
 
     def add_cut(self, cut: Cut) -> None:
@@ -169,16 +197,30 @@ class _StepProducts:
                 self._add(fold, StepMoments(counts={pair: 1}, sums={}, grams={}, products={pair: product}))
 
     def _add(self, fold: int, moments: StepMoments) -> None:
-        if fold in self._moments:
-            moments = self._moments[fold] + moments
-        self._moments[fold] = moments
+        """Add moments to those of a fold, in place: new memory for every d × d sum would take longer than the sum."""
+        if fold not in self._moments:
+            self._moments[fold] = moments
+            return
+        own = self._moments[fold]
+        for ours, theirs in zip(own.parts, moments.parts, strict=True):
+            for key, value in theirs.items():
+                if key in ours:
+                    ours[key] += value
+                else:
+                    ours[key] = value
 
     def result(self) -> _Folds:
         """The totals."""
+        for fold in list(self._waiting):
+            self._multiply(fold)
         return _Folds(moments=self._moments)
 
 
-def missed(design: Design, weights: Float[Array, "q r"]) -> float:
-    """What the weights miss, Σ|Y − A W|²; one matrix product, where the Gram matrix of the residuals takes two."""
-    found = np.trace(design.total) + np.sum(weights * (design.gram @ weights - 2 * design.target))
-    return max(0.0, float(found))
+def _moments(rows: dict[int, Any], counts: dict[Steps, int], products: dict[Steps, Any]) -> StepMoments:
+    """Moments from the states at each step and the products of two steps."""
+    return StepMoments(
+        counts=counts,
+        sums={step: each.sum(0) for step, each in rows.items()},
+        grams={step: gram(each) for step, each in rows.items()},
+        products=products,
+    )
