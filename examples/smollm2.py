@@ -29,8 +29,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import kann
 
-FITTED, JUDGED, LENGTH = 64, 12, 112
-"""How many texts are fitted and judged, and how many tokens of each are read: 7,168 states of 576 units are fitted."""
+FITTED, JUDGED, LENGTH = 40, 10, 96
+"""How many texts are fitted and judged, and how many tokens of each are read: 3,840 states of 576 units are fitted."""
 
 READ = 3000
 """Of how many film reviews texts are drawn."""
@@ -158,7 +158,7 @@ def main(folder: str = "gallery") -> None:
         labels=next_tokens(tokens[FITTED:]),
         groups=groups,
         forward=behind,
-        batch_size=6,
+        batch_size=5,
     )
     print_spans(effects)
     done("replaced spans of layers")
