@@ -72,11 +72,11 @@ CLASSES = {
 """For each class of reactions two lists of fragments, and the reaction of one fragment of each."""
 
 
-def reactions(*, every: int = 2) -> tuple[list[str], list[str], list[str]]:
-    """Every second reaction of all classes, its class, and its first fragment."""
-    found = [(text.format(*pair), name, pair[0]) for name, (a, b, text) in CLASSES.items() for pair in product(a, b)]
-    texts, classes, fragments = zip(*found[::every], strict=True)
-    return list(texts), list(classes), list(fragments)
+def reactions() -> tuple[list[str], list[str]]:
+    """Every second reaction of all classes, and its first fragment."""
+    found = [(text.format(*pair), pair[0]) for a, b, text in CLASSES.values() for pair in product(a, b)]
+    texts, fragments = zip(*found[::2], strict=True)
+    return list(texts), list(fragments)
 
 
 def package_folder() -> Path:
@@ -113,7 +113,7 @@ def check(model: AlbertForMaskedLM, data: dict[str, Tensor], states: kann.States
     """The recorded states are those that transformers itself returns."""
     own = model.albert(**data, output_hidden_states=True).hidden_states
     real = data["attention_mask"].bool()
-    apart = max(float((states.padded()[:, k] - h[real].numpy()).__abs__().max()) for k, h in enumerate(own))
+    apart = max(float(np.abs(states.padded()[:, k] - h[real].numpy()).max()) for k, h in enumerate(own))
     print(f"recorded states differ from transformers' own by at most {apart:.1e}")
 
 
@@ -129,7 +129,10 @@ def print_convergence(model: AlbertForMaskedLM, data: dict[str, Tensor], groups:
     for k in (1, 2, 3, 4, 6, 8, 10, 11, 12, 13, 16, 24, 36):
         change = np.linalg.norm(states[:, k] - states[:, k - 1], axis=1) / np.linalg.norm(states[:, k], axis=1)
         same, read = (decided[k] == decided[LAYERS]).astype(float), (decided[k] == symbols).astype(float)
-        print(f"{k:5}   " + "".join(f"{interval(each, groups):<25}" for each in (change, same, read)))
+        cells = [interval(each, groups) for each in (change, same, read)]
+        if k == LAYERS:
+            cells[1] = "1"  # by definition
+        print(f"{k:5}   " + "".join(f"{cell:<25}" for cell in cells))
 
 
 @torch.no_grad()
@@ -175,12 +178,27 @@ def print_bypass(model: AlbertForMaskedLM, data: dict[str, Tensor], one: kann.Ko
         print(f"in place of the block, twelve times: {name} decides as the network {interval(same, groups)}")
 
 
+def explained(model: AlbertForMaskedLM, data: dict[str, Tensor], fragments: list[str]) -> kann.Explanation:
+    """What one call says about the network along depth."""
+    rows = [row[is_real.bool()] for row, is_real in zip(data["input_ids"], data["attention_mask"], strict=True)]
+    return kann.explain(
+        model,
+        rows,
+        layer=BLOCK,
+        axis="depth",
+        groups=fragments,
+        forward=lambda model, ids: model(ids, attention_mask=(ids != 0).long()).logits,  # 0 is padding
+        progress=False,
+        seconds=180,
+    )
+
+
 def main(folder: str = "gallery") -> None:
     """Print what was found, and write the page."""
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     model = AlbertForMaskedLM.from_pretrained(package_folder()).eval()
-    texts, classes, fragments = reactions()
+    texts, fragments = reactions()
     data = encoded(texts, package_folder())
     names = sorted(set(fragments))
     groups = np.repeat([names.index(name) for name in fragments], data["attention_mask"].sum(1).numpy())
@@ -200,18 +218,7 @@ def main(folder: str = "gallery") -> None:
     print_bypass(model, {name: each[judged] for name, each in data.items()}, one, groups[held_out])
     ax = kann.plots.draw_steps(steps)
     ax.figure.savefig(target / "albert_layers.png")
-    kinds = list(CLASSES)
-    explanation = kann.explain(
-        model,
-        data,
-        layer=BLOCK,
-        axis="depth",
-        labels=[kinds.index(name) for name in classes],
-        classes=kinds,
-        groups=fragments,
-        progress=False,
-        seconds=180,
-    )
+    explanation = explained(model, data, fragments)
     print("", *explanation.sentences, sep="\n")
     explanation.report(target / "albert.html")
 
