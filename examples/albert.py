@@ -28,6 +28,9 @@ BLOCK = "albert.encoder.albert_layer_groups.0"
 LAYERS, MORE = 12, 36
 """How often the network applies its block, and how often it is applied to see where that leads."""
 
+MASK, MASKED = 14, 0.15
+"""The number of the symbol that masks others, and the fraction of symbols that are masked."""
+
 TOKEN = re.compile(
     r"\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\?|>>?|\*|\$|%[0-9]{2}|[0-9]"
 )
@@ -169,13 +172,24 @@ def print_spectrum(one: kann.Koopman, trust: kann.Trust) -> None:
 
 @torch.no_grad()
 def print_bypass(model: AlbertForMaskedLM, data: dict[str, Tensor], one: kann.Koopman, groups: np.ndarray) -> None:
-    """What is still decided if the block is replaced, at all twelve applications, by the identity or the operator."""
+    """What is still decided if the block is replaced, at all twelve applications, by the identity or the operator.
+
+    The baseline gives back the symbol that was read. Masked symbols tell more: they must be made up from others.
+    """
     real = data["attention_mask"].bool()
-    own = model(**data).logits[real].argmax(-1)
-    for name, operator in (("identity", None), ("one operator", one)):
-        with kann.bypass(model, BLOCK, BLOCK, operator):
-            same = (model(**data).logits[real].argmax(-1) == own).double().numpy()
-        print(f"in place of the block, twelve times: {name} decides as the network {interval(same, groups)}")
+    hidden = torch.rand(real.shape, generator=torch.Generator().manual_seed(0)) < MASKED
+    masked = data | {"input_ids": torch.where(real & hidden, MASK, data["input_ids"])}
+    for what, read in (("nothing masked", data), ("of masked symbols", masked)):
+        chosen = real & (hidden | (what == "nothing masked"))
+        place = groups[chosen[real].numpy()]
+        own, true = model(**read).logits[chosen].argmax(-1), data["input_ids"][chosen]
+        decided = {"the network": own, "the symbol itself": read["input_ids"][chosen]}
+        for name, operator in (("identity", None), ("one operator", one)):
+            with kann.bypass(model, BLOCK, BLOCK, operator):
+                decided[name] = model(**read).logits[chosen].argmax(-1)
+        for name, found in decided.items():
+            same, right = ((found == other).double().numpy() for other in (own, true))
+            print(f"{what}, {name}: as the network {interval(same, place)}, right {interval(right, place)}")
 
 
 def explained(model: AlbertForMaskedLM, data: dict[str, Tensor], fragments: list[str]) -> kann.Explanation:
