@@ -161,7 +161,7 @@ def print_growth(model: AlbertForMaskedLM, data: dict[str, Tensor], groups: np.n
 
 def print_spectrum(one: kann.Koopman, trust: kann.Trust) -> None:
     """The eigenvalues of the one operator, with intervals over fragments, and how many reach one."""
-    print(f"\n{trust}")
+    print(f"\n{one}\n{trust}")
     for mode, own in list(zip(one.modes, trust.modes, strict=True))[:6]:
         low, high = own.interval
         print(f"λ = {mode.eigenvalue:.3f}, |λ| {mode.modulus:.3f} ({low:.3f} – {high:.3f}), {own.verdict}: {own.why}")
