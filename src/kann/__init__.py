@@ -13,6 +13,7 @@ from kann.analysis.modes import importance, magnitude, project, reconstruct
 from kann.analysis.movers import Mover, Movers, movers
 from kann.analysis.predictors import copying
 from kann.analysis.pseudospectrum import Pseudospectrum, pseudospectrum
+from kann.analysis.step_trust import StepTrust
 from kann.analysis.training_history import History
 from kann.analysis.trust import ModeTrust, Trust, trust
 from kann.data.moments import Moments
@@ -34,11 +35,13 @@ from kann.fitting.bilinear import Bilinear
 from kann.fitting.fit import fit
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
+from kann.fitting.step_fit import fit_span
+from kann.fitting.step_maps import AffineMap, StepMaps
 
 if TYPE_CHECKING:
     from kann.explaining import Explanation, explain
     from kann.fixed_points import FixedPoints, find_fixed_points
-    from kann.live import Effects, Monitor, effects, intervene
+    from kann.live import BypassEffects, Effects, Monitor, bypass, bypass_effects, effects, intervene
     from kann.recording import readout_of, record, step_of, untrained_twin
     from kann.reporting import plots
     from kann.reporting.film import film
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
 # These need torch or plotly, which are imported when one of these names is first asked for.
 _EXPLAINING = ("Explanation", "explain")
 _FIXED_POINTS = ("FixedPoints", "find_fixed_points")
-_LIVE = ("Effects", "Monitor", "effects", "intervene")
+_LIVE = ("BypassEffects", "Effects", "Monitor", "bypass", "bypass_effects", "effects", "intervene")
 _RECORDING = ("readout_of", "record", "step_of", "untrained_twin")
 _STAND_INS = ("StandIn", "save_onnx", "stand_in")
 
@@ -94,7 +97,9 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "AffineMap",
     "Bilinear",
+    "BypassEffects",
     "Comparison",
     "ConditionWarning",
     "Contributions",
@@ -121,9 +126,13 @@ __all__ = [
     "RankWarning",
     "StandIn",
     "States",
+    "StepMaps",
+    "StepTrust",
     "Trust",
     "UnfinishedWarning",
     "agreement",
+    "bypass",
+    "bypass_effects",
     "compare",
     "contributions",
     "copying",
@@ -135,6 +144,7 @@ __all__ = [
     "film",
     "find_fixed_points",
     "fit",
+    "fit_span",
     "hybrid",
     "importance",
     "intervene",

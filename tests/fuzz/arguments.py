@@ -183,6 +183,15 @@ watch_once.__signature__ = inspect.signature(kann.Monitor)  # type: ignore[attr-
 in_force.__signature__ = inspect.signature(kann.intervene)  # type: ignore[attr-defined]
 
 
+def bypassed(**arguments: Any) -> None:
+    """Bypass layers and leave the block."""
+    with kann.bypass(**arguments):
+        pass
+
+
+bypassed.__signature__ = inspect.signature(kann.bypass)  # type: ignore[attr-defined]
+
+
 Call = tuple[Callable[..., Any], dict[str, Any]]
 
 
@@ -193,6 +202,7 @@ def calls(good: Any) -> dict[str, Call]:
     readout, trust = nn.Linear(4, 2), good.trust
     probe, reader = torch.randn(6, 5, 2), Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 1))
     both, blocks = nn.Sequential(good.model), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    deep = np.random.default_rng(0).normal(size=(8, 5, 4))
     return {
         "agreement": (kann.agreement, {"koopman": koopman, "states": states, "readout": readout, "threshold": 0.0}),
         "agreement at every step": (
@@ -212,6 +222,7 @@ def calls(good: Any) -> dict[str, Call]:
         ),
         "fit": (kann.fit, {"data": good.padded, "rank": 2, "basis": "svd", "lengths": [8, 3, 2], "ridge": 0.0}),
         "fit grouped": (kann.fit, {"data": states, "rank": "auto", "groups": [0, 1, 2]}),
+        "fit each step": (kann.fit, {"data": deep, "each_step": True, "ridge": 0.1, "rank": 2, "groups": None}),
         "fit driven": (kann.fit, {"data": states, "driven": True, "offset": True, "ridge": 1e-3}),
         "fit bilinear": (
             kann.fit,
@@ -338,12 +349,14 @@ def calls(good: Any) -> dict[str, Call]:
             | {"forward": lambda model, batch: model(batch)[0], "collate": stack, "batch_size": 2, "device": "cpu"}
             | {"seed": 0, "level": 0.9, "progress": False},
         ),
+        "fit_span": (kann.fit_span, {"states": deep, "first": 0, "last": 2, "ridge": 0.1, "groups": None}),
         "untrained_twin": (kann.untrained_twin, {"model": good.model, "seed": 0}),
         "intervene": (
             in_force,
             {"model": both, "koopman": koopman, "states": states, "keep": [0], "remove": None, "fill": "linear"}
             | {"layer": "0", "state": "h"},
         ),
+        "bypass": (bypassed, {"model": blocks, "first": "0", "last": "0", "operator": koopman}),
         "step_of": (kann.step_of, {"model": both, "layer": "0"}),
         "plots": (
             kann.plots.draw_spectrum,
@@ -385,6 +398,11 @@ NOT_PASSED = {
 """Arguments that no call has, and why."""
 
 NOT_CALLED = {
+    "AffineMap": "a result, which functions make",
+    "BypassEffects": "a result, which functions make",
+    "StepMaps": "a result, which functions make",
+    "StepTrust": "a result, which functions make",
+    "bypass_effects": "its mistakes are in tests/live/test_bypass_effects.py",
     "ConditionWarning": "a warning",
     "PrecisionWarning": "a warning",
     "UnfinishedWarning": "a warning",

@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from kann.analysis.mode_evidence import (
     variation_of,
 )
 from kann.analysis.resampling import LeftOut, leave_out_each
+from kann.analysis.step_trust import StepTrust, trust_steps
 from kann.analysis.trust_rule import (
     CONSTANT_BELOW,
     Evidence,
@@ -33,6 +34,7 @@ from kann.errors import KannError
 from kann.fitting.fit import fit
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode, format_eigenvalue
+from kann.fitting.step_maps import StepMaps
 from kann.typing import Array, Float, Int
 
 SAME_BASIS_TO = 1e-6
@@ -166,6 +168,7 @@ class Trust:
         return notebook.table(repr(self), head, rows)
 
 
+@overload
 def trust(
     koopman: Koopman,
     states: Any,
@@ -175,7 +178,21 @@ def trust(
     level: float = 0.95,
     seed: int = 0,
     untrained: Any = None,
-) -> Trust:
+) -> Trust: ...
+@overload
+def trust(
+    koopman: StepMaps, states: Any, *, folds: int = 10, groups: Any = None, level: float = 0.95, seed: int = 0
+) -> StepTrust: ...
+def trust(
+    koopman: Koopman | StepMaps,
+    states: Any,
+    *,
+    folds: int = 10,
+    groups: Any = None,
+    level: float = 0.95,
+    seed: int = 0,
+    untrained: Any = None,
+) -> Trust | StepTrust:
     """Measure how far each mode can be trusted: on sequences that were not fitted, beside copying and shuffled states.
 
     Trusted means that a mode is the network's own dynamics and no accident of the fit. It does not mean learned: a
@@ -196,7 +213,8 @@ def trust(
     koopman, states
         An operator and the states that it was fitted to. Instead of states, a list of `Moments` of groups of sequences,
         each of which is then a fold; errors are then measured one step ahead only, and the null shuffles states
-        over all sequences instead of within each.
+        over all sequences instead of within each. Of `StepMaps`, from ``kann.fit(states, each_step=True)``, the result
+        is a `StepTrust`: the held-out error of each step, beside the identity and one operator for all.
     folds
         How many folds: as few as 3, at most the number of sequences. Sequences whose states are the same to the last
         bit are held out together, in fewer folds if there are fewer different ones; to find them, states are read
@@ -213,10 +231,14 @@ def trust(
         States of the same network before training (see `kann.untrained_twin`), over the same data. A trusted mode is
         then called learned, or own and not learned if the untrained network has it just as well.
     """
-    require_instance(koopman, Koopman, "koopman")
     level = require_number(level, "level", remedy="pass 0 < level < 1")
     if not 0 < level < 1:
         raise KannError(f"level={level} is no confidence level; pass 0 < level < 1")
+    if isinstance(koopman, StepMaps):
+        if untrained is not None:
+            raise KannError("untrained= is for the modes of one operator; leave it out, or pass maps.one")
+        return trust_steps(koopman, states, folds=folds, groups=groups, level=level, seed=seed)
+    require_instance(koopman, Koopman, "koopman")
     folded = folded_data(koopman, states, folds=folds, groups=groups, seed=seed)
     fits = leave_out_each(koopman, folded.designs, rounding=folded.rounding)
     before = None

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 
 from kann.backends.arrays import as_numpy, indices_for, namespace, segment_sums, to_device_of
 from kann.data.blocks import Block, Cut
@@ -85,6 +86,14 @@ class Design:
             target = np.vstack([inside.xy, y.T])
         return Design(gram=gram, target=target, total=inside.yy)._shifted(mean @ basis)
 
+    def in_basis(self, basis: Float[Array, "d r"], *, mean: Float[Array, " d"]) -> "Design":
+        """The design of coordinates (h − mean) @ basis, from one of states h without inputs."""
+        wide = scipy.linalg.block_diag(basis, [[1.0]])
+        inside = Design(
+            gram=wide.T @ self.gram @ wide, target=wide.T @ self.target @ basis, total=basis.T @ self.total @ basis
+        )
+        return inside._shifted(mean @ basis)
+
     def _shifted(self, shift: Float[Array, " r"]) -> "Design":
         """The same for coordinates z − shift."""
         change = np.eye(len(self.gram))
@@ -142,6 +151,11 @@ class Design:
     def residual_gram(self, weights: Float[Array, "q r"]) -> Float[Array, "r r"]:
         """The Gram matrix of what the weights miss, (Y − A W)ᵀ(Y − A W)."""
         return residual_gram(self.gram, self.target, self.total, weights)
+
+    def missed(self, weights: Float[Array, "q r"]) -> float:
+        """What the weights miss in all, Σ|Y − A W|²: one matrix product, where the Gram matrix takes three."""
+        found = np.trace(self.total) + np.sum(weights * (self.gram @ weights - 2 * self.target))
+        return max(0.0, float(found))
 
     def change_gram(self) -> Float[Array, "r r"]:
         """The Gram matrix of what copying the previous state misses, (Y − X)ᵀ(Y − X)."""

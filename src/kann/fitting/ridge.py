@@ -100,19 +100,24 @@ class RidgeCurve:
         return float(self.ridges[np.argmax(self.errors <= self.errors.min() + SAME_ERROR)])
 
 
-def ridge_curve(designs: Sequence[Design], *, held_out: int) -> RidgeCurve:
-    """Errors of all `RIDGES` on each of the first ``held_out`` designs, by weights that are fitted to the others."""
-    judged, errors = sum_of(designs[:held_out]), np.zeros(len(RIDGES))
+def ridge_curve(designs: Sequence[Design], *, held_out: int, ridges: Sequence[float] = RIDGES) -> RidgeCurve:
+    """Errors of all ridges on each of the first ``held_out`` designs, by weights that are fitted to the others."""
+    judged, errors = sum_of(designs[:held_out]), np.zeros(len(ridges))
     for design in designs[:held_out]:
         unit = UnitDesign.of(sum_of([other for other in designs if other is not design]))
-        for i, ridge in enumerate(RIDGES):
+        for i, ridge in enumerate(ridges):
             weights = unit.weights(ridge)
             if weights is None:
                 errors[i] = np.inf
             else:
-                errors[i] += np.trace(design.residual_gram(weights))
+                errors[i] += design.missed(weights)
     if not np.isfinite(errors).any():
-        raise KannError("no ridge up to 0.01 tells the features apart on held-out sequences; pass ridge=0.1, or fewer")
+        raise KannError(
+            f"no ridge up to {max(ridges)} tells the columns apart on held-out sequences; pass a larger ridge=, or "
+            "fewer features"
+        )
     mean = judged.target[-1] / judged.pairs
-    variance = np.trace(judged.total) - judged.pairs * mean @ mean
-    return RidgeCurve(ridges=np.array(RIDGES), errors=np.maximum(errors, 0.0) / variance)
+    variance = float(np.trace(judged.total) - judged.pairs * mean @ mean)
+    if variance <= 0:  # nothing varies, and every ridge is as good
+        variance = 1.0
+    return RidgeCurve(ridges=np.array(ridges), errors=np.maximum(errors, 0.0) / variance)

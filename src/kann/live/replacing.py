@@ -137,9 +137,9 @@ class _Replacement:
         if self._state == "h":
             states = states[:1]
         turned = has_channels_first(module, states[0]) or self._is_image(states[0])
-        new = replaced_states(tuple(_turned_if(turned, part) for part in states), self._rows_replaced, self._state)
+        new = replaced_states(tuple(turned_if(turned, part) for part in states), self._rows_replaced, self._state)
         pairs = zip(states, new, strict=True)
-        return _with_tensors(output, {id(old): _turned_back_if(turned, part) for old, part in pairs})
+        return with_tensors(output, {id(old): turned_back_if(turned, part) for old, part in pairs})
 
     def _is_image(self, values: Tensor) -> bool:
         """Whether values are (B, C, H, W) with as many channels as the operator has units, as along depth."""
@@ -157,36 +157,37 @@ class _Replacement:
         return self._replace(values.reshape(-1, self._width)).reshape(values.shape)
 
 
-def _turned_if(turned: bool, values: Tensor) -> Tensor:
+def turned_if(turned: bool, values: Tensor) -> Tensor:
     """The channels along the last axis, if they are along the second."""
     if turned:
         return values.movedim(1, -1)
     return values
 
 
-def _turned_back_if(turned: bool, values: Tensor) -> Tensor:
+def turned_back_if(turned: bool, values: Tensor) -> Tensor:
+    """The channels along the second axis again, if `turned_if` put them along the last."""
     if turned:
         return values.movedim(-1, 1)
     return values
 
 
-def _with_tensors(value: Any, new: Mapping[int, Tensor]) -> Any:
+def with_tensors(value: Any, new: Mapping[int, Tensor]) -> Any:
     """The same nested structure with some tensors, known by their ``id``, replaced by others."""
     if isinstance(value, Tensor):
         return new.get(id(value), value)
     if isinstance(value, Mapping):  # also what HuggingFace models return, which is a dataclass too
         changed: Any = copy.copy(value)
         for key, item in value.items():
-            changed[key] = _with_tensors(item, new)
+            changed[key] = with_tensors(item, new)
         return changed
     if isinstance(value, list | tuple):
-        items = [_with_tensors(item, new) for item in value]
+        items = [with_tensors(item, new) for item in value]
         if hasattr(value, "_fields"):  # a namedtuple takes its fields one by one
             return type(value)(*items)
         return type(value)(items)
     if hasattr(value, "__dataclass_fields__"):
         changed = copy.copy(value)
         for name in value.__dataclass_fields__:
-            object.__setattr__(changed, name, _with_tensors(getattr(value, name), new))
+            object.__setattr__(changed, name, with_tensors(getattr(value, name), new))
         return changed
     return value

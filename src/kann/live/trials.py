@@ -124,6 +124,13 @@ def make_trials(
     model: nn.Module, data: Any, running: Running, *, target: Target, state: str, width: int, scorer: Scorer
 ) -> Trials:
     """Cut the data into groups of sequences of like length, and find out how to run the model on them."""
+    groups, call = groups_and_call(model, data, running)
+    scorer.require_labels(sum(map(len, groups)))
+    return Trials(model=model, target=target, state=state, width=width, call=call, scorer=scorer, groups=groups)
+
+
+def groups_and_call(model: nn.Module, data: Any, running: Running) -> tuple[list[Group], Callable[[Batch], Any]]:
+    """Groups of sequences of like length, and what runs the model on the batch of one."""
     require_whole_number(running.batch_size, "batch_size")
     options = BatchOptions(
         lengths=running.lengths,
@@ -139,10 +146,9 @@ def make_trials(
         raise KannError("the data hold no batches, so that nothing can be tested; pass at least one sequence")
     if running.forward is None:
         groups = [replace(group, batch=_with_lengths(model, group.batch)) for group in groups]
-    scorer.require_labels(sum(map(len, groups)))
     device = device_of(model, running.device)
     call = batch_runner(model, forward=running.forward, lengths=running.lengths, device=device, hidden_states=False)
-    return Trials(model=model, target=target, state=state, width=width, call=call, scorer=scorer, groups=groups)
+    return groups, call
 
 
 def _groups(data: Any, options: BatchOptions, *, least_batches: int) -> list[Group]:

@@ -14,11 +14,14 @@ from kann.checks import entries_by_name, require_all_finite, require_instance, s
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
+from kann.reporting.axes import COLOURS, DASHES, INK, axes_or_new
+from kann.reporting.depth_plots import draw_bypasses as draw_bypasses
+from kann.reporting.depth_plots import draw_steps as draw_steps
 from kann.reporting.trusting import require_trust_of
 from kann.typing import AnyArray, Array, Complex, Float, Int
 
 try:
-    from matplotlib import colormaps, patheffects, pyplot
+    from matplotlib import colormaps, patheffects
     from matplotlib.axes import Axes
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import ListedColormap, LogNorm
@@ -41,10 +44,6 @@ STYLE: Any = {
 }
 """Settings for ``matplotlib.rc_context``: text of 8 points, which is readable at the width of a column."""
 
-INK = "#222222"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#F0E442", "#332288")
-"""Colours that people with any common colour blindness can tell apart: Okabe and Ito's, and two of Tol's."""
-
 RESIDUAL_RANGE = (1e-2, 1.0)
 """Residuals that colours tell apart: below this range an eigenpair is as good as exact, above it worthless."""
 
@@ -62,17 +61,6 @@ LONGEST_WORD = 14
 
 SIGNED = "PuOr_r"
 """Colours for signed numbers, white in the middle: orange is up, purple is down."""
-
-DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
-"""Lines differ in their dashes too, for print without colour."""
-
-
-def _axes(ax: Axes | None) -> Axes:
-    """The axes to draw on: those of the caller, or those of a new figure."""
-    if ax is None:
-        _, ax = pyplot.subplots(layout="constrained")
-    require_instance(ax, Axes, "ax")
-    return ax
 
 
 def draw_spectrum(
@@ -93,7 +81,7 @@ def draw_spectrum(
         name: _checked_eigenvalues(values, name)
         for name, values in entries_by_name(others, "others", remedy="pass a dict of eigenvalues").items()
     }
-    ax = _axes(ax)
+    ax = axes_or_new(ax)
     circle = np.exp(1j * np.linspace(0, 2 * np.pi, 361))
     ax.plot(*_plane(circle), color="#999999", linewidth=0.8, zorder=1)
     residuals, label = koopman.residuals, "residual on the fitted data"
@@ -177,7 +165,7 @@ def draw_rank_curve(koopman: Koopman, *, ax: Axes | None = None) -> Axes:
     curve = koopman.rank_curve
     if curve is None:
         raise KannError("the operator has no curve of errors against rank; fit it with rank='auto'")
-    ax = _axes(ax)
+    ax = axes_or_new(ax)
     for i, steps in enumerate(curve.horizons.tolist()):
         colour = COLOURS[i % len(COLOURS)]
         name = f"{steps} step{'s' * (steps != 1)} ahead"
@@ -196,7 +184,7 @@ def draw_rank_curve(koopman: Koopman, *, ax: Axes | None = None) -> Axes:
 def draw_horizons(trust: Trust, *, ax: Axes | None = None) -> Axes:
     """Held-out error against how far ahead is predicted, beside copying the state and predicting the mean."""
     require_instance(trust, Trust, "trust")
-    ax = _axes(ax)
+    ax = axes_or_new(ax)
     curves = (("operator", trust.error, "o"), ("copying the state", trust.copying_error, "s"))
     for i, (name, errors, marker) in enumerate(curves):
         style = {"color": COLOURS[i], "linestyle": DASHES[i], "marker": marker}
@@ -230,7 +218,7 @@ def draw_pseudospectrum(found: Pseudospectrum, *, ax: Axes | None = None, koopma
     require_instance(found, Pseudospectrum, "found")
     if found.grid.ndim != 2 or min(found.grid.shape) < 2:
         raise KannError(f"a grid of shape {found.grid.shape} has no contours; pass a rectangular grid (n, m)")
-    ax = _axes(ax)
+    ax = axes_or_new(ax)
     across, up = _plane(found.grid)
     shades = ax.contourf(
         across, up, np.maximum(found.residual, 1e-12), levels=TOLERANCES, cmap="viridis", norm=LogNorm(), extend="both"
@@ -266,7 +254,7 @@ def draw_decision_map(
     ``outputs`` is what `kann.decision_map` returned for the rectangular ``grid``, both (n, m). ``path`` are the
     coefficients of one input over time, drawn from light to dark.
     """
-    ax = _axes(ax)
+    ax = axes_or_new(ax)
     outputs, grid = np.asarray(outputs), np.asarray(grid)
     if outputs.shape != grid.shape or outputs.ndim != 2:
         raise KannError(f"outputs {outputs.shape} and grid {grid.shape} do not fit; pass two arrays of the same (n, m)")
@@ -324,7 +312,7 @@ def _position(
 
 def draw_matrix(matrix: Float[Array, "n m"], *, ax: Axes | None = None, limit: float | None = None) -> Axes:
     """A matrix as an image: zero is white, positive orange, negative purple; ``limit`` gets the full colour."""
-    ax = _axes(ax)
+    ax = axes_or_new(ax)
     limit = limit or float(np.abs(matrix).max()) or 1.0
     image = ax.imshow(matrix, cmap=SIGNED, vmin=-limit, vmax=limit, aspect="equal", interpolation="nearest")
     # The colour bar is placed in units of the width of the matrix: this makes it equally wide next to all of them.
@@ -346,7 +334,7 @@ def draw_curves(
 
     ``marks`` are positions at which a dot is set on the mean of a curve.
     """
-    ax = _axes(ax)
+    ax = axes_or_new(ax)
     for i, (name, runs) in enumerate(curves.items()):
         colour, mean = COLOURS[i % len(COLOURS)], runs.mean(axis=0)
         # The first lines are the widest, so that those which later ones cover can still be seen.
@@ -361,7 +349,7 @@ def draw_curves(
 
 def draw_decay(modes: Sequence[Mode], *, ax: Axes | None = None, steps: int) -> Axes:
     """How much of each mode is left after n steps: |λ|ⁿ."""
-    ax = _axes(ax)
+    ax = axes_or_new(ax)
     after = np.arange(steps + 1)
     for i, mode in enumerate(modes):
         colour, dash = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
@@ -375,7 +363,7 @@ def draw_decay(modes: Sequence[Mode], *, ax: Axes | None = None, steps: int) -> 
 
 def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes | None = None, colours: str) -> Axes:
     """Words in lines, each on a background for its number in [0, 1]; with `SIGNED` colours, 0.5 is white."""
-    ax = _axes(ax)
+    ax = axes_or_new(ax)
     palette, x, y = colormaps[colours], 0, 0
     # The darkest part of a colour map is left out, so that black letters can be read on it.
     low, high = 0.0, 0.65
@@ -402,7 +390,7 @@ def draw_effects(effects: Any, *, ax: Axes | None = None, removed: bool = False)
     ``effects`` is what `kann.effects` returned. Bands are intervals over sequences, of random directions the range over
     draws; the dotted line is the network with its state held at the mean.
     """
-    ax = _axes(ax)
+    ax = axes_or_new(ax)
     means, draws, what = effects.kept, effects.random_kept, "kept"
     if removed:
         means, draws, what = effects.removed, effects.random_removed, "removed"
@@ -429,7 +417,7 @@ def draw_embedding(
     path: Float[Array, "t 2"] | None = None,
 ) -> Axes:
     """States in the plane, such as two principal components, coloured by group, with the path of one sequence."""
-    ax = _axes(ax)
+    ax = axes_or_new(ax)
     names = np.full(len(places), "states")
     if groups is not None:
         names = np.array(groups)
@@ -450,7 +438,7 @@ def draw_comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     The diagonal, where known, is each network's distance from itself between two halves of its sequences.
     """
     require_instance(comparison, Comparison, "comparison")
-    ax = _axes(ax)
+    ax = axes_or_new(ax)
     order = comparison.order
     matrix = comparison.matrix[np.ix_(order, order)].copy()
     np.fill_diagonal(matrix, np.nan_to_num(comparison.floor[order]))
@@ -466,7 +454,7 @@ def draw_comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
 def draw_networks(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     """Networks as points in the plane, as far apart as `kann.compare` found them, as well as that can be drawn."""
     require_instance(comparison, Comparison, "comparison")
-    ax = _axes(ax)
+    ax = axes_or_new(ax)
     points = comparison.embedding(2)
     ax.scatter(points[:, 0], points[:, 1], s=16, color=COLOURS[0])
     for name, (x, y) in zip(comparison.names, points, strict=True):
