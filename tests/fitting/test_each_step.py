@@ -121,7 +121,8 @@ def test_moments_of_folds_add_up(rng):
         ({"data": [np.ones((4, 2)), np.ones((5, 2))]}, "these have 4 to 5 states; pass sequences of one length"),
         ({"data": np.ones((4, 1, 2))}, "sequences of one state have no step"),
         ({"data": kann.Moments.of(np.ones((4, 3, 2)))}, "needs the states of each step, which moments no longer"),
-        ({"driven": True}, "each_step=True fits maps of states alone; leave driven= and where= out"),
+        ({"driven": True}, "each_step=True fits maps of states alone, in one process; leave driven="),
+        ({"over_ranks": True}, "each_step=True fits maps of states alone"),
         ({"where": lambda u: u}, "each_step=True fits maps of states alone"),
         ({"ridge": -1.0}, "ridge=-1.0 would reward large operators"),
         (
