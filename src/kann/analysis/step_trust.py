@@ -35,6 +35,14 @@ class StepTrust:
 
     Errors are 1 − R²: the fraction of the variance of the states after the step that is missed. Names are "identity",
     "one" (the operator for all steps) and "each" (the map of the step).
+
+    >>> import kann
+    >>> rng = np.random.default_rng(0)
+    >>> first = rng.normal(size=(200, 2))
+    >>> states = np.stack([first, 2 * first, 2 * first + rng.normal(size=first.shape)], axis=1)
+    >>> found = kann.trust(kann.fit(states, each_step=True), states)
+    >>> (found.errors["each"] < [0.01, 0.4]).tolist(), found.errors["identity"].round(1).tolist()
+    ([True, True], [0.3, 0.2])
     """
 
     errors: Mapping[str, Float[Array, " t"]]

@@ -62,6 +62,12 @@ class StepMaps:
 
     Along depth a step is a layer, and the operator that fits best changes from layer to layer. Ask `kann.trust` how far
     each map is right on sequences that were not fitted.
+
+    >>> import kann
+    >>> states = np.random.default_rng(0).normal(size=(40, 1, 2)) * 2.0 ** np.arange(4)[:, None]
+    >>> maps = kann.fit(states, each_step=True)
+    >>> len(maps), maps.each[0].matrix.round(6).diagonal().tolist()
+    (3, [2.0, 2.0])
     """
 
     each: tuple[AffineMap, ...]
