@@ -54,7 +54,7 @@ def test_labels_that_no_output_stands_for(lowest, generator, tmp_path):
 def test_labels_of_another_shape_do_not_take_the_live_test_away(generator):
     found = explain(reader(2), numbers(generator)[:, :6], labels=torch.zeros(SEQUENCES, 6).long(), outputs="class")
     assert found.effects is not None
-    assert "How often the network is right was not measured: the label of sequence" in " ".join(found.choices)
+    assert "How well the network does was not measured: the label of sequence" in " ".join(found.choices)
     assert "Testing live was left out" not in " ".join(found.choices)
 
 
