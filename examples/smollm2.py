@@ -36,7 +36,7 @@ READ = 3000
 """Of how many film reviews texts are drawn."""
 
 LONGEST = 10
-"""States so many times as long as the median of their layer are left out of the fit: a few would be all that it sees."""
+"""States so many times as long as the median of their layer are left out: a few would be all that a fit sees."""
 
 EXPLAINED = (24, 48)
 """Texts, and tokens of each, that the page is made of."""
