@@ -35,6 +35,9 @@ FITTED, JUDGED, LENGTH = 40, 10, 96
 READ = 3000
 """Of how many film reviews texts are drawn."""
 
+LONGEST = 10
+"""States so many times as long as the median of their layer are left out: a few would be all that a fit sees."""
+
 EXPLAINED = (24, 48)
 """Texts, and tokens of each, that the page is made of."""
 
@@ -112,6 +115,12 @@ def check(model: Any, behind: BehindStart, tokens: Tensor, states: kann.States) 
     print(f"recorded states differ from transformers' own by at most {max(apart):.1e}")
 
 
+def are_ordinary(states: kann.States) -> np.ndarray:
+    """Which tokens have no state that is ten times as long as the median of its layer: few have, and they are sinks."""
+    lengths = np.linalg.norm(states.padded(), axis=2)
+    return (lengths <= LONGEST * np.median(lengths, axis=0)).all(axis=1)
+
+
 def next_tokens(tokens: Tensor) -> Tensor:
     """The label of each token: the one that follows; none for the last."""
     return torch.cat([tokens[:, 1:], torch.full((len(tokens), 1), -100)], dim=1)
@@ -144,6 +153,9 @@ def main(folder: str = "gallery") -> None:
     groups = np.repeat(np.arange(FITTED), LENGTH)
     done(f"recorded {states} of {FITTED} texts")
     check(model, behind, tokens[:2], states)
+    ordinary = are_ordinary(states)
+    states, groups = states[ordinary], groups[ordinary]
+    done(f"left out {np.sum(~ordinary)} of {len(ordinary)} tokens, sinks of attention inside a text")
     maps = kann.fit(states, each_step=True, groups=groups)
     done(f"fitted {maps}")
     steps = kann.trust(maps, states, folds=5, groups=groups)
