@@ -1,7 +1,7 @@
 """Whether a network that turns spelling into sounds counts letters, and which clock runs to the end of a word.
 
     pip install 'kann[gallery]'
-    python examples/g2p.py gallery/g2p.html
+    python examples/g2p.py gallery
 
 The package g2p_en has a GRU encoder that reads letters and a GRU decoder that says sounds, 256 units each, with its
 weights in a file. They are rebuilt here as torch modules; the sounds of 1,000 words are compared with the package's
@@ -169,7 +169,7 @@ def count_letters(encoder: Encoder, letters: list[Tensor]) -> None:
     print(f"{moved[:, 13].mean():.1%} at 15, {moved[:, 23].mean():.1%} at 25: a counter would go on")
 
 
-def main(page: str) -> None:
+def main(folder: str = "gallery") -> None:
     """Compare with the package, ask about counting and the clock, and write the page that explains the decoder."""
     made = package()
     encoder, decoder = ported(made)
@@ -184,10 +184,10 @@ def main(page: str) -> None:
     print(f"{same} of {COMPARED} words sound as in the package, such as {words[0]}: {' '.join(names[0])}")
     count_letters(encoder, letters)
     heard = [torch.tensor([START, *row]) for row in spoken]
-    explain_decoder(decoder, heard, start, [["<s>", *row] for row in names], page)
+    explain_decoder(decoder, heard, start, [["<s>", *row] for row in names], folder)
 
 
-def explain_decoder(decoder: Decoder, heard: list[Tensor], start: Tensor, tokens: list[list[str]], page: str) -> None:
+def explain_decoder(decoder: Decoder, heard: list[Tensor], start: Tensor, tokens: list[list[str]], folder: str) -> None:
     """Print how well the decoder knows how much is left to say, and write the page that explains it."""
     lengths = np.array([len(each) for each in heard])
     data = {"sounds": pad_sequence(heard, batch_first=True), "start": start, "lengths": torch.from_numpy(lengths)}
@@ -203,10 +203,11 @@ def explain_decoder(decoder: Decoder, heard: list[Tensor], start: Tensor, tokens
     print_probe("from where the encoder ended and how many were said", np.column_stack([begun, so_far]), left, words)
     found = kann.explain(decoder, data, layer="cell", lengths="lengths", tokens=tokens)
     print(*found.sentences, sep="\n")
-    Path(page).parent.mkdir(parents=True, exist_ok=True)
+    page = Path(folder) / "g2p.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
     found.report(page)
     print(page)
 
 
 if __name__ == "__main__":
-    main(*(sys.argv[1:] or ["gallery/g2p.html"]))
+    main(*sys.argv[1:])

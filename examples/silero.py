@@ -1,7 +1,7 @@
 """What does a voice activity detector remember, and for how long? Silero's LSTM, h and c together, on speech.
 
     pip install 'kann[gallery]'
-    python examples/silero.py gallery/silero.html
+    python examples/silero.py gallery
 
 The speech is in the source archive of silero-vad, which is looked for in $KANN_DATA_DIR or ~/.cache/kann and downloaded
 there with pip once; after that nothing is read from the network. One minute of speech is explained, another recording
@@ -198,7 +198,7 @@ def rests(model: VoiceDetector, states: kann.States) -> None:
         print(f"  at rest it says {probability:.1%} speech, and it comes to rest by 1/e in {slowest:,.0f} ms")
 
 
-def main(page: str) -> None:
+def main(folder: str = "gallery") -> None:
     """Print what the detector remembers and for how long, and write the page that explains it."""
     package = package_model()
     model = detector(package)
@@ -222,10 +222,11 @@ def main(page: str) -> None:
     everything = torch.cat([pieces(frames) for frames in (fitted, judging)])
     found = kann.explain(model, everything, layer="cell", step_seconds=STEP, classes=["silence", "speech"])
     print(*found.sentences, sep="\n")
-    Path(page).parent.mkdir(parents=True, exist_ok=True)
+    page = Path(folder) / "silero.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
     found.report(page)
     print(page)
 
 
 if __name__ == "__main__":
-    main(*(sys.argv[1:] or ["gallery/silero.html"]))
+    main(*sys.argv[1:])
