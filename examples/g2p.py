@@ -151,14 +151,14 @@ def count_letters(encoder: Encoder, letters: list[Tensor]) -> None:
     trust = kann.trust(koopman, trained)
     coordinates = kann.project(koopman, np.asarray(trained.values, dtype=np.float64) - koopman.mean)
     print(koopman, trust, sep="\n")
-    for mode in koopman.modes[:6]:
+    alone = []
+    for mode in koopman.modes:
         own = coordinates[:, list(mode.indices)]
-        print_probe(
-            f"from a mode alone, |λ| {mode.modulus:.3f}, {mode.horizon(eps=1 / np.e):.1f} letters (1/e)",
-            np.concatenate([own.real, own.imag], axis=1),
-            place,
-            words,
-        )
+        alone.append((*probed(np.concatenate([own.real, own.imag], axis=1), place, words), mode.modulus))
+    value, low, high, modulus = max(alone)
+    print(
+        f"  from the best of {len(alone)} modes alone: R² {value:.3f} (95 %: {low:.3f} to {high:.3f}), |λ| {modulus:.3f}"
+    )
     repeated = [torch.tensor([3 + letter] * 25) for letter in range(26)]
     far = kann.record(encoder, repeated, layer="rnn", progress=False)
     moved = np.linalg.norm(np.diff(far.padded(), axis=1), axis=2) / np.linalg.norm(far.padded()[:, 1:], axis=2)

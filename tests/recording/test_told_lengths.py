@@ -1,5 +1,5 @@
 # ruff: noqa: D101, D102  # models in tests say what they are by their names
-"""Models that take lengths or a mask besides their data are told what is padding; decoders have lengths of their own."""
+"""Models that take lengths or a mask are told what is padding, and decoders have lengths of their own."""
 
 from types import SimpleNamespace
 

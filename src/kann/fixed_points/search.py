@@ -7,6 +7,7 @@ fixed point has speed zero; where q is small but not zero the network is slow, a
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ MAX_PAIRS = 1000
 
 def find_fixed_points(
     step: Any,
-    initial: AnyArray | States,
+    initial: AnyArray | States | Mapping[str, States],
     *,
     inputs: AnyArray | None = None,
     tolerance: float = 1e-10,
@@ -64,7 +65,8 @@ def find_fixed_points(
 
     All in float64, damped Newton (Levenberg–Marquardt) on the speed q = ½|step(h, x) − h|² starts from each initial
     state and from where the network itself goes from there, and converges to stable and unstable fixed points alike.
-    Where both end in a local minimum of q instead, it starts again from where Adam leads. It also starts halfway
+    Where the network is still moving after that, implicit steps follow it until it comes to rest; where all of this ends
+    in a local minimum of q, Newton starts again from where Adam leads. It also starts halfway
     between each two stable points, since that is where to look for the saddle that parts them. A slow state that a
     search comes by, and from which it leaps far to a fixed point, is kept too: slow manifolds are shown, not skipped.
     Where no search comes to a slow state the result is empty, and says how slow the slowest was.
@@ -75,13 +77,14 @@ def find_fixed_points(
         ``step(h, x)`` goes from states (n, d) and inputs (n, p), torch tensors, to the next states (n, d), by
         differentiable operations and each row by itself. A module is copied to float64 and to evaluation mode, and is
         itself left alone. `kann.step_of` makes a step of any recurrent layer in a model, which is searched in float64
-        too. torch's own cells and one-layer ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` may also be passed as they are,
-        although they take (x, h). The state of an LSTM is h and c side by side, (n, 2·hidden). A function is called
-        with float64 tensors; if it fails on them, because it holds float32 weights, it is called with float32 ones, and
-        the points are only as exact as that: see `FixedPoints.precision`.
-    initial
+        too. torch's own cells and ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` of one direction may also be passed as they
+        are, although they take (x, h). The state of an LSTM is h and c side by side, (n, 2·hidden); that of several
+        layers is theirs side by side, the lowest first. A function is called with float64 tensors; if it fails on them,
+        because it holds float32 weights, it is called with float32 ones, and the points are only as exact as that: see
+        `FixedPoints.precision`.
         `States`, or (n, d) rows of them, numpy or torch: states that the network visits, since what is found depends
-        on them. `kann.record` gives them.
+        on them. `kann.record` gives them; what it gives for all layers of a module (``layer="rnn.*"``, a dict) is put
+        side by side.
     inputs
         The constant input (p,), or one for each initial state (n, p). Without it a step whose input width is known,
         such as torch's cells and layers, gets zeros, and any other gets None.
