@@ -149,24 +149,20 @@ def count_letters(encoder: Encoder, letters: list[Tensor]) -> None:
         print_probe(name, np.asarray(states.values, dtype=np.float64), place, words)
     koopman = kann.fit(trained, rank="auto", driven=True)
     trust = kann.trust(koopman, trained)
-    coordinates = kann.project(koopman, np.asarray(trained.values, dtype=np.float64) - koopman.mean)
+    coordinates = kann.project(koopman, np.asarray(trained.values, dtype=np.float64))
     print(koopman, trust, sep="\n")
     alone = []
     for mode in koopman.modes:
         own = coordinates[:, list(mode.indices)]
         alone.append((*probed(np.concatenate([own.real, own.imag], axis=1), place, words), mode.modulus))
     value, low, high, modulus = max(alone)
-    print(
-        f"  from the best of {len(alone)} modes alone: R² {value:.3f} (95 %: {low:.3f} to {high:.3f}), |λ| {modulus:.3f}"
-    )
+    best = f"R² {value:.3f} (95 %: {low:.3f} to {high:.3f}), |λ| {modulus:.3f}"
+    print(f"  from the best of {len(alone)} modes alone: {best}")
     repeated = [torch.tensor([3 + letter] * 25) for letter in range(26)]
     far = kann.record(encoder, repeated, layer="rnn", progress=False)
     moved = np.linalg.norm(np.diff(far.padded(), axis=1), axis=2) / np.linalg.norm(far.padded()[:, 1:], axis=2)
-    print(
-        f"  the same letter again and again: the state moves by {moved[:, 3].mean():.1%} of its length at letter 5, ",
-        end="",
-    )
-    print(f"{moved[:, 13].mean():.1%} at 15, {moved[:, 23].mean():.1%} at 25: a counter would go on")
+    at = ", ".join(f"{moved[:, letter - 2].mean():.1%} at letter {letter}" for letter in (5, 15, 25))
+    print(f"  the same letter again and again moves the state by {at}; a counter would go on")
 
 
 def main(folder: str = "gallery") -> None:

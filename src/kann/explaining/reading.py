@@ -25,6 +25,7 @@ WAYS = {
     "every": "of the state at every step",
     "mean": "of the mean of its states",
     "max": "of the largest value of each unit over its states",
+    "sum": "of the sum of its states",
 }
 """How a network may come to its outputs, in words."""
 
@@ -38,6 +39,17 @@ class PartReadout:
     def __call__(self, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
         """The outputs of states."""
         return read_out(self._head, h[:, : self._units])
+
+
+class RectifiedReadout:
+    """A head that reads states behind ReLU."""
+
+    def __init__(self, head: Any):
+        self._head = head
+
+    def __call__(self, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
+        """The outputs of states."""
+        return read_out(self._head, np.maximum(h, 0))
 
 
 class LinearReadout:
@@ -166,9 +178,18 @@ def _judged(
     if not isinstance(head, nn.Module):
         head = LinearReadout(weight, np.zeros(len(weight)))
         units = weight.shape[1]
-    way = None
+    way, behind = None, ""
     if not _is_bidirectional(place):
         way = _way(head, units, states, outputs)
+        if way is None:
+            way, behind = _way_behind_relu(head, units, states, outputs)
+    if behind:
+        return Reading(
+            readout=PartReadout(RectifiedReadout(head), units),
+            weight=weight,
+            is_output=False,
+            why=f"The network decides by a head behind ReLU {behind}, found and checked against its outputs.",
+        )
     is_linear = linear is head or isinstance(head, LinearReadout)
     what = "a linear readout"
     if not is_linear:
@@ -206,9 +227,24 @@ def _for_page(head: Any, weight: Float[Array, "o d"], units: int, width: int, *,
     return LinearReadout(weight, bias)
 
 
-def _way(head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."]) -> str | None:
+def _way_behind_relu(head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."]) -> tuple[str | None, str]:
+    """The same for a head behind ReLU, of each state or of what they are pooled to, and in words; empty if of none."""
+    way = _way(RectifiedReadout(head), units, states, outputs)
+    if way is not None:
+        return way, WAYS[way]
+    way = _way(head, units, states, outputs, rectified=True)
+    if way is not None:
+        return way, f"{WAYS[way]}, each behind ReLU"
+    return None, ""
+
+
+def _way(
+    head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."], *, rectified: bool = False
+) -> str | None:
     """Of which states the head gives the network's outputs; None if of none."""
     rows = [own[:, :units] for own in states]
+    if rectified:
+        rows = [np.maximum(own, 0) for own in rows]
     if outputs.ndim >= 3 or (outputs.ndim == 2 and outputs.shape[1] == states.lengths.max() > 1):
         made = [read_out(head, own) for own in rows]
         truth = [own[: len(part)] for own, part in zip(outputs, made, strict=True)]
@@ -223,6 +259,7 @@ def _way(head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."])
         "last": [own[-1] for own in rows],
         "mean": [own.mean(axis=0) for own in rows],
         "max": [own.max(axis=0) for own in rows],
+        "sum": [own.sum(axis=0) for own in rows],
     }
     for name, each in pooled.items():
         if _are_same(read_out(head, np.stack(each)), outputs):

@@ -65,8 +65,8 @@ def find_fixed_points(
 
     All in float64, damped Newton (Levenberg–Marquardt) on the speed q = ½|step(h, x) − h|² starts from each initial
     state and from where the network itself goes from there, and converges to stable and unstable fixed points alike.
-    Where the network is still moving after that, implicit steps follow it until it comes to rest; where all of this ends
-    in a local minimum of q, Newton starts again from where Adam leads. It also starts halfway
+    Where the network is still moving after that, implicit steps follow it until it comes to rest; where all of this
+    ends in a local minimum of q, Newton starts again from where Adam leads. It also starts halfway
     between each two stable points, since that is where to look for the saddle that parts them. A slow state that a
     search comes by, and from which it leaps far to a fixed point, is kept too: slow manifolds are shown, not skipped.
     Where no search comes to a slow state the result is empty, and says how slow the slowest was.
@@ -82,6 +82,7 @@ def find_fixed_points(
         layers is theirs side by side, the lowest first. A function is called with float64 tensors; if it fails on them,
         because it holds float32 weights, it is called with float32 ones, and the points are only as exact as that: see
         `FixedPoints.precision`.
+    initial
         `States`, or (n, d) rows of them, numpy or torch: states that the network visits, since what is found depends
         on them. `kann.record` gives them; what it gives for all layers of a module (``layer="rnn.*"``, a dict) is put
         side by side.

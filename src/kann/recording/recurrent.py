@@ -281,7 +281,8 @@ def _one_layer(model: nn.Module, layer: str | None) -> Target:
 def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None = None) -> nn.Module:
     """The module from a recurrent layer's output to the model's output.
 
-    This is the only `nn.Linear` as wide as the layer's output, of several the only one that comes after the layer in
+    This is the only `nn.Linear` as wide as the layer's output (or convolution over single steps, which comes back as
+    the linear layer that it is), of several the only one that comes after the layer in
     the model. If it begins an `nn.Sequential` with further layers, that is the readout. ``name`` names it outright.
 
     >>> model = nn.ModuleDict({"rnn": nn.GRU(3, 4), "head": nn.Linear(4, 2)})
@@ -298,7 +299,7 @@ def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None =
         _require_what_is_read(named(model, layer)[0], layer)
     width = _total_output_dim(module)
     modules = dict(model.named_modules())
-    fitting = [key for key, part in modules.items() if isinstance(part, nn.Linear) and part.in_features == width]
+    fitting = [key for key, part in modules.items() if _input_width(part) == width]
     candidates = fitting
     # Several layers may be as wide, such as one that feeds the recurrent layer: the order of modules decides.
     if len(fitting) > 1:
@@ -309,7 +310,27 @@ def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None =
         raise KannError(
             f"linear layers that read the {width} units of {path!r}: {names}; pass name= that of the readout"
         )
-    return _with_following_layers(modules, candidates[0])
+    return _as_linear(_with_following_layers(modules, candidates[0]))
+
+
+def _input_width(module: nn.Module) -> int | None:
+    """How wide what a linear layer reads is; None for any other module."""
+    if isinstance(module, nn.Linear):
+        return module.in_features
+    if isinstance(module, nn.Conv1d) and module.kernel_size == (1,) and module.groups == 1:
+        return module.in_channels
+    return None
+
+
+def _as_linear(module: nn.Module) -> nn.Module:
+    """A convolution over single steps as the linear layer that it is, with the same parameters."""
+    if not isinstance(module, nn.Conv1d):
+        return module
+    linear = nn.Linear(module.in_channels, module.out_channels, bias=module.bias is not None)
+    linear.weight = nn.Parameter(module.weight.detach()[:, :, 0])
+    if module.bias is not None:
+        linear.bias = module.bias
+    return linear
 
 
 def _named_module(model: nn.Module, name: str, *, remedy: str) -> tuple[str, nn.Module]:
