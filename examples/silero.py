@@ -33,8 +33,8 @@ RATE, FRAME, CONTEXT = 16_000, 512, 64
 STEP = FRAME / RATE
 """How long a step lasts, in seconds."""
 
-PIECE = 125
-"""Frames of a sequence: recordings are cut into pieces of four seconds."""
+PIECE, LONG_PIECE = 125, 312
+"""Frames of a sequence: recordings are cut into pieces of four seconds, and of ten to see how long the past matters."""
 
 NAMES = {
     "stft.forward_basis_buffer": "stft.weight",
@@ -136,10 +136,10 @@ def speech() -> list[Tensor]:
         return [frames_of(io.BytesIO(archive.extractfile(member).read())) for member in files.values()]
 
 
-def pieces(frames: Tensor) -> Tensor:
-    """The frames cut into sequences of `PIECE` frames."""
-    count = len(frames) // PIECE
-    return frames[: count * PIECE].reshape(count, PIECE, -1)
+def pieces(frames: Tensor, size: int = PIECE) -> Tensor:
+    """The frames cut into sequences of ``size`` frames."""
+    count = len(frames) // size
+    return frames[: count * size].reshape(count, size, -1)
 
 
 @torch.no_grad()
@@ -154,8 +154,8 @@ def largest_difference(model: VoiceDetector, package: torch.jit.ScriptModule, fr
 def forgetting(model: VoiceDetector, sequences: Tensor) -> np.ndarray:
     """|Δ probability| at each frame of a piece heard after another one and heard alone: (pieces, frames)."""
     alone = model(sequences)[..., 0].sigmoid()
-    after = model(torch.cat([sequences.roll(1, dims=0), sequences], dim=1))[:, PIECE:, 0].sigmoid()
-    return (after - alone).abs().numpy()
+    both = torch.cat([sequences.roll(1, dims=0), sequences], dim=1)
+    return (model(both)[:, len(alone[0]) :, 0].sigmoid() - alone).abs().numpy()
 
 
 def milliseconds_until(differences: np.ndarray, level: float, *, draws: int = 1000) -> tuple[float, float, float]:
@@ -206,7 +206,10 @@ def main(folder: str = "gallery") -> None:
     fitted, judging = speech()
     print(f"{len(judging) * STEP:.0f} s of speech; largest difference from the package's probabilities ", end="")
     print(f"{largest_difference(model, package, judging):.1e}")
-    differences = forgetting(model, pieces(fitted))
+    differences = forgetting(model, pieces(fitted, LONG_PIECE))
+    print(
+        f"heard after another piece, the first frame's probability moves by {differences[:, 0].mean():.2f} on average"
+    )
     for level in (0.1, 0.05, 0.01):
         at, low, high = milliseconds_until(differences, level)
         print(f"what was heard before moves the probability by less than {level} after {at:.0f} ms ", end="")
