@@ -329,7 +329,7 @@ def _as_linear(module: nn.Module) -> nn.Module:
     linear = nn.Linear(module.in_channels, module.out_channels, bias=module.bias is not None)
     linear.weight = nn.Parameter(module.weight.detach()[:, :, 0])
     if module.bias is not None:
-        linear.bias = module.bias
+        linear.bias = nn.Parameter(module.bias.detach())
     return linear
 
 
