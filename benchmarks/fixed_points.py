@@ -2,6 +2,7 @@
 
     python benchmarks/fixed_points.py           # n = 2 and 3 bits; RNN, GRU and LSTM; three seeds: a few minutes
     python benchmarks/fixed_points.py --quick   # one seed
+    python benchmarks/fixed_points.py --silero  # instead, 200 recorded states of Silero's LSTM; needs kann[gallery]
 
 A network that solves the n-bit flip-flop needs 2ⁿ stable fixed points, one for each memory, and its other fixed points
 are saddles between them. Each network is trained here first, and run for 2,000 steps without any pulse to see that it
@@ -24,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+import kann
 from kann.fixed_points import FixedPoints, find_fixed_points
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -125,6 +127,23 @@ def ratio(chosen, preset):
     return math.exp(sum(logs) / len(logs))
 
 
+def compare_on_silero(count=200):
+    """Print how long kann and FixedPointFinder's recipe take for a wide LSTM that is in use, under two inputs."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+    import silero
+
+    model = silero.detector(silero.package_model())
+    states = kann.record(model, silero.pieces(silero.speech()[1]), layer="cell", state="hc", progress=False)
+    rows = np.random.default_rng(0).choice(len(states.values), count, replace=False)
+    with torch.no_grad():
+        silence = model.read(torch.zeros(1, 1, silero.FRAME + silero.CONTEXT))[0, 0].numpy()
+    for name, inputs in (("zeros", np.zeros(128)), ("silence", silence)):
+        for preset in ("kann", "fpf"):
+            start = time.process_time()
+            points = find_fixed_points(model.cell, states.values[rows], inputs=inputs, preset=preset)
+            print(f"{name:8} {preset:5} {time.process_time() - start:6.1f} s of one core  {points}", flush=True)
+
+
 def main():
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -132,10 +151,14 @@ def main():
     parser.add_argument("--tolerance", type=float, default=1e-12, help="speed of a fixed point (default: %(default)s)")
     parser.add_argument("--states", type=int, default=512, help="initial states (default: %(default)s)")
     parser.add_argument("--noise", type=float, default=0.0, help="deviation of noise added to them (default: none)")
+    parser.add_argument("--silero", action="store_true", help="measure on a wide LSTM that is in use instead")
     options = parser.parse_args()
     options.seeds, options.repeats = (1, 1) if options.quick else (3, 3)
     torch.set_num_threads(1)
-    summarise(table(options))
+    if options.silero:
+        compare_on_silero()
+    else:
+        summarise(table(options))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,22 @@
 """What does a voice activity detector remember, and for how long? Silero's LSTM, h and c together, on speech.
 
-    pip install 'kann[torch]' silero-vad
-    python examples/silero.py speech.wav other_speech.wav    # 16 kHz, one channel, 16 bits
+    pip install 'kann[gallery]'
+    python examples/silero.py gallery
 
-The source archive of silero-vad has speech: tests/data/test.wav and examples/cpp_libtorch/aepyx.wav. The operator is
-fitted to the first file; the second one judges it. The network is Silero's own, rebuilt here so that its cell can be
-recorded and its states replaced; its probabilities are those of the package.
+The speech is in the source archive of silero-vad, which is looked for in $KANN_DATA_DIR or ~/.cache/kann and downloaded
+there with pip once; after that nothing is read from the network. One minute of speech is explained, another recording
+judges. The network is Silero's own, rebuilt here so that its cell can be recorded and its states replaced; its
+probabilities are compared with those of the package first.
 """
 
+import importlib.metadata
 import importlib.util
+import io
+import os
+import subprocess
 import sys
+import tarfile
+import time
 import wave
 from pathlib import Path
 
@@ -23,8 +30,11 @@ import kann
 RATE, FRAME, CONTEXT = 16_000, 512, 64
 """Samples a second, samples of a frame (32 ms), and samples of the frame before that the network reads again."""
 
-PIECE = 125
-"""Frames of a sequence: recordings are cut into pieces of four seconds."""
+STEP = FRAME / RATE
+"""How long a step lasts, in seconds."""
+
+PIECE, LONG_PIECE = 125, 312
+"""Frames of a sequence: recordings are cut into pieces of four seconds, and of ten to see how long the past matters."""
 
 NAMES = {
     "stft.forward_basis_buffer": "stft.weight",
@@ -49,23 +59,27 @@ class VoiceDetector(nn.Module):
 
     def forward(self, frames: Tensor) -> Tensor:
         """The logit of speech for each frame: (b, t, samples) to (b, t, 1)."""
-        x = self.stft(pad(frames.flatten(0, 1)[:, None], (0, CONTEXT), mode="reflect"))
-        x = (x[:, :129] ** 2 + x[:, 129:] ** 2).sqrt()
-        for convolution in self.encoder:
-            x = convolution(x).relu()
-        read = x.reshape(*frames.shape[:2], 128)
+        read = self.read(frames)
         state, hidden = (read.new_zeros(len(read), 128),) * 2, []
         for step in read.unbind(1):
             state = self.cell(step, state)
             hidden.append(state[0])
         return self.head(torch.stack(hidden, dim=2).relu()).transpose(1, 2)
 
+    def read(self, frames: Tensor) -> Tensor:
+        """What the cell reads of each frame: (b, t, samples) to (b, t, 128)."""
+        x = self.stft(pad(frames.flatten(0, 1)[:, None], (0, CONTEXT), mode="reflect"))
+        x = (x[:, :129] ** 2 + x[:, 129:] ** 2).sqrt()
+        for convolution in self.encoder:
+            x = convolution(x).relu()
+        return x.reshape(*frames.shape[:2], 128)
+
 
 def package_model() -> torch.jit.ScriptModule:
     """The model inside the package, which needs no import of it."""
     package = importlib.util.find_spec("silero_vad")
     if package is None or package.origin is None:
-        raise SystemExit("pip install silero-vad")
+        raise SystemExit("silero-vad is not installed: pip install 'kann[gallery]'")
     return torch.jit.load(Path(package.origin).parent / "data" / "silero_vad.jit")
 
 
@@ -81,21 +95,51 @@ def detector(package: torch.jit.ScriptModule) -> VoiceDetector:
     return model
 
 
-def frames_of(path: str) -> Tensor:
+def source_archive() -> Path:
+    """The source archive of the installed version, found on this machine or downloaded."""
+    version = importlib.metadata.version("silero-vad")
+    name = f"silero_vad-{version}.tar.gz"
+    folders = [Path(os.environ.get("KANN_DATA_DIR", "~/.cache/kann")).expanduser(), Path("~/.cache/kann").expanduser()]
+    for folder in folders:
+        if (folder / name).exists():
+            return folder / name
+    folders[0].mkdir(parents=True, exist_ok=True)
+    wanted = [f"silero-vad=={version}", "--no-deps", "--no-binary", "silero-vad", "-d", str(folders[0])]
+    done = subprocess.run([sys.executable, "-m", "pip", "download", "-q", *wanted], check=False)
+    if done.returncode or not (folders[0] / name).exists():
+        raise SystemExit(f"no speech: put {name} of https://pypi.org/project/silero-vad/#files into {folders[0]}")
+    return folders[0] / name
+
+
+def frames_of(file: "str | io.BufferedIOBase") -> Tensor:
     """Frames (t, samples) of a recording, each with the end of the one before."""
-    with wave.open(path) as file:
-        if (file.getframerate(), file.getnchannels(), file.getsampwidth()) != (RATE, 1, 2):
-            raise SystemExit(f"{path} is not 16 kHz, one channel, 16 bits")
-        samples = np.frombuffer(file.readframes(file.getnframes()), dtype=np.int16)
+    with wave.open(file) as recording:  # type: ignore[arg-type]
+        if (recording.getframerate(), recording.getnchannels(), recording.getsampwidth()) != (RATE, 1, 2):
+            raise SystemExit("a recording is not 16 kHz, one channel, 16 bits")
+        samples = np.frombuffer(recording.readframes(recording.getnframes()), dtype=np.int16)
     audio = torch.from_numpy(samples.astype(np.float32) / 2**15)
     whole = len(audio) // FRAME * FRAME
     return pad(audio[:whole], (CONTEXT, 0)).unfold(0, FRAME + CONTEXT, FRAME)
 
 
-def pieces(frames: Tensor) -> Tensor:
-    """The frames cut into sequences of `PIECE` frames."""
-    count = len(frames) // PIECE
-    return frames[: count * PIECE].reshape(count, PIECE, -1)
+RECORDINGS = ("/examples/cpp_libtorch/aepyx.wav", "/tests/data/test.wav")
+"""Where the source archive has speech: nearly three minutes of it to fit, and one minute to judge by."""
+
+
+def speech() -> list[Tensor]:
+    """The recordings in the source archive as frames."""
+    with tarfile.open(source_archive()) as archive:
+        files = {each: next((m for m in archive.getmembers() if m.name.endswith(each)), None) for each in RECORDINGS}
+        missing = [each for each, member in files.items() if member is None]
+        if missing:
+            raise SystemExit(f"{source_archive()} has no {missing[0]}; this script was written for silero-vad 6.2")
+        return [frames_of(io.BytesIO(archive.extractfile(member).read())) for member in files.values()]
+
+
+def pieces(frames: Tensor, size: int = PIECE) -> Tensor:
+    """The frames cut into sequences of ``size`` frames."""
+    count = len(frames) // size
+    return frames[: count * size].reshape(count, size, -1)
 
 
 @torch.no_grad()
@@ -106,21 +150,87 @@ def largest_difference(model: VoiceDetector, package: torch.jit.ScriptModule, fr
     return float((model(frames[None])[0, :, 0].sigmoid() - theirs).abs().max())
 
 
-def main(fitted: str, judging: str) -> None:
-    """Print what the operator is worth on speech that was not fitted, and which coordinates decide."""
+@torch.no_grad()
+def forgetting(model: VoiceDetector, sequences: Tensor) -> np.ndarray:
+    """|Δ probability| at each frame of a piece heard after another one and heard alone: (pieces, frames)."""
+    alone = model(sequences)[..., 0].sigmoid()
+    both = torch.cat([sequences.roll(1, dims=0), sequences], dim=1)
+    return (model(both)[:, len(alone[0]) :, 0].sigmoid() - alone).abs().numpy()
+
+
+def milliseconds_until(differences: np.ndarray, level: float, *, draws: int = 1000) -> tuple[float, float, float]:
+    """When the mean difference has fallen below a level for good, and its 95 % interval over pieces."""
+
+    def when(rows: np.ndarray) -> float:
+        above = np.flatnonzero(rows.mean(axis=0) > level)
+        return 1000 * STEP * (above.max() + 1 if len(above) else 0)
+
+    rng = np.random.default_rng(0)
+    drawn = [when(differences[rng.integers(len(differences), size=len(differences))]) for _ in range(draws)]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return when(differences), float(low), float(high)
+
+
+def memories(trust: kann.Trust) -> list[str]:
+    """How long each trusted mode remembers: the time after which it has decayed to 1/e, with its interval."""
+    lines = []
+    for i in trust.trusted:
+        mode, own = trust.koopman.modes[i], trust.modes[i]
+        times = [-1000 * STEP / np.log(min(each, 1 - 1e-6)) for each in (mode.modulus, *own.interval)]
+        lines.append(
+            f"  mode {i}: |λ| {mode.modulus:.4f}, {times[0]:,.0f} ms (95 %: {times[1]:,.0f} to {times[2]:,.0f})"
+        )
+    return lines
+
+
+@torch.no_grad()
+def rests(model: VoiceDetector, states: kann.States) -> None:
+    """Print where the cell comes to rest while it hears silence, and what it says there."""
+    silence = model.read(torch.zeros(1, 1, FRAME + CONTEXT))[0, 0]
+    rng = np.random.default_rng(0)
+    began = time.perf_counter()
+    visited = np.asarray(states.values)[rng.choice(len(states.values), 200, replace=False)]
+    points = kann.find_fixed_points(kann.step_of(model, "cell"), visited, inputs=silence.numpy())
+    print(f"hearing silence for ever: {points} in {time.perf_counter() - began:.0f} s")
+    for i in np.flatnonzero(points.kinds == "fixed")[:3]:
+        h = torch.from_numpy(points.points[i, :128]).float()
+        probability = float(model.head(h.relu()[None, :, None]).sigmoid())
+        slowest = -1000 * STEP / np.log(abs(points.eigenvalues[i, 0]))
+        print(f"  at rest it says {probability:.1%} speech, and it comes to rest by 1/e in {slowest:,.0f} ms")
+
+
+def main(folder: str = "gallery") -> None:
+    """Print what the detector remembers and for how long, and write the page that explains it."""
     package = package_model()
     model = detector(package)
-    print(f"probabilities differ from the package's by {largest_difference(model, package, frames_of(judging)):.1e}")
+    fitted, judging = speech()
+    print(f"{len(judging) * STEP:.0f} s of speech; largest difference from the package's probabilities ", end="")
+    print(f"{largest_difference(model, package, judging):.1e}")
+    differences = forgetting(model, pieces(fitted, LONG_PIECE))
+    print(
+        f"heard after another piece, the first frame's probability moves by {differences[:, 0].mean():.2f} on average"
+    )
+    for level in (0.1, 0.05, 0.01):
+        at, low, high = milliseconds_until(differences, level)
+        print(f"what was heard before moves the probability by less than {level} after {at:.0f} ms ", end="")
+        print(f"(95 % over pieces: {low:.0f} to {high:.0f})")
     where = {"layer": "cell", "state": "hc", "inputs": True, "progress": False}
-    states, others = (kann.record(model, pieces(frames_of(path)), **where) for path in (fitted, judging))
+    states, others = (kann.record(model, pieces(frames), **where) for frames in (fitted, judging))
     for driven in (False, True):
         koopman = kann.fit(states, rank="auto", driven=driven)
         error, copying = (kann.relative_error(each, others) for each in (koopman, kann.copying))
-        print(koopman, kann.trust(koopman, states), sep="\n")
-        print(f"other speech: relative error {error:.4f}, copying {copying:.4f}")
-    koopman = kann.fit(states, rank=16, driven=True)
-    print(kann.effects(model, pieces(frames_of(judging)), koopman, states, layer="cell", state="hc", fill="linear"))
+        trust = kann.trust(koopman, states)
+        print(koopman, trust, *memories(trust), sep="\n")
+        print(f"other speech: relative error {error:.4f}, copying the state {copying:.4f}")
+    rests(model, states)
+    everything = torch.cat([pieces(frames) for frames in (fitted, judging)])
+    found = kann.explain(model, everything, layer="cell", step_seconds=STEP, classes=["silence", "speech"])
+    print(*found.sentences, sep="\n")
+    page = Path(folder) / "silero.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    found.report(page)
+    print(page)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:])

@@ -13,11 +13,7 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 MODULES = ("features", "plots")
 NAMES = [name for name in kann.__all__ if name not in MODULES]
 FEATURES = ("Components", "Fourier", "Inputs", "Squares", "Tokens")
-PLOTS = [
-    name
-    for name, thing in vars(plots).items()
-    if inspect.isfunction(thing) and thing.__module__ == plots.__name__ and not name.startswith("_")
-]
+PLOTS = [name for name, thing in vars(plots).items() if inspect.isfunction(thing) and name.startswith("draw_")]
 
 
 def text_of(page="*"):

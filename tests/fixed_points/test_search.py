@@ -599,7 +599,7 @@ def test_the_summary_counts():
         (lambda h, x: nn.functional.dropout(h, 0.5), r"without random numbers.*\.eval\(\)"),
         (lambda h, x: h @ x.T, "inputs None .*pass inputs= if it reads any"),
         (7, "step is int; pass a function or torch module"),
-        (nn.GRU(3, 1, num_layers=2), "not one cell applied over time"),
+        (nn.GRU(3, 1, bidirectional=True), "not one cell applied over time"),
         (nn.GRUCell(3, 5), "initial states have 2 columns; the state of GRUCell has 5"),
         (nn.LSTMCell(3, 2), "initial states have 2 columns; the state of LSTMCell has 4"),
     ],

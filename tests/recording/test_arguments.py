@@ -156,8 +156,6 @@ def test_data_that_the_model_cannot_read_are_refused(reader, x, make, message):
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        ("inner", r"layer 'inner' returns Tensor without real numbers \(complex64\); pass .* torch.view_as_real"),
-        (lambda y: y, r"states of layer 'layer\(output\)' are complex64; pass real numbers"),
         (lambda y: y.real.long(), "are int64; pass floating-point numbers"),
         (lambda y: y.real.to_sparse(), "layout torch.sparse_coo was passed"),
         (lambda y: y.real.to("meta"), "on the meta device"),
@@ -168,10 +166,6 @@ def test_data_that_the_model_cannot_read_are_refused(reader, x, make, message):
 def test_outputs_that_are_no_states_are_refused(reader, x, into, layer, message):
     with pytest.raises(KannError, match=message):
         kann.record(reader, x, layer=layer, into=into)
-
-
-def test_complex_states_are_recorded_as_the_error_says(reader, x):
-    assert kann.record(reader, x, layer=lambda y: torch.view_as_real(y).flatten(-2)).dim == 8
 
 
 def test_steps_from_what_is_not_real_numbers_are_refused(reader):

@@ -127,3 +127,44 @@ def test_what_is_no_torch_module_is_refused_with_the_way_out(model, layer, x):
 def test_a_model_without_layers_says_so(x):
     with pytest.raises(KannError, match=r"the model has no layer 'rnn', nor any other; pass layer= a function"):
         kann.record(nn.Identity(), x, layer="rnn")
+
+
+def test_what_a_compiled_model_returns_is_a_layer_by_name(compiled, x):
+    model, other = compiled
+    same(kann.record(other, x, layer="output"), kann.record(model, x))
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    """A session that reads x and lengths, and gives the states of all steps and the last of each sequence."""
+    helper = pytest.importorskip("onnx").helper
+    runtime = pytest.importorskip("onnxruntime")
+    kind = 1  # float32
+    graph = helper.make_graph(
+        [
+            helper.make_node("Tanh", ["x"], ["states"]),
+            helper.make_node("ReduceMean", ["states"], ["pooled"], axes=[1], keepdims=0),
+        ],
+        "reader",
+        [helper.make_tensor_value_info("x", kind, ["s", "t", 3])],
+        [
+            helper.make_tensor_value_info("states", kind, ["s", "t", 3]),
+            helper.make_tensor_value_info("pooled", kind, ["s", 3]),
+        ],
+    )
+    path = tmp_path_factory.mktemp("onnx") / "reader.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.usefixtures("untyped")
+def test_outputs_of_an_onnx_session_are_recorded(session, x):
+    expected = torch.tanh(x)
+    for layer in (None, "states", lambda outputs: outputs["states"]):
+        np.testing.assert_allclose(kann.record(session, x, layer=layer).padded(), expected, atol=1e-6)
+    ragged = kann.record(session, [x[0], x[1, :2]])
+    assert ragged.lengths.tolist() == [6, 2]
+    np.testing.assert_allclose(kann.record(session, {"x": x.double().numpy()}).padded(), expected, atol=1e-6)
+    with pytest.raises(KannError, match=r"is no output of the session, .*'pooled'.* run it in a loop .* kann.fit"):
+        kann.record(session, x, layer="rnn")

@@ -25,10 +25,10 @@ class BypassEffects:
 
     >>> import kann, torch
     >>> from torch import nn
-    >>> model = nn.Sequential(nn.Linear(3, 4), *(nn.Linear(4, 4) for _ in range(3)), nn.Linear(4, 2))
-    >>> x = torch.randn(80, 3)
-    >>> states = kann.record(model, x[:50], layer=["1", "2", "3"], axis="depth", embedding=True)
-    >>> found = kann.bypass_effects(model, x[50:], kann.fit(states, each_step=True), states, spans=[("2", "3")])
+    >>> layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    >>> model, x = nn.Sequential(layers, nn.Linear(4, 2)), torch.randn(80, 4)
+    >>> states = kann.record(model, x[:50], layer="0.*", axis="depth", embedding=True)
+    >>> found = kann.bypass_effects(model, x[50:], kann.fit(states, each_step=True), states, spans=[("0.1", "0.2")])
     >>> found.measures, bool(found.means["kl"][0, 3] < 1e-6)  # these layers are affine: one map is as good as both
     (('kl', 'agreement'), True)
     """

@@ -25,6 +25,7 @@ WAYS = {
     "every": "of the state at every step",
     "mean": "of the mean of its states",
     "max": "of the largest value of each unit over its states",
+    "sum": "of the sum of its states",
 }
 """How a network may come to its outputs, in words."""
 
@@ -38,6 +39,17 @@ class PartReadout:
     def __call__(self, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
         """The outputs of states."""
         return read_out(self._head, h[:, : self._units])
+
+
+class RectifiedReadout:
+    """A head that reads states behind ReLU."""
+
+    def __init__(self, head: Any):
+        self._head = head
+
+    def __call__(self, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
+        """The outputs of states."""
+        return read_out(self._head, np.maximum(h, 0))
 
 
 class LinearReadout:
@@ -168,34 +180,44 @@ def _judged(
     if not isinstance(head, nn.Module):
         head = LinearReadout(weight, np.zeros(len(weight)))
         units = weight.shape[1]
-    way = None
+    way, behind = None, ""
     if not _is_bidirectional(place):
         way = _way(head, units, states, outputs)
+        if way is None:
+            way, behind = _way_behind_relu(head, units, states, outputs)
+    if behind:
+        return Reading(
+            readout=PartReadout(RectifiedReadout(head), units),
+            weight=weight,
+            is_output=False,
+            why=f"The network decides by a head behind ReLU {behind}, found and checked against its outputs.",
+        )
     is_linear = linear is head or isinstance(head, LinearReadout)
     what = "a linear readout"
     if not is_linear:
         what = "a head that begins with a linear layer"
+    before_sigmoid = way is None and not _is_bidirectional(place)
+    if before_sigmoid:
+        way, what = _way_before_sigmoid(head, units, states, outputs), f"the sigmoid of {what}"
     if way is not None:
         return Reading(
             readout=_for_page(head, weight, units, states.dim, is_linear=is_linear),
             weight=weight,
             is_output=is_linear,
             why=f"The network's outputs are {what} {WAYS[way]}, found and checked against them.",
+            before_sigmoid=before_sigmoid,
         )
-    if not _is_bidirectional(place) and outputs.size and outputs.min() > 0 and outputs.max() < 1:
-        way = _way(head, units, states, np.log(outputs / (1 - outputs)))
-        if way is not None:
-            return Reading(
-                readout=_for_page(head, weight, units, states.dim, is_linear=is_linear),
-                weight=weight,
-                is_output=is_linear,
-                why=f"The network's outputs are the sigmoid of {what} {WAYS[way]}, found and checked against them.",
-                before_sigmoid=True,
-            )
     if is_linear and outputs.ndim <= 2 and outputs.reshape(len(outputs), -1).shape[1] == len(weight):
         return _of_one_direction(weight, states, outputs)
     why = "The layer that reads these states was found, but not how the outputs come of it."
     return Reading(readout=None, weight=weight, is_output=False, why=why)
+
+
+def _way_before_sigmoid(head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."]) -> Any:
+    """How the head reads states if the outputs are probabilities that a sigmoid made; None if they are not."""
+    if not outputs.size or outputs.min() <= 0 or outputs.max() >= 1:
+        return None
+    return _way(head, units, states, np.log(outputs / (1 - outputs)))
 
 
 def _of_one_direction(weight: Float[Array, "o d"], states: States, outputs: Shaped[Array, "s ..."]) -> Reading:
@@ -218,9 +240,24 @@ def _for_page(head: Any, weight: Float[Array, "o d"], units: int, width: int, *,
     return LinearReadout(weight, bias)
 
 
-def _way(head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."]) -> str | None:
+def _way_behind_relu(head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."]) -> tuple[str | None, str]:
+    """The same for a head behind ReLU, of each state or of what they are pooled to, and in words; empty if of none."""
+    way = _way(RectifiedReadout(head), units, states, outputs)
+    if way is not None:
+        return way, WAYS[way]
+    way = _way(head, units, states, outputs, rectified=True)
+    if way is not None:
+        return way, f"{WAYS[way]}, each behind ReLU"
+    return None, ""
+
+
+def _way(
+    head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."], *, rectified: bool = False
+) -> str | None:
     """Of which states the head gives the network's outputs; None if of none."""
     rows = [own[:, :units] for own in states]
+    if rectified:
+        rows = [np.maximum(own, 0) for own in rows]
     if outputs.ndim >= 3 or (outputs.ndim == 2 and outputs.shape[1] == states.lengths.max() > 1):
         made = [read_out(head, own) for own in rows]
         truth = [own[: len(part)] for own, part in zip(outputs, made, strict=True)]
@@ -235,6 +272,7 @@ def _way(head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."])
         "last": [own[-1] for own in rows],
         "mean": [own.mean(axis=0) for own in rows],
         "max": [own.max(axis=0) for own in rows],
+        "sum": [own.sum(axis=0) for own in rows],
     }
     for name, each in pooled.items():
         if _are_same(read_out(head, np.stack(each)), outputs):

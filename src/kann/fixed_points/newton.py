@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from kann.fixed_points.jacobians import derivatives, row_blocks
+from kann.fixed_points.jacobians import row_blocks, step_with_slopes
 from kann.fixed_points.problem import Problem, Searches
 from kann.progress import progress
 from kann.typing import Float
@@ -19,7 +19,7 @@ DAMPING_AFTER_LOSS = 5.0
 MAX_STEPS_WITHOUT_GAIN = 6
 """After so many steps in a row, none of which gains, Newton gives a state up."""
 
-GAIN = 0.99
+GAIN = 0.9
 """A step gains if it lowers the speed to less than this fraction."""
 
 Known = tuple[Float[Tensor, "k d"], Float[Tensor, "k p"]]
@@ -92,10 +92,9 @@ def _newton_step(
     problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], damping: Float[Tensor, " n"]
 ) -> Float[Tensor, "n d"]:
     """Add −(AᵀA + μ I)⁻¹ Aᵀ r to h, for r = F(h, x) − h, its Jacobian A = J − I, and μ = damping · |r| / spread."""
-    leaf = h.clone().requires_grad_()
-    following = problem.step(leaf, x)
-    slope = derivatives(following, leaf) - torch.eye(h.shape[1], dtype=h.dtype, device=h.device)
-    residual = following.detach() - h
+    following, slope = step_with_slopes(problem.step, h, x)
+    slope.diagonal(dim1=1, dim2=2).sub_(1)
+    residual = following - h
     normal = slope.mT @ slope
     normal.diagonal(dim1=1, dim2=2).add_((damping * residual.norm(dim=1) / problem.spread)[:, None])
     factor, _ = torch.linalg.cholesky_ex(normal)  # one that fails gives a trial that gains nothing

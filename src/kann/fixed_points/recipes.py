@@ -15,7 +15,10 @@ class Recipe:
     dtype: Literal["float32", "float64"] = "float64"
     """Precision of Adam. All else is float64, as far as the step can be computed in it."""
     follow_steps: int = 50
-    """Newton also starts from where the network itself goes in this many steps from each initial state."""
+    """Newton also starts from where the network itself goes from each initial state: so many steps, or twice as many as
+    the state has units, since a step of Newton costs as much as some hundred of these."""
+    settle_steps: int = 60
+    """Implicit steps by which states follow the network further, at most, where it is not slow after those."""
     newton_steps: int = 100
     """Steps of damped Newton, at most; 0 leaves it out, and Adam is all."""
     adam_steps: int = 300

@@ -7,6 +7,7 @@ fixed point has speed zero; where q is small but not zero the network is slow, a
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,25 @@ from kann.fixed_points.adam import descend
 from kann.fixed_points.describing import describe
 from kann.fixed_points.jacobians import eigenvalues_of, is_stable, jacobians
 from kann.fixed_points.merging import distinct_fixed_points, merge
-from kann.fixed_points.newton import newton
+from kann.fixed_points.newton import Known, newton
 from kann.fixed_points.problem import Problem, Searches, spread_of
 from kann.fixed_points.recipes import Recipe, recipe_of
 from kann.fixed_points.result import FixedPoints
+from kann.fixed_points.settling import settle
 from kann.fixed_points.starting import starting_tensors
 from kann.fixed_points.step_function import StepFunction, checked_step
+from kann.progress import progress
 from kann.typing import AnyArray, Float, Int
+
+STEPS_PER_UNIT = 2
+"""How many steps the network is followed for each unit of its state, where that is more than the recipe says."""
+
+MOST_WORK = 1e9
+"""Newton starts from as many states as keep states · units³, what one of its steps takes, below this: 60 for 256 units,
+500 for 128. All others are followed as the network goes."""
+
+FEWEST_STARTS = 32
+"""Newton starts from at least so many states, however wide they are."""
 
 MAX_PAIRS = 1000
 """How many pairs of stable points are searched between, the nearest first."""
@@ -36,7 +49,7 @@ MAX_PAIRS = 1000
 
 def find_fixed_points(
     step: Any,
-    initial: AnyArray | States,
+    initial: AnyArray | States | Mapping[str, States],
     *,
     inputs: AnyArray | None = None,
     tolerance: float = 1e-10,
@@ -52,7 +65,8 @@ def find_fixed_points(
 
     All in float64, damped Newton (Levenberg–Marquardt) on the speed q = ½|step(h, x) − h|² starts from each initial
     state and from where the network itself goes from there, and converges to stable and unstable fixed points alike.
-    Where both end in a local minimum of q instead, it starts again from where Adam leads. It also starts halfway
+    Where the network is still moving after that, implicit steps follow it until it comes to rest; where all of this
+    ends in a local minimum of q, Newton starts again from where Adam leads. It also starts halfway
     between each two stable points, since that is where to look for the saddle that parts them. A slow state that a
     search comes by, and from which it leaps far to a fixed point, is kept too: slow manifolds are shown, not skipped.
     Where no search comes to a slow state the result is empty, and says how slow the slowest was.
@@ -63,13 +77,15 @@ def find_fixed_points(
         ``step(h, x)`` goes from states (n, d) and inputs (n, p), torch tensors, to the next states (n, d), by
         differentiable operations and each row by itself. A module is copied to float64 and to evaluation mode, and is
         itself left alone. `kann.step_of` makes a step of any recurrent layer in a model, which is searched in float64
-        too. torch's own cells and one-layer ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` may also be passed as they are,
-        although they take (x, h). The state of an LSTM is h and c side by side, (n, 2·hidden). A function is called
-        with float64 tensors; if it fails on them, because it holds float32 weights, it is called with float32 ones, and
-        the points are only as exact as that: see `FixedPoints.precision`.
+        too. torch's own cells and ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` of one direction may also be passed as they
+        are, although they take (x, h). The state of an LSTM is h and c side by side, (n, 2·hidden); that of several
+        layers is theirs side by side, the lowest first. A function is called with float64 tensors; if it fails on them,
+        because it holds float32 weights, it is called with float32 ones, and the points are only as exact as that: see
+        `FixedPoints.precision`.
     initial
         `States`, or (n, d) rows of them, numpy or torch: states that the network visits, since what is found depends
-        on them. `kann.record` gives them.
+        on them. `kann.record` gives them; what it gives for all layers of a module (``layer="rnn.*"``, a dict) is put
+        side by side.
     inputs
         The constant input (p,), or one for each initial state (n, p). Without it a step whose input width is known,
         such as torch's cells and layers, gets zeros, and any other gets None.
@@ -150,7 +166,8 @@ def _explore(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"])
     followed, place = _follow(problem, h, x)
     between = newton(problem, *_between_stable_points(problem, followed))
     # Most searches from initial states come to points that are known by now; to end there saves the last steps.
-    searches = newton(problem, h, x, known=distinct_fixed_points(problem, followed + between))
+    known = distinct_fixed_points(problem, followed + between)
+    searches = _newton_from_some(problem, h, x, known=known)
     stuck = searches.not_fixed(problem)
     stuck = stuck[place[stuck] >= 0]
     searches = searches.replaced_where_slower(problem, stuck, followed.rows(place[stuck]))
@@ -162,20 +179,41 @@ def _explore(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"])
 def _follow(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) -> tuple[Searches, Int[Tensor, " n"]]:
     """Newton from the states to which the network itself goes, and which of these searches each initial state led to.
 
-    States close together are searched from once. −1 is for an initial state from which the network diverged.
+    Where Newton gets stuck, the network is followed further by implicit steps until it comes to rest. States close
+    together are searched from once. −1 is for an initial state from which the network diverged.
     """
     place = torch.full((len(h),), -1, device=h.device)
     if not problem.recipe.follow_steps:
         return newton(problem, h[:0], x[:0]), place
+    steps = max(problem.recipe.follow_steps, STEPS_PER_UNIT * h.shape[1])
     with torch.no_grad():
-        for _ in range(problem.recipe.follow_steps):
+        for _ in progress(range(steps), what="following", unit="step"):
             h = problem.step(h, x)
     finite = torch.isfinite(h).all(dim=1)
-    h, x = h[finite], x[finite]
+    h, x, place[finite] = _merged(problem, h[finite], x[finite])
+    searches = _newton_from_some(problem, h, x)
+    moving = (problem.speed(searches.ends, x) > problem.slow_tolerance).nonzero()[:, 0]
+    settled, inputs, group = _merged(problem, settle(problem, h[moving], x[moving], first_leap=steps / 5), x[moving])
+    again = newton(problem, settled, inputs).rows(group)
+    return searches.replaced_where_slower(problem, moving, again), place
+
+
+def _newton_from_some(
+    problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], *, known: Known | None = None
+) -> Searches:
+    """Newton from as many of the states as `_spread_out` chooses; the searches from all others end where they begin."""
+    rows = _spread_out(h)
+    searches = Searches(inputs=x, ends=h, first_slow=h)
+    return searches.replaced_where_slower(problem, rows, newton(problem, h[rows], x[rows], known=known))
+
+
+def _merged(
+    problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]
+) -> tuple[Float[Tensor, "m d"], Float[Tensor, "m p"], Int[Tensor, " n"]]:
+    """States that stand for all that are close to them, and which of them stands for each."""
     radius = np.full(len(h), problem.recipe.apart * problem.unit)
     chosen, group = merge(as_numpy(h), as_numpy(x), np.arange(len(h)), radius)
-    place[finite] = torch.from_numpy(group).to(h.device)
-    return newton(problem, h[chosen], x[chosen]), place
+    return h[chosen], x[chosen], torch.from_numpy(group).to(h.device)
 
 
 def _between_stable_points(problem: Problem, searches: Searches) -> tuple[Float[Tensor, "m d"], Float[Tensor, "m p"]]:
@@ -194,6 +232,19 @@ def _between_stable_points(problem: Problem, searches: Searches) -> tuple[Float[
     return ((h[one] + h[other]) / 2)[nearest], x[one][nearest]
 
 
+def _spread_out(h: Float[Tensor, "n d"]) -> Int[Tensor, " m"]:
+    """The states to start Newton from: all of them, or of many wide ones some that are far from each other."""
+    count = max(FEWEST_STARTS, int(MOST_WORK / h.shape[1] ** 3))
+    if len(h) <= count:
+        return torch.arange(len(h), device=h.device)
+    chosen = [int((h - h.mean(dim=0)).norm(dim=1).argmax())]
+    distance = (h - h[chosen[0]]).norm(dim=1)
+    for _ in range(count - 1):
+        chosen.append(int(distance.argmax()))
+        distance = torch.minimum(distance, (h - h[chosen[-1]]).norm(dim=1))
+    return torch.tensor(chosen, device=h.device)
+
+
 def _retry_after_adam(
     problem: Problem, searches: Searches, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]
 ) -> Searches:
@@ -201,6 +252,7 @@ def _retry_after_adam(
     stuck = searches.not_fixed(problem)
     if not len(stuck):
         return searches
+    stuck = stuck[_spread_out(h[stuck])]
     # Only where Adam stayed inside the reach: outside, every state of a GRU is slow.
     lowered, steps = descend(problem, h[stuck], x[stuck])
     near = (lowered - problem.centre).norm(dim=1) <= problem.reach(h[stuck])

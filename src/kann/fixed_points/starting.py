@@ -1,12 +1,13 @@
 """The states from which a search starts, and the inputs that are held constant, as float64 tensors."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kann.backends.arrays import as_array
+from kann.backends.arrays import as_array, as_numpy
 from kann.checks import require_float, require_width
 from kann.data.states import States
 from kann.errors import KannError
@@ -15,15 +16,16 @@ from kann.typing import AnyArray, Float
 
 
 def starting_tensors(
-    step: Any, initial: AnyArray, inputs: AnyArray | None
+    step: Any, initial: AnyArray | States | Mapping[str, States], inputs: AnyArray | None
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n p"]]:
     """Initial states and one input for each, as float64 tensors on the device where the network is.
 
     Without inputs, a step whose input width is known gets zeros, and any other gets no columns.
     """
     state_width, input_width = widths_of(step) or (None, None)
-    if isinstance(initial, States):
-        initial = initial.values
+    if isinstance(initial, Mapping):
+        initial = np.concatenate([as_numpy(_rows_of(layer)) for layer in initial.values()], axis=1)
+    initial = _rows_of(initial)
     states = as_array(initial)
     if states.ndim != 2 or 0 in states.shape:
         raise KannError(f"initial states have shape {tuple(states.shape)}; pass (n, d) with n, d >= 1")
@@ -43,6 +45,13 @@ def starting_tensors(
         require_width(rows, input_width, what="inputs", of=type(step).__name__)
     x = _float64_copy(rows, device, what="inputs")
     return h, x.expand(len(h), x.shape[-1]).clone()
+
+
+def _rows_of(initial: AnyArray | States) -> AnyArray:
+    """The states themselves, one row each."""
+    if isinstance(initial, States):
+        return initial.values
+    return initial
 
 
 def _device_of(step: Any, initial: AnyArray) -> torch.device:

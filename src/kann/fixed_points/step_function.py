@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kann.errors import KannError
 from kann.recording import RecurrentStep, step_of
+from kann.recording.stacked import StackedStep
 from kann.typing import Float
 
 StepFunction = Callable[[Tensor, Tensor], Tensor]
@@ -23,12 +24,14 @@ CELL_FORWARDS = (nn.RNNCell.forward, nn.GRUCell.forward, nn.LSTMCell.forward)
 
 def widths_of(step: Any) -> tuple[int, int] | None:
     """Widths of the state and of the input of torch's own cells and layers and of `kann.step_of`; None for others."""
-    if isinstance(step, nn.RNNBase) and (step.num_layers > 1 or step.bidirectional or step.proj_size):
+    if isinstance(step, nn.RNNBase) and step.bidirectional:
         raise KannError(
             f"{step} is not one cell applied over time; pass a function step(h, x) that makes one step of what you "
             "want to analyse, its states side by side in h"
         )
-    if isinstance(step, nn.RNNBase | nn.RNNCellBase):
+    if isinstance(step, nn.RNNBase):
+        step = _step_of_layers(step)
+    if isinstance(step, nn.RNNCellBase):
         width = step.hidden_size
         if isinstance(step, nn.LSTM | nn.LSTMCell):
             width *= 2  # h and c
@@ -74,9 +77,11 @@ def _copied(step: Any, like: Tensor) -> Callable[..., Any]:
 
     A module is copied in evaluation mode. A function cannot be copied and is what it is.
     """
-    if isinstance(step, nn.RNNBase) or _is_plain_cell(step):
+    if isinstance(step, nn.RNNBase):
+        step = _step_of_layers(step)
+    elif _is_plain_cell(step):
         step = step_of(step)
-    if isinstance(step, RecurrentStep):
+    if isinstance(step, RecurrentStep | StackedStep):
         return step.with_fixed_weights(like)
     if not isinstance(step, nn.Module):
         return step
@@ -90,6 +95,13 @@ def _copied(step: Any, like: Tensor) -> Callable[..., Any]:
     if isinstance(module, nn.RNNCellBase):
         return lambda h, x: module(x, h)
     return module
+
+
+def _step_of_layers(module: nn.RNNBase) -> RecurrentStep | StackedStep:
+    """One step of all layers of a fused module, their states side by side."""
+    if module.num_layers == 1:
+        return step_of(module)
+    return StackedStep(layers=[step_of(module, f"l{level}") for level in range(module.num_layers)])
 
 
 def _is_plain_cell(step: Any) -> bool:

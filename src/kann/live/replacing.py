@@ -12,6 +12,7 @@ from kann.checks import require_choice
 from kann.errors import KannError
 from kann.live.stepping import Replace, replaced_states, run_step_by_step
 from kann.recording.batching import tensors_of
+from kann.recording.complex_states import as_complex, as_real, is_state
 from kann.recording.kernels import Intercept, Kernel, run_layers
 from kann.recording.layouts import has_channels_first
 from kann.recording.recurrent import step_of
@@ -127,7 +128,7 @@ class _Replacement:
         """Give back the output with its states replaced; a forward hook that is last."""
         if not self.is_watching:
             return None
-        found = [part for part in tensors_of(output) if part.is_floating_point()]
+        found = [part for part in tensors_of(output) if is_state(part)]
         if len(found) < len(self._state) or (self._state == "c" and len(found) < 2):
             raise KannError(
                 f"state={self._state!r} is not among what {self._target.path!r} ({type(module).__name__}) gives: "
@@ -135,11 +136,19 @@ class _Replacement:
             )
         states = tuple(found[:2])
         if self._state == "h":
-            states = states[:1]
+            states = (self._first_as_wide(found),)
+            if states[0].is_complex() or states[0].shape[-1] != self._width == _width_in_all(states[0]):
+                rows = self._rows_replaced(as_real(states[0]).flatten(1))
+                new = as_complex(rows.reshape(as_real(states[0]).shape), states[0])
+                return _with_tensors(output, {id(states[0]): new})
         turned = has_channels_first(module, states[0]) or self._is_image(states[0])
         new = replaced_states(tuple(turned_if(turned, part) for part in states), self._rows_replaced, self._state)
         pairs = zip(states, new, strict=True)
         return with_tensors(output, {id(old): turned_back_if(turned, part) for old, part in pairs})
+
+    def _first_as_wide(self, found: Sequence[Tensor]) -> Tensor:
+        """The first output that is as wide as the operator: a cell may give an output before its state."""
+        return next((part for part in found if _width_in_all(part) == self._width), found[0])
 
     def _is_image(self, values: Tensor) -> bool:
         """Whether values are (B, C, H, W) with as many channels as the operator has units, as along depth."""
@@ -155,6 +164,11 @@ class _Replacement:
         if values.ndim == 2:
             return self._replace(values)
         return self._replace(values.reshape(-1, self._width)).reshape(values.shape)
+
+
+def _width_in_all(values: Tensor) -> int:
+    """How many real numbers each sequence's state holds, over all its axes; of complex numbers two each."""
+    return as_real(values[:1]).numel()
 
 
 def turned_if(turned: bool, values: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Cut whatever holds a model's inputs into batches, each with what is known about the lengths of its sequences."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -25,10 +25,20 @@ class Batch:
     """The batch as the data gave it."""
     real: RealSteps | None = None
     """Which of its steps are real; None if all are, or if the model itself knows."""
+    has_decoder: bool = False
+    """Whether ``real`` came from the mask of an encoder, and its decoder reads other sequences."""
+    decoder_real: RealSteps | None = None
+    """Which steps of the decoder's sequences are real; None if all are."""
     count: int | None = None
     """How many sequences it holds, where that is certain; None if only the model knows."""
     limit: int | None = None
     """How many of them to record; None for all."""
+
+    def real_of(self, layer: str) -> RealSteps | None:
+        """Which steps of what a layer gives are real: of one in a decoder, those of the decoder's own sequences."""
+        if self.has_decoder and any(part.startswith("decoder") for part in layer.split(".")):
+            return self.decoder_real
+        return self.real
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -65,7 +75,7 @@ def batches(data: Any, options: BatchOptions) -> Batches:
         raise KannError(f"{type(data).__name__} is a dataset of samples; pass DataLoader(dataset, batch_size=...)")
     cut, total = _cut(data, options)
     if lengths is None:
-        return (_with_real_steps(batch, batch.real or _own_real_steps(batch.content)) for batch in cut), total
+        return (_with_own_real_steps(batch) for batch in cut), total
     if isinstance(lengths, str | int) or callable(lengths):
         return (_with_real_steps(batch, _asked_real_steps(batch.content, lengths)) for batch in cut), total
     return _with_lengths_of_all(cut, real_steps(lengths), options), total
@@ -74,6 +84,18 @@ def batches(data: Any, options: BatchOptions) -> Batches:
 def _with_real_steps(batch: Batch, real: RealSteps | None) -> Batch:
     """The batch with these real steps: what `dataclasses.replace` does, in a third of its time."""
     return Batch(content=batch.content, real=real, count=batch.count, limit=batch.limit)
+
+
+def _with_own_real_steps(batch: Batch) -> Batch:
+    """The batch with the real steps that it knows by itself; of an encoder-decoder those of both."""
+    known = _with_real_steps(batch, batch.real or _own_real_steps(batch.content))
+    content = batch.content
+    if not isinstance(content, Mapping) or not any(str(key).startswith("decoder_") for key in content):
+        return known
+    decoder = None
+    if "decoder_attention_mask" in content:
+        decoder = real_steps(content["decoder_attention_mask"])
+    return replace(known, has_decoder=True, decoder_real=decoder)
 
 
 def _cut(data: Any, options: BatchOptions) -> Batches:

@@ -69,7 +69,7 @@ class DepthTracer(Tracer):
         layers = [(name, _positions(value, module, self.batch)) for name, value in self._first]
         layers += [(target.name, _positions(value, target.module, self.batch)) for target, value in self._outputs]
         _require_equal_shapes(layers)
-        yield "depth", depth_rows([values for _, values in layers], self.batch)
+        yield "depth", depth_rows([values for _, values in layers], self.batch, of=self._targets[0].path)
 
 
 def _copy_of_states(value: Any, block: str) -> Tensor:
@@ -88,7 +88,7 @@ class HiddenDepthTracer(HiddenStatesTracer):
         states = returned_states(output, self._target.field)
         layers = [(f"{self._target.field}.{i}", _positions(h, None, self.batch)) for i, h in enumerate(states)]
         _require_equal_shapes(layers)
-        yield "depth", depth_rows([values.detach() for _, values in layers], self.batch)
+        yield "depth", depth_rows([values.detach() for _, values in layers], self.batch, of=self._target.field)
 
 
 def _positions(values: Tensor, module: nn.Module | None, batch: Batch) -> Float[Tensor, "b s d"]:
@@ -122,10 +122,13 @@ def _describe_width(name: str, values: Float[Tensor, "b s d"]) -> str:
     return f"{name}: {units} at {positions}"
 
 
-def depth_rows(layers: Sequence[Float[Tensor, "b s d"]], batch: Batch) -> SequenceRows:
-    """Each position of each sequence of the batch becomes a sequence of its own: h_0, h_1, … h_L."""
+def depth_rows(layers: Sequence[Float[Tensor, "b s d"]], batch: Batch, *, of: str) -> SequenceRows:
+    """Each position of each sequence of the batch becomes a sequence of its own: h_0, h_1, … h_L.
+
+    ``of`` is the name of one of the blocks, which tells those of a decoder from others.
+    """
     batch_sequences, positions = layers[0].shape[:2]
-    real = batch.real
+    real = batch.real_of(of)
     if positions == 1:  # a vector for the whole sequence, in which padding has no place
         real = None
     # Padding is dropped from each layer as it would be along time.

@@ -47,7 +47,7 @@ def has_channels_first(module: nn.Module | None, values: Tensor) -> bool:
 
 def _has_time_first(values: Tensor, module: nn.Module | None, batch: Batch) -> bool:
     """Whether values are (T, B, d): as torch's attention says, or else by which axis is as long as the batch."""
-    attention = _first_attention(module)
+    attention = first_attention(module)
     if attention is not None and isinstance(module, ATTENTION):
         return not attention.batch_first
     count = batch.count
@@ -60,7 +60,7 @@ def _has_time_first(values: Tensor, module: nn.Module | None, batch: Batch) -> b
     return attention is not None and not attention.batch_first
 
 
-def _first_attention(module: nn.Module | None) -> nn.MultiheadAttention | None:
+def first_attention(module: nn.Module | None) -> nn.MultiheadAttention | None:
     """The first attention inside a module: torch's know whether they are batch_first."""
     if module is None:
         return None

@@ -17,6 +17,7 @@ from kann.errors import KannError
 from kann.progress import progress as progress_bar
 from kann.recording.batching import Batch, BatchOptions, batches
 from kann.recording.grouped import Deal, GroupedMomentsSink, Labels, parse_groups
+from kann.recording.onnx_sessions import as_module
 from kann.recording.ragged import SequenceRows
 from kann.recording.running import batch_runner, device_of, evaluation_mode, returned_hidden_states
 from kann.recording.selection import require_module
@@ -180,7 +181,7 @@ def record(
     Parameters
     ----------
     model
-        Any torch module.
+        Any torch module, or a session of ONNX Runtime, of which outputs are recorded.
     data
         A tensor or array of sequences (S, ...), a list of sequences of different lengths, a PackedSequence, a mapping
         of tensors, a DataLoader, or any iterable of batches. A batch that is a mapping is passed by its keys, of a
@@ -191,7 +192,8 @@ def record(
         type checker takes every string for a single layer; a pattern in a list it knows to give a dict.) The
         layers inside ``rnn``, a fused recurrent module, are ``"rnn.l0"``, ``"rnn.l1"``, …, and ``"rnn.l0_reverse"``,
         … read from the end; ``"rnn"`` is the last one, ``"rnn.*"`` is all of them. ``"hidden_states.3"`` is what a
-        HuggingFace model returns under that name.
+        HuggingFace model returns under that name, ``"output"`` what any model returns, and of a session of ONNX Runtime
+        the name of one of its outputs.
     state
         Of LSTMs the output ``"h"``, the cell state ``"c"``, or both side by side, ``"hc"``.
     axis
@@ -231,6 +233,7 @@ def record(
     progress
         Whether to show a progress bar if it takes long.
     """
+    model, layer = as_module(model, layer)
     require_module(model)
     if isinstance(inputs, str):
         require_choice(inputs, "inputs", ("gates",))

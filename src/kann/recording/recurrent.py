@@ -15,6 +15,7 @@ from torch.nn.functional import linear
 from kann.checks import shown
 from kann.errors import KannError
 from kann.recording.selection import Target, named, only_recurrent, require_module, select
+from kann.recording.slopes import gru_slopes, lstm_slopes, rnn_relu_slopes, rnn_tanh_slopes, solve_lstm, solve_shifted
 from kann.typing import Float
 
 LSTM_ACTIVATIONS = (torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid)
@@ -45,6 +46,8 @@ class RecurrentStep:
     rule: Callable[..., Tensor]
     """From h, c, what the input and h add to the gates, and the projection, to the next state; c is None but for an
     LSTM."""
+    slope_rule: Callable[..., Tensor]
+    """From the same, with the weights of h in the place of the projection, to ∂(next state)/∂(state) of each row."""
 
     def __call__(self, h: Tensor, x: Tensor) -> Tensor:
         """The states after reading ``x``."""
@@ -57,13 +60,37 @@ class RecurrentStep:
                 f"step of {self.name!r} takes states (n, {self.dim}) and inputs (n, {self.input_dim}); "
                 f"got {tuple(h.shape)} and {tuple(x.shape)}"
             )
+        parts, _, projection = self._parts(h, x)
+        return self.rule(*parts, projection)
+
+    def with_slopes(self, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) -> tuple[Tensor, Float[Tensor, "n d d"]]:
+        """The states after reading ``x``, and ∂(next state)/∂(state) of each row, from the weights."""
+        parts, weight_hh, projection = self._parts(h, x)
+        slopes = self.slope_rule(*parts, weight_hh)
+        if projection is not None:  # the layer gives h' = P (o tanh(c')), and reads that
+            width = slopes.shape[1] // 2
+            slopes = torch.cat([projection @ slopes[:, :width], slopes[:, width:]], dim=1)
+        return self.rule(*parts, projection), slopes
+
+    def implicit(
+        self, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], leaps: Float[Tensor, " n"]
+    ) -> Float[Tensor, "n d"]:
+        """The states after an implicit step worth τ of the layer's own: h + ((1 + 1/τ) I − J)⁻¹ (step(h, x) − h)."""
+        parts, weight_hh, projection = self._parts(h, x)
+        residual = self.rule(*parts, projection) - h
+        if self.slope_rule is lstm_slopes and projection is None:
+            return h + solve_lstm(*parts, weight_hh, shift=1 + 1 / leaps, residual=residual)  # type: ignore[arg-type]
+        return h + solve_shifted(self.with_slopes(h, x)[1], 1 + 1 / leaps, residual)
+
+    def _parts(self, h: Tensor, x: Tensor) -> tuple[tuple[Tensor, Tensor | None, Tensor, Tensor], Tensor, Any]:
+        """h, c, and what the input and h add to the gates; the weights of h; the projection."""
         weight_ih, weight_hh, bias_ih, bias_hh, projection = _converted(self.weights(), h.dtype)
         c = None
         if self.output_dim < self.dim:  # one split: two slices take longer to differentiate
             h, c = h.split([self.output_dim, self.dim - self.output_dim], dim=-1)
         from_input = linear(x.to(h.dtype), weight_ih, bias_ih)  # type: ignore[arg-type]
         from_state = linear(h, weight_hh, bias_hh)  # type: ignore[arg-type]
-        return self.rule(h, c, from_input, from_state, projection)
+        return (h, c, from_input, from_state), weight_hh, projection  # type: ignore[return-value]
 
     def with_fixed_weights(self, like: Tensor) -> "RecurrentStep":
         """The same step with the weights of this moment, without gradients, in the dtype and on the device of ``like``.
@@ -212,6 +239,7 @@ def step_of(model: nn.Module, layer: str | None = None) -> RecurrentStep:
         output_dim=output_dim,
         weights=lambda: [getattr(module, f"{name}{suffix}", None) for name in PARAMETERS],
         rule=_rule(module),
+        slope_rule=SLOPES[_rule(module)],
     )
 
 
@@ -239,6 +267,10 @@ def _rule(module: Any) -> Callable[..., Tensor]:
     return {"tanh": _rnn_tanh, "relu": _rnn_relu}[module.nonlinearity]
 
 
+SLOPES = {_lstm: lstm_slopes, _gru: gru_slopes, _rnn_tanh: rnn_tanh_slopes, _rnn_relu: rnn_relu_slopes}
+"""The Jacobian that belongs to each rule."""
+
+
 def _one_layer(model: nn.Module, layer: str | None) -> Target:
     targets, _ = select(model, layer)
     if len(targets) == 1:
@@ -249,7 +281,8 @@ def _one_layer(model: nn.Module, layer: str | None) -> Target:
 def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None = None) -> nn.Module:
     """The module from a recurrent layer's output to the model's output.
 
-    This is the only `nn.Linear` as wide as the layer's output, of several the only one that comes after the layer in
+    This is the only `nn.Linear` as wide as the layer's output (or convolution over single steps, which comes back as
+    the linear layer that it is), of several the only one that comes after the layer in
     the model. If it begins an `nn.Sequential` with further layers, that is the readout. ``name`` names it outright.
 
     >>> model = nn.ModuleDict({"rnn": nn.GRU(3, 4), "head": nn.Linear(4, 2)})
@@ -266,7 +299,7 @@ def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None =
         _require_what_is_read(named(model, layer)[0], layer)
     width = _total_output_dim(module)
     modules = dict(model.named_modules())
-    fitting = [key for key, part in modules.items() if isinstance(part, nn.Linear) and part.in_features == width]
+    fitting = [key for key, part in modules.items() if _input_width(part) == width]
     candidates = fitting
     # Several layers may be as wide, such as one that feeds the recurrent layer: the order of modules decides.
     if len(fitting) > 1:
@@ -277,7 +310,27 @@ def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None =
         raise KannError(
             f"linear layers that read the {width} units of {path!r}: {names}; pass name= that of the readout"
         )
-    return _with_following_layers(modules, candidates[0])
+    return _as_linear(_with_following_layers(modules, candidates[0]))
+
+
+def _input_width(module: nn.Module) -> int | None:
+    """How wide what a linear layer reads is; None for any other module."""
+    if isinstance(module, nn.Linear):
+        return module.in_features
+    if isinstance(module, nn.Conv1d) and module.kernel_size == (1,) and module.groups == 1:
+        return module.in_channels
+    return None
+
+
+def _as_linear(module: nn.Module) -> nn.Module:
+    """A convolution over single steps as the linear layer that it is, with the same parameters."""
+    if not isinstance(module, nn.Conv1d):
+        return module
+    linear = nn.Linear(module.in_channels, module.out_channels, bias=module.bias is not None)
+    linear.weight = nn.Parameter(module.weight.detach()[:, :, 0])
+    if module.bias is not None:
+        linear.bias = nn.Parameter(module.bias.detach())
+    return linear
 
 
 def _named_module(model: nn.Module, name: str, *, remedy: str) -> tuple[str, nn.Module]:

@@ -6,6 +6,7 @@ import random
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from kann.checks import shown
 from kann.errors import KannError
 from kann.recording.batching import Batch, tensors_of
 from kann.recording.shared import shared
+from kann.recording.told_lengths import told_lengths
 
 NOT_CONTIGUOUS = ".*weights are not part of single contiguous chunk of memory.*"
 """cudnn's warning about one layer's weights, which are a part of the module's; it copies them, which takes no time."""
@@ -170,7 +172,7 @@ def batch_runner(
         if device is not None:
             content = to_device(content, device, except_for=_lengths_entry(content, lengths))
         try:
-            return call(content)
+            return call(content, replace(batch, content=content))
         except (RuntimeError, ValueError, TypeError, AttributeError) as error:
             explained = _explained(error, device)
             if explained is None and forward is None:
@@ -226,10 +228,12 @@ def _lengths_entry(content: Any, lengths: Any) -> Any:
     return entry
 
 
-def _model_call(model: nn.Module, *, forward: Callable[..., Any] | None, hidden_states: bool) -> Callable[[Any], Any]:
+def _model_call(
+    model: nn.Module, *, forward: Callable[..., Any] | None, hidden_states: bool
+) -> Callable[[Any, Batch], Any]:
     """How to call the model with a batch: by ``forward``, or by what the model's own forward takes."""
     if forward is not None:
-        return lambda content: forward(model, content)
+        return lambda content, _: forward(model, content)
     parameters = parameters_of(model)
     options: dict[str, Any] = {}
     if hidden_states and ("output_hidden_states" in parameters or _takes_any_keyword(parameters)):
@@ -238,16 +242,16 @@ def _model_call(model: nn.Module, *, forward: Callable[..., Any] | None, hidden_
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = sum(p.kind in positional and p.default is p.empty for p in parameters.values())
 
-    def call_with_options(content: Any) -> Any:
+    def call_with_options(content: Any, batch: Batch) -> Any:
         if isinstance(content, Mapping):
             return model(**_accepted(content, parameters) | options)
         if isinstance(content, list | tuple) and not isinstance(content, PackedSequence):
             return model(*content[: max(1, required)], **options)
-        return model(content, **options)
+        return model(content, **told_lengths(model, parameters, batch), **options)
 
-    def call(content: Any) -> Any:
+    def call(content: Any, batch: Batch) -> Any:
         try:
-            return call_with_options(content)
+            return call_with_options(content, batch)
         except TypeError as error:
             if not options or "output_hidden_states" not in str(error):
                 raise

@@ -17,6 +17,8 @@ from torch import nn
 
 from kann.checks import require_dense, shown
 from kann.errors import KannError
+from kann.recording.batching import tensors_of
+from kann.recording.complex_states import is_state
 
 HIDDEN_STATES = re.compile(r"(?P<field>\w*hidden_states)\.(?P<place>-?\d+|\*)")
 """Hidden states that a model returns by itself, such as ``hidden_states.3``; ``*`` for all of them."""
@@ -65,8 +67,8 @@ def _require_watchable(targets: Sequence[Target]) -> None:
 def _is_compiled(what: str) -> KannError:
     return KannError(
         f"{what} was compiled by torch.jit (script or trace), and what happens inside cannot be watched; pass the "
-        "model that it was made from, or layer= a function from the model's output to (sequences, steps, units), or "
-        "run it yourself and pass the states that it gives to kann.fit"
+        "model that it was made from, or layer='output' for what it returns, or layer= a function from that to "
+        "(sequences, steps, units), or run it yourself and pass the states that it gives to kann.fit"
     )
 
 
@@ -126,6 +128,8 @@ def named(model: nn.Module, name: str) -> list[Target]:
     parts = {part.name: part for path, module in modules.items() for part in _fused_layers(path, module)}
     if name in parts:
         return [parts[name]]
+    if name == "output":
+        return [Target(name=name, view=_first_states)]
     if match := HIDDEN_STATES.fullmatch(name):
         return [Target(name=name, field=match["field"], place=match["place"])]
     if _has_wildcard(name):
@@ -137,6 +141,11 @@ def named(model: nn.Module, name: str) -> list[Target]:
             "steps, units)"
         )
     raise KannError(f"the model has no layer {name!r}; close to it are {', '.join(map(repr, close))}; pass one of them")
+
+
+def _first_states(output: Any) -> Any:
+    """The first of what a model returns that holds real or complex numbers; the output itself if nothing does."""
+    return next((part for part in tensors_of(output) if is_state(part)), output)
 
 
 def _matching(modules: dict[str, nn.Module], pattern: str) -> list[Target]:

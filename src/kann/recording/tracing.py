@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from kann.errors import KannError
 from kann.recording.batching import Batch
+from kann.recording.complex_states import as_real
 from kann.recording.layouts import batch_major
 from kann.recording.ragged import Padded, SequenceRows
 from kann.recording.selection import Target
@@ -70,7 +71,7 @@ class Tracer(ABC):
 
     def rows(self, padded: Padded, layer: str) -> SequenceRows:
         """The real steps of what the layer gave for the batch."""
-        return padded.rows(self.batch.real, limit=self.batch.limit, layer=layer)
+        return padded.rows(self.batch.real_of(layer), limit=self.batch.limit, layer=layer)
 
 
 def hook_last(module: nn.Module, hook: Callable[..., Any], stack: contextlib.ExitStack) -> None:
@@ -149,7 +150,7 @@ class OutputTracer(_ModelOutputTracer):
             if isinstance(values, Tensor):
                 got = tuple(values.shape)
             raise KannError(f"layer(output) gave {got}, without a time axis; return (sequences, steps, units)")
-        padded = Padded(values=values.detach())
+        padded = Padded(values=as_real(values.detach()))
         yield self._target.name, self.rows(padded, "layer(output)")
 
 
@@ -188,9 +189,20 @@ def returned_states(output: Any, field: str) -> Sequence[Tensor]:
     states = getattr(output, field, None)
     if isinstance(output, Mapping):
         states = output.get(field)
-    if not isinstance(states, list | tuple) or not states:
-        raise KannError(
-            f"the model's output ({type(output).__name__}) holds no {field}; pass forward=lambda model, batch: "
-            f"model(**batch, output_hidden_states=True), or name a module as layer="
-        )
-    return states
+    if isinstance(states, list | tuple) and states:
+        return states
+    others = [name for name in _entries(output) if name.endswith("hidden_states")]
+    if others:
+        names = " or ".join(f"layer={name!r}" for name in others)
+        raise KannError(f"the model's output ({type(output).__name__}) holds no {field}; pass {names}")
+    raise KannError(
+        f"the model's output ({type(output).__name__}) holds no {field}; pass forward=lambda model, batch: "
+        f"model(**batch, output_hidden_states=True), or name a module as layer="
+    )
+
+
+def _entries(output: Any) -> list[str]:
+    """The names of what a model's output holds."""
+    if isinstance(output, Mapping):
+        return [str(key) for key in output]
+    return [name for name, value in getattr(output, "__dict__", {}).items() if value is not None]

@@ -140,7 +140,7 @@ class FusedTracer(Tracer):
 
     def _padding_read_first(self, kernel: Kernel) -> RealSteps | None:
         """The real steps of a batch whose padding the backward direction reads before the sequences, else None."""
-        real = self.batch.real
+        real = self.batch.real_of(self._targets[0].path)
         if real is None or kernel.sizes is not None:
             return None
         require_right_padding(real, layer=self._targets[0].path)
