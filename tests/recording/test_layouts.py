@@ -196,8 +196,10 @@ def test_an_output_without_a_time_axis():
 def test_what_cannot_be_recorded_beside_the_states(model, words):
     with pytest.raises(KannError, match="has neither an initial state nor a cell state"):
         kann.record(model, words, layer="head", initial=True)
-    with pytest.raises(KannError, match=r"layer 'embed' reads no .B, T, p. of real numbers"):
-        kann.record(model, words, layer="embed", inputs=True)
+    with pytest.raises(KannError, match=r"layer '0' reads no .B, T, p. of numbers; pass inputs=False"):
+        kann.record(nn.Sequential(nn.Flatten(2)), torch.randn(3, 5, 2, 2), layer="0", inputs=True)
+    read = kann.record(model, words, layer="embed", inputs=True)  # whole numbers are inputs of width one
+    np.testing.assert_array_equal(read.inputs[:, 0], np.concatenate(words))
 
     class Alone(nn.Module):
         def __init__(self):
