@@ -140,7 +140,7 @@ class _Replacement:
             if states[0].is_complex() or states[0].shape[-1] != self._width == _width_in_all(states[0]):
                 rows = self._rows_replaced(as_real(states[0]).flatten(1))
                 new = as_complex(rows.reshape(as_real(states[0]).shape), states[0])
-                return _with_tensors(output, {id(states[0]): new})
+                return with_tensors(output, {id(states[0]): new})
         turned = has_channels_first(module, states[0]) or self._is_image(states[0])
         new = replaced_states(tuple(turned_if(turned, part) for part in states), self._rows_replaced, self._state)
         pairs = zip(states, new, strict=True)
