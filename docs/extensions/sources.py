@@ -1,24 +1,17 @@
 """What is changed in the text of pages and docstrings before Sphinx reads it, so that authors need not think of it."""
 
 import re
-from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parents[1]
 # Markdown beside README, and the pages that include it: links work in the manual and on a code host.
 OUTSIDE = {"../CONTRIBUTING.md": "contributing.md", "../CHANGELOG.md": "changelog.md"}
-# Pages that have a place in the tables of contents before they are written.
-SLOTS = ("gallery", "depth")
 BAR_OR_CODE = re.compile(r"``.*?``|\|")
 
 
 def turn_links(_app: Any, _name: str, source: list[str]) -> None:
-    """Lead links out of ``docs`` to the page that includes the file, and leave out slots that nobody has filled."""
+    """Lead links out of ``docs`` to the page that includes the file."""
     for outside, page in OUTSIDE.items():
         source[0] = source[0].replace(f"({outside})", f"({page})")
-    for slot in SLOTS:
-        if not (HERE / f"{slot}.md").exists():
-            source[0] = re.sub(rf"^(\.\./)?{slot}\n", "", source[0], flags=re.MULTILINE)
 
 
 def _without_bars(line: str) -> str:

@@ -26,11 +26,3 @@ def test_links_out_of_the_manual_lead_to_its_own_pages(sources):
     source = ["see [notes](../CONTRIBUTING.md) and [more](../CHANGELOG.md)"]
     sources.turn_links(None, "page", source)
     assert source == ["see [notes](contributing.md) and [more](changelog.md)"]
-
-
-def test_a_slot_is_left_out_until_its_page_is_there(sources, monkeypatch, tmp_path):
-    monkeypatch.setattr(sources, "HERE", tmp_path)
-    (tmp_path / "depth.md").write_text("# Depth")
-    source = ["flipflop\ngallery\ndepth\nin depth\n"]
-    sources.turn_links(None, "page", source)
-    assert source == ["flipflop\ndepth\nin depth\n"]
