@@ -198,7 +198,7 @@ def explained(model: AlbertForMaskedLM, data: dict[str, Tensor], fragments: list
     return kann.explain(
         model,
         rows,
-        layer=BLOCK,
+        layer=[BLOCK],
         axis="depth",
         groups=fragments,
         forward=lambda model, ids: model(ids, attention_mask=(ids != 0).long()).logits,  # 0 is padding
