@@ -158,3 +158,37 @@ def test_several_answers_are_compared_with_their_labels(generator):
     assert found.accuracy[0] == 1
     assert 0.3 < found.accuracy[1] < 0.8
     assert "The network's answers are right in 100.0% on the held-out sequences" in " ".join(found.sentences)
+
+
+class Blocks(nn.Module):
+    """Reads words through blocks of one width, or through a single one again and again, and a mask over padding."""
+
+    def __init__(self, *, shared=False):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(10, 6), nn.Linear(6, 2)
+        blocks = [nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)]
+        self.blocks = nn.ModuleList(blocks[:1] if shared else blocks)
+        self.uses = 4 // len(self.blocks)
+
+    def forward(self, input_ids, attention_mask):
+        """The outputs (b, 2); a position knows what was read before it."""
+        x = self.embedding(input_ids).cumsum(dim=1) / 3
+        for block in list(self.blocks) * self.uses:
+            x = block(x)
+        return self.head((x * attention_mask[..., None]).sum(dim=1))
+
+
+@pytest.mark.parametrize(("shared", "layer"), [(False, "blocks.*"), (True, "blocks.0")])
+def test_blocks_named_by_a_pattern_and_a_block_that_is_used_again(shared, layer):
+    torch.manual_seed(0)
+    lengths = torch.randint(3, 8, (40,))
+    data = {
+        "input_ids": torch.randint(10, (40, 7)),
+        "attention_mask": (torch.arange(7) < lengths[:, None]).long(),
+    }
+    found = kann.explain(
+        Blocks(shared=shared), data, layer=layer, axis="depth", groups=[i // 2 for i in range(40)], progress=False
+    )
+    assert found.effects is not None
+    where = "after every use of block 'blocks.0'" if shared else "after block 'blocks.2', in the middle"
+    assert any(where in choice for choice in found.choices)

@@ -85,7 +85,11 @@ def _named(probe: Probe, options: Options) -> Place:
     """What the user named."""
     why = f"Layer {options.layer!r} is explained, as you asked."
     if options.axis == "depth":
-        return Place(layer=options.layer, state="h", axis="depth", target=None, embedding=False, why=why)
+        targets, _ = select(probe.model, options.layer)
+        layer = options.layer
+        if all(target.module is not None for target in targets):  # else they are found in the model's output
+            layer = [target.name for target in targets]
+        return Place(layer=layer, state="h", axis="depth", target=None, embedding=False, why=why)
     return _along_time(probe.model, options.layer, options, why)
 
 

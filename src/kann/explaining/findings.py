@@ -97,4 +97,4 @@ def positions_of(sequences: Sequences, numbers: Int[Array, " k"], total: int) ->
         return np.ones(len(numbers), dtype=int)
     if total % len(numbers) == 0:
         return np.full(len(numbers), total // len(numbers))
-    return np.array([len(sequences.steps(int(i))) for i in numbers])
+    return sequences.positions(numbers)

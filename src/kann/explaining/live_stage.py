@@ -114,7 +114,15 @@ def _trials(found: Findings, live: Live, numbers: Int[Array, " k"], batches: int
 def _middle_block(found: Findings) -> tuple[str, States]:
     """The block in the middle, after which modes along depth are kept and removed, and its states."""
     states: Any = found.states
-    names = list(found.place.layer)
+    names = found.place.layer
+    if not isinstance(names, Sequence) or isinstance(names, str):
+        raise KannError(
+            f"the states {names!r} are found in the model's output, where they cannot be replaced; pass layer= the names "
+            "of its blocks"
+        )
+    if len(names) == 1 and states.lengths.max() > 1 + int(found.place.embedding):
+        found.choices.append(f"Live, modes along depth were kept and removed after every use of block {names[0]!r}.")
+        return names[0], States(values=states.values, lengths=states.lengths)
     at = len(names) // 2
     rows = states.starts + at + int(found.place.embedding)
     found.choices.append(f"Live, modes along depth were kept and removed after block {names[at]!r}, in the middle.")

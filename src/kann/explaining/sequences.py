@@ -102,6 +102,15 @@ class Sequences:
             return numbers
         return numbers[np.argsort(-np.asarray(sizes), kind="stable")]
 
+    def positions(self, numbers: Int[Array, " k"]) -> Int[Array, " k"]:
+        """How many steps each of these sequences has, without padding where lengths or a mask tell it."""
+        known = self._known_lengths()
+        if known is None and isinstance(self.content, Mapping):
+            known = self.content.get("attention_mask")
+        if known is not None:
+            return real_steps(known).lengths[numbers]
+        return np.array([len(self.steps(int(i))) for i in numbers])
+
     def steps(self, number: int) -> Shaped[Array, "t ..."]:
         """What the first tensor of a sequence holds at each step, padding included."""
         one = _taken(self.content, np.array([number]), self.axis, self.count)
