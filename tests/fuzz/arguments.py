@@ -223,7 +223,7 @@ def calls(good: Any) -> dict[str, Call]:
         "fit": (kann.fit, {"data": good.padded, "rank": 2, "basis": "svd", "lengths": [8, 3, 2], "ridge": 0.0}),
         "fit grouped": (kann.fit, {"data": states, "rank": "auto", "groups": [0, 1, 2]}),
         "fit each step": (kann.fit, {"data": deep, "each_step": True, "ridge": 0.1, "rank": 2, "groups": None}),
-        "fit driven": (kann.fit, {"data": states, "driven": True, "offset": True, "ridge": 1e-3}),
+        "fit driven": (kann.fit, {"data": states, "driven": True, "offset": True, "ridge": 1e-3, "over_ranks": False}),
         "fit bilinear": (
             kann.fit,
             {"data": states, "driven": "bilinear", "rank": 2, "features": "squares", "lift": "squares", "ridge": 1e-3}
@@ -312,7 +312,7 @@ def calls(good: Any) -> dict[str, Call]:
             kann.explain,
             {"model": reader, "data": torch.randn(12, 6, 2), "labels": [0, 1] * 6, "tokens": [["a"] * 6] * 12}
             | {"readout": nn.Linear(3, 1), "groups": list(range(12)), "layer": "rnn", "state": "h", "axis": "time"}
-            | {"lengths": None, "classes": ["a", "b"], "outputs": "labels", "step_seconds": 0.1, "seconds": 2.0}
+            | {"lengths": None, "classes": ["a", "b"], "outputs": "class", "step_seconds": 0.1, "seconds": 2.0}
             | {"collate": stack, "batch_size": 4, "device": "cpu", "seed": 0, "progress": False},
         ),
         "film": (

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib import pyplot
 
 import kann
 from kann.reporting import comparison_page, plots
@@ -33,13 +34,13 @@ def test_the_map_has_clusters_side_by_side_and_floors_on_its_diagonal(found):
     np.testing.assert_allclose(np.diag(shown), 0.02)
     places = [found.names.index(name) for name in names]
     assert shown[0, 2] == found.matrix[places[0], places[2]]
-    plots.pyplot.close(ax.figure)
+    pyplot.close(ax.figure)
 
 
 def test_networks_are_points_with_names(found):
     ax = plots.draw_networks(found)
     assert [text.get_text() for text in ax.texts] == list(found.names)
-    plots.pyplot.close(ax.figure)
+    pyplot.close(ax.figure)
 
 
 def test_the_page_lists_pairs_nearest_first_and_runs_no_script(found, tmp_path):
