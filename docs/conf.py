@@ -45,7 +45,8 @@ nb_execution_show_tb = True
 nb_merge_streams = True
 
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
+# Defaults are those of signatures: the source of kann.distance and kann.compare has them in one place for both.
+autodoc_preserve_defaults = False
 autodoc_typehints = "none"
 default_role = "py:obj"  # `kann.fit` in a docstring is a link to it
 napoleon_use_ivar = True
