@@ -117,8 +117,8 @@ def _middle_block(found: Findings) -> tuple[str, States]:
     names = found.place.layer
     if not isinstance(names, Sequence) or isinstance(names, str):
         raise KannError(
-            f"the states {names!r} are found in the model's output, where they cannot be replaced; pass layer= the names "
-            "of its blocks"
+            f"the states {names!r} are found in the model's output, where they cannot be replaced; pass layer= the "
+            "names of its blocks"
         )
     if len(names) == 1 and states.lengths.max() > 1 + int(found.place.embedding):
         found.choices.append(f"Live, modes along depth were kept and removed after every use of block {names[0]!r}.")
