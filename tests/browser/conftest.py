@@ -12,7 +12,7 @@ import pytest
 from tests.reporting import html_pages
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-READY = "html[data-ready=true]"
+READY = "html[data-drawn=true]"  # all charts are drawn, also those below the first screen
 
 
 @pytest.fixture(scope="module")

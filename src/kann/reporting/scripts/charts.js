@@ -23,7 +23,8 @@ const saveButton = (id, format) => ({ name: `Save as ${format.toUpperCase()}`, i
   click: (chart) => Plotly.downloadImage(chart, { format, filename: `kann-${id}`, width: 900, height: 600, scale: format === "png" ? 2 : 1 }) });
 
 const waiting = new Map();
-let drawing = null;
+let drawing = null, firstIsDrawn = null;
+const firstChart = new Promise((resolve) => { firstIsDrawn = resolve; });
 /** Draw soon, each chart once and one after the other: two drawings of the same chart at a time can block each other. */
 function drawSoon(id, traces, layout) {
   waiting.set(id, [traces, layout]);
@@ -37,5 +38,7 @@ async function drawWaiting() {
     // The buttons are listed one by one: Plotly's own list has one that would upload the chart.
     const buttons = [["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"], [saveButton(id, "svg"), saveButton(id, "png")]];
     await Plotly.react(id, traces, chartLayout(layout), { responsive: true, displaylogo: false, modeBarButtons: buttons });
+    firstIsDrawn();
+    await new Promise((resume) => setTimeout(resume));  // so that the reader can scroll in between
   }
 }

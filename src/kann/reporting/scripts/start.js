@@ -51,7 +51,10 @@ function startControls() {
   startEffects(); startSpectrum(); startTable(); startWords(); startSaving(); startControls();
   drawAll();
   fillPicker();
+  // The page can be read and used; charts further down are drawn one after the other.
+  await firstChart;
+  document.documentElement.dataset.ready = "true";
   await drawing;
   byId("plane").on("plotly_click", (event) => { const number = event.points[0].customdata; if (number !== undefined) selectMode(number); });
-  document.documentElement.dataset.ready = "true";
+  document.documentElement.dataset.drawn = "true";
 })();
