@@ -17,7 +17,7 @@ from kann.live.replacing import replaced
 from kann.live.scoring import Scorer, outputs_of
 from kann.live.stepping import Replace
 from kann.recording.batching import Batch, BatchOptions, batches, count_of, is_sequence
-from kann.recording.running import batch_runner, device_of, parameters_of
+from kann.recording.running import batch_runner, device_of
 from kann.recording.selection import Target
 from kann.typing import Array, Float, Int, Shaped
 
@@ -144,8 +144,6 @@ def groups_and_call(model: nn.Module, data: Any, running: Running) -> tuple[list
     groups = _groups(data, options, least_batches=running.least_batches)
     if not groups:
         raise KannError("the data hold no batches, so that nothing can be tested; pass at least one sequence")
-    if running.forward is None:
-        groups = [replace(group, batch=_with_lengths(model, group.batch)) for group in groups]
     device = device_of(model, running.device)
     call = batch_runner(model, forward=running.forward, lengths=running.lengths, device=device, hidden_states=False)
     return groups, call
@@ -187,13 +185,3 @@ def _size(item: Any) -> int:
     if getattr(item, "ndim", 1) in (1, 2) and hasattr(item, "__len__") and not isinstance(item, str | bytes | dict):
         return len(item)
     return 0
-
-
-def _with_lengths(model: nn.Module, batch: Batch) -> Batch:
-    """The batch with the lengths of its padded sequences, by name, for a model whose forward takes ``lengths``."""
-    if batch.real is None or not isinstance(batch.content, Tensor):
-        return batch
-    names = list(parameters_of(model))
-    if "lengths" not in names[1:]:
-        return batch
-    return replace(batch, content={names[0]: batch.content, "lengths": torch.from_numpy(batch.real.lengths)})
