@@ -19,7 +19,7 @@ POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
     "form-action 'none'"
 )
-"""What a page may do: run the scripts with these checksums, and nothing else. It can reach no address."""
+"""It can reach no address, and runs only what :func:`policy_for` lists."""
 
 
 def page_with_charts(name: str, content: dict[str, Any], **values: Any) -> str:
@@ -27,24 +27,35 @@ def page_with_charts(name: str, content: dict[str, Any], **values: Any) -> str:
 
     Jinja escapes every value except our own style sheet and script.
     """
-    script = _file(f"{name}.js")
-    plotly_script = (
-        Path(plotly.__file__).with_name("package_data").joinpath("plotly.min.js").read_text(encoding="utf-8")
-    )
-    packed = {"plotly": compress(plotly_script.encode()), "content": compress_json(content)}
-    policy = POLICY.format(scripts=f"{_checksum(plotly_script)} {_checksum(script)}")
-    return _rendered(name, policy=policy, script=script, packed=packed, **values)
+    script, charts = _file(f"{name}.js"), plotly_script()
+    packed = {"plotly": compress(charts.encode()), "content": compress_json(content)}
+    return _rendered(name, policy=policy_for(charts, script), script=script, packed=packed, **values)
 
 
 def page_without_scripts(name: str, **values: Any) -> str:
     """The page of the template ``name.html.j2``, which runs no script at all."""
-    return _rendered(name, policy=POLICY.format(scripts="'none'"), **values)
+    return _rendered(name, policy=policy_for(), **values)
+
+
+def policy_for(*scripts: str) -> str:
+    """What a page with these scripts may do: run them, which their checksums name, and nothing else."""
+    return POLICY.format(scripts=" ".join(map(_checksum, scripts)) or "'none'")
+
+
+def plotly_script() -> str:
+    """The script that draws charts, as Plotly's package holds it."""
+    return Path(plotly.__file__).with_name("package_data").joinpath("plotly.min.js").read_text(encoding="utf-8")
+
+
+def templates(folder: str = "") -> jinja2.Environment:
+    """The templates in a folder of this package. They escape every value, and a value that is missing is an error."""
+    loader = jinja2.PackageLoader("kann.reporting", folder)
+    return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, loader=loader)
 
 
 def _rendered(name: str, **values: Any) -> str:
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     style = _file("offline.css")
-    return environment.from_string(_file(f"{name}.html.j2")).render(style=style, version=__version__, **values)
+    return templates().get_template(f"{name}.html.j2").render(style=style, version=__version__, **values)
 
 
 def _file(name: str) -> str:
