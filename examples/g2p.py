@@ -28,9 +28,6 @@ WORDS, COMPARED = 2000, 1000
 START, END, LONGEST = 2, 3, 20
 """The package's numbers of the sounds <s> and </s>, and how many sounds it says at most."""
 
-MOST_EXPLAINED = 16
-"""Words with more sounds than this, the beginning counted, are left out of the page."""
-
 
 def package() -> object:
     """The package's own network, without the dictionaries of nltk that it would download when it is imported."""
@@ -200,15 +197,9 @@ def explain_decoder(decoder: Decoder, heard: list[Tensor], start: Tensor, tokens
     print_probe("from how many were said, and no state", so_far[:, None].astype(np.float64), left, words)
     begun = np.repeat(start.numpy().astype(np.float64), lengths, axis=0)
     print_probe("from where the encoder ended and how many were said", np.column_stack([begun, so_far]), left, words)
-    # Few words have more sounds than this, too few for an error so many steps ahead.
-    short = np.flatnonzero(lengths <= MOST_EXPLAINED)
-    data = {name: each[torch.from_numpy(short)] for name, each in data.items()}
-    found = kann.explain(decoder, data, layer="cell", lengths="lengths", tokens=[tokens[i] for i in short])
-    print(*found.sentences, sep="\n")
-    page = Path(folder) / "g2p.html"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    found.report(page)
-    print(page)
+    found = kann.explain(decoder, data, layer="cell", lengths="lengths", tokens=tokens)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    print(*found.sentences, found.report(Path(folder) / "g2p.html"), sep="\n")
 
 
 if __name__ == "__main__":

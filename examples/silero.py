@@ -225,11 +225,8 @@ def main(folder: str = "gallery") -> None:
     rests(model, states)
     everything = torch.cat([pieces(frames) for frames in (fitted, judging)])
     found = kann.explain(model, everything, layer="cell", step_seconds=STEP, classes=["silence", "speech"])
-    print(*found.sentences, sep="\n")
-    page = Path(folder) / "silero.html"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    found.report(page)
-    print(page)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    print(*found.sentences, found.report(Path(folder) / "silero.html"), sep="\n")
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ def main(folder: str = "gallery") -> None:
     explanation = kann.explain(
         model,
         tokens[:count, :length],
-        layer=[f"{LAYERS}.{i}" for i in range(len(maps))],
+        layer=f"{LAYERS}.*",
         axis="depth",
         forward=lambda model, tokens: behind(model, tokens)[:, -1],
         batch_size=12,

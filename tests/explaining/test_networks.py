@@ -59,7 +59,7 @@ def test_the_turning_memories_of_an_orthogonal_network_that_copies_are_stated():
     text = " ".join(found.sentences)
     assert "The network is right on 100.0%" in text
     assert "20 memories can be trusted" in text
-    assert "(|λ| from 1.000 to 1.000, a pair of eigenvalues counts twice)" in text
+    assert "(|λ| = 1.000, a pair of eigenvalues counts twice)" in text
     turns = [float(steps) for steps in re.findall(r"no fading was measured, it turns once in ([\d.]+) steps", text)]
     assert len(turns) == 3
     for steps in turns:  # each is one of those that were set, to the three digits that are written

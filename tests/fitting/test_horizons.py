@@ -134,7 +134,14 @@ def test_as_many_sequences_are_used_as_hold_enough_states(monkeypatch):
 
 
 def test_powers_of_two_go_as_far_as_sequences_do():
-    assert powers_of_two(10, largest=64) == [1, 2, 4, 8]
-    assert powers_of_two(8, largest=64) == [1, 2, 4]
-    assert powers_of_two(1000, largest=64) == [1, 2, 4, 8, 16, 32, 64]
-    assert powers_of_two(2, largest=64) == [1]
+    assert powers_of_two(np.array([10]), largest=64) == [1, 2, 4, 8]
+    assert powers_of_two(np.array([8]), largest=64) == [1, 2, 4]
+    assert powers_of_two(np.array([1000]), largest=64) == [1, 2, 4, 8, 16, 32, 64]
+    assert powers_of_two(np.array([2]), largest=64) == [1]
+
+
+def test_a_horizon_that_hardly_any_sequence_reaches_is_left_out():
+    assert powers_of_two(np.array([30, 5, 5, 5]), largest=64) == [1, 2, 4]  # one sequence is not enough,
+    assert powers_of_two(np.array([30, 30, 5, 5]), largest=64) == [1, 2, 4, 8, 16]  # two are,
+    lengths = np.repeat([30, 5], [9, 91])
+    assert powers_of_two(lengths, largest=64) == [1, 2, 4]  # but not two of a hundred

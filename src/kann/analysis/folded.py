@@ -64,7 +64,7 @@ class Folded:
             [[fit.step for fit in fits]],
             basis=koopman.basis,
             mean=koopman.mean,
-            horizons=powers_of_two(int(states.lengths[chosen].max()), largest=LONGEST_HORIZON),
+            horizons=powers_of_two(states.lengths[chosen], largest=LONGEST_HORIZON),
             driven=koopman.drive is not None,
         )
 

@@ -83,7 +83,10 @@ def find_place(probe: Probe, options: Options) -> Place:
 
 def _named(probe: Probe, options: Options) -> Place:
     """What the user named."""
-    why = f"Layer {options.layer!r} is explained, as you asked."
+    what = f"Layer {options.layer!r} is"
+    if isinstance(options.layer, list | tuple) and len(options.layer) > 1:
+        what = f"Layers {options.layer[0]!r} to {options.layer[-1]!r} are"
+    why = f"{what} explained, as you asked."
     if options.axis == "depth":
         targets, _ = select(probe.model, options.layer)
         layer = options.layer

@@ -44,13 +44,16 @@ def memories(found: Findings) -> str | None:
     sentence = f"{text[0].upper()}{text[1:]}."
     count = sum(len(koopman.modes[number].indices) for number in holding)
     if count > 1:
-        moduli = [koopman.modes[number].modulus for number in holding]
+        moduli = sorted({f"{koopman.modes[number].modulus:.3f}" for number in holding})
+        sizes = f"|λ| = {moduli[0]}"
+        if len(moduli) > 1:
+            sizes = f"|λ| from {moduli[0]} to {moduli[-1]}"
         pairs = ""
         if count > len(holding):
             pairs = ", a pair of eigenvalues counts twice"
         sentence = (
             f"{number_word(count)} memories can be trusted{_how_many_learned(found, koopman, holding)}, coordinates "
-            f"that {_what_holds(found)} (|λ| from {min(moduli):.3f} to {max(moduli):.3f}{pairs}). {sentence}"
+            f"that {_what_holds(found)} ({sizes}{pairs}). {sentence}"
         )
     return sentence
 

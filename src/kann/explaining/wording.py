@@ -60,10 +60,10 @@ def _nothing(found: Findings) -> str | None:
         return None
     if not trust.trusted:
         why = with_step_name(trust.modes[0].why.split(";")[0], found.place.step_name)
-        return (
-            f"Nothing can be concluded about what the network {_remembers(found)}: none of the {len(trust.modes)} "
-            f"modes of its operator can be trusted (of mode 0, {why})."
-        )
+        which = f"none of the {len(trust.modes)} modes of its operator can be trusted (of mode 0, {why})"
+        if len(trust.modes) == 1:
+            which = f"its operator has one mode, which cannot be trusted ({why})"
+        return f"Nothing can be concluded about what the network {_remembers(found)}: {which}."
     if trust.learned is not None and not trust.learned:
         return (
             f"Nothing can be concluded about what the network learned: untrained copies of it have "

@@ -1,5 +1,6 @@
 """How well steps predict states several steps ahead, on sequences that they were not fitted to."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -17,6 +18,9 @@ from kann.typing import AnyArray, Array, Float, Int
 
 STATES_TO_PREDICT = 20_000
 """Errors several steps ahead are measured on so many held-out states: enough for two digits, and quick for any data."""
+
+ENOUGH_OF_SEQUENCES = 0.1
+"""The fraction of sequences that must reach a horizon for an error to be measured there."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -95,9 +99,14 @@ def enough_sequences(lengths: Int[Array, " s"], *, seed: int) -> Int[Array, " k"
     return np.sort(order[:enough])
 
 
-def powers_of_two(longest: int, *, largest: int) -> list[int]:
-    """1, 2, 4, … as far as sequences of ``longest`` states, and ``largest``, allow."""
-    return [2**i for i in range(largest.bit_length()) if 2**i < longest and 2**i <= largest]
+def powers_of_two(lengths: Int[Array, " s"], *, largest: int) -> list[int]:
+    """1, 2, 4, … up to ``largest``, as far as a tenth of the sequences are long, and two of them where there are two.
+
+    A step further the error would be over the states of one or two sequences, which hardly vary, and could be anything.
+    """
+    many = min(max(2, math.ceil(len(lengths) * ENOUGH_OF_SEQUENCES)), len(lengths))
+    long_enough = int(np.sort(lengths)[-many])
+    return [2**i for i in range(largest.bit_length()) if 2**i < long_enough and 2**i <= largest]
 
 
 def _errors_in_block(
