@@ -2,9 +2,10 @@
 
     kann demo --out demo && python benchmarks/page.py demo/report.html
 
-A new browser opens the file, without a window and without a graphics card, and nothing watches it until all is drawn: an
-inspector, which every test in a browser is, makes it write down where each error in Plotly was thrown and caught, which
-takes most of a second. Ready: the text, the tables and the first chart are there, and buttons work. Drawn: all charts are.
+A new browser opens the file, without a window and without a graphics card, and nothing watches it until all is drawn.
+An inspector, which every test in a browser is, would make it write down where each error inside Plotly was thrown and
+caught, which takes most of a second. Ready: text, tables and the first chart are there, and buttons work. Drawn: all
+charts are.
 """
 
 import argparse
@@ -44,6 +45,7 @@ def milliseconds(driver, browser: str, page: Path) -> list[float]:
 
 
 def main() -> None:
+    """Print when each page was ready and drawn: the middle of several times, and the ends."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", type=Path, nargs="+")
     parser.add_argument("--times", type=int, default=5)
@@ -54,11 +56,10 @@ def main() -> None:
     with sync_playwright() as driver:
         for page in options.pages:
             times = [milliseconds(driver, browser, page) for _ in range(options.times)]
-            figures = (
-                f"{stage} after {statistics.median(each) / 1000:.2f} s ({min(each) / 1000:.2f} to {max(each) / 1000:.2f})"
-                for stage, each in zip(STAGES, zip(*times, strict=True), strict=True)
-            )
-            print(f"{page} ({page.stat().st_size / 1e6:.1f} MB): {', '.join(figures)}")
+            print(f"{page} ({page.stat().st_size / 1e6:.1f} MB)")
+            for stage, each in zip(STAGES, zip(*times, strict=True), strict=True):
+                low, middle, high = (value / 1000 for value in (min(each), statistics.median(each), max(each)))
+                print(f"  {stage} after {middle:.2f} s ({low:.2f} to {high:.2f})")
 
 
 if __name__ == "__main__":
