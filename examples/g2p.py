@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import numpy as np
 import torch
@@ -180,11 +181,13 @@ def main(folder: str = "gallery") -> None:
     print(f"{same} of {COMPARED} words sound as in the package, such as {words[0]}: {' '.join(names[0])}")
     count_letters(encoder, letters)
     heard = [torch.tensor([START, *row]) for row in spoken]
-    explain_decoder(decoder, heard, start, [["<s>", *row] for row in names], folder)
+    found = explained(decoder, heard, start, tokens=[["<s>", *row] for row in names], classes=list(made.idx2p.values()))  # type: ignore[attr-defined]
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    print(*found.sentences, found.report(Path(folder) / "g2p.html"), sep="\n")
 
 
-def explain_decoder(decoder: Decoder, heard: list[Tensor], start: Tensor, tokens: list[list[str]], folder: str) -> None:
-    """Print how well the decoder knows how much is left to say, and write the page that explains it."""
+def explained(decoder: Decoder, heard: list[Tensor], start: Tensor, **names: Any) -> kann.Explanation:
+    """Print how well the decoder knows how much is left to say, and explain it."""
     lengths = np.array([len(each) for each in heard])
     data = {"sounds": pad_sequence(heard, batch_first=True), "start": start, "lengths": torch.from_numpy(lengths)}
     states = kann.record(decoder, data, layer="cell", lengths="lengths", progress=False)
@@ -197,9 +200,7 @@ def explain_decoder(decoder: Decoder, heard: list[Tensor], start: Tensor, tokens
     print_probe("from how many were said, and no state", so_far[:, None].astype(np.float64), left, words)
     begun = np.repeat(start.numpy().astype(np.float64), lengths, axis=0)
     print_probe("from where the encoder ended and how many were said", np.column_stack([begun, so_far]), left, words)
-    found = kann.explain(decoder, data, layer="cell", lengths="lengths", tokens=tokens)
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    print(*found.sentences, found.report(Path(folder) / "g2p.html"), sep="\n")
+    return kann.explain(decoder, data, layer="cell", lengths="lengths", **names)
 
 
 if __name__ == "__main__":
