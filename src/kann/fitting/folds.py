@@ -13,6 +13,9 @@ from kann.typing import Array, Int
 FEWEST_FOLDS = 3
 """With two folds an interval would rest on a single difference."""
 
+FEW_COPIES = 0.25
+"""As many of the sequences may be copies of sequences in other groups if nothing could be held out otherwise."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Together:
@@ -27,13 +30,24 @@ class Together:
 
     @staticmethod
     def of(lengths: Int[Array, " s"], *, groups: Any = None, repeats: Int[Array, " s"] | None = None) -> "Together":
-        """Those of one group, and those that are repeats of each other, also across groups."""
-        group_of, name = np.arange(len(lengths)), "sequences"
+        """Those of one group, and those that are repeats of each other, also across groups.
+
+        A few repeats that run through all groups, such as the first token of every text, would join all of them and
+        leave nothing to hold out. They do not count: groups stay as they are.
+        """
+        alone = Together(lengths=lengths, group_of=np.arange(len(lengths)), name="sequences")
         if groups is not None:
-            group_of, name = group_numbers(groups, len(lengths)), "groups"
-        if repeats is not None and len(np.unique(repeats)) < len(repeats):
-            group_of, name = _joined(group_of, repeats), f"different {name}"
-        return Together(lengths=lengths, group_of=group_of, name=name)
+            alone = Together(lengths=lengths, group_of=group_numbers(groups, len(lengths)), name="groups")
+        if repeats is None:
+            return alone
+        copies = len(repeats) - len(np.unique(repeats))
+        if not copies:
+            return alone
+        joined = Together(lengths=lengths, group_of=_joined(alone.group_of, repeats), name=f"different {alone.name}")
+        few_copies = groups is not None and copies <= FEW_COPIES * len(repeats)
+        if few_copies and joined.available < FEWEST_FOLDS <= alone.available:
+            return alone
+        return joined
 
     @property
     def pairs(self) -> Int[Array, " g"]:
