@@ -184,3 +184,9 @@ def test_what_holds_no_states_is_named(rng):
     for nothing in (None, 3, kann.Moments()):
         with pytest.raises(KannError, match=f"{type(nothing).__name__} holds no states"):
             kann.relative_error(koopman, nothing)
+
+
+def test_states_of_several_layers_are_not_states_of_one():
+    layers = {name: kann.States.from_padded(np.ones((2, 3, 4))) for name in ("gru.l0", "gru.l1")}
+    with pytest.raises(KannError, match=r"2 layers or directions; pass one of them: states\['gru.l0'\], states"):
+        kann.fit(layers)

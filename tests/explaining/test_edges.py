@@ -192,3 +192,29 @@ def test_blocks_named_by_a_pattern_and_a_block_that_is_used_again(shared, layer)
     assert found.effects is not None
     where = "after every use of block 'blocks.0'" if shared else "after block 'blocks.2', in the middle"
     assert any(where in choice for choice in found.choices)
+
+
+def test_predictions_on_the_page_are_the_networks_own(generator, tmp_path):
+    """Of a head that reads both directions, what it reads of the explained one alone decides otherwise."""
+    network, data = seeded(networks.PackedReader), words(generator, ragged=True)
+    with torch.no_grad():
+        network.head.weight[:, 4:] *= 20  # the other direction decides
+        lengths = torch.tensor([len(each) for each in data])
+        outputs = network(nn.utils.rnn.pad_sequence(data, batch_first=True), lengths).numpy()
+        network.head.bias += torch.tensor([-1.0, 1.0]) * float(np.median(outputs[:, 0] - outputs[:, 1])) / 2
+        own = network(nn.utils.rnn.pad_sequence(data, batch_first=True), lengths).argmax(dim=1).numpy()
+    found = explain(network, data)
+    _, page, _ = content_of(found.report(tmp_path / "page.html"))
+    shown = [int(row["prediction"]) for row in page["sequences"]]
+    assert shown == own[found.held_out[: len(shown)]].tolist()
+    ends = found.states.starts + found.states.lengths - 1
+    assert shown != found.page["readout"](found.states.values[ends]).argmax(axis=1).tolist()
+    assert not page["readout_is_all"]
+    assert page["fit"]["agreement"] is None
+
+
+def test_a_loader_that_shuffles_belongs_to_no_labels(generator):
+    data = torch.utils.data.TensorDataset(numbers(generator))
+    loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+    with pytest.raises(kann.KannError, match="the DataLoader shuffles, so labels cannot be told which sequence"):
+        explain(reader(2), loader, labels=[0] * SEQUENCES)

@@ -92,7 +92,7 @@ def test_wrong_options(reader, generator, untyped):
         explain(reader, x, outputs="words")
     with pytest.raises(KannError, match="model is str, and not a torch module"):
         explain("model", x)
-    with pytest.raises(KannError, match=r"layer=\['rnn', 'head'\] means 'rnn', 'head'; an explanation is of one layer"):
+    with pytest.raises(KannError, match="layer= names 2 layers; along time an explanation is of one"):
         explain(reader, x, layer=["rnn", "head"])
 
 

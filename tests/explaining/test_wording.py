@@ -6,14 +6,17 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from torch import nn
 
 import kann
-from kann.analysis.live_effects import Effects
+from kann.analysis.live_effects import Effects, Tried
 from kann.analysis.movers import Movers
 from kann.analysis.trust import ModeTrust, Trust
 from kann.explaining import choosing, remembering, twins, wording
+from kann.explaining.finding import Place
 from kann.explaining.findings import Findings, Rightness
 from kann.explaining.options import Options
+from kann.recording.selection import Target
 
 
 def findings(modulus, interval=None, step_seconds=None):
@@ -26,6 +29,7 @@ def findings(modulus, interval=None, step_seconds=None):
         trust=trust,
         place=SimpleNamespace(step_name="step"),
         options=Options(step_seconds=step_seconds),
+        alone={},
     )
 
 
@@ -51,9 +55,10 @@ def test_half_lives_in_seconds():
     assert remembering._half_life(0, findings(0.9, None, 0.5)).endswith("6.6 steps = 3.29 s")
 
 
-def effects_of(modes, pca, none=0.5):
+def effects_of(modes, pca, none=0.5, **others):
     koopman = kann.fit(np.random.default_rng(0).normal(size=(20, 10, 3)))
-    kept = {name: np.repeat(np.array(means)[:, None], 40, axis=1) for name, means in (("modes", modes), ("pca", pca))}
+    means = {"modes": modes, "pca": pca, **others}
+    kept = {name: np.repeat(np.array(own)[:, None], 40, axis=1) for name, own in means.items()}
     return Effects(
         counts=(1, 2),
         metric="agreement",
@@ -74,7 +79,7 @@ def live(effects, trust=None):
     found = findings(0.9)
     found.effects, found.trust, found.rightness = effects, trust, None
     found.fitted.koopman.dim = 3
-    found.place = SimpleNamespace(axis="time", is_fed_back=True)
+    found.place = Mock(Place, axis="time", is_fed_back=True, target=None)
     return wording._live(found, is_description=False)
 
 
@@ -129,8 +134,9 @@ def test_pushes_that_are_sure_but_negligible_are_not_named():
     assert remembering._pushed(movers_of([0.5, -0.004]), 0) == " is pushed up by “input 0”"
 
 
-def test_nothing_is_not_written_as_minus_nothing():
-    assert choosing._percent(-0.002) == "0%"
+def test_less_than_nothing_is_nothing():
+    assert choosing._brings_back(-2.12) == "nothing"
+    assert choosing._brings_back(0.204) == "20%"
 
 
 def test_where_no_mode_is_trusted_the_one_that_decides_is_described_as_no_more_than_that():
@@ -141,7 +147,9 @@ def test_where_no_mode_is_trusted_the_one_that_decides_is_described_as_no_more_t
         "As a description only: mode 0, which does most in the running network, is pushed up by “input 0” and down by "
         "“input 1”."
     )
-    found.trust = Mock(Trust, trusted=(0,))
+    found.alone = {0: (0.505, 1.0)}  # kept alone it brings back a hundredth
+    assert remembering.carrier(found) is None
+    found.alone, found.trust = {}, Mock(Trust, trusted=(0,))
     assert remembering.carrier(found) is None
 
 
@@ -224,3 +232,64 @@ def test_a_mode_lies_among_those_of_untrained_copies_if_it_decays_nearly_as_fast
     assert judged.learned is is_learned
     if not is_learned:
         assert judged.why == "holds; own, not learned: untrained copies have 0.9800 and 0.9300 on both sides of it"
+
+
+def test_random_directions_that_do_as_well_are_said_so():
+    assert "modes say better than variance" in live(effects_of([0.9, 0.99], [0.7, 0.8]))
+    assert live(effects_of([0.9, 0.99], [0.7, 0.8], random=[0.89, 0.98])).endswith(
+        "Random directions do as well, so that modes are nothing special here."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "reverse", "text"),
+    [
+        ("gru.l1", False, " of 'gru.l1' (the other direction and the other layers untouched)"),
+        ("gru.l1_reverse", True, " of 'gru.l1_reverse' (the other direction and the other layers untouched)"),
+    ],
+)
+def test_one_direction_of_one_layer_is_not_called_the_state(name, reverse, text):
+    module = nn.GRU(2, 3, num_layers=2, bidirectional=True)
+    place = Mock(Place, target=Target(name=name, path="gru", module=module, level=1, reverse=reverse))
+    assert wording._which_part(place) == text
+    other = wording._try_other_direction(place)
+    assert (other == " Pass layer='gru.l1_reverse' for the other direction.") != reverse
+
+
+def operators():
+    """Two operators of the same states, of which the first predicts worse than copying them does."""
+    pushes = np.random.default_rng(0).normal(size=(60, 20, 4))
+    for step in range(1, 20):
+        pushes[:, step] += 0.9 * pushes[:, step - 1]
+    states = kann.States.from_padded(pushes)
+    return kann.fit(states, rank=1), kann.fit(states), states
+
+
+@pytest.mark.parametrize(
+    ("recovered", "ours", "said"),
+    [
+        (0.2, -2.1, "the chosen operator brings back nothing of the network's score, the best one 20%, less"),
+        (0.9, 0.3, "but it predicts states worse than copying them"),
+        (0.31, 0.3, "which is not surely more on so few"),
+    ],
+)
+def test_an_operator_is_replaced_by_one_that_does_clearly_better_live_and_predicts(recovered, ours, said):
+    poor, good, states = operators()
+    fitted = choosing.Fitted(koopman=good, kind="autonomous", states=states, groups=None)
+    tried = [Tried(koopman=poor, name="autonomous, rank 1", mode=0, recovered=recovered, sequences=400)]
+    found = choosing.better_live(fitted, tried, ours, states, None)
+    assert said in found.why[-1]
+    assert found.koopman is good
+    fitted = replace(fitted, koopman=poor)
+    tried = [Tried(koopman=good, name="autonomous, rank 4", mode=0, recovered=0.9, sequences=400)]
+    assert choosing.better_live(fitted, tried, 0.3, states, None).koopman is good
+
+
+def test_of_modes_that_do_the_same_the_better_operator_is_taken():
+    poor, good, states = operators()
+    other = kann.fit(states, rank=2)
+    tried = [
+        Tried(koopman=each, name=f"rank {each.rank}", mode=0, recovered=0.9, sequences=400) for each in (poor, good)
+    ]
+    fitted = choosing.Fitted(koopman=other, kind="autonomous", states=states, groups=None)
+    assert choosing.better_live(fitted, tried, 0.3, states, None).koopman is good

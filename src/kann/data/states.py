@@ -1,7 +1,7 @@
 """Hidden states of many sequences of different lengths."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, overload
@@ -236,6 +236,9 @@ def as_states(data: Any, lengths: Any = None) -> States:
         if isinstance(data, States):
             return data
         return States.open(data)
+    if isinstance(data, Mapping) and data and all(isinstance(each, States) for each in data.values()):
+        names = ", ".join(f"states[{name!r}]" for name in data)
+        raise KannError(f"these are the states of {len(data)} layers or directions; pass one of them: {names}")
     array = as_array_or_dask(data)
     if not array.ndim:
         raise KannError(

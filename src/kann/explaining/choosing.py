@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from kann.analysis.fidelity import relative_error
 from kann.analysis.live_effects import Tried
+from kann.analysis.predictors import copying
 from kann.backends.arrays import as_numpy
 from kann.data.moments import Moments
 from kann.data.states import States
@@ -50,6 +52,9 @@ CHANCE = 1.5
 
 LEAST_GAIN = 0.02
 """How much more of the score another operator must keep live to replace the one that held-out errors chose."""
+
+LEAST_BROUGHT_BACK = 0.5
+"""And how much of it at least: one that keeps little with a mode keeps, on other sequences, anything or nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -175,7 +180,10 @@ def _with_gates(driven: Fitted) -> Fitted:
     gated = _fit_gated(states, rank, driven.groups)
     is_quiet = _reads_nothing(inputs)
     if is_quiet.mean() < QUIET_FROM:
-        why = f"{figures}. It has other modes for each input; those of the one to which they add are explained, a mean."
+        why = (
+            f"{figures}. So its modes differ from input to input: explained are those of the second, a mean over what "
+            "was read, and .gated.at(u) has those at an input u (docs/gates.md)."
+        )
         return replace(driven, gated=gated, why=[*driven.why[:-1], why])
     return _quiet(driven, gated, is_quiet, figures)
 
@@ -249,30 +257,50 @@ def _quiet(driven: Fitted, gated: Bilinear, is_quiet: Shaped[Array, " n"], figur
     )
 
 
-def _percent(fraction: float) -> str:
-    """Whole per cent, and never -0%."""
-    return f"{round(fraction, 2) + 0.0:.0%}"
+def _brings_back(fraction: float) -> str:
+    """What a mode brings back of the score; it may do worse than no mode."""
+    if fraction < 0.005:
+        return "nothing"
+    return f"{fraction:.0%}"
+
+
+def _is_worse_than_copying(koopman: Koopman, states: States) -> bool:
+    """Whether one step misses more than copying the state does, even of the states that were fitted."""
+    return relative_error(koopman, states) > relative_error(copying, states)
 
 
 def better_live(fitted: Fitted, tried: Sequence[Tried], ours: float, states: States, groups: Any) -> Fitted:
     """The operator that keeps most of the network's score live with a single mode, if it keeps clearly more.
 
     ``ours`` is what the chosen operator's mode brings back on the same sequences as the best of those that were tried.
+    One that predicts worse than copying the state does not replace one that predicts better.
     """
-    best = tried[0]
+    # Of modes that bring back the same, the one whose operator predicts states best.
+    best = min(
+        (each for each in tried if (each.sequences, each.recovered) == (tried[0].sequences, tried[0].recovered)),
+        key=lambda each: relative_error(each.koopman, states),
+    )
     gain = max(LEAST_GAIN, CHANCE / np.sqrt(best.sequences))
     figures = (
         f"Live, with one mode kept, {len(tried)} modes of operators of several ranks were compared on {best.sequences} "
         "sequences set apart for that"
     )
-    if best.koopman is fitted.koopman or not best.recovered > ours + gain:
-        kept = f"the chosen operator brings back {_percent(ours)} of the network's score"
-        if best.koopman is fitted.koopman:
-            kept += ", and none more"
-        else:
-            kept += f", the best one {_percent(best.recovered)}, which is not surely more on so few"
+    but = ""
+    if best.koopman is fitted.koopman:
+        but = ", and none more"
+    elif not best.recovered > ours + gain:
+        but = f", the best one {_brings_back(best.recovered)}, which is not surely more on so few"
+    elif best.recovered < LEAST_BROUGHT_BACK:
+        but = f", the best one {_brings_back(best.recovered)}, less than half"
+    elif _is_worse_than_copying(best.koopman, states) and not _is_worse_than_copying(fitted.koopman, states):
+        but = f", the best one {_brings_back(best.recovered)}, but it predicts states worse than copying them"
+    if but:
+        kept = f"the chosen operator brings back {_brings_back(ours)} of the network's score{but}"
         return replace(fitted, why=[*fitted.why, f"{figures}: {kept}. So it was kept."])
-    why = f"{figures}: {best.name} brings back {best.recovered:.0%}, that one {ours:.0%}, so it took its place."
+    why = (
+        f"{figures}: {best.name} brings back {_brings_back(best.recovered)}, that one {_brings_back(ours)}, so it took "
+        "its place."
+    )
     kind = "autonomous"
     if best.koopman.drive is not None:
         kind = "driven"

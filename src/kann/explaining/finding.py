@@ -93,6 +93,11 @@ def _named(probe: Probe, options: Options) -> Place:
         if all(target.module is not None for target in targets):  # else they are found in the model's output
             layer = [target.name for target in targets]
         return Place(layer=layer, state="h", axis="depth", target=None, embedding=False, why=why)
+    if isinstance(options.layer, list | tuple) and len(options.layer) > 1:
+        raise KannError(
+            f"layer= names {len(options.layer)} layers; along time an explanation is of one: call explain for each, or "
+            "pass axis='depth' if they are blocks"
+        )
     return _along_time(probe.model, options.layer, options, why)
 
 

@@ -4,8 +4,11 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from torch import nn
 
+from kann.analysis.decisions import read_out
+from kann.backends.arrays import as_numpy
 from kann.errors import KannWarning, UnfinishedWarning
 from kann.explaining.explanation import Explanation, rows_of
 from kann.explaining.findings import Findings, positions_of
@@ -14,6 +17,7 @@ from kann.explaining.stages import look, run_stages
 from kann.explaining.tokens import signals_of, tokens_of
 from kann.explaining.wording import sentences_of
 from kann.recording.selection import require_module
+from kann.typing import Array, Shaped
 
 
 def explain(
@@ -180,7 +184,25 @@ def _page(found: Findings) -> dict[str, Any]:
         page["outputs"], page["threshold"] = found.outputs.kind, found.outputs.threshold
         if found.reading is not None and found.reading.before_sigmoid:
             page["threshold"] = 0.0
+        page["network_outputs"] = _own_outputs(found)
     return page
+
+
+def _own_outputs(found: Findings) -> Shaped[Array, "s ..."] | None:
+    """What the network gave out for the sequences that are shown, if it decides once, at the end, as the readout does.
+
+    The readout may read more than the states that are explained, such as another direction, and decide otherwise.
+    """
+    reading, shown = found.reading, found.shown
+    if reading is None or reading.readout is None or shown is None:
+        return None
+    own = found.probe.outputs(found.shown_numbers)
+    ends = shown.starts + shown.lengths - 1
+    if own.shape != read_out(reading.readout, as_numpy(shown.values[ends])).shape or not np.isfinite(own).all():
+        return None
+    if reading.before_sigmoid:
+        return np.log(own / (1 - own).clip(1e-12))
+    return own
 
 
 def _label_names(labels: list[Any] | None, classes: Sequence[str] | None) -> list[Any] | None:

@@ -9,7 +9,8 @@ from kann.analysis.movers import Movers
 from kann.explaining.findings import Findings
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import format_eigenvalue
-from kann.reporting.mattering import modes_that_matter
+from kann.reporting.cards import differs
+from kann.reporting.mattering import ADDS, modes_that_matter
 from kann.reporting.units import duration, half_life, number_of_steps, plural
 
 MODES_NAMED = 3
@@ -36,8 +37,15 @@ def memories(found: Findings) -> str | None:
     parts = []
     for number in _named_modes(found, koopman):
         eigenvalue = format_eigenvalue(koopman.modes[number].eigenvalue)
-        stays = f"{_half_life(number, found)}{_turning(number, found)}{_raising(number, found)}"
-        parts.append(f"mode {number} (λ = {eigenvalue}, {stays}){_pushed(found.movers, number)}")
+        stays = f"{_half_life(number, found)}{_turning(number, found)}"
+        if _is_idle(number, found):
+            parts.append(f"mode {number} (λ = {eigenvalue}, {stays}) alone carries none of the outputs")
+            continue
+        stays += _raising(number, found)
+        phrase = _phrase(found.movers, number)
+        if phrase:
+            phrase = f" ({phrase})"
+        parts.append(f"mode {number} (λ = {eigenvalue}, {stays}){_pushed(found.movers, number)}{phrase}")
     if not parts:
         return None
     text = "; ".join(parts)
@@ -56,6 +64,29 @@ def memories(found: Findings) -> str | None:
             f"that {_what_holds(found)} ({sizes}{pairs}). {sentence}"
         )
     return sentence
+
+
+def _is_idle(number: int, found: Findings) -> bool:
+    """Whether the mode, alone kept in the running network, brings back nothing: what pushes it moves no output."""
+    effects = found.effects
+    if effects is None or number not in found.alone or effects.full == effects.none:
+        return False
+    return bool((found.alone[number][0] - effects.none) / (effects.full - effects.none) <= ADDS)
+
+
+def gated_memory(found: Findings) -> str | None:
+    """How long a network remembers whose inputs gate it, while it reads nothing and at the mean input."""
+    fitted = found.fitted
+    if fitted is None or fitted.gated is None or fitted.kind == "quiet":
+        return None
+    parts = []
+    for name, u in (("while it reads zeros", None), ("at the mean input", "mean")):
+        slowest = fitted.gated.at(u).modes[0]
+        stays = "does not fade"
+        if slowest.modulus < 1:
+            stays = f"is halved in {_time(slowest.modulus, found)}"
+        parts.append(f"{name} the slowest mode (λ = {format_eigenvalue(slowest.eigenvalue)}) {stays}")
+    return f"What it reads changes how long it remembers: {', '.join(parts)} (.gated.at(u); no intervals are known)."
 
 
 def _how_many_learned(found: Findings, koopman: Koopman, holding: Sequence[int]) -> str:
@@ -181,6 +212,17 @@ def _pushed(movers: Movers | None, number: int) -> str:
     return f" is pushed {' and '.join(sides)}"
 
 
+def _phrase(movers: Movers | None, number: int) -> str:
+    """The two words in a row that push the mode most otherwise than their sum, if there are such."""
+    found = []
+    if movers is not None and number in movers.modes:
+        found = [each for each in movers.phrases[movers.modes.index(number)] if differs(each)]
+    if not found:
+        return ""
+    most = max(found, key=lambda each: abs(each.push - each.expected))
+    return f"“{' '.join(most.words)}” pushes it by {most.push:+.2f}, its words alone by {most.expected:+.2f}"
+
+
 def carrier(found: Findings) -> str | None:
     """What pushes the mode that decides most live, where no mode can be trusted: a description, and nothing more."""
     effects, trust = found.effects, found.trust
@@ -188,8 +230,11 @@ def carrier(found: Findings) -> str | None:
         return None
     number = effects.order[0]
     pushed = _pushed(found.movers, number)
-    if not pushed.startswith(" is pushed"):
+    if not pushed.startswith(" is pushed") or effects.full == effects.none or _is_idle(number, found):
         return None
+    more = "; ".join(filter(None, [_raising(number, found).removeprefix("; "), _phrase(found.movers, number)]))
+    if more:
+        pushed += f" ({more})"
     return f"As a description only: mode {number}, which does most in the running network,{pushed}."
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from torch import nn
+from torch.utils.data import RandomSampler
 
 from kann.analysis.movers import movers
 from kann.analysis.trust import trust
@@ -58,8 +59,19 @@ WIDEST_INPUTS_NAMED = 64
 """Inputs are named one by one if there are at most so many."""
 
 
+def _refuse_shuffled(data: Any, options: Options) -> None:
+    """Refuse a DataLoader that gives sequences in another order each time, if something belongs to each of them."""
+    beside = [name for name in ("labels", "tokens", "groups") if getattr(options, name) is not None]
+    if beside and isinstance(getattr(data, "sampler", None), RandomSampler):
+        raise KannError(
+            f"the DataLoader shuffles, so {' and '.join(beside)} cannot be told which sequence they belong to; pass "
+            "DataLoader(dataset, batch_size=..., shuffle=False)"
+        )
+
+
 def look(model: nn.Module, data: Any, options: Options) -> Findings:
     """Find the layer and what outputs are, and hold sequences out."""
+    _refuse_shuffled(data, options)
     clock = Clock(options.seconds)
     sequences = Sequences.of(model, data, options)
     if sequences.count < LEAST_SEQUENCES:
@@ -248,7 +260,7 @@ def _why_no_copies(found: Findings) -> str:
     if found.options.forward is not None:
         return "forward= may run the trained network itself, whichever copy it is given"
     if not can_be_drawn_anew(found.model):
-        return "not all of its modules say how they began"
+        return "it has parameters of its own, and how those began is not known"
     return ""
 
 

@@ -8,8 +8,9 @@ import numpy as np
 from kann.analysis.coordinates import mode_variances, spread_of
 from kann.analysis.live_effects import Effects
 from kann.analysis.trust import Trust
+from kann.explaining.finding import Place
 from kann.explaining.findings import Findings, Rightness
-from kann.explaining.remembering import NAMES_SHOWN, carrier, memories, number_word
+from kann.explaining.remembering import NAMES_SHOWN, carrier, gated_memory, memories, number_word
 from kann.fitting.spectrum import format_eigenvalue
 from kann.reporting.mattering import first_modes
 from kann.reporting.units import with_step_name
@@ -38,8 +39,10 @@ def sentences_of(found: Findings) -> tuple[str, ...]:
     live = _live(found, is_description=nothing is not None)
     errors = _errors(found)
     if nothing is not None:
-        return tuple(filter(None, [nothing, live or _trusted(found.trust), carrier(found), errors]))
-    return tuple(filter(None, [live, memories(found), _reaching(found), errors, _caution(found)]))
+        about_modes = [carrier(found), gated_memory(found)]
+        return tuple(filter(None, [nothing, live or _trusted(found.trust), *about_modes, errors]))
+    about_modes = [memories(found), gated_memory(found), _reaching(found)]
+    return tuple(filter(None, [live, *about_modes, errors, _caution(found)]))
 
 
 def _nothing(found: Findings) -> str | None:
@@ -53,8 +56,8 @@ def _nothing(found: Findings) -> str | None:
         if effects.outputs == "values":
             same = f"its outputs for all {len(effects.judged)} held-out sequences stay the same"
         return (
-            f"Nothing can be concluded about what the network {_by(effects.outputs)}: with its state held at the mean "
-            f"{same}."
+            f"Nothing can be concluded about what the network {_by(effects.outputs)}: with its state"
+            f"{_which_part(found.place)} held at the mean {same}.{_try_other_direction(found.place)}"
         )
     if trust is None:
         return None
@@ -156,10 +159,10 @@ def _live(found: Findings, *, is_description: bool) -> str | None:
         if modes == components:
             sentence = sentence.removesuffix(f" and principal components {components}.")
             sentence += ", and principal components as much."
+    sentence += f" {_beside_pca(effects, at)}"
     if is_description:
-        return f"{sentence} That says which directions {_decisions(effects)} need, and not that training made them."
-    doubts = _doubts(found.trust, first_modes(effects.koopman, effects.order, count))
-    return f"{sentence} {_beside_pca(effects, at)}{doubts}"
+        return f"{sentence} That says what is enough for its {_decisions(effects)}, and not that training made it."
+    return sentence + _doubts(found.trust, first_modes(effects.koopman, effects.order, count))
 
 
 def _decisions(effects: Effects) -> str:
@@ -207,7 +210,28 @@ def _kept_after(found: Findings) -> str:
         return "its middle block"
     if not found.place.is_fed_back:
         return "every step of what it gives (the state inside goes on untouched)"
-    return "every step"
+    return f"every step{_which_part(found.place)}"
+
+
+def _which_part(place: Place) -> str:
+    """Which layer and direction of a recurrent module is held, and what runs on; nothing if it has no others."""
+    module = getattr(place.target, "module", None)
+    layers, directions = getattr(module, "num_layers", 1), 1 + getattr(module, "bidirectional", False)
+    if place.target is None or layers * directions == 1:
+        return ""
+    others = []
+    if directions > 1:
+        others.append("the other direction")
+    if layers > 1:
+        others.append("the other layers")
+    return f" of {place.target.name!r} ({' and '.join(others)} untouched)"
+
+
+def _try_other_direction(place: Place) -> str:
+    """What to do where the direction that was held decides nothing."""
+    if place.target is None or place.target.reverse or not getattr(place.target.module, "bidirectional", False):
+        return ""
+    return f" Pass layer={place.target.name + '_reverse'!r} for the other direction."
 
 
 def _coordinates(count: int) -> str:
@@ -241,21 +265,21 @@ def _interval(effects: Effects, low: float, high: float) -> str:
 
 
 def _beside_pca(effects: Effects, at: int) -> str:
-    """Whether modes do better than principal components, in words."""
+    """Whether modes do better than principal components and random directions, in words."""
     modes, pca = effects.interval("modes")[at], effects.interval("pca")[at]
     gap = float(effects.kept["modes"][at] - effects.kept["pca"][at])
-    if gap > CLEAR_GAP and modes[0] > pca[1]:
-        return (
-            f"So, with {_coordinates(effects.counts[at])}, modes say better than variance what this network "
-            f"{_by(effects.outputs)}."
-        )
+    by = _by(effects.outputs)
+    if effects.recovered["modes"][at] <= CLEAR_GAP:
+        return f"So these modes say no more than the mean state about what it {by}."
     if gap < -CLEAR_GAP and pca[0] > modes[1]:
         return (
-            f"So principal components say better than modes what it {_by(effects.outputs)}; do not read modes as its "
+            f"So principal components say better than modes what it {by}; do not read modes as its "
             f"{_decisions(effects)}."
         )
-    if effects.recovered["modes"][at] <= CLEAR_GAP:
-        return f"So these modes say no more than the mean state about what it {_by(effects.outputs)}."
+    if "random" in effects.kept and effects.kept["random"][at] >= effects.kept["modes"][at] - CLEAR_GAP:
+        return "Random directions do as well, so that modes are nothing special here."
+    if gap > CLEAR_GAP and modes[0] > pca[1]:
+        return f"So, with {_coordinates(effects.counts[at])}, modes say better than variance what this network {by}."
     if abs(gap) > CLEAR_GAP:
         return f"These {len(effects.judged)} sequences are too few to tell modes from principal components."
     return "So principal components do as well as modes."

@@ -16,7 +16,24 @@ VALUES_NAMED = 4
 
 
 def last_outputs(inputs: ReportInputs) -> Float[Array, "s ..."] | None:
-    """What the network gives out at the end of each sequence; None without a readout."""
+    """What the network gives out at the end of each sequence, itself or by the readout of its last state."""
+    if inputs.network_outputs is not None:
+        return inputs.network_outputs
+    return read_from_last(inputs)
+
+
+def readout_is_all(inputs: ReportInputs) -> bool:
+    """Whether the readout of the last state decides as the network; not if its head reads other states as well."""
+    own, read = inputs.network_outputs, read_from_last(inputs)
+    if own is None or read is None or own.shape != read.shape:
+        return True
+    if inputs.outputs_kind == "class":
+        return bool((decide(own, threshold=inputs.threshold) == decide(read, threshold=inputs.threshold)).all())
+    return bool(np.allclose(own, read, rtol=0, atol=0.01 * own.std()))
+
+
+def read_from_last(inputs: ReportInputs) -> Float[Array, "s ..."] | None:
+    """What the readout makes of the last state of each sequence; None without a readout."""
     if inputs.readout is None:
         return None
     ends = inputs.states.starts + inputs.states.lengths - 1

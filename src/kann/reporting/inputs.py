@@ -53,6 +53,8 @@ class ReportInputs:
     step_name: str
     outputs: str | None
     threshold: float
+    network_outputs: Float[Array, "s ..."] | None = None
+    """What the network itself gave out at the end of each sequence."""
 
     @property
     def outputs_kind(self) -> str:
@@ -95,6 +97,18 @@ def checked_classes(classes: Any) -> list[str] | None:
         return None
     require_sequence(classes, "classes")
     return [str(name) for name in classes]
+
+
+def checked_outputs_of_network(outputs: Any, states: States) -> Float[Array, "s ..."] | None:
+    """What the network gave out, one row for each sequence."""
+    if outputs is None:
+        return None
+    rows = as_numpy(outputs)
+    if rows.ndim == 0 or len(rows) != len(states):
+        raise KannError(
+            f"network_outputs has shape {rows.shape} for {len(states)} sequences; pass a row of outputs for each"
+        )
+    return rows.astype(np.float64)
 
 
 def checked_count(modes: Any) -> int:

@@ -12,6 +12,7 @@ from kann.backends.arrays import as_numpy
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
+from kann.reporting.answers import readout_is_all
 from kann.reporting.inputs import ReportInputs
 from kann.reporting.packing import finite_or_none
 from kann.reporting.trusting import KnownTrust, mode_trust_rows
@@ -101,7 +102,7 @@ def prediction_quality(inputs: ReportInputs, koopman: Koopman) -> dict[str, Any]
         "outputs": inputs.outputs_kind,
     }
     # Of sequences with a single state there is nothing to predict.
-    if inputs.readout is not None and (inputs.states.lengths > 1).any():
+    if inputs.readout is not None and (inputs.states.lengths > 1).any() and readout_is_all(inputs):
         numbers["agreement"] = agreement(
             koopman, inputs.states, inputs.readout, outputs=inputs.outputs_kind, threshold=inputs.threshold
         )

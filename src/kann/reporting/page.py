@@ -18,7 +18,7 @@ from kann.data.files import replacing
 from kann.data.tokens import checked_tokens
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
-from kann.reporting.answers import last_outputs
+from kann.reporting.answers import last_outputs, readout_is_all
 from kann.reporting.cards import mode_cards
 from kann.reporting.curves import effect_numbers
 from kann.reporting.embedding import embedding
@@ -38,6 +38,7 @@ from kann.reporting.inputs import (
     checked_count,
     checked_labels,
     checked_operators,
+    checked_outputs_of_network,
     checked_points,
     checked_signals,
     checked_states,
@@ -94,6 +95,7 @@ def report(
     step_name: str = "step",
     outputs: str | None = None,
     threshold: float = 0.0,
+    network_outputs: AnyArray | None = None,
 ) -> Path:
     """Write a report: overview and verdict, spectrum, modes, sequences, comparison. Returns its path.
 
@@ -141,6 +143,9 @@ def report(
     outputs, threshold
         What the readout gives, as in `kann.effects`: ``"class"``, ``"labels"`` or ``"values"``, told by ``effects`` if
         None; and what an output must exceed to be a yes, such as 0.5 behind a sigmoid.
+    network_outputs
+        What the network itself gave out at the end of each sequence, (sequences, outputs), for a head that reads more
+        than these states, such as both directions. Without it predictions are what ``readout`` makes of last states.
     """
     require_path(path)
     require_instance(koopman, Koopman, "koopman")
@@ -181,6 +186,7 @@ def report(
         step_name=checked_step_name(step_name),
         outputs=checked_outputs(outputs),
         threshold=require_number(threshold, "threshold", remedy="pass the value that an output must exceed"),
+        network_outputs=checked_outputs_of_network(network_outputs, states),
         **live,
     )
     tables = sequence_tables(inputs)
@@ -252,6 +258,7 @@ def _about_sequences(inputs: ReportInputs, known: KnownTrust) -> dict[str, Any]:
         "outputs": output_gains(inputs, outputs),
         "output_names": drawn_output_names(inputs, outputs),
         "outputs_kind": inputs.outputs_kind,
+        "readout_is_all": readout_is_all(inputs),
         "classes": inputs.classes,
         "channels": channels,
         "reverse": inputs.states.reverse,
