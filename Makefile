@@ -44,7 +44,7 @@ docs: .venv/.docs
 
 # Wheel and sdist in dist/. The wheel is installed alone, in an environment of its own, and has to work there.
 dist: $(READY)
-	$(INSTALL) '.[dist]'
+	$(INSTALL) -e '.[dist]'
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 	$(BIN)/python -m twine check --strict dist/*

@@ -46,14 +46,15 @@ if TYPE_CHECKING:
     from kann.reporting import plots
     from kann.reporting.film import film
     from kann.reporting.page import report
-    from kann.stand_ins import StandIn, save_onnx, stand_in
+    from kann.stand_ins.module import StandIn, stand_in
+    from kann.stand_ins.onnx_file import save_onnx
 
 # These need torch or plotly, which are imported when one of these names is first asked for.
 _EXPLAINING = ("Explanation", "explain")
 _FIXED_POINTS = ("FixedPoints", "find_fixed_points")
 _LIVE = ("BypassEffects", "Effects", "Monitor", "bypass", "bypass_effects", "effects", "intervene")
 _RECORDING = ("readout_of", "record", "step_of", "untrained_twin")
-_STAND_INS = ("StandIn", "save_onnx", "stand_in")
+_STAND_INS = ("StandIn", "stand_in")
 
 
 def __getattr__(name: str) -> Any:
@@ -74,9 +75,13 @@ def __getattr__(name: str) -> Any:
 
         return getattr(recording, name)
     if name in _STAND_INS:
-        from kann import stand_ins
+        from kann.stand_ins import module
 
-        return getattr(stand_ins, name)
+        return getattr(module, name)
+    if name == "save_onnx":
+        from kann.stand_ins.onnx_file import save_onnx
+
+        return save_onnx
     if name == "report":
         from kann.reporting.page import report
 

@@ -1,5 +1,8 @@
 """Operators as ONNX files, run by ONNX Runtime."""
 
+import subprocess
+import sys
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -39,6 +42,24 @@ def test_driven_operators_and_tokens(states, tmp_path, rng):
     words = kann.States(values=states.values, lengths=states.lengths, inputs=tokens.reshape(-1, 1))
     koopman = kann.fit(words, driven="bilinear", features="tokens", ridge=1e-3)
     assert_runs(koopman, tmp_path / "step.onnx", np.arange(5.0)[:, None], states.values[:5])
+
+
+def test_a_file_is_written_without_torch(tmp_path):
+    code = (
+        "import sys, numpy, kann; rng = numpy.random.default_rng(0);"
+        "states = kann.States.from_padded(rng.normal(size=(20, 30, 4)), inputs=rng.normal(size=(20, 30, 3)));"
+        "kann.save_onnx(kann.fit(states, driven=True), 'step.onnx'); print('torch' in sys.modules)"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "False"
+    assert onnxruntime.InferenceSession(tmp_path / "step.onnx", providers=["CPUExecutionProvider"]).get_outputs()
+
+
+def test_a_module_without_torch_names_the_extra():
+    code = "import sys; sys.modules['torch'] = None; import kann; kann.stand_in"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "stand-ins need torch" in answer.stderr
+    assert "pip install 'kann[torch]'" in answer.stderr
 
 
 @pytest.mark.usefixtures("untyped")

@@ -141,9 +141,7 @@ def _every_module_called() -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with contextlib.ExitStack() as stack:
-            if hasattr(torch.compiler, "set_stance"):  # since torch 2.6
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
+        with torch.compiler.set_stance("force_eager"):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
@@ -205,7 +203,7 @@ def _explained(error: Exception, device: torch.device | None) -> KannError | Non
             f"the model, on {device}, and something that it reads are on different devices ({error}); move all of "
             "the model with model.to(...), and what forward= makes as well"
         )
-    if re.search("dtype|scalar type", lines[0]):
+    if re.search("dtype|scalar type|must have the type", lines[0]):
         return KannError(
             f"the model and the data hold different types of numbers ({lines[0]}); pass data of the model's type, such "
             "as data.float(), and whole numbers only to an embedding"

@@ -4,8 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+
+try:
+    import torch
+    from torch import Tensor, nn
+except ImportError as error:
+    raise ImportError(f"stand-ins need torch ({error}): pip install 'kann[torch]'") from error
 
 from kann.backends.arrays import as_numpy
 from kann.checks import require_real, shown
@@ -21,6 +25,7 @@ from kann.fitting.features import (
     TokenFeatures,
 )
 from kann.fitting.koopman import Koopman
+from kann.stand_ins.weights import operator_weights, require_driven
 from kann.typing import AnyArray, Array, Float, Int
 
 
@@ -42,14 +47,6 @@ def stand_in(
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise KannError(f"dtype={shown(dtype)} is no floating-point type of torch; pass torch.float32")
     return StandIn(koopman, vocabulary=vocabulary, dtype=dtype)
-
-
-def require_driven(koopman: Any) -> None:
-    """Refuse what is no operator, and one that reads nothing."""
-    if not isinstance(koopman, Koopman | Bilinear):
-        raise KannError(f"koopman={shown(koopman)} is no operator; pass what kann.fit returns")
-    if koopman.drive is None:
-        raise KannError("this operator is autonomous and reads no inputs; fit with driven=True or driven='bilinear'")
 
 
 class StandIn(nn.Module):
@@ -209,21 +206,6 @@ def _real_rows(vocabulary: AnyArray) -> Array:
     rows = as_numpy(vocabulary)
     require_real(rows, what="inputs of the vocabulary")
     return np.asarray(rows, dtype=np.float64)
-
-
-def operator_weights(koopman: Koopman | Bilinear) -> dict[str, Array]:
-    """The arrays that a step and the decoding need."""
-    rank = koopman.rank
-    weights = {name: getattr(koopman, name) for name in ("matrix", "drive", "basis", "mean")}
-    offset = koopman.offset
-    if offset is None:
-        offset = np.zeros(rank)
-    weights |= {"offset": offset, "low": np.full(rank, -np.inf), "high": np.full(rank, np.inf)}
-    if isinstance(koopman, Bilinear):
-        weights |= {"gates": koopman.gates.reshape(-1, rank), "low": koopman.bounds[0], "high": koopman.bounds[1]}
-        if koopman.squares is not None:
-            weights["squares"] = koopman.squares
-    return weights
 
 
 class _Features(nn.Module):

@@ -11,7 +11,7 @@ from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.features import ComponentFeatures, FeatureMap, FourierFeatures, FunctionFeatures, TokenFeatures
 from kann.fitting.koopman import Koopman
-from kann.stand_ins.module import operator_weights, require_driven
+from kann.stand_ins.weights import operator_weights, require_driven
 
 if TYPE_CHECKING:
     from kann.stand_ins.onnx_graph import Graph

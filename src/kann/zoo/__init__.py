@@ -28,6 +28,7 @@ def load(name: str) -> Any:
         else:
             from kann.zoo.sentiment_network import pretrained
     except ImportError as error:
-        message = f"the networks of kann.zoo need more packages ({error}): pip install 'kann[paper]'"
+        missing = error.__cause__ or error  # without the remedy that a module of kann may have added
+        message = f"the networks of kann.zoo need more packages ({missing}): pip install 'kann[paper]'"
         raise ImportError(message) from error
     return pretrained()
