@@ -86,3 +86,26 @@ def test_what_was_seen_is_not_checked_again_and_inner_functions_are_set_up_once(
     type_checks.seen.clear()  # as before the next test
     outer(np.ones(3))
     assert len(set_up) == 3 * once
+
+
+@pytest.mark.parametrize("shape", [RuntimeError("told to nobody"), [3]])
+def test_arrays_whose_kind_cannot_be_told_are_checked_at_every_call(shape):
+    class Odd:
+        dtype = float
+        __array__ = None
+
+        @property
+        def shape(self):
+            if isinstance(shape, Exception):
+                raise shape
+            return shape
+
+    calls = []
+
+    @type_checks.jaxtyped(typechecker=lambda stub: lambda *arguments, **options: calls.append(arguments))
+    def taken(x):
+        return x
+
+    for _ in range(3):
+        taken(Odd())
+    assert len(calls) >= 3

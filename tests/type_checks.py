@@ -37,11 +37,11 @@ def kind_of(value):
 
 
 def kinds_of(arguments: tuple, options: dict):
-    """The kinds of all arguments of a call; None where they cannot be remembered, as those of a shape that is none."""
-    kinds = (*map(kind_of, arguments), *((name, kind_of(value)) for name, value in options.items()))
+    """The kinds of all arguments of a call; None where they cannot be told, as those of a nested tensor."""
     try:
+        kinds = (*map(kind_of, arguments), *((name, kind_of(value)) for name, value in options.items()))
         hash(kinds)
-    except TypeError:
+    except Exception:
         return None
     return kinds
 
