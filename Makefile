@@ -14,9 +14,10 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/kann demo --out demo
 
-# Tests run in as many processes, each with one thread, so that they do not fight for the cores.
+# Tests run in as many processes, each with one thread, so that they do not fight for the cores. Compiled modules are kept,
+# whatever the environment says: many tests start Python anew.
 PROCESSES ?= 2
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 test: $(READY)
 	$(PYTEST)
 

@@ -4,6 +4,10 @@ import jaxtyping
 import numpy as np
 import pytest
 
+from tests import type_checks
+
+type_checks.install()
+
 
 def pytest_addoption(parser):
     parser.addoption("--seed", type=int, default=0, help="seed of the random numbers in tests")
@@ -12,6 +16,10 @@ def pytest_addoption(parser):
     parser.addoption("--fuzz-arguments", type=int, default=200, help="how many wrong arguments to pass")
     parser.addoption("--fuzz-kills", type=int, default=10, help="how often to kill a process that saves")
     parser.addoption("--fuzz-processes", type=int, default=1, help="in how many processes files are damaged and read")
+
+
+def pytest_runtest_setup():
+    type_checks.seen.clear()
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def test_a_finished_run_holds_no_more_than_its_network(tmp_path):
 
 def learn(folder):
     with repeatable():
-        trained(tiny(iterations=400, every=20), seed=5, folder=folder)
+        trained(tiny(iterations=200, every=20), seed=5, folder=folder)
 
 
 def start(folder):
