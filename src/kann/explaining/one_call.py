@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from kann.errors import KannWarning, UnfinishedWarning
+from kann.explaining.depth_stage import layer_names
 from kann.explaining.explanation import Explanation, rows_of
 from kann.explaining.findings import Findings, positions_of
 from kann.explaining.options import Options
@@ -145,6 +146,7 @@ def _explanation(found: Findings, warned: Sequence[str]) -> Explanation:
         gated=fitted.gated,
         states=shown,
         trust=found.trust,
+        steps=found.steps,
         effects=found.effects,
         alone=found.alone,
         movers=found.movers,
@@ -164,6 +166,7 @@ def _page(found: Findings) -> dict[str, Any]:
         page["classes"] = list(options.classes)
     labels = rows_of(options.labels, numbers)
     if found.place.axis == "depth":
+        page["step_names"] = layer_names(found)
         positions = positions_of(found.sequences, numbers, len(shown))
         if labels is not None:
             labels = [label for label, count in zip(labels, positions.tolist(), strict=True) for _ in range(count)]

@@ -8,6 +8,7 @@ import numpy as np
 from kann.analysis.coordinates import mode_variances, spread_of
 from kann.analysis.live_effects import Effects
 from kann.analysis.trust import Trust
+from kann.explaining.depth_stage import layers_in_words
 from kann.explaining.findings import Findings, Rightness
 from kann.explaining.remembering import NAMES_SHOWN, carrier, memories, number_word
 from kann.fitting.spectrum import format_eigenvalue
@@ -36,7 +37,7 @@ def sentences_of(found: Findings) -> tuple[str, ...]:
     """Three to five sentences: what decides live, what pushes it and how long it stays, errors, and what not to say."""
     nothing = _nothing(found)
     live = _live(found, is_description=nothing is not None)
-    errors = _errors(found)
+    errors = layers_in_words(found) or _errors(found)
     if nothing is not None:
         return tuple(filter(None, [nothing, live or _trusted(found.trust), carrier(found), errors]))
     return tuple(filter(None, [live, memories(found), _reaching(found), errors, _caution(found)]))
