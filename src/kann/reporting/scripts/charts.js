@@ -5,7 +5,7 @@ const chartLayout = (extra) => ({
   modebar: { bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--ink") },
   hoverlabel: { bgcolor: style("--panel"), bordercolor: style("--line"), font: { color: style("--ink") } }, ...extra,
 });
-const axis = (title, extra) => ({ title: { text: title }, gridcolor: style("--line"), zerolinecolor: style("--line"),
+const axis = (title, extra) => ({ title: { text: title, standoff: 10 }, gridcolor: style("--line"), zerolinecolor: style("--line"),
   linecolor: style("--line"), automargin: true, ...extra });
 const legendAbove = { orientation: "h", yref: "container", yanchor: "top", x: 0 };  // the chart makes room for it
 const toolbarHeight = 30;  // pixels at the top of a chart, which no legend may use
