@@ -47,6 +47,20 @@ def test_the_curve_shows_each_method_kept_and_removed(visit):
     assert page.locator("#effects-table tbody tr").count() == 8
 
 
+def test_a_point_far_out_is_marked_at_the_edge_of_the_curve(visit):
+    page = visit("far")
+    curve = "document.getElementById('curve')"
+    low, high = page.evaluate(f"{curve}.layout.yaxis.range")
+    assert -1 < low < high < 2
+    drawn = page.evaluate(f"{curve}.data.find(trace => trace.name === 'principal components')")
+    assert drawn["y"][1] == low
+    assert drawn["marker"]["symbol"] == ["circle", "triangle-down", "circle"]
+    assert drawn["error_y"]["arrayminus"][1] == 0
+    assert "-6" in drawn["customdata"][1]
+    assert "triangles at the edge lie outside the chart" in page.inner_text("#curve-caption")
+    assert "triangles" not in visit("explained").inner_text("#curve-caption")
+
+
 def test_the_live_test_is_saved(visit):
     page = visit("explained")
     with page.expect_download() as waiting:
@@ -218,6 +232,7 @@ def test_layers_are_whole_and_no_more_than_the_network_has(visit):
         assert axis["dtick"] == 1, chart
     reach = page.evaluate("Math.max(...document.getElementById('decay').data.flatMap(trace => trace.x))")
     assert reach == 4
+    assert page.inner_text("#sequence-note") == "4 layers."
     for chart in page.query_selector_all(".js-plotly-plot"):
         assert chart.evaluate(LABELS_INSIDE), chart.get_attribute("id")
 

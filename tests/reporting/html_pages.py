@@ -183,6 +183,16 @@ def explained_report(path, **settings):
     return report(path, koopman, states, **(options | settings))
 
 
+def far_report(path):
+    """A report whose live test has one score that is far worse than nothing kept."""
+    koopman = kann.fit(turning_states(count=12))
+    effects = made_effects(koopman, ORDER, (70, 98, 98))
+    scores = effects.kept_scores["pca"].copy()
+    scores[1] = -6.0
+    far = replace(effects, kept_scores={**effects.kept_scores, "pca": scores})
+    return explained_report(path, effects=far)
+
+
 class SaddlePoints:
     """A stable point, a saddle, an unstable point and a slow one."""
 
