@@ -61,6 +61,32 @@ def test_noise_has_no_linear_part(rng):
     states = rng.normal(size=(100, 3, 8))
     trust = kann.trust(kann.fit(states, each_step=True, ridge=0.0), states)
     assert (trust.errors["each"] > 1).all()
+    assert (trust.linear_part < 0).all()  # although copying, which differs twice as much, is worse still
+
+
+def test_a_change_that_is_the_same_for_all_states_is_no_linear_part(rng):
+    """A position that begins constant, as a class token does: any map gives the mean, and misses all of the rest."""
+    states = np.stack([np.zeros((200, 4)), 3 + rng.normal(size=(200, 4))], axis=1)
+    trust = kann.trust(kann.fit(states, each_step=True), states)
+    assert trust.errors["identity"][0] > 2
+    assert trust.errors["each"][0] == pytest.approx(1.0, abs=0.05)
+    assert trust.changes[0] == pytest.approx(1.0)
+    assert trust.linear_part[0] == pytest.approx(0.0, abs=0.05)
+    assert np.isnan(kann.trust(*shifted_alike(rng)).linear_part).all()
+
+
+def shifted_alike(rng):
+    """Maps of steps that add the same to every state, and these states."""
+    states = rng.normal(size=(60, 1, 3)) + np.arange(3)[:, None]
+    return kann.fit(states, each_step=True), states
+
+
+def test_an_affine_step_is_all_linear_and_one_operator_may_be_worse_than_copying(rng):
+    first = rng.normal(size=(300, 4))
+    states = np.stack([first, 1.01 * first + 1, 1.02 * first + 2, -8 * first], axis=1)
+    trust = kann.trust(kann.fit(states, each_step=True), states)
+    assert trust.linear_part == pytest.approx(1.0, abs=0.01)
+    assert trust.one_is_worse == (0, 1)
 
 
 def test_intervals_cover_the_error_of_many_sequences():

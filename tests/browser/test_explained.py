@@ -47,6 +47,20 @@ def test_the_curve_shows_each_method_kept_and_removed(visit):
     assert page.locator("#effects-table tbody tr").count() == 8
 
 
+def test_a_point_far_out_is_marked_at_the_edge_of_the_curve(visit):
+    page = visit("far")
+    curve = "document.getElementById('curve')"
+    low, high = page.evaluate(f"{curve}.layout.yaxis.range")
+    assert -1 < low < high < 2
+    drawn = page.evaluate(f"{curve}.data.find(trace => trace.name === 'principal components')")
+    assert drawn["y"][1] == low
+    assert drawn["marker"]["symbol"] == ["circle", "triangle-down", "circle"]
+    assert drawn["error_y"]["arrayminus"][1] == 0
+    assert "-6" in drawn["customdata"][1]
+    assert "triangles at the edge lie outside the chart" in page.inner_text("#curve-caption")
+    assert "triangles" not in visit("explained").inner_text("#curve-caption")
+
+
 def test_the_live_test_is_saved(visit):
     page = visit("explained")
     with page.expect_download() as waiting:
@@ -184,6 +198,68 @@ def test_depth_is_called_depth(visit):
     assert page.locator(".card .bars th:text-matches('^\\\\d+')").count() > 0
     words = page.inner_text("main")
     assert not re.search(r"\bsteps?\b", words.split("Sequences")[0].replace("one step misses", ""))
+
+
+def test_which_layers_are_linear_is_a_chart_and_a_table(visit, file_of):
+    page = visit("layers")
+    sections = page.eval_on_selector_all("main section", "all => all.map(each => each.id)")
+    assert sections[:2] == ["overview", "layers"]
+    _, content, _ = content_of(file_of("layers"))
+    layers = content["layers"]["layers"]
+    assert page.evaluate(TRACES, "layer-errors") == ["copying the state", "one operator for all", "a map of its own"]
+    drawn = page.evaluate("document.getElementById('layer-errors').data.map(trace => trace.y)")
+    assert drawn == [[layer[name][0] for layer in layers] for name in ("identity", "one", "each")]
+    bars = page.evaluate("document.getElementById('layer-errors').data[2].error_y.arrayminus")
+    assert bars == pytest.approx([layer["each"][0] - layer["each"][1] for layer in layers])
+    page.click("#layers details summary")
+    assert page.locator("#layers-table tbody tr").count() == 4
+    assert page.inner_text("#layers-table tbody tr:nth-child(3) td:nth-child(2)") == NASTY
+    with page.expect_download() as waiting:
+        page.click("#layers-csv")
+    lines = waiting.value.path().read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("layer,name,identity,identity_low,identity_high,one,")
+    assert len(lines) == 5
+    page.emulate_media(media="print")
+    assert page.is_hidden("#layers-csv")
+    assert page.is_visible("#layers-table")
+    page.emulate_media(media="screen")
+
+
+def test_layers_are_whole_and_no_more_than_the_network_has(visit):
+    page = visit("layers")
+    for chart in ("layer-errors", "decay", "errors", "over-time"):
+        axis = page.evaluate("id => document.getElementById(id)._fullLayout.xaxis", chart)
+        assert axis["dtick"] == 1, chart
+    reach = page.evaluate("Math.max(...document.getElementById('decay').data.flatMap(trace => trace.x))")
+    assert reach == 4
+    assert page.inner_text("#sequence-note") == "4 layers."
+    for chart in page.query_selector_all(".js-plotly-plot"):
+        assert chart.evaluate(LABELS_INSIDE), chart.get_attribute("id")
+
+
+LABELS_INSIDE = """chart => [...chart.querySelectorAll('.ytick text, .ytitle')].every(
+    each => each.getBoundingClientRect().left >= chart.getBoundingClientRect().left - 1)"""
+
+APART = """chart => {
+    const [bar, legend, plot] = ['.modebar', '.legend .bg', '.nsewdrag'].map(
+        (each) => chart.querySelector(each).getBoundingClientRect());
+    return legend.top >= bar.bottom - 1 && legend.bottom <= plot.top + 6; }"""
+
+
+@pytest.mark.parametrize("name", ["layers", "explained", "channels"])
+def test_legends_lie_between_the_toolbar_and_the_chart(visit, name):
+    page = visit(name)
+    charts = [chart for chart in page.query_selector_all(".js-plotly-plot") if chart.query_selector(".legend .bg")]
+    assert len(charts) >= 4
+    for chart in charts:
+        assert chart.evaluate(APART), chart.get_attribute("id")
+
+
+def test_the_table_of_modes_is_not_cut_off_at_the_width_of_a_laptop(visit):
+    page = visit("layers")
+    assert page.evaluate(
+        "document.querySelector('.scroll').scrollWidth <= document.querySelector('.scroll').clientWidth"
+    )
 
 
 @pytest.mark.parametrize("width", [400, 1280])

@@ -22,6 +22,7 @@ def test_it_says_what_it_found(found):
     assert str(found) == "\n".join(found.sentences)
     assert repr(found).startswith("Explanation(Koopman(driven by 2 inputs, 5 units")
     assert "half of it is left after 6.6 steps = 3.29 s" in str(found)  # of half a second each
+    assert found.steps is None  # maps of single layers are for depth
 
 
 def test_sentences_do_not_contradict_each_other(found):

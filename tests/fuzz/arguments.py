@@ -287,7 +287,8 @@ def calls(good: Any) -> dict[str, Call]:
             | {"signals": list(good.padded[..., :1]), "decode": lambda h: h[:, :1], "classes": ["a", "b"]}
             | {"driven": driven, "others": {"c": koopman}, "fixed_points": good.points, "about": "a"}
             | {"effects": None, "movers": None, "sentences": ["a"], "choices": ["b"], "alone": {0: (0.9, 0.5)}}
-            | {"step_seconds": 0.1, "step_name": "step", "outputs": "class", "threshold": 0.5, "network_outputs": None},
+            | {"step_seconds": 0.1, "step_name": "step", "outputs": "class", "threshold": 0.5, "network_outputs": None}
+            | {"steps": None, "step_names": None},
         ),
         "distance": (
             kann.distance,

@@ -183,6 +183,16 @@ def explained_report(path, **settings):
     return report(path, koopman, states, **(options | settings))
 
 
+def far_report(path):
+    """A report whose live test has one score that is far worse than nothing kept."""
+    koopman = kann.fit(turning_states(count=12))
+    effects = made_effects(koopman, ORDER, (70, 98, 98))
+    scores = effects.kept_scores["pca"].copy()
+    scores[1] = -6.0
+    far = replace(effects, kept_scores={**effects.kept_scores, "pca": scores})
+    return explained_report(path, effects=far)
+
+
 class SaddlePoints:
     """A stable point, a saddle, an unstable point and a slow one."""
 
@@ -244,6 +254,22 @@ def depth_report(path):
     states = turning_states(count=8)
     koopman = kann.fit(states)
     return report(path, koopman, states, movers=kann.movers(koopman, states), step_name="layer")
+
+
+def layered_states(rng):
+    """Three layers that nearly copy, and a last that does much: one operator is worse than copying at the others."""
+    kept, new, other = rng.normal(size=(3, 60, 2))
+    paths = [[kept, 0.1 * other, 0 * new]] * 3 + [[kept, new, 0 * new], [kept, new, 10 * new]]
+    states = np.stack([np.concatenate(parts, axis=1) for parts in paths], axis=1)
+    return states + 0.01 * rng.normal(size=states.shape)
+
+
+def layers_report(path, **settings):
+    """A report along the depth of a network with a map for each of its layers."""
+    states = layered_states(np.random.default_rng(0))
+    koopman, maps = kann.fit(states), kann.fit(states, each_step=True)
+    options = {"steps": kann.trust(maps, states), "step_names": ["b.0", "b.1", NASTY, "b.3"], "step_name": "layer"}
+    return report(path, koopman, states, **(options | settings))
 
 
 def phases_report(path):

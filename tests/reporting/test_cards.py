@@ -153,6 +153,18 @@ def test_depth_is_called_depth(tmp_path):
     assert all("one step" not in row["why"] for row in page["modes"])
 
 
+def test_no_half_life_is_longer_than_a_network_is_deep(tmp_path):
+    """States that keep 99 % of a direction from layer to layer, in a network of four layers."""
+    rng = np.random.default_rng(0)
+    states = rng.normal(size=(80, 1, 2)) * np.array([0.99, 0.5]) ** np.arange(5)[:, None]
+    states += 0.001 * rng.normal(size=states.shape)
+    path = kann.report(tmp_path / "r.html", kann.fit(states), states, step_name="layer")
+    cards = {card["number"]: card for card in content_of(path)[1]["cards"]}
+    assert cards[0]["half_life"] == "more than 4 layers"
+    assert cards[0]["half_life_interval"] is None
+    assert cards[1]["half_life"] == "1 layer"
+
+
 def test_kinds_of_points():
     assert kinds_of_points(SaddlePoints()) == ["stable", "saddle", "unstable", "slow"]
 

@@ -56,6 +56,8 @@ def test_bypasses_are_dots_with_intervals_over_the_untouched_network(effects, ax
     for i, container in enumerate(ax.containers):
         assert np.array_equal(container.lines[0].get_ydata(), effects.means["loss"][:, i])
     assert ax.lines[-1].get_ydata()[0] == 1.5
+    low, high = ax.get_ylim()
+    assert low + 0.05 * (high - low) < 1.5  # the untouched network does not lie on the frame
     assert [label.get_text() for label in ax.get_xticklabels()] == ["layers.0 – 2", "layers.4"]
 
 

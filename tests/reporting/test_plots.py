@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import kann
@@ -16,12 +19,13 @@ from kann.reporting.plots import (
     draw_embedding,
     draw_horizons,
     draw_matrix,
+    draw_movers,
     draw_pseudospectrum,
     draw_rank_curve,
     draw_spectrum,
     draw_words,
 )
-from tests.reporting.html_pages import turning_states
+from tests.reporting.html_pages import made_effects, turning_states
 from tests.systems import noisy_states
 
 
@@ -75,7 +79,7 @@ def test_other_eigenvalues_have_their_name(ax, koopman):
     draw_spectrum(koopman, ax=ax, others={"J": np.array([0.5 + 0.5j, 1.0 + 0j])})
     crosses = ax.collections[1]
     np.testing.assert_allclose(crosses.get_offsets(), [[0.5, 0.5], [1, 0]])
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["C", "J"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["eigenvalues", "J"]
 
 
 @pytest.mark.usefixtures("untyped")
@@ -187,6 +191,59 @@ def test_decay_is_the_power_of_the_modulus(ax, koopman):
     assert len(ax.get_legend().get_texts()) == 2
 
 
+def test_decay_is_drawn_until_little_is_left_in_steps_or_seconds(ax, koopman):
+    slowest = koopman.modes[0]
+    assert slowest.modulus < 1
+    draw_decay(koopman.modes[:2], ax=ax, step_seconds=0.02)
+    last = ax.lines[0].get_xdata()[-1]
+    assert last == pytest.approx(0.02 * max(10, np.ceil(1.3 * slowest.horizon())))
+    assert ax.get_xlabel() == "seconds"
+    grown = [replace(slowest, eigenvalue=1.01 + 0j)]
+    assert draw_decay(grown, ax=Figure().subplots()).lines[0].get_xdata()[-1] == 500
+    assert len(draw_decay(koopman, ax=Figure().subplots()).lines) == min(6, len(koopman.modes))
+
+
+def test_legends_lie_above_the_curves_also_in_small_axes():
+    states = turning_states()
+    koopman = kann.fit(states)
+    trust = kann.trust(koopman, states, folds=6)
+    figure = Figure(figsize=(6.5, 5), layout="constrained")
+    axes = figure.subplots(2, 2).ravel()
+    draw_spectrum(koopman, ax=axes[0], trust=trust)
+    draw_horizons(trust, ax=axes[1])
+    draw_decay(koopman.modes, ax=axes[2])
+    draw_effects(made_effects(koopman, (0, 1, 2, 3), (70, 98, 98)), ax=axes[3])
+    FigureCanvasAgg(figure).draw()
+    for ax in axes:
+        assert ax.get_legend().get_window_extent().y0 >= ax.get_window_extent().y1 - 1
+    own, bar = axes[0].get_window_extent(), axes[0].child_axes[0].get_window_extent()
+    assert own.x1 < bar.x0 < own.x1 + 0.1 * own.width
+
+
+def test_one_score_far_out_does_not_rule_the_range(ax, koopman):
+    found = made_effects(koopman, (0,), (60, 98, 98))
+    far = {**found.kept_scores, "pca": np.full((3, 100), -6.0)}
+    draw_effects(replace(found, kept_scores=far), ax=ax)
+    low, high = ax.get_ylim()
+    assert low > -0.5
+    assert high < 1.5
+
+
+def test_movers_are_bars_with_intervals(ax):
+    states = turning_states(count=8)
+    koopman = kann.fit(states)
+    rng = np.random.default_rng(0)
+    tokens = [rng.choice(["a", "$b", "c"], size=length).tolist() for length in states.lengths]
+    found = kann.movers(koopman, states, tokens)
+    assert draw_movers(found, 0, ax=ax, count=2) is ax
+    bars = [patch.get_width() for patch in ax.patches]
+    expected = sorted(each.push for each in (*found.up(0, 2), *found.down(0, 2)))
+    np.testing.assert_allclose(bars, expected)
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert {label.replace("\\", "") for label in labels} == {each.name for each in (*found.up(0, 2), *found.down(0, 2))}
+    assert ax.get_xlabel() == "push of mode 0 (standard deviations)"
+
+
 def test_words_are_shaded_by_their_number_and_wrapped(ax):
     words = ["short", "a" * 40, *["word"] * 60]
     shades = np.linspace(0, 1, len(words))
@@ -220,7 +277,7 @@ def names(ax):
 
 def test_without_trust_colours_are_residuals_on_the_fitted_data(ax, koopman):
     draw_spectrum(koopman, ax=ax)
-    assert ax.figure.axes[1].get_ylabel() == "residual on the fitted data"
+    assert ax.child_axes[0].get_ylabel() == "residual on the fitted data"
 
 
 def test_with_trust_the_spectrum_shows_intervals_and_trusted_modes(ax):
@@ -231,10 +288,10 @@ def test_with_trust_the_spectrum_shows_intervals_and_trusted_modes(ax):
     dots, boxes, rings = ax.collections
     own_trust = [own for mode, own in zip(koopman.modes, trust.modes, strict=True) for _ in mode.indices]
     np.testing.assert_allclose(dots.get_array(), np.clip([own.residual for own in own_trust], 1e-2, 1))
-    assert ax.figure.axes[1].get_ylabel() == "residual on held-out sequences"
+    assert ax.child_axes[0].get_ylabel() == "residual on held-out sequences"
     trusted = [value for number in trust.trusted for value in koopman.eigenvalues[list(koopman.modes[number].indices)]]
     np.testing.assert_allclose(rings.get_offsets() @ [1, 1j], trusted)
-    assert names(ax) == ["C", "95% interval", f"trusted ({len(trust.trusted)} modes)"]
+    assert names(ax) == ["eigenvalues", "95% interval", f"trusted ({len(trust.trusted)} modes)"]
     edges = [path.vertices @ [1, 1j] for path in boxes.get_paths()]
     for value, edge, own in zip(koopman.eigenvalues, edges, own_trust, strict=True):
         np.testing.assert_allclose([np.abs(edge).min(), np.abs(edge).max()], own.interval)
@@ -311,8 +368,9 @@ def test_effects_are_lines_over_the_number_of_coordinates(ax, koopman, rng):
     for line, name in zip(lines, scores, strict=True):
         np.testing.assert_allclose(line.get_xydata(), np.column_stack([found.counts, scores[name].mean(axis=1)]))
     assert nothing.get_ydata()[0] == 0.5
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == list(scores)
-    assert (ax.get_xlabel(), ax.get_ylabel()) == ("coordinates kept", "agreement")
+    assert names(ax) == ["modes, by what they do", "principal components", "random directions"]
+    assert ax.get_xlabel() == "coordinates kept"
+    assert ax.get_ylabel() == "fraction of decisions that\nstay the network's"
     assert len(ax.collections) == 3
     ax.clear()
     draw_effects(found, ax=ax, removed=True)

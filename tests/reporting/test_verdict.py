@@ -35,6 +35,17 @@ def says(quality, *, copying, driven=None, known=UNKNOWN):
     return " ".join(verdict(quality, copying=copying, driven=driven, known=known))
 
 
+def test_a_mean_over_layers_is_not_praised_where_copying_is_better_at_most(trust):
+    how = {"copying": numbers(0.5, 0.2), "driven": None, "known": known(trust, error=0.1, copying=0.5, trusted=0)}
+    plain = " ".join(verdict(numbers(0.1, 0.8), step_name="layer", **how))
+    assert "so the operator knows how states move" in plain
+    doubt = "copying is better at 3 of the 4 layers"
+    text = " ".join(verdict(numbers(0.1, 0.8), step_name="layer", doubt=doubt, **how))
+    assert "knows how states move" not in text
+    assert f"a mean over layers that says little, since {doubt}." in text
+    assert "although it misses much of the rest" in text
+
+
 def known(trust, *, error, copying, trusted):
     """Trust with these errors one step ahead, whose first modes are trusted."""
     modes = tuple(replace(mode, trusted=number < trusted) for number, mode in enumerate(trust.modes))

@@ -28,6 +28,9 @@ REFIT_TO = 1e-4
 """Fraction of the variance of a step's states by which the prediction of its map may differ from that of a fit to the
 states that are passed, if it is to be theirs. Rounding stays below 1e-8; other sequences are well above."""
 
+SAME_CHANGE = 1e-12
+"""Fraction of the variance of a step's states below which what it changes is the same for all: that of rounding."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StepTrust:
@@ -51,6 +54,9 @@ class StepTrust:
     """Confidence intervals of the errors."""
     gains: Mapping[str, Float[Array, "t 2"]]
     """Confidence intervals of how much larger the errors of "identity" and of "one" are than those of "each"."""
+    changes: Float[Array, " t"]
+    """How far what each step changes differs from sequence to sequence, Σ|Δ − mean Δ|² for Δ = h[t+1] − h[t], as a
+    fraction of the variance of the states after it: what the identity misses if the mean change is added to it."""
     folds: int
     """In how many folds the sequences were held out."""
     level: float
@@ -60,18 +66,24 @@ class StepTrust:
 
     @property
     def linear_part(self) -> Float[Array, " t"]:
-        """The fraction of what each step changes in a state that its own map does too: 1 − each / identity.
+        """How much of what each step does its own map tells: 1 − each / the better of two guesses without a map.
 
-        It is 1 for a step that is affine, and at most 0 for one whose change no affine map tells. NaN where a step
-        changes nothing.
+        The guesses are the state with the mean change added, which misses `changes`, and the mean state, which misses
+        1: a change that is the same for all states needs no map. The part is 1 for a step that is affine, and at most 0
+        for one of which no linear map tells anything. NaN where a step changes nothing, or all states alike.
         """
-        identity = self.errors["identity"]
-        return 1 - self.errors["each"] / np.where(identity > 0, identity, np.nan)
+        guessed = np.minimum(self.changes, 1.0)
+        return 1 - self.errors["each"] / np.where(guessed > SAME_CHANGE, guessed, np.nan)
 
     @property
     def better_than_identity(self) -> tuple[int, ...]:
         """Numbers of the steps whose own map beats the identity, by more than its interval leaves open."""
         return tuple(np.flatnonzero(self.gains["identity"][:, 0] > 0).tolist())
+
+    @property
+    def one_is_worse(self) -> tuple[int, ...]:
+        """Numbers of the steps at which the one operator misses more than the identity, which copies the state."""
+        return tuple(np.flatnonzero(self.errors["one"] > self.errors["identity"]).tolist())
 
     def __len__(self) -> int:
         return len(self.errors["each"])
@@ -129,15 +141,18 @@ def trust_steps(maps: StepMaps, data: Any, *, folds: int, groups: Any, level: fl
     missed_by = {name: np.array([each.missed[name] for each in found]) for name in PREDICTIONS}
     spread = np.array([each.spread for each in found])
     sizes = np.bincount(fold_of).astype(float)
-    return _judged(missed_by, spread, sizes, level=level, sequences=len(states))
+    changes = np.array([each.changed for each in found]) * _fraction(spread.sum(axis=1))
+    return _judged(missed_by, spread, sizes, changes=changes, level=level, sequences=len(states))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Step:
-    """What is missed in each fold at one step, and how far the states after it vary there."""
+    """What is missed in each fold at one step, how far the states after it vary there, and how far what it changes."""
 
     missed: dict[str, Float[Array, " f"]]
     spread: Float[Array, " f"]
+    changed: float
+    """Over all folds."""
 
 
 def _of_step(own: AffineMap, moments: Sequence[StepMoments], ones: Sequence[Float[Array, "q d"]]) -> _Step:
@@ -156,12 +171,19 @@ def _of_step(own: AffineMap, moments: Sequence[StepMoments], ones: Sequence[Floa
             ),
         },
         spread=np.array([_spread(design, mean) for design in designs]),
+        changed=_spread_of_change(whole, identity),
     )
 
 
 def _spread(design: Design, mean: Float[Array, " d"]) -> float:
     """How far the states after a step vary about a point, Σ|y − mean|²."""
     return float(np.trace(design.total) - 2 * mean @ design.target[-1] + design.pairs * mean @ mean)
+
+
+def _spread_of_change(design: Design, identity: Float[Array, "q d"]) -> float:
+    """How far what a step changes varies about its mean, Σ|Δ − mean Δ|²."""
+    total = design.target[-1] - design.gram[-1, : design.rank]  # Σ Δ
+    return max(0.0, float(design.missed(identity)) - float(total @ total) / design.pairs)
 
 
 def _require_own(own: AffineMap, whole: Design) -> None:
@@ -193,6 +215,7 @@ def _judged(
     spread: Float[Array, "t f"],
     sizes: Float[Array, " f"],
     *,
+    changes: Float[Array, " t"],
     level: float,
     sequences: int,
 ) -> StepTrust:
@@ -212,6 +235,7 @@ def _judged(
         errors={name: amount.sum(axis=1) * _fraction(spread.sum(axis=1)) for name, amount in missed_by.items()},
         intervals={name: np.maximum(interval(amount), 0.0) for name, amount in missed_by.items()},
         gains={name: interval(missed_by[name] - missed_by["each"]) for name in ("identity", "one")},
+        changes=changes,
         folds=len(sizes),
         level=level,
         sequences=sequences,

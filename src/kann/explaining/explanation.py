@@ -11,6 +11,7 @@ from typing import Any
 from kann import notebook
 from kann.analysis.live_effects import Effects
 from kann.analysis.movers import Movers
+from kann.analysis.step_trust import StepTrust
 from kann.analysis.trust import Trust
 from kann.checks import require_path
 from kann.data.placing import replacing
@@ -55,6 +56,8 @@ class Explanation:
     """Held-out sequences to look at, some dozens."""
     trust: Trust | None
     """How far its modes can be trusted; None if there was no time for it."""
+    steps: StepTrust | None
+    """Along depth, how far a map of its own is right for each layer, beside copying and the operator; else None."""
     effects: Effects | None
     """What its modes do in the running network; None if that could not be tested."""
     alone: Mapping[int, tuple[float, float]]
@@ -76,6 +79,7 @@ class Explanation:
         arguments: dict[str, Any] = {
             **self.page,
             "trust": self.trust,
+            "steps": self.steps,
             "effects": self.effects,
             "movers": self.movers,
             "alone": self.alone,

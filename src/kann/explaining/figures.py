@@ -4,6 +4,7 @@ from typing import Any
 
 from kann.analysis.live_effects import Effects
 from kann.analysis.movers import Mover, Movers
+from kann.reporting.layers import layer_numbers
 from kann.reporting.packing import finite_or_none
 from kann.reporting.trusting import KnownTrust, mode_trust_rows, trust_numbers
 
@@ -32,6 +33,7 @@ def explanation_numbers(explanation: Any) -> dict[str, Any]:
             for mode, row in zip(koopman.modes, own, strict=True)
         ],
         "trust": trust_numbers(known),
+        "steps": layer_numbers(explanation.steps, explanation.page.get("step_names")),
         "effects": effects,
         "alone": {str(mode): list(scores) for mode, scores in explanation.alone.items()},
         "movers": pushes,

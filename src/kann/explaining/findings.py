@@ -8,6 +8,7 @@ from torch import nn
 
 from kann.analysis.live_effects import Effects
 from kann.analysis.movers import Movers
+from kann.analysis.step_trust import StepTrust
 from kann.analysis.trust import Trust
 from kann.data.states import States
 from kann.explaining.choosing import Fitted
@@ -68,6 +69,8 @@ class Findings:
     tokens: list[list[str]] | None = None
     """Of the sequences that were fitted."""
     fitted: Fitted | None = None
+    steps: StepTrust | None = None
+    """How far a map of its own is right for each layer, along depth."""
     trust: Trust | None = None
     effects: Effects | None = None
     alone: dict[int, tuple[float, float]] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from torch import nn
 from kann.analysis.decisions import read_out
 from kann.backends.arrays import as_numpy
 from kann.errors import KannWarning, UnfinishedWarning
+from kann.explaining.depth_stage import layer_names
 from kann.explaining.explanation import Explanation, rows_of
 from kann.explaining.findings import Findings, positions_of
 from kann.explaining.options import Options
@@ -149,6 +150,7 @@ def _explanation(found: Findings, warned: Sequence[str]) -> Explanation:
         gated=fitted.gated,
         states=shown,
         trust=found.trust,
+        steps=found.steps,
         effects=found.effects,
         alone=found.alone,
         movers=found.movers,
@@ -168,6 +170,7 @@ def _page(found: Findings) -> dict[str, Any]:
         page["classes"] = list(options.classes)
     labels = rows_of(options.labels, numbers)
     if found.place.axis == "depth":
+        page["step_names"] = layer_names(found)
         positions = positions_of(found.sequences, numbers, len(shown))
         if labels is not None:
             labels = [label for label, count in zip(labels, positions.tolist(), strict=True) for _ in range(count)]

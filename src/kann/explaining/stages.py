@@ -16,6 +16,7 @@ from kann.data.states import States
 from kann.errors import KannError, UnfinishedWarning
 from kann.explaining.choosing import Fitted, choose_operator_held_out
 from kann.explaining.clock import Clock
+from kann.explaining.depth_stage import map_each_layer
 from kann.explaining.finding import find_place
 from kann.explaining.findings import Findings
 from kann.explaining.live_stage import run_live_test
@@ -291,6 +292,7 @@ def find_movers(found: Findings) -> None:
 STAGES: dict[str, Callable[[Findings], None]] = {
     "recording": record_states,
     "fitting": fit_operators,
+    "fitting a map for each layer": map_each_layer,
     "testing live": run_live_test,
     "asking how far to trust it": ask_for_trust,
     "finding what pushes modes": find_movers,
@@ -299,12 +301,16 @@ STAGES: dict[str, Callable[[Findings], None]] = {
 
 NEEDED = ("recording", "fitting")
 
+ALONG_DEPTH = ("fitting a map for each layer",)
+"""What is done along depth alone."""
+
 
 def run_stages(found: Findings) -> None:
     """Run all stages; after Ctrl-C, or when time is up, keep what is finished."""
-    steps: Any = STAGES.items()
+    stages = [each for each in STAGES.items() if found.place.axis == "depth" or each[0] not in ALONG_DEPTH]
+    steps: Any = stages
     if found.options.progress:
-        steps = progress_bar(STAGES.items(), what="explaining", total=len(STAGES), unit="stage")
+        steps = progress_bar(stages, what="explaining", total=len(stages), unit="stage")
     for name, stage in steps:
         if name in NEEDED:
             found.clock.require(0.0, name)

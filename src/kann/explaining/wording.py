@@ -8,6 +8,7 @@ import numpy as np
 from kann.analysis.coordinates import mode_variances, spread_of
 from kann.analysis.live_effects import Effects
 from kann.analysis.trust import Trust
+from kann.explaining.depth_stage import layers_in_words
 from kann.explaining.finding import Place
 from kann.explaining.findings import Findings, Rightness
 from kann.explaining.remembering import NAMES_SHOWN, carrier, gated_memory, memories, number_word
@@ -37,7 +38,7 @@ def sentences_of(found: Findings) -> tuple[str, ...]:
     """Three to five sentences: what decides live, what pushes it and how long it stays, errors, and what not to say."""
     nothing = _nothing(found)
     live = _live(found, is_description=nothing is not None)
-    errors = _errors(found)
+    errors = layers_in_words(found) or _errors(found)
     if nothing is not None:
         about_modes = [carrier(found), gated_memory(found)]
         return tuple(filter(None, [nothing, live or _trusted(found.trust), *about_modes, errors]))

@@ -82,29 +82,45 @@ def _memory(mode: Mode, own: ModeTrust | None, inputs: ReportInputs) -> dict[str
         "modulus": f"{mode.modulus:.4g}",
         "pair": len(mode.indices) > 1,
         "interval": None,
-        "half_life": _written_half_life(steps, inputs.step_name),
+        "half_life": _written_half_life(steps, inputs),
         "half_life_interval": None,
         "seconds": None,
         "turns": None,
     }
     if np.isfinite(mode.period) and len(mode.indices) > 1:
-        found["turns"] = plural(inputs.step_name, number_of_steps(mode.period))
+        found["turns"] = _number_within(mode.period, inputs)
     if inputs.step_seconds is not None and number_of_steps(steps) != "∞":
         found["seconds"] = duration(steps * inputs.step_seconds)
     if own is not None:
         low, high = own.interval
         found["interval"] = f"{low:.4g} to {high:.4g}"
         ends = [number_of_steps(half_life(end)) for end in (low, high)]
-        if ends[0] != "∞":
+        if half_life(high) > _deepest(inputs):
+            ends[1] = "more"
+        if ends[0] != "∞" and half_life(low) <= _deepest(inputs):
             found["half_life_interval"] = f"{ends[0]} to {ends[1]}"
     return found
 
 
-def _written_half_life(steps: float, step_name: str) -> str:
-    text = number_of_steps(steps)
-    if text == "∞":
+def _written_half_life(steps: float, inputs: ReportInputs) -> str:
+    if number_of_steps(steps) == "∞":
         return "does not decay"
-    return plural(step_name, text)
+    return _number_within(steps, inputs)
+
+
+def _number_within(steps: float, inputs: ReportInputs) -> str:
+    """A number of steps; along depth never more than the network has."""
+    deepest = _deepest(inputs)
+    if steps > deepest:
+        return f"more than {plural(inputs.step_name, number_of_steps(deepest))}"
+    return plural(inputs.step_name, number_of_steps(steps))
+
+
+def _deepest(inputs: ReportInputs) -> float:
+    """How many layers there are along depth; along time there is no end."""
+    if inputs.step_name == "step":
+        return np.inf
+    return float(inputs.states.lengths.max() - 1)
 
 
 def _live(inputs: ReportInputs, number: int) -> dict[str, Any]:

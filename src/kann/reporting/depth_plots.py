@@ -10,7 +10,7 @@ from kann.analysis.bypassed import METHODS, BypassEffects
 from kann.analysis.step_trust import PREDICTIONS, StepTrust
 from kann.checks import require_choice, require_instance
 from kann.errors import KannError
-from kann.reporting.axes import COLOURS, DASHES, INK, axes_or_new
+from kann.reporting.axes import COLOURS, DASHES, INK, axes_or_new, legend_above
 
 MOST_TICKS = 16
 """So many steps are named along an axis; of more, every second, third, … is."""
@@ -48,7 +48,7 @@ def draw_steps(trust: StepTrust, *, ax: Axes | None = None, names: Sequence[str]
     ax.set_xticks(places[::every], labels[::every])
     ax.set(xlabel="layer", ylabel="held-out error\n(fraction of variance)")
     ax.set_ylim(bottom=0)
-    ax.legend(frameon=False)
+    legend_above(ax)
     return ax
 
 
@@ -72,5 +72,8 @@ def draw_bypasses(effects: BypassEffects, *, measure: str | None = None, ax: Axe
     ax.axhline(effects.own[measure], color=INK, linestyle=":", linewidth=0.8, label="untouched")
     ax.set_xticks(places, effects.names, rotation=30, ha="right")
     ax.set(ylabel=MEASURES[measure], xlabel="layers replaced")
+    low, high = ax.get_ylim()
+    room = 0.04 * (high - low)
+    ax.set_ylim(low - room, high + room)  # the untouched network is the best there is, and would lie on the frame
     ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return ax

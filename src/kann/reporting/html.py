@@ -12,6 +12,7 @@ SCRIPTS = (
     "content",
     "formats",
     "charts",
+    "layers",
     "effects",
     "spectrum",
     "mode_table",

@@ -9,6 +9,7 @@ import numpy as np
 from kann.analysis.decisions import Readout
 from kann.analysis.live_effects import Effects
 from kann.analysis.movers import Movers
+from kann.analysis.step_trust import StepTrust
 from kann.backends.arrays import as_numpy
 from kann.checks import (
     entries_by_name,
@@ -51,6 +52,8 @@ class ReportInputs:
     alone: dict[int, tuple[float, float]]
     step_seconds: float | None
     step_name: str
+    steps: StepTrust | None
+    step_names: list[str] | None
     outputs: str | None
     threshold: float
     network_outputs: Float[Array, "s ..."] | None = None

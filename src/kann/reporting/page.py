@@ -12,6 +12,7 @@ from kann._version import __version__
 from kann.analysis.decisions import Readout
 from kann.analysis.live_effects import Effects
 from kann.analysis.movers import Movers
+from kann.analysis.step_trust import StepTrust
 from kann.analysis.trust import Trust
 from kann.checks import require_instance, require_number, require_path, require_text
 from kann.data.files import replacing
@@ -43,6 +44,7 @@ from kann.reporting.inputs import (
     checked_signals,
     checked_states,
 )
+from kann.reporting.layers import checked_step_names, checked_steps, copying_is_better, layer_numbers
 from kann.reporting.mattering import modes_that_matter, opened_mode
 from kann.reporting.operators import (
     SLOW_FROM,
@@ -86,6 +88,8 @@ def report(
     about: str = "",
     modes: int = 20,
     trust: Trust | None = None,
+    steps: StepTrust | None = None,
+    step_names: Sequence[str] | None = None,
     effects: Effects | None = None,
     movers: Movers | None = None,
     sentences: Sequence[str] = (),
@@ -131,6 +135,9 @@ def report(
     trust
         What `kann.trust` returned for the operator. Without it, trust is measured on ``states`` if these are the ones
         that the operator was fitted to; otherwise no mode is called the network's own.
+    steps, step_names
+        Along depth: what `kann.trust` returned for the map of each layer, ``kann.fit(states, each_step=True)``, and
+        the names of these layers.
     effects, movers
         What `kann.effects` and `kann.movers` returned for the operator: what its modes do in the running network, and
         what pushes them.
@@ -166,6 +173,7 @@ def report(
         "alone": checked_alone(alone, koopman),
     }
     matter = modes_that_matter(koopman, trust=known.trust, **live)
+    steps = checked_steps(steps, states)
     inputs = ReportInputs(
         koopman=koopman,
         states=states,
@@ -184,6 +192,8 @@ def report(
         choices=checked_sentences(choices, "choices"),
         step_seconds=checked_step_seconds(step_seconds),
         step_name=checked_step_name(step_name),
+        steps=steps,
+        step_names=checked_step_names(step_names, steps),
         outputs=checked_outputs(outputs),
         threshold=require_number(threshold, "threshold", remedy="pass the value that an output must exceed"),
         network_outputs=checked_outputs_of_network(network_outputs, states),
@@ -211,6 +221,7 @@ def _findings(inputs: ReportInputs, importances: Float[Array, " m"], known: Know
         "threshold": inputs.threshold,
         "effects": effect_numbers(inputs.effects),
         "trust": trust_numbers(known),
+        "layers": layer_numbers(inputs.steps, inputs.step_names),
         "level": level_in_percent(known),
         "null_radius": null_radius(inputs.koopman, known),
         "plane": plane_numbers(inputs.koopman, inputs.states),
@@ -233,13 +244,16 @@ def _about_operators(inputs: ReportInputs, known: KnownTrust) -> dict[str, Any]:
         name: operator_quality(inputs, other, known_trust(other, inputs.states))
         for name, other in inputs.others.items()
     }
+    doubt = copying_is_better(quality, copying, steps=inputs.steps, step_name=inputs.step_name)
+    wording: dict[str, Any] = {"known": known, "step_name": inputs.step_name, "doubt": doubt}
     return {
         "fit": quality,
         "copying": copying,
         "driven": driven_quality,
         "others": others,
-        "verdict": verdict(quality, copying=copying, driven=driven_quality, known=known, step_name=inputs.step_name),
-        "trust_table": trust_table(quality, copying=copying, known=known, step_name=inputs.step_name),
+        "doubt": doubt,
+        "verdict": verdict(quality, copying=copying, driven=driven_quality, **wording),
+        "trust_table": trust_table(quality, copying=copying, **wording),
     }
 
 

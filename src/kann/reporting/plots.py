@@ -10,13 +10,16 @@ from kann.analysis.comparison import Comparison
 from kann.analysis.pseudospectrum import Pseudospectrum
 from kann.analysis.trust import ModeTrust, Trust
 from kann.backends.arrays import as_numpy
-from kann.checks import entries_by_name, require_all_finite, require_instance, shown
+from kann.checks import entries_by_name, require_all_finite, require_instance, require_whole_number, shown
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
-from kann.reporting.axes import COLOURS, DASHES, INK, axes_or_new
+from kann.reporting.axes import COLOURS, DASHES, INK, axes_or_new, legend_above
 from kann.reporting.depth_plots import draw_bypasses as draw_bypasses
 from kann.reporting.depth_plots import draw_steps as draw_steps
+from kann.reporting.findings import checked_step_seconds
+from kann.reporting.live_plots import draw_effects as draw_effects
+from kann.reporting.live_plots import draw_movers as draw_movers
 from kann.reporting.trusting import require_trust_of
 from kann.typing import AnyArray, Array, Complex, Float, Int
 
@@ -52,6 +55,12 @@ TOLERANCES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 NARROWEST_NAMED = 0.03
 """A region narrower than this fraction of the map gets no name."""
+
+FEWEST_STEPS_DRAWN, MOST_STEPS_DRAWN = 10, 500
+"""How many steps `draw_decay` draws by default, at least and at most."""
+
+SLOWEST_DRAWN = 6
+"""How many modes of an operator `draw_decay` draws: as many as lines that differ in their dashes."""
 
 LETTERS = 110
 """Letters in a line of `draw_words`."""
@@ -96,15 +105,16 @@ def draw_spectrum(
         edgecolors=INK,
         linewidths=0.4,
         zorder=3,
-        label="C",
+        label="eigenvalues",
     )
     for (name, values), colour in zip(crosses.items(), COLOURS[1:], strict=False):
         ax.scatter(*_plane(values), marker="x", s=14, color=colour, linewidths=0.8, zorder=2, label=name)
     if trust is not None:
         _draw_intervals(koopman, trust, ax=ax)
     if crosses or trust is not None:
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
-    ax.figure.colorbar(dots, ax=ax, label=label, shrink=0.8)
+        legend_above(ax)
+    # Beside the axes themselves: a figure puts it beside the place of the axes, which a square leaves half empty.
+    ax.figure.colorbar(dots, cax=ax.inset_axes((1.04, 0.1, 0.05, 0.8)), label=label)
     ax.set(xlabel="Re λ", ylabel="Im λ", aspect="equal")
     ax.locator_params(nbins=5)
     return ax
@@ -193,7 +203,7 @@ def draw_horizons(trust: Trust, *, ax: Axes | None = None) -> Axes:
     ax.set(xlabel="steps ahead", ylabel="held-out error\n(fraction of variance)", xscale="log", yscale="log")
     _plain_ticks(ax, trust.horizons)
     _limit_errors(ax, np.r_[trust.error, trust.copying_error])
-    ax.legend(frameon=False)
+    legend_above(ax)
     return ax
 
 
@@ -347,18 +357,43 @@ def draw_curves(
     return ax
 
 
-def draw_decay(modes: Sequence[Mode], *, ax: Axes | None = None, steps: int) -> Axes:
-    """How much of each mode is left after n steps: |λ|ⁿ."""
+def draw_decay(
+    modes: Koopman | Sequence[Mode],
+    *,
+    ax: Axes | None = None,
+    steps: int | None = None,
+    step_seconds: float | None = None,
+) -> Axes:
+    """How much of each mode is left after n steps: |λ|ⁿ; of an operator, of its slowest modes.
+
+    ``steps`` is how many are drawn; by default as many as leave a tenth of the slowest mode that decays, and some more.
+    With ``step_seconds``, how long a step lasts, the axis has seconds.
+    """
+    if isinstance(modes, Koopman):
+        modes = modes.modes[:SLOWEST_DRAWN]
+    seconds = checked_step_seconds(step_seconds)
+    if steps is None:
+        steps = _steps_until_little_is_left(modes)
+    steps = require_whole_number(steps, "steps", least=1)
     ax = axes_or_new(ax)
     after = np.arange(steps + 1)
     for i, mode in enumerate(modes):
         colour, dash = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
         name = f"|λ| = {mode.modulus:.4f}"
-        ax.plot(after, mode.modulus**after, color=colour, linestyle=dash, linewidth=1.2, label=name)
-    ax.set(xlabel="steps", ylabel=r"what is left, $|\lambda|^n$", xlim=(0, steps))
+        ax.plot(after * (seconds or 1), mode.modulus**after, color=colour, linestyle=dash, linewidth=1.2, label=name)
+    ax.set(xlabel="steps", ylabel=r"what is left, $|\lambda|^n$", xlim=(0, steps * (seconds or 1)))
+    if seconds is not None:
+        ax.set_xlabel("seconds")
     ax.set_ylim(bottom=0)
-    ax.legend(frameon=False)
+    legend_above(ax)
     return ax
+
+
+def _steps_until_little_is_left(modes: Sequence[Mode]) -> int:
+    """The steps that leave a tenth of the slowest mode that decays, and some more; few enough to be drawn."""
+    horizons = [mode.horizon() for mode in modes]
+    longest = max([horizon for horizon in horizons if np.isfinite(horizon)], default=MOST_STEPS_DRAWN)
+    return int(np.clip(np.ceil(1.3 * longest), FEWEST_STEPS_DRAWN, MOST_STEPS_DRAWN))
 
 
 def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes | None = None, colours: str) -> Axes:
@@ -381,31 +416,6 @@ def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes | N
         x += len(word) + 1
     ax.set(xlim=(-0.5, LETTERS + 0.5), ylim=(y + 1.05, 0))
     ax.set_axis_off()
-    return ax
-
-
-def draw_effects(effects: Any, *, ax: Axes | None = None, removed: bool = False) -> Axes:
-    """How well a network does against the number of coordinates kept, or removed: a line for each method.
-
-    ``effects`` is what `kann.effects` returned. Bands are intervals over sequences, of random directions the range over
-    draws; the dotted line is the network with its state held at the mean.
-    """
-    ax = axes_or_new(ax)
-    means, draws, what = effects.kept, effects.random_kept, "kept"
-    if removed:
-        means, draws, what = effects.removed, effects.random_removed, "removed"
-    counts = np.array(effects.counts)
-    for i, (name, mean) in enumerate(means.items()):
-        colour, dash = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
-        low, high = effects.interval(name, removed=removed).T
-        if name == "random":
-            low, high = draws.min(axis=0), draws.max(axis=0)
-        ax.plot(counts, mean, color=colour, linestyle=dash, linewidth=1.2, marker=".", markersize=4, label=name)
-        ax.fill_between(counts, low, high, color=colour, alpha=0.12, linewidth=0)
-    ax.axhline(effects.none, color="#999999", linestyle=":", linewidth=0.8)
-    ax.set_xscale("log", base=2)
-    ax.set(xlabel=f"coordinates {what}", ylabel=effects.metric, xticks=counts, xticklabels=[str(c) for c in counts])
-    ax.legend(frameon=False)
     return ax
 
 

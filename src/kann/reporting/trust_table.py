@@ -14,13 +14,16 @@ FEW_PAIRS = 5
 
 
 def trust_table(
-    quality: dict[str, Any], *, copying: dict[str, Any], known: KnownTrust, step_name: str = "step"
+    quality: dict[str, Any], *, copying: dict[str, Any], known: KnownTrust, step_name: str = "step", doubt: str = ""
 ) -> list[Row]:
-    """The rows of the table; those that can be answered."""
+    """The rows of the table; those that can be answered.
+
+    ``doubt`` says, along depth, at how many layers copying is better, where it is at most of them.
+    """
     return [
         *_about_modes(known),
-        *_about_horizons(known, step_name),
-        _about_shown(quality, copying, step_name),
+        *_about_horizons(known, step_name, doubt),
+        _about_shown(quality, copying, step_name, doubt),
         *_about_decisions(quality, copying, step_name),
         *_about_data(known),
         _about_basis(quality),
@@ -48,30 +51,31 @@ def _about_modes(known: KnownTrust) -> list[Row]:
     return rows
 
 
-def _about_horizons(known: KnownTrust, step_name: str) -> list[Row]:
+def _about_horizons(known: KnownTrust, step_name: str, doubt: str) -> list[Row]:
     trust = known.trust
     if trust is None:
         return []
     rows = []
     for place in sorted({0, len(trust.horizons) - 1}):
         ahead, error, copied = int(trust.horizons[place]), float(trust.error[place]), float(trust.copying_error[place])
-        name = f"one {step_name}"
+        name, says = f"one {step_name}", _judged(error, min(1.0, copied), doubt)
         if ahead > 1:
-            name = f"{ahead} {step_name}s"
+            name, says = f"{ahead} {step_name}s", _judged(error, min(1.0, copied))
         baseline = f"copying {percent(copied)}, the mean 100 %"
-        rows.append(_row(f"Error of {name}, held out", percent(error), baseline, _judged(error, min(1.0, copied))))
+        rows.append(_row(f"Error of {name}, held out", percent(error), baseline, says))
     return rows
 
 
-def _about_shown(quality: dict[str, Any], copying: dict[str, Any], step_name: str) -> Row:
+def _about_shown(quality: dict[str, Any], copying: dict[str, Any], step_name: str, doubt: str) -> Row:
     error, copied = quality["error"], copying["error"]
     baseline = f"copying {percent(copied)}, the mean 100 %"
-    return _row(
-        f"Error of one {step_name}, sequences shown", percent(error), baseline, _judged(error, min(1.0, copied))
-    )
+    says = _judged(error, min(1.0, copied), doubt)
+    return _row(f"Error of one {step_name}, sequences shown", percent(error), baseline, says)
 
 
-def _judged(error: float, baseline: float) -> str:
+def _judged(error: float, baseline: float, doubt: str = "") -> str:
+    if doubt:
+        return f"a mean that says little: {doubt}"
     if error * CLEAR_FACTOR <= baseline:
         return "clearly below the better baseline"
     if error < baseline:

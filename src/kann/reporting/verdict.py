@@ -21,17 +21,28 @@ Numbers = dict[str, Any]
 
 
 def verdict(
-    quality: Numbers, *, copying: Numbers, driven: Numbers | None, known: KnownTrust, step_name: str = "step"
+    quality: Numbers,
+    *,
+    copying: Numbers,
+    driven: Numbers | None,
+    known: KnownTrust,
+    step_name: str = "step",
+    doubt: str = "",
 ) -> list[str]:
     """What to believe and what not, the most important sentence first.
 
     ``copying`` are the numbers of copying the previous state, ``driven`` those of the operator that reads the inputs.
-    ``step_name`` is what a step is called, such as "layer".
+    ``step_name`` is what a step is called, such as "layer"; ``doubt`` says at how many layers copying is better, where
+    it is at most of them.
     """
     gain = _gain(quality, copying, known.trust)
+    judged = _judged(gain)
+    if doubt:
+        judged = f"a mean over {step_name}s that says little, since {doubt}"
+        gain = min(gain, 1.0)
     return [
         _about_modes(quality, known),
-        *_about_prediction(quality, copying, known.trust, gain, step_name),
+        *_about_prediction(quality, copying, known.trust, judged, step_name),
         *_about_decisions(quality, copying, gain, step_name),
         *_about_inputs(quality, driven),
         *_about_basis(quality),
@@ -87,19 +98,19 @@ def _about_learning(trust: Trust) -> str:
 
 
 def _about_prediction(
-    quality: Numbers, copying: Numbers, trust: Trust | None, gain: float, step_name: str
+    quality: Numbers, copying: Numbers, trust: Trust | None, judged: str, step_name: str
 ) -> list[str]:
     if trust is None:
         figures = (
             f"On the sequences shown, one {step_name} misses {quality['error']:.2%} of the states' variance; copying "
             f"the previous state misses {copying['error']:.2%}"
         )
-        return [f"{figures}: {_judged(gain)}."]
+        return [f"{figures}: {judged}."]
     figures = (
         f"On held-out sequences, one {step_name} misses {trust.error[0]:.2%} of the states' variance; copying the "
         f"previous state misses {trust.copying_error[0]:.2%}"
     )
-    sentences = [f"{figures}: {_judged(gain)}."]
+    sentences = [f"{figures}: {judged}."]
     if len(trust.horizons) > 1:
         sentences.append(
             f"Over {trust.horizons[-1]} {step_name}s it misses {trust.error[-1]:.0%}, copying "

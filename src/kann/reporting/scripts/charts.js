@@ -5,9 +5,12 @@ const chartLayout = (extra) => ({
   modebar: { bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--ink") },
   hoverlabel: { bgcolor: style("--panel"), bordercolor: style("--line"), font: { color: style("--ink") } }, ...extra,
 });
-const axis = (title, extra) => ({ title: { text: title }, gridcolor: style("--line"), zerolinecolor: style("--line"),
-  linecolor: style("--line"), ...extra });
-const legendAbove = { orientation: "h", yanchor: "bottom", y: 1.02 };  // it grows upwards, and the chart makes room
+const axis = (title, extra) => ({ title: { text: title, standoff: 10 }, gridcolor: style("--line"), zerolinecolor: style("--line"),
+  linecolor: style("--line"), automargin: true, ...extra });
+const legendAbove = { orientation: "h", yref: "container", yanchor: "top", x: 0 };  // the chart makes room for it
+const toolbarHeight = 30;  // pixels at the top of a chart, which no legend may use
+/** An axis of steps or layers, which are counted: no tick lies between two of them. */
+const stepAxis = (title, last, extra) => axis(title, { tickformat: ",d", ...(last <= 20 ? { dtick: 1 } : {}), ...extra });
 const unitCircle = (color, width) => {
   const angles = Array.from({ length: 181 }, (_, i) => i * Math.PI / 90);
   return { x: angles.map(Math.cos), y: angles.map(Math.sin), mode: "lines", hoverinfo: "skip", showlegend: false, line: { color, width } };
@@ -27,7 +30,8 @@ let drawing = null, firstIsDrawn = null;
 const firstChart = new Promise((resolve) => { firstIsDrawn = resolve; });
 /** Draw soon, each chart once and one after the other: two drawings of the same chart at a time can block each other. */
 function drawSoon(id, traces, layout) {
-  waiting.set(id, [traces, layout]);
+  const legend = { ...layout.legend, y: 1 - toolbarHeight / byId(id).clientHeight };
+  waiting.set(id, [traces, { ...layout, legend }]);
   drawing ??= drawWaiting().finally(() => { drawing = null; });
 }
 async function drawWaiting() {

@@ -3,7 +3,7 @@ function drawErrors() {
   const traces = [["this operator", page.fit], ["copying the previous state", page.copying], ["reading the inputs", page.driven], ...Object.entries(page.others)]
     .filter(([, fit]) => fit).map(([name, fit], i) => ({ name: escapeMarkup(name), x: fit.times.step, y: fit.times.error, mode: "lines",
       hovertemplate: `%{y:.2%} at ${page.step} %{x}<extra>${escapeMarkup(name)}</extra>`, line: { color: colours[i % colours.length], dash: ["solid", "dash", "dot", "dashdot"][i % 4] } }));
-  drawSoon("errors", traces, { showlegend: true, legend: legendAbove, xaxis: axis(page.step),
+  drawSoon("errors", traces, { showlegend: true, legend: legendAbove, xaxis: stepAxis(page.step, largestOf(page.fit.times.step, 1)),
     yaxis: logAxis("fraction of the variance", traces.flatMap((trace) => trace.y), { tickformat: ".2~%" }) });
 }
 

@@ -14,6 +14,8 @@ const colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 /** "step 3", "layer 3": depth is called depth. */
 const steps = () => `${page.step}s`;
+/** How long a sequence is: "30 steps"; through 4 layers there are 5 states. */
+const lengthText = ({ length }) => { const count = page.step === "step" ? length : length - 1; return `${count} ${count === 1 ? page.step : steps()}`; };
 /** The residual that colours a dot: on held-out sequences, or on the fitted data if nothing was held out. */
 const shownResidual = (m) => page.trust ? m.held_out : m.residual;
 const verdictText = (m) => m.trusted ? (m.verdict === "yes" ? "trusted" : m.verdict) : "not trusted";

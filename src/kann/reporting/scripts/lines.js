@@ -83,8 +83,8 @@ function drawOverTime() {
   });
   byId("over-time").style.height = `${total + 130}px`;
   byId("over-time-caption").textContent = overTimeCaption();
-  drawSoon("over-time", traces, { ...layout, height: total + 130, showlegend: true, legend: { ...legendAbove, y: 1.01 }, hovermode: "closest",
-    xaxis: axis(page.step, { anchor: panels.length > 1 ? `y${panels.length}` : "y" }) });
+  drawSoon("over-time", traces, { ...layout, height: total + 130, showlegend: true, legend: legendAbove, hovermode: "closest",
+    xaxis: stepAxis(page.step, page.sequences[state.sequence].length - 1, { anchor: panels.length > 1 ? `y${panels.length}` : "y" }) });
 }
 
 function overTimeCaption() {

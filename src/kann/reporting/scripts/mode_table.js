@@ -13,7 +13,7 @@ const modeColumns = () => [
     ["shuffled", "Shuffled", (m) => significant(m.shuffled, 2)]] : []),
   ["modulus", "|λ|", (m) => fourDecimals(m.modulus)], ["period", `Period (${steps()})`, (m) => significant(m.period, 3)],
   ["horizon", `Horizon (${steps()})`, (m) => significant(m.horizon, 3)], ["importance", "Importance", (m) => significant(m.importance, 3)],
-  ["residual", "Residual, fitted data", (m) => significant(m.residual, 2)],
+  ...(page.trust ? [] : [["residual", "Residual, fitted data", (m) => significant(m.residual, 2)]]),
 ];
 
 /** The rows to show: those not trusted are folded away, unless they matter, are selected, or nothing else is there. */

@@ -61,17 +61,20 @@ function drawPseudospectrum() {
       colorbar: { title: { text: "smallest<br>residual" }, tickvals: [-2, -1, 0], ticktext: ["0.01", "0.1", "1"], thickness: 12 } },
     unitCircle("#ffffff", 1.5),
     { x: dots.map(([m]) => m.re), y: dots.map(([m, side]) => side * m.im), mode: "markers", hoverinfo: "skip", marker: { size: 6, color: "#ffffff", line: { color: "#000000", width: 1 } } },
-  ], { xaxis: axis("Re ζ", { range: [places[0], places.at(-1)] }), yaxis: axis("Im ζ", { scaleanchor: "x", constrain: "domain" }), margin: { l: 64, r: 0, t: 15, b: 48 } });
+  ], { xaxis: axis("Re ζ", { range: [places[0], places.at(-1)], constrain: "domain" }), yaxis: axis("Im ζ", { scaleanchor: "x", constrain: "domain" }), margin: { l: 64, r: 0, t: 15, b: 48 } });
 }
 
 function drawDecay() {
   const chosen = selectedModes().map((number) => page.modes[number]);
   const longest = largestOf(page.sequences.map((sequence) => sequence.length), 1);
-  const last = Math.min(500, largestOf(chosen.map((m) => Math.ceil(m.horizon === null ? longest : 1.3 * m.horizon)), 10));
+  const wanted = largestOf(chosen.map((m) => Math.ceil(m.horizon === null ? longest : 1.3 * m.horizon)), 10);
+  const last = page.step === "step" ? Math.min(500, wanted) : Math.max(1, longest - 1);  // a network has no more layers than it has
+  const ends = chosen.map((m) => m.modulus ** last), title = "what is left, |λ|ⁿ";
   const places = Array.from({ length: 101 }, (_, i) => i * last / 100);
   drawSoon("decay", chosen.map((m, i) => ({ name: `mode ${m.number}`, x: places, y: places.map((t) => m.modulus ** t), mode: "lines",
     hovertemplate: `%{y:.0%} is left after %{x:.0f} ${steps()}<extra>mode ${m.number}</extra>`, line: { color: colours[i % colours.length] } })),
-    { showlegend: true, legend: legendAbove, xaxis: axis(steps()), yaxis: axis("what is left, |λ|ⁿ", { rangemode: "tozero", tickformat: ".0%" }) });
+    { showlegend: true, legend: legendAbove, xaxis: stepAxis(steps(), last),
+      yaxis: largestOf(ends, 1) > 10 ? logAxis(title, [1, ...ends], { tickformat: ",.2~%" }) : axis(title, { rangemode: "tozero", tickformat: ".0%" }) });
 }
 
 function startSpectrum() {

@@ -12,7 +12,7 @@ function selectSequence(sequence) {
   drawText(); drawOverTime(); drawEmbedding();
 }
 function drawAll() {
-  drawEffects(); drawErrors(); drawFits(); drawHorizons(); drawPseudospectrum();
+  drawLayers(); drawEffects(); drawErrors(); drawFits(); drawHorizons(); drawPseudospectrum();
   selectMode(state.mode); selectSequence(state.sequence);
 }
 
@@ -54,7 +54,7 @@ function reached(stage) {
 (async () => {
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
   await loadContent();
-  startEffects(); startSpectrum(); startTable(); startWords(); startSaving(); startControls();
+  startLayers(); startEffects(); startSpectrum(); startTable(); startWords(); startSaving(); startControls();
   drawAll();
   fillPicker();
   // The page can be read and used; charts further down are drawn one after the other.

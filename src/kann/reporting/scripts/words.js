@@ -19,7 +19,7 @@ function outputText() {
 function drawText() {
   const sequence = page.sequences[state.sequence], shown = modeValues(state.mode, state.sequence, state.view);
   const facts = [sequence.label === null ? "" : `label: ${sequence.label}`, sequence.prediction === null ? "" : `prediction: ${sequence.prediction}`,
-    `${sequence.length} ${sequence.length === 1 ? page.step : steps()}`, page.reverse ? "read from the end" : ""];
+    lengthText(sequence), page.reverse ? "read from the end" : ""];
   const note = shown ? "" : ` Mode ${state.mode} is not shown here: it is not among the ${page.shown.length} modes that matter, are slowest or are most important.`;
   const key = state.view === "magnitude" ? ` Mode ${state.mode} is strong at green words.` : ` By mode ${state.mode}, orange words raise ${outputText()}, blue words lower it.`;
   byId("sequence-note").textContent = facts.filter(Boolean).join(" · ") + "." + (shown && sequence.tokens ? key : note);
@@ -44,7 +44,7 @@ function fillPicker() {
     (s.tokens ?? []).some((token) => token.toLowerCase().includes(wanted));
   const found = page.sequences.map((s, i) => [s, i]).filter(([s, i]) => fits(s, i));
   byId("picker").replaceChildren(...found.slice(0, sequencesListed).map(([s, i]) => {
-    const parts = [`${i}`, s.label, s.prediction === null ? null : `→ ${s.prediction}`, `${s.length} ${steps()}`, s.tokens ? s.tokens.slice(0, 6).join(" ") : null];
+    const parts = [`${i}`, s.label, s.prediction === null ? null : `→ ${s.prediction}`, lengthText(s), s.tokens ? s.tokens.slice(0, 6).join(" ") : null];
     return new Option(parts.filter((part) => part !== null).join(" · "), i, false, i === state.sequence);
   }));
   if (found.length > sequencesListed) {

@@ -1,0 +1,97 @@
+"""Along depth: a map for each layer beside the one operator, how far each is right, and what to say of it."""
+
+from typing import Any
+
+import numpy as np
+
+from kann.analysis.step_trust import StepTrust
+from kann.analysis.trust import trust
+from kann.explaining.findings import Findings
+from kann.fitting.fit import fit
+from kann.fitting.folds import FEWEST_FOLDS
+from kann.reporting.layers import is_worse_at_most
+
+FOLDS = 10
+"""In how many folds sequences are held out, unless there are fewer or their moments would take too much memory."""
+
+MOST_BYTES = 500_000_000
+"""Memory for the moments of all folds: for each layer two matrices (units, units) in float64."""
+
+
+def map_each_layer(found: Findings) -> None:
+    """Fit a map to each layer, and measure its error on held-out sequences beside copying and the one operator."""
+    fitted: Any = found.fitted
+    states, groups = fitted.states, fitted.groups
+    maps = fit(states, each_step=True, rank=fitted.koopman.rank, groups=groups)
+    affordable = MOST_BYTES // (2 * 8 * len(maps) * maps.dim**2)
+    folds = max(FEWEST_FOLDS, min(FOLDS, affordable, len(np.unique(groups))))
+    found.steps = trust(maps, states, folds=folds, groups=groups, seed=found.options.seed)
+
+
+def layer_names(found: Findings) -> list[str] | None:
+    """The name of the layer that each step is; None if layers have no names, as those in a model's output."""
+    names = found.place.layer
+    if found.steps is None or not isinstance(names, list | tuple) or len(names) < len(found.steps):
+        return None
+    return [str(name) for name in names[-len(found.steps) :]]  # the first step is none where its input was not recorded
+
+
+def layers_in_words(found: Findings) -> str | None:
+    """Which layers are linear, as a sentence to quote; None if no maps were fitted to single layers."""
+    steps = found.steps
+    if steps is None:
+        return None
+    names = [f"layer {number + 1}" for number in range(len(steps))]
+    own = layer_names(found)
+    if own is not None:
+        names = [f"“{name}”" for name in own]
+    return f"On held-out sequences {_how_many(steps)}{_most_and_least(steps, names)}. {_one_operator(found, steps)}"
+
+
+def _how_many(steps: StepTrust) -> str:
+    """For how many layers the own map is surely better than copying."""
+    count, total = len(steps.better_than_identity), len(steps)
+    which = f"{count} of the {total} layers"
+    if count == 0:
+        which = f"none of the {total} layers"
+    if count == total:
+        which = f"each of the {total} layers"
+    return f"a linear map of its own is surely better than copying the state for {which}"
+
+
+def _most_and_least(steps: StepTrust, names: list[str]) -> str:
+    """Which layer is most linear and which is least, with the parts that their maps tell."""
+    parts = steps.linear_part
+    if np.isnan(parts).all():
+        return ""
+    most, least = int(np.nanargmax(parts)), int(np.nanargmin(parts))
+    text = f"; the most linear is {names[most]} (its map tells {_part(parts[most])} of what it does)"
+    if most == least:
+        return text
+    return f"{text}, the least {names[least]} ({_part(parts[least])})"
+
+
+def _part(part: float) -> str:
+    if part <= 0:
+        return "nothing"
+    return f"{part:.0%}"
+
+
+def _one_operator(found: Findings, steps: StepTrust) -> str:
+    """The one operator for all layers beside copying and own maps; no praise of a mean that few layers make."""
+    low, high = steps.errors["each"].min(), steps.errors["each"].max()
+    own = f"own maps miss {low:.1%} to {high:.1%}"
+    worse, total = len(steps.one_is_worse), len(steps)
+    figures = ""
+    if found.trust is not None:
+        figures = (
+            f"misses {found.trust.error[0]:.2%} of the states' variance, and copying {found.trust.copying_error[0]:.2%}"
+        )
+    if is_worse_at_most(worse, total):
+        says = f"One operator for all layers misses more than copying at {worse} of the {total}"
+        if figures:
+            says += f", so that its mean over layers says little (it {figures})"
+        return f"{says}; {own}."
+    if not figures:
+        figures = f"misses more than copying at {worse} of the {total}"
+    return f"One operator for all layers {figures}; {own}."
