@@ -14,7 +14,7 @@ from kann.analysis.modes import chosen_modes
 from kann.analysis.phrases import Phrase, phrases_of
 from kann.analysis.pushes import ModeAxis, Pushes, axis_of, pushes_of
 from kann.analysis.readout_weights import linear_weight
-from kann.checks import require_choice, require_instance, require_number, require_width
+from kann.checks import require_choice, require_instance, require_names, require_number, require_width
 from kann.data.states import States, as_states
 from kann.data.tokens import checked_tokens
 from kann.errors import KannError
@@ -165,6 +165,7 @@ def movers(
     readout: Any = None,
     modes: Any = None,
     by: str | None = None,
+    names: Sequence[str] | None = None,
     level: float = 0.95,
 ) -> Movers:
     """Find which tokens (or inputs, or steps of a signal) push each mode, how far, and how surely.
@@ -193,6 +194,8 @@ def movers(
     by
         ``"tokens"``, ``"inputs"`` (a regression on ``states.inputs``) or ``"steps"`` (when in the sequence). The first
         of these for which there are data if None.
+    names
+        The names of the inputs, such as ``["force", "gate"]``; "input 0", "input 1", … if None.
     level
         Confidence level of the intervals over sequences.
     """
@@ -202,6 +205,7 @@ def movers(
     if not 0 < require_number(level, "level", remedy="pass 0 < level < 1") < 1:
         raise KannError(f"level={level} is no probability; pass 0 < level < 1")
     by = _chosen_way(by, tokens, states)
+    named = _names_of_inputs(names, by, states)
     weight = linear_weight(readout, koopman.dim)
     spread = spread_of(states)
     numbers = _numbers(koopman, modes, mode_variances(koopman, spread, weight))
@@ -219,7 +223,7 @@ def movers(
     return Movers(
         by=by,
         modes=tuple(numbers),
-        names=found.names,
+        names=named or found.names,
         push=found.means.mean,
         low=found.means.mean - width,
         high=found.means.mean + width,
@@ -242,6 +246,18 @@ def _chosen_way(by: Any, tokens: Any, states: States) -> str:
         remedies = {"tokens": "pass tokens", "inputs": "record the states with inputs=True"}
         raise KannError(f"by={by!r} needs {by}; {remedies[by]}")
     return by
+
+
+def _names_of_inputs(names: Any, by: str, states: States) -> tuple[str, ...] | None:
+    """The names that the user gives to inputs; None without any."""
+    if names is None:
+        return None
+    if by != "inputs" or states.inputs is None:
+        raise KannError(
+            f"names= are of inputs, and these modes are pushed by {by}; leave names= out, or pass by='inputs'"
+        )
+    width = int(states.inputs.shape[1])
+    return require_names(names, width, "names", of=f"the states were recorded with {width} inputs")
 
 
 def _numbers(koopman: Koopman, modes: Any, variances: Float[Array, " m"]) -> list[int]:

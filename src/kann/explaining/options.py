@@ -27,6 +27,7 @@ class Options:
     axis: str | None = None
     lengths: Any = None
     classes: Sequence[str] | None = None
+    channels: Sequence[str] | None = None
     outputs: str | None = None
     step_seconds: int | float | None = None
     seconds: int | float | None = None

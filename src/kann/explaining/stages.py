@@ -23,7 +23,7 @@ from kann.explaining.outputs import kind_of_outputs
 from kann.explaining.probing import Probe, few
 from kann.explaining.reading import find_reading
 from kann.explaining.sequences import Sequences
-from kann.explaining.tokens import require_same_direction, tokens_of
+from kann.explaining.tokens import channels_of, reads_channels, require_same_direction, tokens_of
 from kann.explaining.twins import can_be_drawn_anew, trust_beside_twins
 from kann.fitting.folds import FEWEST_FOLDS, Together
 from kann.progress import progress as progress_bar
@@ -67,6 +67,7 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
             f"there are {sequences.count} sequences, and whole ones are held out; pass at least {LEAST_SEQUENCES}"
         )
     options.require_one_each(sequences.count)
+    channels = channels_of(options.channels, sequences)
     sequences.require_real_steps()
     probe = Probe(model, sequences, options)
     place = find_place(probe, options)
@@ -92,6 +93,7 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
         fitted_numbers=sequences.sorted_by_length(fitted),
         held_out=held_out,
         shown_numbers=_to_show(sequences, held_out),
+        channels=channels,
         choices=[place.why],
     )
     if outputs is not None:
@@ -273,7 +275,21 @@ def find_movers(found: Findings) -> None:
     weight = None
     if found.reading is not None and found.reading.is_output:
         weight = found.reading.weight
-    found.movers = movers(fitted.koopman, states, found.tokens, readout=weight, by=by)
+    names = None
+    if by == "inputs":
+        names = _names_of_inputs(found, states)
+    found.movers = movers(fitted.koopman, states, found.tokens, readout=weight, by=by, names=names)
+
+
+def _names_of_inputs(found: Findings, states: States) -> tuple[str, ...] | None:
+    """The user's names of channels if the layer reads them as they are; else why they cannot be used is said."""
+    if found.channels is None or reads_channels(found.sequences, found.fitted_numbers, states):
+        return found.channels
+    found.choices.append(
+        "The layer does not read the channels themselves, but what other layers make of them; these numbers are called "
+        "input 0, input 1 and so on."
+    )
+    return None
 
 
 STAGES: dict[str, Callable[[Findings], None]] = {
