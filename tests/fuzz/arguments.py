@@ -330,6 +330,11 @@ def calls(good: Any) -> dict[str, Call]:
             {"koopman": koopman, "states": states, "folds": 3, "groups": [0, 1, 2], "level": 0.9, "seed": 1}
             | {"untrained": states},
         ),
+        "trust where": (
+            kann.trust,
+            {"koopman": kann.fit(states, where=lambda u: u[:, 0] < 9), "states": states, "folds": 3}
+            | {"where": lambda u: u[:, 0] < 9},
+        ),
         "movers": (
             kann.movers,
             {"koopman": koopman, "states": states, "tokens": [["a"] * 8] * 3, "readout": readout, "modes": [0]}

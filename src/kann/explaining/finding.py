@@ -93,7 +93,25 @@ def _named(probe: Probe, options: Options) -> Place:
         if all(target.module is not None for target in targets):  # else they are found in the model's output
             layer = [target.name for target in targets]
         return Place(layer=layer, state="h", axis="depth", target=None, embedding=False, why=why)
-    return _along_time(probe.model, options.layer, options, why)
+    place = _along_time(probe.model, options.layer, options, why)
+    if place.target is not None and _only_attends(place.target.module):
+        why = (
+            f"{place.why} Positions are taken as time. Attention hands no state from one position to the next, so read "
+            "nothing as a memory: an operator here says how what stands at one position goes with what stands at the "
+            "next. Pass axis='depth' and the names of the blocks for what the network hands on from block to block."
+        )
+        return replace(place, why=why)
+    return place
+
+
+def _only_attends(module: Any) -> bool:
+    """Whether a module has attention, also that of other packages, and nothing recurrent."""
+    if not isinstance(module, nn.Module):
+        return False
+    parts = list(module.modules())
+    if any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in parts):
+        return False
+    return any("attention" in type(part).__name__.lower() for part in parts)
 
 
 def _along_time(model: nn.Module, layer: Any, options: Options, why: str) -> Place:

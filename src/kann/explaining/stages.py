@@ -22,6 +22,7 @@ from kann.explaining.options import Options
 from kann.explaining.outputs import kind_of_outputs
 from kann.explaining.probing import Probe, few
 from kann.explaining.reading import find_reading
+from kann.explaining.rightness import require_labels_that_fit
 from kann.explaining.sequences import Sequences
 from kann.explaining.tokens import channels_of, reads_channels, require_same_direction, tokens_of
 from kann.explaining.twins import can_be_drawn_anew, trust_beside_twins
@@ -71,13 +72,15 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
     sequences.require_real_steps()
     probe = Probe(model, sequences, options)
     place = find_place(probe, options)
-    outputs, problem = None, ""
+    outputs, problem, probed, given = None, "", few(sequences.count, PROBED), None
     try:
-        outputs = kind_of_outputs(probe.outputs(few(sequences.count, PROBED)), sequences.steps(0), options)
+        given = probe.outputs(probed)
+        outputs = kind_of_outputs(given, sequences.steps(0), options)
     except KannError as error:
         problem = f"Outputs were not compared: {error}."
-    if outputs is not None:
+    if outputs is not None and given is not None:
         outputs.require_names(options.classes)
+        require_labels_that_fit(options, outputs, given, sequences, probed)
     usable = _within_time(probe, sequences.count, clock)
     together = _together(sequences, options)
     fitted, held_out = _split(usable, together[usable], options.seed)
@@ -99,6 +102,8 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
     if outputs is not None:
         problem = outputs.why
     found.choices.append(problem)
+    if place.axis == "depth" and options.tokens is not None:
+        found.choices.append("tokens= was not used: along depth a step is a layer, and no word is read at it.")
     if sequences.tells_full_length:
         found.choices.append(
             "The model takes lengths, and none were passed: it was told that every step is real. Pass lengths= if some "
