@@ -321,6 +321,7 @@ def calls(good: Any) -> dict[str, Call]:
             | {"step_seconds": 0.1, "seconds": 2.0}
             | {"collate": stack, "batch_size": 4, "device": "cpu", "seed": 0, "progress": False},
         ),
+        "Explanation.open": (kann.Explanation.open, {"folder": good.folder / "absent", "readout": None}),
         "film": (
             kann.film,
             {"path": good.folder / "film.html", "histories": history(), "title": "t", "about": "a"},
@@ -429,7 +430,6 @@ NOT_CALLED = {
     "Effects": "a result, which functions make",
     "Comparison": "a result, which functions make",
     "Distance": "a result, which functions make",
-    "Explanation": "a result, which functions make",
     "NotFiniteError": "an error",
     "ModeTrust": "a result, which functions make",
     "Pseudospectrum": "a result, which functions make",
