@@ -101,6 +101,20 @@ def require_sequence(value: Any, name: str) -> None:
         raise KannError(f"{name}={shown(value)} is no list; pass one entry for each sequence") from error
 
 
+def require_names(value: Any, count: int, name: str, *, of: str) -> tuple[str, ...]:
+    """Return ``count`` different names as text; ``of`` says what they name, such as "the network reads 4 channels"."""
+    if isinstance(value, str):
+        raise KannError(f"{name}={shown(value)} is one text; pass a list of {count} names")
+    require_sequence(value, name)
+    names = tuple(str(each) for each in value)
+    if len(names) != count:
+        raise KannError(f"{name}= has {len(names)} names, and {of}; pass one name for each")
+    twice = next((each for each in names if names.count(each) > 1), None)
+    if twice is not None:
+        raise KannError(f"{name}= has {shown(twice)} twice; pass different names")
+    return names
+
+
 def entries_by_name(value: Any, name: str, *, remedy: str) -> dict[str, Any]:
     """The entries of a mapping whose keys are text; None has none."""
     if value is None:

@@ -134,7 +134,7 @@ def test_results_tell_what_they_are(rng):
         ({"data": np.ones((40, 4, 3))}, "states have 3 columns; the operator has 4"),
         ({"data": np.random.default_rng(1).normal(size=(40, 4, 4))}, "the maps were not fitted to these sequences"),
         ({"level": 2.0}, "level=2.0 is no confidence level"),
-        ({"untrained": np.ones((40, 4, 4))}, "untrained= is for the modes of one operator; leave it out"),
+        ({"untrained": np.ones((40, 4, 4))}, "untrained= and where= are for the modes of one operator; leave them out"),
         ({"folds": 2}, "folds=2 gives no interval"),
     ],
 )

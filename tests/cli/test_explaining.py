@@ -32,12 +32,26 @@ def explain(run, tmp_path, monkeypatch, rng):
 
 def test_sentences_and_a_page(explain, tmp_path):
     (tmp_path / "labels.json").write_text(json.dumps([0, 1] * 12))
-    found = explain("--labels", "labels.json", "--classes", "no, yes", "--readout", "head", "--layer", "rnn", "--json")
+    found = explain(
+        "--labels",
+        "labels.json",
+        "--classes",
+        "no, yes",
+        "--readout",
+        "head",
+        "--layer",
+        "rnn",
+        "--channels",
+        "a, b, c",
+        "--json",
+    )
     assert found.exit_code == 0, found.output
     numbers = json.loads(found.stdout)
     assert 3 <= len(numbers["sentences"]) <= 5
     assert numbers["choices"][0] == "Layer 'rnn' is explained, as you asked."
     assert numbers["units"] == 4
+    named = {each["name"] for side in numbers["movers"]["modes"].values() for each in side["up"] + side["down"]}
+    assert named == {"a", "b", "c"}
     assert (tmp_path / "report.html").stat().st_size == (tmp_path / numbers["path"]).stat().st_size > 1e5
     again = explain()
     assert again.exit_code == 1

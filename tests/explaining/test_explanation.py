@@ -37,6 +37,7 @@ def test_a_folder_holds_everything(found, tmp_path):
     place = found.save(tmp_path / "explained")
     assert {each.name for each in place.iterdir()} == {
         "koopman.npz",
+        "explanation.npz",
         "states.zarr",
         "explanation.json",
         "report.html",
@@ -44,6 +45,7 @@ def test_a_folder_holds_everything(found, tmp_path):
     numbers_kept = json.loads((place / "explanation.json").read_text(encoding="utf-8"))
     assert numbers_kept["sentences"] == list(found.sentences)
     assert numbers_kept["effects"]["kept"]["modes"]["mean"][1] == 1.0
+    assert numbers_kept["step_seconds"] == 0.5
     assert len(numbers_kept["modes"]) == len(found.koopman.modes)
     assert kann.Koopman.load(place / "koopman.npz").rank == found.koopman.rank
     assert len(kann.States.open(place / "states.zarr")) == len(found.states)

@@ -272,10 +272,13 @@ def test_labels_that_classes_do_not_name(generator):
     x = numbers(generator)
     with pytest.raises(KannError, match="a label is 1, and classes= has 1 names"):
         explain(reader, x, labels=[0, 1] * (SEQUENCES // 2), classes=["no"])
-    found = explain(reader, x, labels=["no", "yes"] * (SEQUENCES // 2))
-    assert found.accuracy is None
-    assert "labels are names, and classes= does not say which output" in " ".join(found.choices)
-    assert "Outputs are taken as a class" in found.choices[1]
+    names = ["no", "yes"] * (SEQUENCES // 2)
+    with pytest.raises(
+        KannError, match=r"labels are names, such as 'no', .*; pass classes=\['no', 'yes'\] in the order"
+    ):
+        explain(reader, x, labels=names)
+    with pytest.raises(KannError, match=r"the label 'yes' is not among classes=\['no', 'maybe'\]; pass all names"):
+        explain(reader, x, labels=names, classes=["no", "maybe"])
 
 
 def test_lengths_may_be_a_mask(generator):

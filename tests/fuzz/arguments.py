@@ -284,7 +284,12 @@ def calls(good: Any) -> dict[str, Call]:
         "report all": (
             kann.report,
             {"path": good.folder / "report.html", "koopman": koopman, "states": states, "readout": readout, "modes": 1}
-            | {"signals": list(good.padded[..., :1]), "decode": lambda h: h[:, :1], "classes": ["a", "b"]}
+            | {
+                "signals": list(good.padded[..., :1]),
+                "channels": ["a"],
+                "decode": lambda h: h[:, :1],
+                "classes": ["a", "b"],
+            }
             | {"driven": driven, "others": {"c": koopman}, "fixed_points": good.points, "about": "a"}
             | {"effects": None, "movers": None, "sentences": ["a"], "choices": ["b"], "alone": {0: (0.9, 0.5)}}
             | {"step_seconds": 0.1, "step_name": "step", "outputs": "class", "threshold": 0.5, "network_outputs": None}
@@ -313,9 +318,11 @@ def calls(good: Any) -> dict[str, Call]:
             kann.explain,
             {"model": reader, "data": torch.randn(12, 6, 2), "labels": [0, 1] * 6, "tokens": [["a"] * 6] * 12}
             | {"readout": nn.Linear(3, 1), "groups": list(range(12)), "layer": "rnn", "state": "h", "axis": "time"}
-            | {"lengths": None, "classes": ["a", "b"], "outputs": "class", "step_seconds": 0.1, "seconds": 2.0}
+            | {"lengths": None, "classes": ["a", "b"], "channels": ["force", "gate"], "outputs": "class"}
+            | {"step_seconds": 0.1, "seconds": 2.0}
             | {"collate": stack, "batch_size": 4, "device": "cpu", "seed": 0, "progress": False},
         ),
+        "Explanation.open": (kann.Explanation.open, {"folder": good.folder / "absent", "readout": None}),
         "film": (
             kann.film,
             {"path": good.folder / "film.html", "histories": history(), "title": "t", "about": "a"},
@@ -325,11 +332,17 @@ def calls(good: Any) -> dict[str, Call]:
             {"koopman": koopman, "states": states, "folds": 3, "groups": [0, 1, 2], "level": 0.9, "seed": 1}
             | {"untrained": states},
         ),
+        "trust where": (
+            kann.trust,
+            {"koopman": kann.fit(states, where=lambda u: u[:, 0] < 9), "states": states, "folds": 3}
+            | {"where": lambda u: u[:, 0] < 9},
+        ),
         "movers": (
             kann.movers,
             {"koopman": koopman, "states": states, "tokens": [["a"] * 8] * 3, "readout": readout, "modes": [0]}
             | {"by": "tokens", "level": 0.9},
         ),
+        "movers of inputs": (kann.movers, {"koopman": koopman, "states": states, "by": "inputs", "names": ["a", "b"]}),
         "pseudospectrum": (
             kann.pseudospectrum,
             {"koopman": koopman, "data": states, "grid": np.ones((2, 2)) + 0j},
@@ -418,7 +431,6 @@ NOT_CALLED = {
     "Effects": "a result, which functions make",
     "Comparison": "a result, which functions make",
     "Distance": "a result, which functions make",
-    "Explanation": "a result, which functions make",
     "NotFiniteError": "an error",
     "ModeTrust": "a result, which functions make",
     "Pseudospectrum": "a result, which functions make",

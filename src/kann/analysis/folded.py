@@ -16,6 +16,7 @@ from kann.fitting.designs import Design, designs_of_folds, sum_of
 from kann.fitting.folds import FEWEST_FOLDS, assign_folds
 from kann.fitting.horizons import HeldOutErrors, enough_sequences, held_out_errors, powers_of_two
 from kann.fitting.koopman import Koopman
+from kann.fitting.read_pairs import only_pairs
 from kann.fitting.repeats import repeats_of
 from kann.typing import Array, Int
 
@@ -25,6 +26,13 @@ LONGEST_HORIZON = 64
 REFIT_TO = 1e-4
 """Fraction of the states' energy by which the operator's predictions may differ from those of a fit to the states that
 are passed, if it is to be theirs. Rounding stays below 1e-8; other sequences of the same network are well above."""
+
+
+ONE_INPUT = (
+    "koopman.at(u) was fitted to no sequences of its own: fit the steps that read u, such as quiet = lambda u: (u == "
+    "0).all(-1), with kann.fit(states, where=quiet), and pass that with where=quiet"
+)
+"""How to ask for the trust of what a gated operator does while one input is read."""
 
 
 class Folded:
@@ -85,6 +93,18 @@ def folded_data(koopman: Koopman, data: Any, *, folds: int, groups: Any, seed: i
         found = Folded(designs, rounding=_rounding(states, driven=driven), states=states, fold_of=fold_of)
     _require_own(koopman, found)
     return found
+
+
+def moments_where(koopman: Koopman, data: Any, where: Any, *, folds: int, groups: Any, seed: int) -> list[Moments]:
+    """Moments of the chosen steps, one for each fold of whole sequences.
+
+    Pieces between steps that do not count may be short, and a memory is the same all through one of them: states in
+    shuffled order would predict it as well. The null of moments shuffles over all pieces.
+    """
+    states, driven = require_states_of(koopman, data), koopman.drive is not None
+    fold_of = assign_folds(states.lengths, folds=folds, groups=groups, repeats=repeats_of(states), seed=seed)
+    pieces, source = only_pairs(states, where)
+    return [Moments.of(pieces[fold_of[source] == fold], inputs=driven) for fold in np.unique(fold_of)]
 
 
 def require_states_of(koopman: Koopman, data: Any) -> States:
@@ -150,8 +170,8 @@ def _require_own(koopman: Koopman, folded: Folded) -> None:
     if not apart <= REFIT_TO:
         raise KannError(
             f"the operator was not fitted to these sequences: a fit to them predicts states that differ by {apart:.1%} "
-            "of their energy; pass the states or moments that it was fitted to (koopman.at(u) and fits with where= "
-            "have none)"
+            "of their energy; pass the states or moments that it was fitted to, and where= if it was fitted with it "
+            f"({ONE_INPUT})"
         )
 
 

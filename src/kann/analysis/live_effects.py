@@ -7,6 +7,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from kann import notebook
+from kann.analysis.columns import in_columns
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import Array, Float, Int
@@ -21,6 +22,10 @@ NAMES = {
     "learned": "a learned direction",
 }
 """The methods of choosing coordinates, in words."""
+
+
+LARGE = 100.0
+"""Scores from this size on, such as an R² far below 0, are shown without decimals."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -165,12 +170,8 @@ class Tried:
 
 
 def _text(effects: Effects, what: str, means: Mapping[str, Float[Array, " c"]]) -> str:
-    width = max(len(NAMES.get(name, name)) for name in means)
-    lines = [
-        f"{effects.metric_in_words}, coordinates {what}:".ljust(width + 2) + "".join(f"{c:>8}" for c in effects.counts)
-    ]
-    for name, row in means.items():
-        lines.append(f"  {NAMES.get(name, name):<{width}}" + "".join(f"{_number(mean):>8}" for mean in row))
+    head = [f"{effects.metric_in_words}, coordinates {what}:", *map(str, effects.counts)]
+    lines = in_columns([head, *([f"  {NAMES.get(name, name)}", *map(_number, row)] for name, row in means.items())])
     ends = f"untouched {_number(effects.full)}, nothing kept {_number(effects.none)}"
     lines.append(f"  {ends}, {len(effects.judged)} sequences")
     return "\n".join(lines)
@@ -179,6 +180,8 @@ def _text(effects: Effects, what: str, means: Mapping[str, Float[Array, " c"]]) 
 def _number(value: float) -> str:
     if not np.isfinite(value):
         return "—"
+    if abs(value) >= LARGE:
+        return f"{value:.0f}"
     return f"{value:.3f}"
 
 

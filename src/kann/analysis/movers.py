@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kann import notebook
+from kann.analysis.columns import in_columns
 from kann.analysis.coordinates import mode_variances, spread_of
 from kann.analysis.input_slopes import input_slopes
 from kann.analysis.label_means import LabelMeans, means_by_label
@@ -14,7 +15,7 @@ from kann.analysis.modes import chosen_modes
 from kann.analysis.phrases import Phrase, phrases_of
 from kann.analysis.pushes import ModeAxis, Pushes, axis_of, pushes_of
 from kann.analysis.readout_weights import linear_weight
-from kann.checks import require_choice, require_instance, require_number, require_width
+from kann.checks import require_choice, require_instance, require_names, require_number, require_width
 from kann.data.states import States, as_states
 from kann.data.tokens import checked_tokens
 from kann.errors import KannError
@@ -32,6 +33,10 @@ MOST_BINS = 40
 
 ROWS_SHOWN = 6
 """How many modes, and tokens of each, a notebook shows."""
+
+
+MODES_PRINTED, NAMES_PRINTED = 4, 12
+"""How many modes and names ``print`` shows: four columns with intervals fit a line of 120 characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +154,43 @@ class Movers:
     def __repr__(self) -> str:
         return f"Movers({len(self.names)} {self.by}, {len(self.modes)} modes)"
 
+    def __str__(self) -> str:
+        """A table: what each name does to each mode, with its interval, sure ones marked."""
+        modes, rows = self.modes[:MODES_PRINTED], self._rows_printed()
+        table = [["", *(f"mode {mode}" for mode in modes)]]
+        table += [
+            [self.names[row], *(_in_words(self._mover(row, column)) for column in range(len(modes)))] for row in rows
+        ]
+        lines = [
+            f"{self!r}: pushes in standard deviations of the mode [{self.level:.0%} interval]",
+            *in_columns(table),
+            "  * the interval excludes zero, also if widened for the number of names that were looked at",
+        ]
+        left = [(len(self.names) - len(rows), self.by), (len(self.modes) - len(modes), "modes")]
+        more = " and ".join(f"{count} more {what}" for count, what in left if count)
+        if more:
+            lines.append(f"  not shown: {more}; .up(mode) and .down(mode) list what pushes a mode")
+        return "\n".join(lines)
+
+    def _rows_printed(self) -> list[int]:
+        """The rows of all names; of many, those that are surest of any mode that is shown, strongest first."""
+        if len(self.names) <= NAMES_PRINTED:
+            return list(range(len(self.names)))
+        columns = slice(0, MODES_PRINTED)
+        strength = np.where(self.sure[:, columns] > 0, np.abs(self.push[:, columns]), 0.0).max(axis=1)
+        return np.argsort(-strength, kind="stable")[:NAMES_PRINTED].tolist()
+
     def _repr_html_(self) -> str:
         rows = []
         for mode in self.modes[:ROWS_SHOWN]:
             sides = (self.up(mode, ROWS_SHOWN), self.down(mode, ROWS_SHOWN))
             rows.append([mode, *(", ".join(f"{each.name} {each.push:+.2f}" for each in side) for side in sides)])
         return notebook.table(repr(self), ("mode", "pushed up by", "pushed down by"), rows)
+
+
+def _in_words(mover: Mover) -> str:
+    mark = {True: "*", False: " "}[mover.sure]
+    return f"{mover.push:+.2f} [{mover.low:+.2f}, {mover.high:+.2f}]{mark}"
 
 
 def movers(
@@ -165,6 +201,7 @@ def movers(
     readout: Any = None,
     modes: Any = None,
     by: str | None = None,
+    names: Sequence[str] | None = None,
     level: float = 0.95,
 ) -> Movers:
     """Find which tokens (or inputs, or steps of a signal) push each mode, how far, and how surely.
@@ -193,6 +230,8 @@ def movers(
     by
         ``"tokens"``, ``"inputs"`` (a regression on ``states.inputs``) or ``"steps"`` (when in the sequence). The first
         of these for which there are data if None.
+    names
+        The names of the inputs, such as ``["force", "gate"]``; "input 0", "input 1", … if None.
     level
         Confidence level of the intervals over sequences.
     """
@@ -202,6 +241,7 @@ def movers(
     if not 0 < require_number(level, "level", remedy="pass 0 < level < 1") < 1:
         raise KannError(f"level={level} is no probability; pass 0 < level < 1")
     by = _chosen_way(by, tokens, states)
+    named = _names_of_inputs(names, by, states)
     weight = linear_weight(readout, koopman.dim)
     spread = spread_of(states)
     numbers = _numbers(koopman, modes, mode_variances(koopman, spread, weight))
@@ -219,7 +259,7 @@ def movers(
     return Movers(
         by=by,
         modes=tuple(numbers),
-        names=found.names,
+        names=named or found.names,
         push=found.means.mean,
         low=found.means.mean - width,
         high=found.means.mean + width,
@@ -242,6 +282,18 @@ def _chosen_way(by: Any, tokens: Any, states: States) -> str:
         remedies = {"tokens": "pass tokens", "inputs": "record the states with inputs=True"}
         raise KannError(f"by={by!r} needs {by}; {remedies[by]}")
     return by
+
+
+def _names_of_inputs(names: Any, by: str, states: States) -> tuple[str, ...] | None:
+    """The names that the user gives to inputs; None without any."""
+    if names is None:
+        return None
+    if by != "inputs" or states.inputs is None:
+        raise KannError(
+            f"names= are of inputs, and these modes are pushed by {by}; leave names= out, or pass by='inputs'"
+        )
+    width = int(states.inputs.shape[1])
+    return require_names(names, width, "names", of=f"the states were recorded with {width} inputs")
 
 
 def _numbers(koopman: Koopman, modes: Any, variances: Float[Array, " m"]) -> list[int]:

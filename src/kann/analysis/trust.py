@@ -9,7 +9,7 @@ from typing import Any, overload
 import numpy as np
 
 from kann import notebook
-from kann.analysis.folded import Folded, folded_data, require_states_of
+from kann.analysis.folded import ONE_INPUT, Folded, folded_data, moments_where, require_states_of
 from kann.analysis.mode_evidence import (
     HeldOutResiduals,
     Intervals,
@@ -31,6 +31,7 @@ from kann.analysis.trust_rule import (
 from kann.checks import require_instance, require_number
 from kann.data.moments import Moments
 from kann.errors import KannError
+from kann.fitting.bilinear import Bilinear
 from kann.fitting.fit import fit
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode, format_eigenvalue
@@ -175,6 +176,7 @@ def trust(
     *,
     folds: int = 10,
     groups: Any = None,
+    where: Any = None,
     level: float = 0.95,
     seed: int = 0,
     untrained: Any = None,
@@ -189,6 +191,7 @@ def trust(
     *,
     folds: int = 10,
     groups: Any = None,
+    where: Any = None,
     level: float = 0.95,
     seed: int = 0,
     untrained: Any = None,
@@ -223,6 +226,9 @@ def trust(
     groups
         For each sequence who it comes from, such as a patient or a speaker: sequences of one group are held out
         together, so that intervals hold for new patients and not only for new sequences of the same ones.
+    where
+        Of an operator that was fitted with ``where=``: the same mask or function. So a memory has an interval while
+        nothing is read. Errors are then measured one step ahead only, as from moments.
     level
         Confidence level of the intervals.
     seed
@@ -235,10 +241,16 @@ def trust(
     if not 0 < level < 1:
         raise KannError(f"level={level} is no confidence level; pass 0 < level < 1")
     if isinstance(koopman, StepMaps):
-        if untrained is not None:
-            raise KannError("untrained= is for the modes of one operator; leave it out, or pass maps.one")
+        if untrained is not None or where is not None:
+            raise KannError("untrained= and where= are for the modes of one operator; leave them out, or pass maps.one")
         return trust_steps(koopman, states, folds=folds, groups=groups, level=level, seed=seed)
+    if isinstance(koopman, Bilinear):
+        raise KannError(f"koopman={koopman!r} has a matrix for each input, and trust judges one; {ONE_INPUT}")
     require_instance(koopman, Koopman, "koopman")
+    if where is not None:
+        if untrained is not None:
+            raise KannError("untrained= is compared over all steps; leave it out, or where=")
+        states, groups = moments_where(koopman, states, where, folds=folds, groups=groups, seed=seed), None
     folded = folded_data(koopman, states, folds=folds, groups=groups, seed=seed)
     fits = leave_out_each(koopman, folded.designs, rounding=folded.rounding)
     before = None

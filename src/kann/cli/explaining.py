@@ -23,6 +23,7 @@ def explain(
     labels: Annotated[Path | None, typer.Option(help="JSON: the label of each sequence.")] = None,
     tokens: Annotated[Path | None, typer.Option(help="JSON: for each sequence a list of words.")] = None,
     classes: Annotated[str | None, typer.Option(help="The names of the classes, with commas between them.")] = None,
+    channels: Annotated[str | None, typer.Option(help="The names of the channels of a signal, with commas.")] = None,
     outputs: Annotated[str | None, typer.Option(help="What the model gives: class, labels or values.")] = None,
     lengths: Annotated[Path | None, typer.Option(help="How many steps of each sequence are real: .npy.")] = None,
     seconds: Annotated[float | None, typer.Option(help="A budget of time.")] = None,
@@ -43,8 +44,9 @@ def explain(
         for name, path in (("labels", labels), ("tokens", tokens)):
             if path is not None:
                 options[name] = loading.json_list(path)
-        if classes is not None:
-            options["classes"] = [each.strip() for each in classes.split(",")]
+        for name, listed in (("classes", classes), ("channels", channels)):
+            if listed is not None:
+                options[name] = [each.strip() for each in listed.split(",")]
         read, lengths_of = recording.as_called(model, values, own_lengths)
         with errors_of_model(str(data), command="explain"):
             found = kann.explain(model, read, lengths=lengths_of, **options)

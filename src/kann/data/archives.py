@@ -25,6 +25,9 @@ much padding may shrink to a tenth."""
 ALWAYS_UNPACKED = 64 * 2**20
 """A file may unpack to so many bytes whatever its size."""
 
+MOST_NAMED = 8
+"""So many files of a folder are named where a file of it was meant."""
+
 LOCAL_HEADER = struct.Struct("<4s5H3L2H")
 """What stands before each member of a zip archive; the last two numbers are the lengths of its name and extra field."""
 
@@ -60,7 +63,10 @@ def reason(error: Exception) -> str:
 def require_file(path: str | os.PathLike[str]) -> None:
     """Refuse a folder, a device, a FIFO or a socket; what is missing raises FileNotFoundError."""
     if stat.S_ISDIR(require_plain(path).st_mode):
-        raise KannError(f"{path} is a folder; pass the name of a file")
+        inside = ", ".join(str(each) for each in sorted(Path(path).glob("*.npz"))[:MOST_NAMED])
+        if inside:
+            inside = f", such as one of those in it: {inside}"
+        raise KannError(f"{path} is a folder; pass the name of a file{inside}")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

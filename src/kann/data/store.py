@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from kann.backends.arrays import as_numpy
-from kann.data.archives import ALWAYS_UNPACKED, MAX_EXPANSION, damage_explained, reason
+from kann.data.archives import ALWAYS_UNPACKED, MAX_EXPANSION, MOST_NAMED, damage_explained, reason
 from kann.data.files import require_format
 from kann.data.placing import require_plain_tree
 from kann.data.rows import LazyRows
@@ -397,8 +397,16 @@ def _open_node(path: str | os.PathLike[str]) -> Any:
         if is_url(path):
             message = f"there is no zarr store at {path} ({reason(error)}); pass one, as s3://bucket/x.zarr"
         else:
-            message = f"{path} is not a zarr store ({reason(error)}); pass one that States.save() wrote"
+            message = f"{path} is not a zarr store ({reason(error)}); {_remedy(Path(path))}"
         raise KannError(message) from error
+
+
+def _remedy(folder: Path) -> str:
+    """What to pass instead of a path without a store: the stores inside, if it is a folder of them."""
+    inside = sorted(str(each.parent) for each in folder.glob("*/zarr.json"))[:MOST_NAMED]
+    if inside:
+        return f"it is a folder of stores: pass {' or '.join(inside)}"
+    return "pass one that States.save() wrote"
 
 
 def _parts(root: Any, what: str, numbers: range) -> list[Any]:

@@ -25,6 +25,11 @@ class Clock:
 
     def require(self, seconds: int | float, what: str) -> None:
         """Refuse to begin what would take longer than is left, where nothing could be explained without it."""
+        if self.left <= 0:
+            raise KannError(
+                f"out of time: {self.spent:.1f} of seconds={self._seconds:g} are spent before {what} began (a first "
+                "call also loads libraries); pass more seconds"
+            )
         if seconds >= self.left:
             raise KannError(
                 f"out of time: {self.spent:.1f} of seconds={self._seconds:g} are spent, and {what} takes about "

@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,21 @@ from kann.analysis.live_effects import Effects
 from kann.analysis.movers import Movers
 from kann.analysis.step_trust import StepTrust
 from kann.analysis.trust import Trust
-from kann.checks import require_path
+from kann.checks import require_flag, require_path
 from kann.data.placing import replacing
 from kann.data.states import States
 from kann.explaining.figures import explanation_numbers
+from kann.explaining.folder import (
+    GATED_FILE,
+    RESULTS_FILE,
+    STATES_FOLDER,
+    in_memory,
+    read_results,
+    remove_if_there,
+    require_free,
+    require_saved,
+    write_results,
+)
 from kann.explaining.inline import InlinePage
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
@@ -88,17 +99,61 @@ class Explanation:
         }
         return report(path, self.koopman, self.states, **arguments | others)
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write koopman.npz, states.zarr, explanation.json and report.html into a folder."""
+    def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write a folder that `open` reads: all results, and the sequences that are shown.
+
+        Besides explanation.npz, which holds the results, it has files to use alone: report.html, explanation.json with
+        sentences and figures, koopman.npz for `Koopman.load`, gated.npz for `Bilinear.load` if inputs gate, and
+        states.zarr for `States.open`. The sequences that were fitted are not kept.
+        """
         require_path(folder)
+        require_flag(overwrite, "overwrite")
         place = Path(folder)
+        require_free(place, overwrite=overwrite)
         place.mkdir(parents=True, exist_ok=True)
+        remove_if_there(place / RESULTS_FILE)  # it comes last: what is interrupted cannot be opened
         self.koopman.save(place / "koopman.npz")
-        self.states.save(place / "states.zarr")
+        remove_if_there(place / GATED_FILE)
+        if self.gated is not None:
+            self.gated.save(place / GATED_FILE)
+        self.states.save(place / STATES_FOLDER)
         with replacing(place / "explanation.json") as temporary:
             temporary.write_text(json.dumps(self.numbers(), allow_nan=False, indent=1), encoding="utf-8")
         self.report(place / "report.html")
+        content = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("gated", "states")}
+        write_results(place / RESULTS_FILE, content)
         return place
+
+    @staticmethod
+    def open(folder: str | os.PathLike[str], *, readout: Any = None) -> "Explanation":
+        """Read what `save` wrote, without the network: sentences, figures, plots and the page are the same.
+
+        ``readout`` is what reads the states, such as ``model.head``, if it is not linear: no file can hold that.
+
+        >>> import tempfile, kann, torch
+        >>> folder = tempfile.mkdtemp() + "/found"
+        >>> found = kann.explain(torch.nn.GRU(2, 3, batch_first=True), torch.randn(24, 8, 2), progress=False)
+        >>> _ = found.save(folder)
+        >>> kann.Explanation.open(folder).sentences == found.sentences
+        True
+        """
+        require_path(folder)
+        place = Path(folder)
+        require_saved(place)
+        content = read_results(place / RESULTS_FILE)
+        content["states"] = in_memory(States.open(place / STATES_FOLDER))
+        content["gated"] = None
+        if (place / GATED_FILE).exists():
+            content["gated"] = Bilinear.load(place / GATED_FILE)
+        if readout is not None:
+            content["page"]["readout"] = readout
+        elif isinstance(content["page"].get("readout"), str):  # its text alone could be kept
+            content["page"]["readout"] = None
+            content["choices"] += (
+                "It was opened without its readout, which is not linear, so that no file holds it: the page shows no "
+                "outputs. Pass kann.Explanation.open(folder, readout=...) to have them.",
+            )
+        return Explanation(**content)
 
     def numbers(self) -> dict[str, Any]:
         """Sentences and figures as JSON takes them."""

@@ -25,6 +25,7 @@ def explanation_numbers(explanation: Any) -> dict[str, Any]:
     return {
         "sentences": list(explanation.sentences),
         "choices": list(explanation.choices),
+        "step_seconds": explanation.page.get("step_seconds"),
         "units": koopman.dim,
         "rank": koopman.rank,
         "driven": koopman.drive is not None,

@@ -98,7 +98,25 @@ def _named(probe: Probe, options: Options) -> Place:
             f"layer= names {len(options.layer)} layers; along time an explanation is of one: call explain for each, or "
             "pass axis='depth' if they are blocks"
         )
-    return _along_time(probe.model, options.layer, options, why)
+    place = _along_time(probe.model, options.layer, options, why)
+    if place.target is not None and _only_attends(place.target.module):
+        why = (
+            f"{place.why} Positions are taken as time. Attention hands no state from one position to the next, so read "
+            "nothing as a memory: an operator here says how what stands at one position goes with what stands at the "
+            "next. Pass axis='depth' and the names of the blocks for what the network hands on from block to block."
+        )
+        return replace(place, why=why)
+    return place
+
+
+def _only_attends(module: Any) -> bool:
+    """Whether a module has attention, also that of other packages, and nothing recurrent."""
+    if not isinstance(module, nn.Module):
+        return False
+    parts = list(module.modules())
+    if any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in parts):
+        return False
+    return any("attention" in type(part).__name__.lower() for part in parts)
 
 
 def _along_time(model: nn.Module, layer: Any, options: Options, why: str) -> Place:

@@ -61,6 +61,8 @@ class Findings:
     """Which sequences were not."""
     shown_numbers: Int[Array, " s"]
     """Which of these are shown."""
+    channels: tuple[str, ...] | None = None
+    """The names of what is read at each step, if the user gave them."""
     choices: list[str] = field(default_factory=list)
     states: States | None = None
     """Of the sequences that were fitted."""

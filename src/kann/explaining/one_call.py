@@ -34,6 +34,7 @@ def explain(
     axis: str | None = None,
     lengths: Any = None,
     classes: Sequence[str] | None = None,
+    channels: Sequence[str] | None = None,
     outputs: str | None = None,
     step_seconds: int | float | None = None,
     seconds: int | float | None = None,
@@ -86,6 +87,9 @@ def explain(
         How to read the data and to call the model, as in `kann.record`.
     classes
         The names of the classes.
+    channels
+        The names of the numbers that are read at each step, such as ``["force", "gate"]``: sentences, cards and charts
+        call them so, and not "input 0", "input 1".
     outputs
         ``"class"``, ``"labels"`` or ``"values"``, as in `kann.effects`; told by labels and shapes if None.
     step_seconds
@@ -108,6 +112,7 @@ def explain(
         axis=axis,
         lengths=lengths,
         classes=classes,
+        channels=channels,
         outputs=outputs,
         step_seconds=step_seconds,
         seconds=seconds,
@@ -178,6 +183,8 @@ def _page(found: Findings) -> dict[str, Any]:
         page["tokens"] = tokens_of(options.tokens, found.sequences, numbers, shown)
         if page["tokens"] is None:
             page["signals"] = signals_of(found.sequences, numbers, shown)
+            if page["signals"] is not None:
+                page["channels"] = found.channels
     page["labels"] = _label_names(labels, options.classes)
     if found.fitted is not None:
         page["others"] = found.fitted.others

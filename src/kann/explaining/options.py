@@ -8,7 +8,7 @@ import numpy as np
 
 from kann.analysis.decisions import OUTPUTS
 from kann.backends.arrays import as_numpy
-from kann.checks import require_choice, require_flag, require_number, require_sequence, require_whole_number
+from kann.checks import require_choice, require_flag, require_number, require_sequence, require_whole_number, shown
 from kann.errors import KannError
 from kann.fitting.folds import group_numbers
 from kann.typing import Array, Int
@@ -27,6 +27,7 @@ class Options:
     axis: str | None = None
     lengths: Any = None
     classes: Sequence[str] | None = None
+    channels: Sequence[str] | None = None
     outputs: str | None = None
     step_seconds: int | float | None = None
     seconds: int | float | None = None
@@ -48,6 +49,7 @@ class Options:
         for name in ("labels", "tokens", "groups", "classes"):
             if getattr(self, name) is not None:
                 require_sequence(getattr(self, name), name)
+        self._require_words()
         self._require_classes_of_labels()
         for name in ("seconds", "step_seconds"):
             value = getattr(self, name)
@@ -56,6 +58,15 @@ class Options:
         require_whole_number(self.batch_size, "batch_size")
         require_whole_number(self.seed, "seed", least=0, too_small="is negative")
         require_flag(self.progress, "progress")
+
+    def _require_words(self) -> None:
+        """Refuse one text for each sequence: which of its words is read at which step is not known."""
+        number = next((i for i, own in enumerate(self.tokens or ()) if isinstance(own, str)), None)
+        if number is not None:
+            raise KannError(
+                f"the tokens of sequence {number} are one text, {shown(self.tokens[number])}; pass a list with one "
+                "word for each step, such as text.split()"
+            )
 
     def _require_classes_of_labels(self) -> None:
         """Refuse labels that are numbers of no class."""

@@ -7,9 +7,14 @@ import numpy as np
 
 from kann.analysis.live_effects import interval_of_mean
 from kann.backends.arrays import as_numpy
+from kann.checks import shown
+from kann.errors import KannError
 from kann.explaining.findings import Findings, Rightness
+from kann.explaining.options import Options
 from kann.explaining.outputs import Outputs
+from kann.explaining.sequences import Sequences
 from kann.live.bench import Bench
+from kann.live.labels import labels_of_classes, labels_of_outputs
 from kann.live.scoring import Scorer
 from kann.typing import Array, Float, Int, Shaped
 
@@ -37,6 +42,55 @@ def measure_rightness(found: Findings, bench: Bench) -> None:
     )
 
 
+def require_labels_that_fit(
+    options: Options, outputs: Outputs, given: Shaped[Array, "k ..."], sequences: Sequences, numbers: Int[Array, " k"]
+) -> None:
+    """Refuse labels that cannot be compared with outputs; ``given`` are those of the sequences ``numbers``."""
+    labels: Any = options.labels
+    if labels is None:
+        return
+    has_steps = given.ndim > 2
+    steps, width = 1, int(np.prod(given.shape[1:], dtype=int))
+    if has_steps:
+        steps, width = given.shape[1], int(np.prod(given.shape[2:], dtype=int))
+    starts = np.zeros(len(numbers), dtype=np.int64)
+    if outputs.kind == "class":
+        _require_known_names(labels, options.classes)
+        known = class_numbers(labels, options.classes)
+        if known is None:
+            return
+        labels_of_classes(known, numbers, starts, steps=steps, has_steps=has_steps)
+        own_axes = 0
+    elif any(isinstance(label, str) for label in labels):
+        return
+    else:
+        known = [as_numpy(label) for label in labels]
+        labels_of_outputs(known, numbers, starts, steps=steps, width=width, has_steps=has_steps)
+        own_axes = 1 - int(width == 1 and known[int(numbers[0])].ndim == 1)
+    for number, real in zip(numbers.tolist(), sequences.positions(numbers).tolist(), strict=True):
+        label = np.asarray(known[number])
+        if has_steps and label.ndim > own_axes and len(label) < min(steps, real):
+            raise KannError(
+                f"the label of sequence {number} has shape {label.shape}, and the network gave outputs at "
+                f"{min(steps, real)} steps; pass one label for each step"
+            )
+
+
+def _require_known_names(labels: Any, classes: Any) -> None:
+    """Refuse names of classes that do not say which output they are."""
+    names = [label for label in labels if isinstance(label, str)]
+    if not names:
+        return
+    if classes is None:
+        raise KannError(
+            f"labels are names, such as {shown(names[0])}, and which output each of them is is not known; pass "
+            f"classes={shown(sorted(set(names)))} in the order of the outputs"
+        )
+    unknown = next((name for name in names if name not in classes), None)
+    if unknown is not None:
+        raise KannError(f"the label {shown(unknown)} is not among classes={shown(list(classes))}; pass all names")
+
+
 def _labels_of(found: Findings, outputs: Outputs) -> list[Any] | None:
     """The labels as numbers that outputs can be compared with; None if they do not fit, and why is said."""
     labels: Any = found.options.labels
@@ -56,11 +110,6 @@ def _labels_of(found: Findings, outputs: Outputs) -> list[Any] | None:
 def _classes_of(found: Findings, outputs: Outputs) -> list[Any] | None:
     labels = class_numbers(found.options.labels, found.options.classes)
     if labels is None:
-        if isinstance(found.options.labels[0], str):
-            found.choices.append(
-                "How often the network is right was not measured: labels are names, and classes= does not say which "
-                "output each of them is."
-            )
         return None
     every = np.concatenate([np.ravel(labels[i]) for i in found.held_out])
     classes = max(2, outputs.count)
@@ -80,7 +129,7 @@ def class_numbers(labels: Any, classes: Any) -> list[Any] | None:
             return None
         return [list(classes).index(label) for label in labels]
     whole = [as_numpy(label) for label in labels]
-    if any(each.dtype.kind not in "iub" for each in whole):
+    if any(each.dtype.kind not in "iubf" or (each != np.round(each)).any() for each in whole):
         return None
     return [each.astype(np.int64) for each in whole]
 

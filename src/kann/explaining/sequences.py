@@ -233,12 +233,17 @@ def _require_readable(data: Any, options: Options, *, is_recurrent: bool, time_f
 
 
 def _is_pair(data: Any) -> bool:
-    """Whether data are all sequences together with a number for each, such as their lengths or labels."""
+    """Whether data are all sequences together with something for each, such as lengths or labels, and no batches.
+
+    Two batches may differ in their numbers of sequences and steps, and in nothing else.
+    """
     if not isinstance(data, list | tuple) or len(data) != 2:
         return False
-    if not all(isinstance(item, Tensor | np.ndarray) for item in data):
+    first, second = data
+    if not all(isinstance(item, Tensor | np.ndarray) and item.ndim for item in data) or first.ndim < 2:
         return False
-    return data[0].ndim > 1 == data[1].ndim and len(data[0]) == len(data[1])
+    are_alike = first.ndim == second.ndim and first.shape[2:] == second.shape[2:] and first.dtype == second.dtype
+    return len(first) == len(second) and not are_alike
 
 
 def _are_sequences(data: Any) -> bool:

@@ -24,8 +24,9 @@ from kann.explaining.options import Options
 from kann.explaining.outputs import kind_of_outputs
 from kann.explaining.probing import Probe, few
 from kann.explaining.reading import find_reading
+from kann.explaining.rightness import require_labels_that_fit
 from kann.explaining.sequences import Sequences
-from kann.explaining.tokens import require_same_direction, tokens_of
+from kann.explaining.tokens import channels_of, reads_channels, require_same_direction, tokens_of
 from kann.explaining.twins import can_be_drawn_anew, trust_beside_twins
 from kann.fitting.folds import FEWEST_FOLDS, Together
 from kann.progress import progress as progress_bar
@@ -80,16 +81,19 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
             f"there are {sequences.count} sequences, and whole ones are held out; pass at least {LEAST_SEQUENCES}"
         )
     options.require_one_each(sequences.count)
+    channels = channels_of(options.channels, sequences)
     sequences.require_real_steps()
     probe = Probe(model, sequences, options)
     place = find_place(probe, options)
-    outputs, problem = None, ""
+    outputs, problem, probed, given = None, "", few(sequences.count, PROBED), None
     try:
-        outputs = kind_of_outputs(probe.outputs(few(sequences.count, PROBED)), sequences.steps(0), options)
+        given = probe.outputs(probed)
+        outputs = kind_of_outputs(given, sequences.steps(0), options)
     except KannError as error:
         problem = f"Outputs were not compared: {error}."
-    if outputs is not None:
+    if outputs is not None and given is not None:
         outputs.require_names(options.classes)
+        require_labels_that_fit(options, outputs, given, sequences, probed)
     usable = _within_time(probe, sequences.count, clock)
     together = _together(sequences, options)
     fitted, held_out = _split(usable, together[usable], options.seed)
@@ -105,11 +109,14 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
         fitted_numbers=sequences.sorted_by_length(fitted),
         held_out=held_out,
         shown_numbers=_to_show(sequences, held_out),
+        channels=channels,
         choices=[place.why],
     )
     if outputs is not None:
         problem = outputs.why
     found.choices.append(problem)
+    if place.axis == "depth" and options.tokens is not None:
+        found.choices.append("tokens= was not used: along depth a step is a layer, and no word is read at it.")
     if sequences.tells_full_length:
         found.choices.append(
             "The model takes lengths, and none were passed: it was told that every step is real. Pass lengths= if some "
@@ -286,7 +293,21 @@ def find_movers(found: Findings) -> None:
     weight = None
     if found.reading is not None and found.reading.is_output:
         weight = found.reading.weight
-    found.movers = movers(fitted.koopman, states, found.tokens, readout=weight, by=by)
+    names = None
+    if by == "inputs":
+        names = _names_of_inputs(found, states)
+    found.movers = movers(fitted.koopman, states, found.tokens, readout=weight, by=by, names=names)
+
+
+def _names_of_inputs(found: Findings, states: States) -> tuple[str, ...] | None:
+    """The user's names of channels if the layer reads them as they are; else why they cannot be used is said."""
+    if found.channels is None or reads_channels(found.sequences, found.fitted_numbers, states):
+        return found.channels
+    found.choices.append(
+        "The layer does not read the channels themselves, but what other layers make of them; these numbers are called "
+        "input 0, input 1 and so on."
+    )
+    return None
 
 
 STAGES: dict[str, Callable[[Findings], None]] = {

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kann.backends.arrays import as_numpy
+from kann.checks import require_names
 from kann.data.states import States
 from kann.data.tokens import require_one_per_state
 from kann.errors import KannError
@@ -16,6 +17,10 @@ from kann.typing import Array, Int
 FITS, FITS_NOT = 0.99, 0.9
 """Tokens fit the numbers that are read if each token has one number in this fraction of places, and do not below the
 other: a vocabulary maps several tokens to one number, but never one token to several."""
+
+
+SAME_MEAN = 1e-5
+"""Means of a channel over a sequence are the same if they differ by less: data may be rounded to float32."""
 
 
 def tokens_of(tokens: Any, sequences: Sequences, numbers: Int[Array, " k"], states: States) -> list[list[str]] | None:
@@ -62,6 +67,33 @@ def _fit(tokens: Sequence[Sequence[str]], read: Sequence[Array]) -> float:
     if not total:
         return 1.0
     return sum(max(each.values()) for each in repeated) / total
+
+
+def channels_of(channels: Any, sequences: Sequences) -> tuple[str, ...] | None:
+    """The names of what is read at each step; None without any."""
+    if channels is None:
+        return None
+    read = sequences.steps(0)
+    if read.ndim == 1 and read.dtype.kind in "iu":
+        raise KannError(
+            "channels= names the channels of a signal, and the network reads numbers of words; pass tokens="
+        )
+    if read.ndim > 2:
+        raise KannError(
+            f"channels= names the numbers that are read at each step, and these are arrays of shape {read.shape[1:]}; "
+            "leave channels= out"
+        )
+    width = read.reshape(len(read), -1).shape[1]
+    return require_names(channels, width, "channels", of=f"the data have {width} at each step")
+
+
+def reads_channels(sequences: Sequences, numbers: Int[Array, " k"], states: States) -> bool:
+    """Whether the inputs of the recorded layer are the channels themselves, and not what other layers make of them."""
+    if states.inputs is None:
+        return False
+    read, length = sequences.steps(int(numbers[0])), int(states.lengths[0])
+    own = as_numpy(states.inputs[:length])
+    return own.shape[1:] == read.shape[1:] and np.allclose(own.mean(axis=0), read[:length].mean(axis=0), atol=SAME_MEAN)
 
 
 def signals_of(sequences: Sequences, numbers: Int[Array, " k"], states: States) -> list[Array] | None:

@@ -274,9 +274,24 @@ def count_of(content: Any, time_first: bool = False) -> int:
     for tensor in tensors_of(content):
         if tensor.ndim > axis:
             return int(tensor.shape[axis])
+    text = _first_text(content)
+    if text is not None:
+        raise KannError(
+            f"the data hold text, such as {shown(text)}, and models read numbers; pass the numbers of the words, as a "
+            "tensor or a list of tensors, or collate= that makes tensors of a list of texts"
+        )
     raise KannError(
         f"a batch of type {type(content).__name__} holds no tensor; pass lengths= as a function of the batch"
     )
+
+
+def _first_text(content: Any) -> str | None:
+    """The first text in nested lists and tuples; None if what comes first is something else."""
+    while isinstance(content, list | tuple) and content:
+        content = content[0]
+    if isinstance(content, str):
+        return content
+    return None
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:

@@ -1,6 +1,7 @@
 """Record along depth: the layers of a network are the steps of time."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kann.errors import KannError
+from kann.errors import KannError, PaddingWarning
 from kann.recording.batching import Batch, tensors_of
 from kann.recording.layouts import batch_major
 from kann.recording.ragged import Padded, SequenceRows
@@ -24,6 +25,7 @@ class DepthTracer(Tracer):
     def __init__(self, targets: Sequence[Target], embedding: Target | None, *, starts_with_input: bool):
         self._targets, self._embedding = targets, embedding
         self._starts_with_input = starts_with_input  # h_0 is what the first block reads
+        self._has_warned = False
 
     def names(self) -> Sequence[str]:
         """One name for all blocks."""
@@ -34,15 +36,29 @@ class DepthTracer(Tracer):
         for target in self._targets:
             module: Any = target.module
             hook_last(module, self._block_hook(target), stack)
+            for part in module.modules():
+                if isinstance(part, nn.MultiheadAttention):
+                    stack.callback(part.register_forward_pre_hook(self._on_attention, with_kwargs=True).remove)
         if self._embedding is not None:
             module = self._embedding.module
             hook_last(module, self._on_embedding, stack)
+
+    def _on_attention(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Note that self-attention is told of padding: a mask that is true, or −∞, where nothing is read."""
+        mask = kwargs.get("key_padding_mask")
+        is_own = len(args) > 1 and args[0] is args[1]  # else the mask is of what another network gave
+        if self._is_masked or mask is None or not is_own or not self.is_watching:
+            return
+        if mask.is_floating_point():
+            mask = mask == -torch.inf
+        self._is_masked = bool(mask.any())
 
     def begin(self, batch: Batch) -> None:
         """Forget the calls of the last batch."""
         super().begin(batch)
         self._outputs: list[tuple[Target, Tensor]] = []
         self._first: list[tuple[str, Tensor]] = []  # h_0 and its name, once it was seen
+        self._is_masked = False
 
     def _on_embedding(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         # Only its first call: an encoder and a decoder may share it, and then it is called again.
@@ -69,6 +85,14 @@ class DepthTracer(Tracer):
         layers = [(name, _positions(value, module, self.batch)) for name, value in self._first]
         layers += [(target.name, _positions(value, target.module, self.batch)) for target, value in self._outputs]
         _require_equal_shapes(layers)
+        if self._is_masked and not self._has_warned and self.batch.real_of(self._targets[0].path) is None:
+            self._has_warned = True
+            warnings.warn(
+                "the network's attention masks some positions as padding, and they were recorded like all others; pass "
+                "lengths=, or a mask, to leave them out",
+                PaddingWarning,
+                stacklevel=2,
+            )
         yield "depth", depth_rows([values for _, values in layers], self.batch, of=self._targets[0].path)
 
 

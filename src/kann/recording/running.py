@@ -171,8 +171,8 @@ def batch_runner(
             content = to_device(content, device, except_for=_lengths_entry(content, lengths))
         try:
             return call(content, replace(batch, content=content))
-        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-            explained = _explained(error, device)
+        except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
+            explained = _explained(error, device) or _explained_embedding(error, model, content)
             if explained is None and forward is None:
                 explained = _explained_without_tensors(error, content)
             if explained is None:
@@ -189,6 +189,22 @@ def _explained_without_tensors(error: Exception, content: Any) -> KannError | No
     return KannError(
         f"the model cannot read the batch {shown(content)}, which holds no tensor ({type(error).__name__}: {error}); "
         "pass tensors, or forward= that makes them of such a batch"
+    )
+
+
+def _explained_embedding(error: Exception, model: nn.Module, content: Any) -> KannError | None:
+    """What to do about numbers that an embedding does not have; None for any other error."""
+    if not isinstance(error, IndexError) or "out of range" not in str(error):
+        return None
+    sizes = {name: part.num_embeddings for name, part in model.named_modules() if isinstance(part, nn.Embedding)}
+    numbers = [part for part in tensors_of(content) if part.numel() and part.dtype in (torch.int32, torch.int64)]
+    if not sizes or not numbers:
+        return None
+    low, high = min(int(part.min()) for part in numbers), max(int(part.max()) for part in numbers)
+    rows = ", ".join(f"{name!r} has {size} rows (0 to {size - 1})" for name, size in sizes.items())
+    return KannError(
+        f"an embedding was asked for a row that it does not have: the data hold numbers from {low} to {high}, and "
+        f"{rows}; pass numbers of its vocabulary, and sequences no longer than it has positions"
     )
 
 

@@ -14,6 +14,7 @@ from kann.backends.arrays import as_numpy
 from kann.checks import (
     entries_by_name,
     require_instance,
+    require_names,
     require_sequence,
     require_whole_number,
     shown,
@@ -34,6 +35,7 @@ class ReportInputs:
     states: States
     tokens: list[list[str]] | None
     signals: list[Float[Array, "_ _"]] | None
+    channels: Sequence[str] | None
     readout: Readout | None
     decode: Callable[[Any], Any] | None
     labels: list[Any] | None
@@ -67,6 +69,18 @@ class ReportInputs:
         if self.effects is None:
             return "class"
         return self.effects.outputs
+
+    @property
+    def channel_names(self) -> list[str]:
+        """What the channels of the signals are called, as the user says or by their numbers."""
+        if self.channels is not None:
+            return list(self.channels)
+        if not self.signals:
+            return []
+        count = self.signals[0].shape[1]
+        if count == 1:
+            return ["signal"]
+        return [f"input {number}" for number in range(count)]
 
     @property
     def readout_weight(self) -> AnyArray | None:
@@ -142,6 +156,16 @@ def checked_labels(labels: Sequence[Any] | None, states: States) -> list[Any] | 
     if len(labels) != len(states):
         raise KannError(f"there are {len(labels)} labels for {len(states)} sequences; pass one for each")
     return list(labels)
+
+
+def checked_channels(channels: Any, signals: list[Float[Array, "_ _"]] | None) -> tuple[str, ...] | None:
+    """The names of the channels of the signals."""
+    if channels is None:
+        return None
+    if not signals:
+        raise KannError("channels= names the channels of signals, and there are none; pass signals=, or leave it out")
+    count = signals[0].shape[1]
+    return require_names(channels, count, "channels", of=f"the signals have {count} channels")
 
 
 def checked_signals(signals: Sequence[AnyArray] | None, states: States) -> list[Float[Array, "_ _"]] | None:

@@ -35,6 +35,7 @@ from kann.reporting.findings import (
 from kann.reporting.html import as_html
 from kann.reporting.inputs import (
     ReportInputs,
+    checked_channels,
     checked_classes,
     checked_count,
     checked_labels,
@@ -77,6 +78,7 @@ def report(
     *,
     tokens: Sequence[Any] | None = None,
     signals: Sequence[AnyArray] | None = None,
+    channels: Sequence[str] | None = None,
     readout: Readout | None = None,
     decode: Callable[[Any], Any] | None = None,
     labels: Sequence[Any] | None = None,
@@ -120,6 +122,8 @@ def report(
         states of a direction that reads from the end, the words are put into its order.
     signals
         For signals: what the network read at each step, (T,) or (T, channels) for each sequence, in the same order.
+    channels
+        The names of the channels of the signals; "input 0", "input 1", … if None.
     readout
         From states to outputs. A linear one, such as ``torch.nn.Linear``, also gives the contribution of each mode.
     decode
@@ -174,11 +178,13 @@ def report(
     }
     matter = modes_that_matter(koopman, trust=known.trust, **live)
     steps = checked_steps(steps, states)
+    samples = checked_signals(signals, states)
     inputs = ReportInputs(
         koopman=koopman,
         states=states,
         tokens=words,
-        signals=checked_signals(signals, states),
+        signals=samples,
+        channels=checked_channels(channels, samples),
         readout=readout,
         decode=decode,
         labels=checked_labels(labels, states),
@@ -275,6 +281,7 @@ def _about_sequences(inputs: ReportInputs, known: KnownTrust) -> dict[str, Any]:
         "readout_is_all": readout_is_all(inputs),
         "classes": inputs.classes,
         "channels": channels,
+        "channel_names": inputs.channel_names,
         "reverse": inputs.states.reverse,
         "embedding": embedding(inputs),
     }

@@ -30,7 +30,7 @@ function channelPanels() {
         if (place >= 0) traces.push(curveOf(tables.decoded_modes.column(place * tables.decoded.width + c, start, length), `decoded from mode ${number}`, { line: { color: colours[i % colours.length] } }));
       });
     }
-    return { title: channels === 1 ? "signal" : `input ${c}`, height: channels === 1 ? 190 : panelHeights.channel, traces };
+    return { title: escapeMarkup(page.channel_names[c]), height: channels === 1 ? 190 : panelHeights.channel, traces };
   });
 }
 

@@ -24,7 +24,7 @@ function saveModes() {
 function saveSequence() {
   const sequence = page.sequences[state.sequence], { start, length } = sequence, shown = modeValues(state.mode, state.sequence, state.view) ?? [];
   const columns = (table, title) => table ? Array.from({ length: table.width }, (_, i) => [title(i), table.column(i, start, length)]) : [];
-  const more = [...columns(tables.signal, (i) => `input ${i}`), ...columns(tables.output, (i) => `output ${page.output_names[i]}`)];
+  const more = [...columns(tables.signal, (i) => page.channel_names[i]), ...columns(tables.output, (i) => `output ${page.output_names[i]}`)];
   save(`kann-sequence-${state.sequence}.csv`, [[page.step, "token", `mode ${state.mode} ${state.view}`, ...more.map(([title]) => title)],
     ...Array.from({ length }, (_, i) => [i, sequence.tokens ? sequence.tokens[i] : "", shown[i] ?? "", ...more.map(([, values]) => values[i])])]);
 }

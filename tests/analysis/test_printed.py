@@ -1,0 +1,55 @@
+"""Results as ``print`` shows them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import kann
+from tests.reporting.html_pages import made_effects
+
+
+@pytest.fixture
+def states(rng):
+    """Two memories: force drives the slow one up, and gate the fast one down."""
+    inputs = rng.normal(size=(30, 40, 2))
+    held = np.zeros((30, 40, 2))
+    for t in range(1, 40):
+        held[:, t] = held[:, t - 1] * [0.95, 0.5] + inputs[:, t] * [1.0, -1.0]
+    return kann.States.from_padded(held, inputs=inputs)
+
+
+def test_movers_are_a_table_of_inputs_and_modes(states):
+    found = kann.movers(kann.fit(states, driven=True), states, names=["force", "gate"], modes=[0, 1])
+    head, modes, force, gate, note = str(found).splitlines()
+    assert head == "Movers(2 inputs, 2 modes): pushes in standard deviations of the mode [95% interval]"
+    assert modes.split() == ["mode", "0", "mode", "1"]
+    assert force.startswith("force ")
+    cells = [[each.strip() for each in line.split("[")] for line in (force, gate)]
+    slow, fast = found.of("force", 0), found.of("gate", 1)
+    assert cells[0][1] == f"{slow.low:+.2f}, {slow.high:+.2f}]*" + cells[0][1].split("*")[1]
+    assert f"{fast.push:+.2f} [{fast.low:+.2f}, {fast.high:+.2f}]*" in gate
+    assert force.count("*") == gate.count("*") == 1  # force does nothing to the fast memory
+    assert note.startswith("  * the interval excludes zero")
+
+
+def test_of_many_names_and_modes_the_surest_are_printed(states, rng):
+    wide = kann.States(
+        values=rng.normal(size=(1200, 12)),
+        lengths=np.full(30, 40),
+        inputs=np.hstack([states.inputs, rng.normal(size=(1200, 18))]),
+    )
+    text = str(kann.movers(kann.fit(wide), wide))
+    assert text.count("input ") == 12
+    assert "not shown: 8 more inputs and " in text
+
+
+def test_columns_of_effects_never_run_together(states):
+    koopman = kann.fit(states)
+    effects = made_effects(koopman, (0, 1), (70, 98, 98))
+    far = replace(effects, removed_scores={name: 1e6 - 1e7 * each for name, each in effects.removed_scores.items()})
+    lines = str(far).split("\n\n")[1].splitlines()
+    assert lines[0].split()[-3:] == ["1", "2", "4"]
+    for line in lines[1:-1]:
+        assert len([float(each) for each in line.split()[-3:]]) == 3
+    assert len({len(line) for line in lines[:-1]}) == 1

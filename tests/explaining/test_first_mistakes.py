@@ -1,0 +1,167 @@
+"""Mistakes that new users made: each is refused in a sentence that names the remedy, or is said in the choices."""
+
+import pytest
+import torch
+from torch import nn
+
+import kann
+from kann.errors import KannError, PaddingWarning
+from kann.explaining import clock, stages
+from kann.explaining.options import Options
+from tests.explaining import networks
+from tests.explaining.networks import SEQUENCES, STEPS, numbers, seeded, words
+
+
+class Stepwise(nn.Module):
+    """A value at each step, with an axis of its own or without."""
+
+    def __init__(self, *, squeezed):
+        super().__init__()
+        self.rnn, self.head, self.squeezed = nn.GRU(2, 3, batch_first=True), nn.Linear(3, 1), squeezed
+
+    def forward(self, x):
+        """Values (B, T) or (B, T, 1)."""
+        values = self.head(self.rnn(x)[0])
+        if self.squeezed:
+            return values[..., 0]
+        return values
+
+
+class Masked(nn.Module):
+    """A transformer that is told of padding, which is word 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(9, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, words):
+        """The mean over positions decides."""
+        h = self.encoder(self.embedding(words), src_key_padding_mask=words == 0)
+        return self.head(h.mean(dim=1))
+
+
+def look(model, data, **options):
+    return stages.look(model, data, Options(**options))
+
+
+@pytest.mark.parametrize(
+    ("squeezed", "shape", "message"),
+    [
+        (
+            True,
+            (STEPS, 1),
+            rf"sequence 0 has shape \({STEPS}, 1\), and the network has {STEPS} outputs; pass \({STEPS},\)",
+        ),
+        (True, (STEPS - 1,), rf"sequence 0 has shape \({STEPS - 1},\), and the network has {STEPS} outputs; pass"),
+        (False, (STEPS - 1,), rf"sequence 0 has shape \({STEPS - 1},\), and the network gave outputs at {STEPS} steps"),
+        (False, (STEPS - 1, 1), rf"sequence 0 has shape \({STEPS - 1}, 1\), and the network gave outputs at {STEPS}"),
+        (False, (STEPS, 2), rf"sequence 0 has shape \({STEPS}, 2\), and the network has 1 outputs; pass \(steps, 1\)"),
+    ],
+)
+def test_labels_of_another_shape_are_refused(squeezed, shape, message, generator):
+    labels = torch.randn(SEQUENCES, *shape, generator=generator)
+    with pytest.raises(KannError, match=message):
+        look(seeded(lambda: Stepwise(squeezed=squeezed)), numbers(generator), labels=labels)
+
+
+@pytest.mark.parametrize(("squeezed", "shape"), [(True, (STEPS,)), (False, (STEPS,)), (False, (STEPS, 1))])
+def test_labels_of_the_right_shape_are_taken(squeezed, shape, generator):
+    labels = torch.randn(SEQUENCES, *shape, generator=generator)
+    found = look(seeded(lambda: Stepwise(squeezed=squeezed)), numbers(generator), labels=labels)
+    assert found.outputs.kind == "values"
+
+
+def test_classes_for_fewer_steps_than_there_are(generator):
+    data = words(generator)
+    with pytest.raises(KannError, match=r"has shape \(11,\), and the network gave outputs at 12 steps; pass one label"):
+        look(seeded(networks.Tagger), data, labels=data[:, 1:] % 3)
+    assert look(seeded(networks.Tagger), data, labels=data % 3).outputs.kind == "class"
+
+
+def test_classes_may_be_whole_numbers_in_floats(generator):
+    reader = seeded(lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 2)))
+    labels = torch.arange(SEQUENCES) % 2
+    found = kann.explain(reader, numbers(generator), labels=labels.float(), progress=False)
+    assert found.accuracy is not None
+
+
+def test_numbers_outside_the_vocabulary(generator):
+    message = r"the data hold numbers from \d+ to 1\d, and 'embedding' has 9 rows \(0 to 8\); pass numbers of its voc"
+    with pytest.raises(KannError, match=message):
+        kann.explain(seeded(networks.Tagger), words(generator) + 9, progress=False)
+    with pytest.raises(KannError, match=message):
+        kann.record(seeded(networks.Tagger), words(generator) + 9, layer="rnn")
+
+
+def test_other_errors_of_indices_are_the_models_own():
+    class Wrong(nn.Module):
+        def forward(self, x):
+            """Ask for what is not there."""
+            return [x][1]
+
+    with pytest.raises(IndexError):
+        kann.record(Wrong(), torch.ones(2, 3, 4), layer="output")
+
+
+def test_text_as_data(generator):
+    texts = [[str(number) for number in row] for row in words(generator).tolist()]
+    message = r"the data hold text, such as '\d', and models read numbers; pass the numbers of the words"
+    with pytest.raises(KannError, match=message):
+        look(seeded(networks.Tagger), texts)
+    with pytest.raises(KannError, match="the data hold text, such as 'a b'"):
+        look(seeded(networks.Tagger), ["a b"] * SEQUENCES)
+
+
+@pytest.mark.parametrize("width", [(), (1,)])
+def test_data_and_labels_in_a_pair(width, generator):
+    x = numbers(generator)
+    with pytest.raises(
+        KannError, match=r"data is a pair of shapes \(24, 12, 2\) and \(24, 12.*\); pass the first alone"
+    ):
+        look(seeded(lambda: Stepwise(squeezed=True)), (x, torch.ones(SEQUENCES, STEPS, *width)))
+
+
+def test_two_batches_are_no_pair(generator):
+    x = numbers(generator)
+    found = look(seeded(lambda: Stepwise(squeezed=True)), [x, numbers(generator)])
+    assert found.sequences.count == 2 * SEQUENCES
+
+
+def test_one_text_for_each_sequence(generator):
+    data = words(generator)
+    with pytest.raises(KannError, match=r"the tokens of sequence 0 are one text, '\d .*; pass a list with one word"):
+        look(seeded(networks.Encoder), data, tokens=[" ".join(map(str, row)) for row in data.tolist()])
+    found = look(seeded(networks.Encoder), data, tokens=[list(map(str, row)) for row in data.tolist()])
+    assert "tokens= was not used: along depth a step is a layer, and no word is read at it." in found.choices
+
+
+def test_time_that_is_up_before_it_began(monkeypatch):
+    watch = clock.Clock(4)
+    monkeypatch.setattr(clock.Clock, "spent", 4.5)
+    with pytest.raises(KannError, match=r"4.5 of seconds=4 are spent before recording began \(a first call also loads"):
+        watch.require(0.0, "recording")
+
+
+def test_positions_of_a_transformer_are_no_memory(generator):
+    found = look(seeded(networks.Encoder), words(generator), layer="encoder.layers.3")
+    assert "Attention hands no state from one position to the next" in found.choices[0]
+    assert "axis='depth'" in found.choices[0]
+    found = look(seeded(networks.Tagger), words(generator), layer="rnn")
+    assert "Attention" not in found.choices[0]
+
+
+def test_padding_that_attention_knows_is_told_of(generator):
+    model, data = seeded(Masked), words(generator) % 8 + 1
+    lengths = torch.tensor([6 + i % 5 for i in range(SEQUENCES)])
+    padded = torch.where(torch.arange(STEPS) < lengths[:, None], data, 0)
+    options = {"layer": "encoder.layers.*", "axis": "depth"}
+    with pytest.warns(PaddingWarning, match="attention masks some positions as padding, .* pass lengths="):
+        states = kann.record(model, padded, **options)
+    assert len(states) == SEQUENCES * STEPS
+    assert len(kann.record(model, padded, lengths=lengths, **options)) == lengths.sum()
+    assert len(kann.record(model, data, **options)) == SEQUENCES * STEPS  # nothing is masked: no warning
+    found = kann.explain(model, padded, progress=False)
+    assert any(choice.startswith("Warning: the network's attention masks some positions") for choice in found.choices)

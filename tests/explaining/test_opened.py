@@ -1,0 +1,156 @@
+"""A saved explanation is opened without the network, and says, draws and writes the same."""
+
+import json
+from dataclasses import fields, is_dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import kann
+from kann.errors import KannError
+from kann.explaining.keeping import Keeper, Reader
+from tests.explaining import networks
+from tests.explaining.networks import SEQUENCES, numbers, seeded, words
+from tests.reporting.html_pages import content_of
+
+
+def assert_same(one, other):
+    """Every number, text and array, also inside other results, is the same to the last bit."""
+    if is_dataclass(one):
+        assert type(one) is type(other)
+        for field in fields(one):
+            assert_same(getattr(one, field.name), getattr(other, field.name))
+    elif isinstance(one, torch.Tensor | np.ndarray):
+        np.testing.assert_array_equal(np.asarray(one), other)
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for name, value in one.items():
+            assert_same(value, other[name])
+    elif isinstance(one, list | tuple):
+        assert type(one) is type(other)
+        for mine, theirs in zip(one, other, strict=True):
+            assert_same(mine, theirs)
+    elif isinstance(one, float):
+        np.testing.assert_equal(other, one)
+    else:
+        assert one == other
+
+
+def signal_explanation():
+    data = numbers(torch.Generator().manual_seed(0))
+    return kann.explain(
+        seeded(networks.LinearNetwork), data, channels=["force", "gate"], step_seconds=0.5, progress=False
+    )
+
+
+def word_explanation():
+    data = words(torch.Generator().manual_seed(0))
+    tokens = [[f"w{number}" for number in row] for row in data.tolist()]
+    labels = torch.arange(SEQUENCES)[:, None].repeat(1, data.shape[1]) % 3
+    return kann.explain(seeded(networks.Tagger), data, tokens=tokens, labels=labels, progress=False)
+
+
+@pytest.fixture(scope="module", params=[signal_explanation, word_explanation])
+def found(request):
+    return request.param()
+
+
+def test_everything_comes_back(found, tmp_path):
+    opened = kann.Explanation.open(found.save(tmp_path / "saved"))
+    assert str(opened) == str(found)
+    for field in fields(found):
+        if field.name not in ("states", "page"):
+            assert_same(getattr(found, field.name), getattr(opened, field.name))
+    assert_same({**found.page, "readout": 0}, {**opened.page, "readout": 0})
+    assert_same(found.states.values, np.asarray(opened.states.values[:]))
+    assert opened.effects.koopman is opened.koopman
+    assert opened.numbers() == found.numbers()
+    assert str(opened.effects) == str(found.effects)
+    assert str(opened.movers) == str(found.movers)
+
+
+def test_the_page_is_the_same(found, tmp_path):
+    opened = kann.Explanation.open(found.save(tmp_path / "saved"))
+    before, after = (content_of(each.report(tmp_path / "r.html")) for each in (found, opened))
+    assert json.dumps(before[1]["cards"], sort_keys=True) == json.dumps(after[1]["cards"], sort_keys=True)
+    assert before[1] == after[1]
+    assert before[0] == after[0]
+
+
+def test_the_gated_operator_is_saved_too(tmp_path, rng):
+    found = signal_explanation()
+    states = kann.States.from_padded(rng.normal(size=(9, 20, 5)), inputs=rng.normal(size=(9, 20, 2)))
+    gated = kann.fit(states, driven="bilinear", features="squares")
+    place = replace(found, gated=gated).save(tmp_path / "saved")
+    np.testing.assert_array_equal(kann.Explanation.open(place).gated.gates, gated.gates)
+    np.testing.assert_array_equal(kann.Bilinear.load(place / "gated.npz").matrix, gated.matrix)
+    found.save(place, overwrite=True)  # one without a gated operator leaves none behind
+    assert kann.Explanation.open(place).gated is None
+
+
+def test_a_readout_that_is_not_linear_is_passed_again(tmp_path):
+    found = signal_explanation()
+
+    def readout(h):
+        return np.tanh(h[:, :1])
+
+    place = replace(found, page={**found.page, "readout": readout}).save(tmp_path / "saved")
+    opened = kann.Explanation.open(place)
+    assert opened.page["readout"] is None
+    assert opened.choices[-1].startswith("It was opened without its readout, which is not linear")
+    opened.report(tmp_path / "r.html")
+    again = kann.Explanation.open(place, readout=readout)
+    assert again.page["readout"] is readout
+    assert again.choices == found.choices
+
+
+def test_a_folder_is_replaced_only_on_request(tmp_path):
+    found = signal_explanation()
+    place = found.save(tmp_path / "saved")
+    with pytest.raises(
+        KannError, match=r"explanation.npz exists; pass overwrite=True to replace it, or another folder"
+    ):
+        found.save(place)
+    opened = kann.Explanation.open(found.save(place, overwrite=True))
+    opened.save(place, overwrite=True)  # also the one that was opened from it
+    assert kann.Explanation.open(place).sentences == found.sentences
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KannError, match="file is a file; pass the name of a folder"):
+        found.save(tmp_path / "file")
+
+
+def test_what_is_inside_a_folder_is_named(tmp_path):
+    place = signal_explanation().save(tmp_path / "saved")
+    with pytest.raises(KannError, match=r"is a folder of stores: pass .*saved/states\.zarr"):
+        kann.States.open(place)
+    with pytest.raises(
+        KannError, match=r"is a folder; pass the name of a file, such as one of those in it: .*koopman\.npz"
+    ):
+        kann.Koopman.load(place)
+
+
+def test_what_was_not_saved_cannot_be_opened(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        kann.Explanation.open(tmp_path / "absent")
+    with pytest.raises(KannError, match=r"holds no explanation\.npz; pass a folder that Explanation\.save\(\) wrote"):
+        kann.Explanation.open(tmp_path)
+    (tmp_path / "explanation.npz").write_bytes(b"damaged")
+    with pytest.raises(KannError, match=r"explanation\.npz is not a whole kann file"):
+        kann.Explanation.open(tmp_path)
+
+
+def test_values_of_all_kinds_come_back():
+    head = nn.Linear(3, 2, bias=False)
+    curve = kann.fit(np.random.default_rng(0).normal(size=(5, 9, 2)))
+    values = [None, True, 3, 0.1, float("inf"), float("-inf"), 1 + 2j, "a", (1, [2.5]), {0: (0.5, 1.0), "b": [1]}]
+    values += [np.arange(3), np.ones((2, 0)), np.array([True]), np.float32(0.25), curve, curve]
+    keeper = Keeper()
+    plain = json.loads(json.dumps(keeper.plain([*values, head]), allow_nan=False))
+    back = Reader(keeper.arrays).value(plain)
+    assert_same(values, back[:-1])
+    assert back[-2] is back[-3]
+    torch.testing.assert_close(back[-1](torch.ones(1, 3)), head(torch.ones(1, 3)))
+    with pytest.raises(KeyError):
+        Reader({}).value({"result": "Path", "fields": {}})
