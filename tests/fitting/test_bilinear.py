@@ -369,7 +369,6 @@ def test_functions_of_one_operator_say_what_to_pass(system):
     for call in [
         lambda: kann.project(koopman, states),
         lambda: kann.importance(koopman, states),
-        lambda: kann.trust(koopman, states),
         lambda: kann.contributions(koopman, states.values, np.ones((1, 4))),
         lambda: kann.pseudospectrum(koopman, states),
         lambda: kann.orthogonality(koopman),
@@ -377,4 +376,6 @@ def test_functions_of_one_operator_say_what_to_pass(system):
     ]:
         with pytest.raises(kann.KannError, match=r"pass koopman\.at\(None\)"):
             call()
+    with pytest.raises(kann.KannError, match="trust judges one"):
+        kann.trust(koopman, states)
     assert kann.importance(koopman.at(None), states).shape == (4,)

@@ -266,7 +266,7 @@ def _brings_back(fraction: float) -> str:
 
 def _is_worse_than_copying(koopman: Koopman, states: States) -> bool:
     """Whether one step misses more than copying the state does, even of the states that were fitted."""
-    return relative_error(koopman, states) > relative_error(copying, states)
+    return bool(relative_error(koopman, states) > relative_error(copying, states))
 
 
 def better_live(fitted: Fitted, tried: Sequence[Tried], ours: float, states: States, groups: Any) -> Fitted:
