@@ -365,6 +365,9 @@ def test_the_whole_experiment(small, corpus, folder, monkeypatch):
     monkeypatch.setattr(sentiment, "load_corpus", lambda: corpus)
     with monkeypatch.context() as patch:
         without_live_tests(patch)
+        patch.setattr(
+            sentiment, "draw_figures", lambda studies, corpus, *, folder: ()
+        )  # those of the other are looked at
         reproduce("rnn", out=folder / "out", seeds=[0])
     found = reproduce("gru", out=folder / "out", seeds=[0])
     assert found.title == "sentiment, gru"
