@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from kann.analysis.live_effects import Effects
 from kann.analysis.movers import Movers
+from kann.analysis.phrases import Phrase
 from kann.explaining.findings import Findings
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import format_eigenvalue
-from kann.reporting.cards import differs
 from kann.reporting.mattering import ADDS, modes_that_matter
 from kann.reporting.units import duration, half_life, number_of_steps, plural
 
@@ -25,6 +26,9 @@ HOLDS_FROM = 0.95
 GROWS_FROM = 1.0005
 """From this |λ| on a mode is said to grow: less would be written as 0.0 % in a step."""
 
+TELLING = 0.5
+"""Two words in a row are named if they push otherwise than their sum by so many standard deviations of the mode."""
+
 NAMES_SHOWN = 4
 """How many tokens or inputs are named that push a mode up, and as many that push it down."""
 
@@ -39,7 +43,9 @@ def memories(found: Findings) -> str | None:
         eigenvalue = format_eigenvalue(koopman.modes[number].eigenvalue)
         stays = f"{_half_life(number, found)}{_turning(number, found)}"
         if _is_idle(number, found):
-            parts.append(f"mode {number} (λ = {eigenvalue}, {stays}) alone carries none of the outputs")
+            parts.append(
+                f"mode {number} (λ = {eigenvalue}, {stays}) alone carries none of the {decisions(found.effects)}"
+            )
             continue
         stays += _raising(number, found)
         phrase = _phrase(found.movers, number)
@@ -216,11 +222,22 @@ def _phrase(movers: Movers | None, number: int) -> str:
     """The two words in a row that push the mode most otherwise than their sum, if there are such."""
     found = []
     if movers is not None and number in movers.modes:
-        found = [each for each in movers.phrases[movers.modes.index(number)] if differs(each)]
+        found = [each for each in movers.phrases[movers.modes.index(number)] if _is_telling(each)]
     if not found:
         return ""
     most = max(found, key=lambda each: abs(each.push - each.expected))
     return f"“{' '.join(most.words)}” pushes it by {most.push:+.2f}, its words alone by {most.expected:+.2f}"
+
+
+def _is_telling(phrase: Phrase) -> bool:
+    return phrase.sure and abs(phrase.push - phrase.expected) >= TELLING
+
+
+def decisions(effects: Effects | None) -> str:
+    """What the network gives out, in a word."""
+    if effects is None:
+        return "outputs"
+    return {"class": "decisions", "labels": "answers", "values": "outputs"}[effects.outputs]
 
 
 def carrier(found: Findings) -> str | None:

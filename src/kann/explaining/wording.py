@@ -11,7 +11,7 @@ from kann.analysis.trust import Trust
 from kann.explaining.depth_stage import layers_in_words
 from kann.explaining.finding import Place
 from kann.explaining.findings import Findings, Rightness
-from kann.explaining.remembering import NAMES_SHOWN, carrier, gated_memory, memories, number_word
+from kann.explaining.remembering import NAMES_SHOWN, carrier, decisions, gated_memory, memories, number_word
 from kann.fitting.spectrum import format_eigenvalue
 from kann.reporting.mattering import first_modes
 from kann.reporting.units import with_step_name
@@ -162,12 +162,8 @@ def _live(found: Findings, *, is_description: bool) -> str | None:
             sentence += ", and principal components as much."
     sentence += f" {_beside_pca(effects, at)}"
     if is_description:
-        return f"{sentence} That says what is enough for its {_decisions(effects)}, and not that training made it."
+        return f"{sentence} That says what is enough for its {decisions(effects)}, and not that training made it."
     return sentence + _doubts(found.trust, first_modes(effects.koopman, effects.order, count))
-
-
-def _decisions(effects: Effects) -> str:
-    return {"class": "decisions", "labels": "answers", "values": "outputs"}[effects.outputs]
 
 
 def _is_compared(effects: Effects) -> Shaped[Array, " c"]:
@@ -275,7 +271,7 @@ def _beside_pca(effects: Effects, at: int) -> str:
     if gap < -CLEAR_GAP and pca[0] > modes[1]:
         return (
             f"So principal components say better than modes what it {by}; do not read modes as its "
-            f"{_decisions(effects)}."
+            f"{decisions(effects)}."
         )
     if "random" in effects.kept and effects.kept["random"][at] >= effects.kept["modes"][at] - CLEAR_GAP:
         return "Random directions do as well, so that modes are nothing special here."

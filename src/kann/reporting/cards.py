@@ -150,7 +150,7 @@ def _pushed_by(inputs: ReportInputs, movers: Movers, number: int, pushed: Pushed
         "down": _side(inputs, movers, down, largest, pushed, sign=-1),
     }
     place = movers.modes.index(number)
-    phrases = [each for each in movers.phrases[place] if differs(each)][:PHRASES_SHOWN]
+    phrases = [each for each in movers.phrases[place] if _differs(each)][:PHRASES_SHOWN]
     return sides | {
         "by": movers.by,
         "level": round(100 * movers.level),
@@ -162,8 +162,7 @@ def _pushed_by(inputs: ReportInputs, movers: Movers, number: int, pushed: Pushed
     }
 
 
-def differs(phrase: Phrase) -> bool:
-    """Whether two words push a mode surely and clearly otherwise than their sum."""
+def _differs(phrase: Phrase) -> bool:
     return phrase.sure and abs(phrase.push - phrase.expected) >= LEAST_DIFFERENCE
 
 
