@@ -39,7 +39,11 @@ def test_the_curve_shows_each_method_kept_and_removed(visit):
     ticks = page.evaluate("document.getElementById('curve').layout.xaxis.ticktext")
     assert ticks == ["1", "2", "4"]
     page.check("[name=kept-or-removed][value=removed]")
-    page.wait_for_function("document.getElementById('curve').data[0].y[1] < 0.5")
+    for _ in range(100):  # not wait_for_function, which evaluates a string in the page, and its policy forbids that
+        if page.evaluate("document.getElementById('curve').data[0].y[1]") < 0.5:
+            break
+        page.wait_for_timeout(50)
+    assert page.evaluate("document.getElementById('curve').data[0].y[1]") < 0.5
     assert "coordinates removed" in page.inner_text("#curve-caption")
     page.check("[name=kept-or-removed][value=kept]")
     page.click("#effects details summary")
@@ -53,7 +57,7 @@ def test_a_point_far_out_is_marked_at_the_edge_of_the_curve(visit):
     low, high = page.evaluate(f"{curve}.layout.yaxis.range")
     assert -1 < low < high < 2
     drawn = page.evaluate(f"{curve}.data.find(trace => trace.name === 'principal components')")
-    assert drawn["y"][1] == low
+    assert low < drawn["y"][1] < low + 0.1 * (high - low)
     assert drawn["marker"]["symbol"] == ["circle", "triangle-down", "circle"]
     assert drawn["error_y"]["arrayminus"][1] == 0
     assert "-6" in drawn["customdata"][1]

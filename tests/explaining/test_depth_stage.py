@@ -81,6 +81,17 @@ def test_out_of_time_it_is_left_out_with_a_sentence(generator, monkeypatch):
     assert "Time was up before fitting a map for each layer: that part is left out." in found.choices
 
 
+def test_maps_that_would_take_too_long_are_left_out_with_a_sentence(rng, monkeypatch):
+    monkeypatch.setattr(depth_stage, "SECONDS_FOR_EACH", 10.0)
+    states = kann.States.from_padded(rng.normal(size=(20, 3, 2)))
+    fitted = SimpleNamespace(states=states, groups=list(range(20)))
+    found = Mock(Findings, fitted=fitted, clock=SimpleNamespace(left=100.0), choices=[], steps=None)
+    depth_stage.map_each_layer(found)
+    assert found.steps is None
+    expected = "No map was fitted to each layer: that takes about 160 seconds, and 100 are left; pass more seconds."
+    assert found.choices == [expected]
+
+
 def test_a_mean_that_one_layer_makes_is_not_praised(rng):
     steps = steps_of(three_quiet_layers_and_a_loud_one(rng))
     assert steps.one_is_worse == (0, 1, 2)

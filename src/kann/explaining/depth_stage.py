@@ -17,11 +17,24 @@ FOLDS = 10
 MOST_BYTES = 500_000_000
 """Memory for the moments of all folds: for each layer two matrices (units, units) in float64."""
 
+SECONDS_FOR_EACH = 3e-8
+"""Seconds for each layer and the cube of its units, on one core: 9 for six layers of 384 units."""
+
+MAY_TAKE = 0.5
+"""Fraction of the time that is left which maps may take; the live test and trust follow."""
+
 
 def map_each_layer(found: Findings) -> None:
     """Fit a map to each layer, and measure its error on held-out sequences beside copying and the one operator."""
     fitted: Any = found.fitted
     states, groups = fitted.states, fitted.groups
+    expected = SECONDS_FOR_EACH * (int(states.lengths.max()) - 1) * float(states.dim) ** 3
+    if expected > MAY_TAKE * found.clock.left:
+        found.choices.append(
+            f"No map was fitted to each layer: that takes about {expected:.0f} seconds, and {found.clock.left:.0f} are "
+            "left; pass more seconds."
+        )
+        return
     maps = fit(states, each_step=True, rank=fitted.koopman.rank, groups=groups)
     affordable = MOST_BYTES // (2 * 8 * len(maps) * maps.dim**2)
     folds = max(FEWEST_FOLDS, min(FOLDS, affordable, len(np.unique(groups))))

@@ -106,7 +106,10 @@ def _about_data(known: KnownTrust) -> list[Row]:
     says = "enough data for the fit"
     if ratio < FEW_PAIRS:
         says = f"few data for the fit: below {FEW_PAIRS}"
-    return [_row("Pairs of states for each unknown", f"{ratio:,.3g}", f"{FEW_PAIRS} at least", says)]
+    text = f"{ratio:.3g}"
+    if ratio >= 1000:
+        text = f"{ratio:,.0f}"  # three digits would be written with an exponent
+    return [_row("Pairs of states for each unknown", text, f"{FEW_PAIRS} at least", says)]
 
 
 def _about_basis(quality: dict[str, Any]) -> Row:

@@ -14,10 +14,10 @@ function drawEffects() {
   const reach = 1.2 * Math.abs(full - none) || 1, within = values.filter((value) => Math.abs(value - none) <= reach || Math.abs(value - full) <= reach);
   const low = smallestOf(within, Infinity), high = largestOf(within, -Infinity), room = 0.08 * (high - low || 1);
   const isInFrame = (value) => value === null || (value >= low - room && value <= high + room);
-  const inFrame = (value) => isInFrame(value) ? value : value < low ? low - room : high + room;
+  const inFrame = (value) => isInFrame(value) ? value : value < low ? low - room / 2 : high + room / 2;
   const traces = drawn.map(({ name, label, [state.effect]: rows }, i) => ({
     name: escapeMarkup(label), mode: "lines+markers", line: methodStyles[name],
-    marker: { size: name === "modes" ? 9 : 6, symbol: rows.map(([mean]) => isInFrame(mean) ? "circle" : mean < none ? "triangle-down" : "triangle-up") },
+    marker: { size: rows.map(([mean]) => name === "modes" || !isInFrame(mean) ? 9 : 6), symbol: rows.map(([mean]) => isInFrame(mean) ? "circle" : mean < none ? "triangle-down" : "triangle-up") },
     // Each a little to the right of the one before, so that intervals do not cover each other.
     x: counts.map((count) => count * 1.035 ** (i - (drawn.length - 1) / 2)), y: rows.map(([mean]) => inFrame(mean)),
     error_y: { type: "data", symmetric: false, thickness: 1.2, width: 3, array: rows.map(([mean, , high]) => high === null || !isInFrame(mean) ? 0 : high - mean),
