@@ -9,6 +9,8 @@ from torch import nn
 
 import kann
 from kann.analysis.live_effects import Tried
+from kann.errors import KannError
+from kann.explaining import live_stage
 from kann.explaining.live_stage import _own_score
 from kann.explaining.options import Options
 from kann.explaining.sequences import Sequences
@@ -51,11 +53,19 @@ def test_labels_that_no_output_stands_for(lowest, generator, tmp_path):
     assert found.report(tmp_path / "report.html").exists()
 
 
-def test_labels_of_another_shape_do_not_take_the_live_test_away(generator):
-    found = explain(reader(2), numbers(generator)[:, :6], labels=torch.zeros(SEQUENCES, 6).long(), outputs="class")
+def test_classes_for_every_step_of_a_network_that_decides_once(generator):
+    with pytest.raises(KannError, match=r"the label of sequence 0 has shape \(6,\), and one class is needed"):
+        explain(reader(2), numbers(generator)[:, :6], labels=torch.zeros(SEQUENCES, 6).long(), outputs="class")
+
+
+def test_a_score_that_cannot_be_measured_does_not_take_the_live_test_away(generator, monkeypatch):
+    def fails(found, bench):
+        raise KannError("labels do not fit")
+
+    monkeypatch.setattr(live_stage, "measure_rightness", fails)
+    found = explain(reader(2), numbers(generator)[:, :6], labels=torch.zeros(SEQUENCES).long())
     assert found.effects is not None
-    assert "How well the network does was not measured: the label of sequence" in " ".join(found.choices)
-    assert "Testing live was left out" not in " ".join(found.choices)
+    assert "How well the network does was not measured: labels do not fit." in found.choices
 
 
 def test_outputs_that_are_not_finite(generator):

@@ -274,7 +274,7 @@ def test_labels_that_classes_do_not_name(generator):
         explain(reader, x, labels=[0, 1] * (SEQUENCES // 2), classes=["no"])
     names = ["no", "yes"] * (SEQUENCES // 2)
     with pytest.raises(
-        KannError, match=r"labels are names, such as 'no', .*; pass classes=\['no', 'yes'\] in the order"
+        KannError, match=r"labels are names, such as 'no', .*; pass classes=\['no', 'yes'\], in the order"
     ):
         explain(reader, x, labels=names)
     with pytest.raises(KannError, match=r"the label 'yes' is not among classes=\['no', 'maybe'\]; pass all names"):

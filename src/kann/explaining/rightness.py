@@ -83,8 +83,8 @@ def _require_known_names(labels: Any, classes: Any) -> None:
         return
     if classes is None:
         raise KannError(
-            f"labels are names, such as {shown(names[0])}, and which output each of them is is not known; pass "
-            f"classes={shown(sorted(set(names)))} in the order of the outputs"
+            f"labels are names, such as {shown(names[0])}, and nothing says which output each of them stands for; pass "
+            f"classes={shown(sorted(set(names)))}, in the order of the outputs"
         )
     unknown = next((name for name in names if name not in classes), None)
     if unknown is not None:
