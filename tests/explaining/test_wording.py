@@ -1,5 +1,6 @@
 """Sentences at the edge: half-lives that are not known, tests that were interrupted, modes that decide untrusted."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -11,6 +12,7 @@ from torch import nn
 import kann
 from kann.analysis.live_effects import Effects, Tried
 from kann.analysis.movers import Movers
+from kann.analysis.phrases import Phrase
 from kann.analysis.trust import ModeTrust, Trust
 from kann.explaining import choosing, remembering, twins, wording
 from kann.explaining.finding import Place
@@ -293,3 +295,33 @@ def test_of_modes_that_do_the_same_the_better_operator_is_taken():
     ]
     fitted = choosing.Fitted(koopman=other, kind="autonomous", states=states, groups=None)
     assert choosing.better_live(fitted, tried, 0.3, states, None).koopman is good
+
+
+def test_two_words_that_push_otherwise_than_their_sum_are_named():
+    def phrase(push, expected, *, sure=True):
+        return Phrase(
+            words=("not", "rude"), push=push, expected=expected, low=1.0, high=3.0, count=9, sequences=9, sure=sure
+        )
+
+    weak, telling, unsure = phrase(0.3, 0.1), phrase(2.2, -0.04), phrase(9.0, 0.0, sure=False)
+    movers = replace(movers_of([0.5]), phrases=((weak, telling, unsure),))
+    assert remembering._phrase(movers, 0) == "“not rude” pushes it by +2.20, its words alone by -0.04"
+    assert remembering._phrase(replace(movers, phrases=((weak, unsure),)), 0) == ""
+
+
+def test_memory_of_a_network_that_inputs_gate():
+    rng = np.random.default_rng(0)
+    inputs, values = rng.integers(2, size=(200, 30, 1)).astype(float), rng.normal(size=(200, 30, 1))
+    for step in range(1, 30):  # a reading of 1 makes it forget faster
+        values[:, step] += (0.9 - 0.4 * inputs[:, step]) * values[:, step - 1]
+    states = kann.States.from_padded(values, inputs=inputs)
+    gated = kann.fit(states, driven="bilinear")
+    found = findings(0.9)
+    found.fitted = choosing.Fitted(koopman=gated.at("mean"), kind="driven", states=states, groups=None, gated=gated)
+    text = remembering.gated_memory(found)
+    zeros, mean = (float(value) for value in re.findall(r"λ = ([\d.]+)", text))
+    np.testing.assert_allclose([zeros, mean], [0.9, 0.7], atol=0.03)
+    assert "while it reads zeros the slowest mode" in text
+    assert "at the mean input the slowest mode" in text
+    found.fitted = replace(found.fitted, gated=None)
+    assert remembering.gated_memory(found) is None
