@@ -165,3 +165,18 @@ def test_padding_that_attention_knows_is_told_of(generator):
     assert len(kann.record(model, data, **options)) == SEQUENCES * STEPS  # nothing is masked: no warning
     found = kann.explain(model, padded, progress=False)
     assert any(choice.startswith("Warning: the network's attention masks some positions") for choice in found.choices)
+
+
+@pytest.mark.parametrize("kind", ["list", "lengths", "batches"])
+def test_labels_may_be_as_long_as_their_sequences(kind, generator):
+    ragged = words(generator, ragged=True)
+    labels, lengths = [own % 3 for own in ragged], torch.tensor([len(own) for own in ragged])
+    padded = nn.utils.rnn.pad_sequence(ragged, batch_first=True)
+    options = {"list": {}, "lengths": {"lengths": lengths}, "batches": {"lengths": 1}}[kind]
+    data = {"list": ragged, "lengths": padded, "batches": list(zip(padded.split(6), lengths.split(6), strict=True))}[
+        kind
+    ]
+    assert look(seeded(networks.Tagger), data, labels=labels, **options).outputs.kind == "class"
+    if kind != "batches":
+        with pytest.raises(KannError, match=r"the network gave outputs at .* steps; pass one label for each step"):
+            look(seeded(networks.Tagger), data, labels=[own[1:] for own in labels], **options)

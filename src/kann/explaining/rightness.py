@@ -67,9 +67,11 @@ def require_labels_that_fit(
         known = [as_numpy(label) for label in labels]
         labels_of_outputs(known, numbers, starts, steps=steps, width=width, has_steps=has_steps)
         own_axes = 1 - int(width == 1 and known[int(numbers[0])].ndim == 1)
+    if not has_steps or not sequences.knows_positions:
+        return
     for number, real in zip(numbers.tolist(), sequences.positions(numbers).tolist(), strict=True):
         label = np.asarray(known[number])
-        if has_steps and label.ndim > own_axes and len(label) < min(steps, real):
+        if label.ndim > own_axes and len(label) < min(steps, real):
             raise KannError(
                 f"the label of sequence {number} has shape {label.shape}, and the network gave outputs at "
                 f"{min(steps, real)} steps; pass one label for each step"

@@ -111,6 +111,12 @@ class Sequences:
             return real_steps(known).lengths[numbers]
         return np.array([len(self.steps(int(i))) for i in numbers])
 
+    @property
+    def knows_positions(self) -> bool:
+        """Whether `positions` leaves padding out; batches, and lengths that are asked of them, tell it only later."""
+        by_batch = isinstance(self.lengths, str | int) or callable(self.lengths)
+        return not by_batch and not isinstance(self.content, _Batches)
+
     def steps(self, number: int) -> Shaped[Array, "t ..."]:
         """What the first tensor of a sequence holds at each step, padding included."""
         one = _taken(self.content, np.array([number]), self.axis, self.count)
