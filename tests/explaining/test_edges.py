@@ -228,3 +228,25 @@ def test_a_loader_that_shuffles_belongs_to_no_labels(generator):
     loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
     with pytest.raises(kann.KannError, match="the DataLoader shuffles, so labels cannot be told which sequence"):
         explain(reader(2), loader, labels=[0] * SEQUENCES)
+
+
+class Causal(nn.Module):
+    """A transformer whose positions see those before them; it decides at the last."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(9, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, tokens):
+        """The outputs (b, 2)."""
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        return self.head(self.encoder(self.embedding(tokens).cumsum(dim=1), mask=mask, is_causal=True)[:, -1])
+
+
+def test_causal_attention_is_explained_along_depth(generator):
+    found = explain(seeded(Causal), words(generator))
+    assert "explained along depth" in found.choices[0]
+    assert found.steps is not None

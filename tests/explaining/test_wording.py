@@ -29,7 +29,7 @@ def findings(modulus, interval=None, step_seconds=None):
         Findings,
         fitted=SimpleNamespace(koopman=SimpleNamespace(modes=[SimpleNamespace(modulus=modulus)])),
         trust=trust,
-        place=SimpleNamespace(step_name="step"),
+        place=Mock(Place, axis="time", step_name="step"),
         options=Options(step_seconds=step_seconds),
         alone={},
     )
@@ -239,7 +239,7 @@ def test_a_mode_lies_among_those_of_untrained_copies_if_it_decays_nearly_as_fast
 def test_random_directions_that_do_as_well_are_said_so():
     assert "modes say better than variance" in live(effects_of([0.9, 0.99], [0.7, 0.8]))
     assert live(effects_of([0.9, 0.99], [0.7, 0.8], random=[0.89, 0.98])).endswith(
-        "Random directions do as well, so that modes are nothing special here."
+        "A draw of random directions does as well, so that nothing follows from these modes in particular."
     )
 
 
@@ -325,3 +325,17 @@ def test_memory_of_a_network_that_inputs_gate():
     assert "at the mean input the slowest mode" in text
     found.fitted = replace(found.fitted, gated=None)
     assert remembering.gated_memory(found) is None
+
+
+def test_a_layer_of_ones_own_is_held_whole():
+    own = nn.Module()
+    own.num_layers, own.bidirectional = None, True
+    place = Mock(Place, target=Target(name="rnn", path="rnn", module=own))
+    assert wording._which_part(place) == ""
+    assert wording._try_other_direction(place) == ""
+
+
+def test_along_depth_nothing_lasts_longer_than_the_layers():
+    found = findings(0.99, (0.985, 0.995))
+    found.place, found.states = Mock(Place, axis="depth", embedding=True), Mock(kann.States, lengths=np.array([5, 5]))
+    assert remembering._half_life(0, found) == "more than half of it is left after all 4 layers"

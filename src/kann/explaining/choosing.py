@@ -286,13 +286,13 @@ def better_live(fitted: Fitted, tried: Sequence[Tried], ours: float, states: Sta
         "sequences set apart for that"
     )
     but = ""
-    if best.koopman is fitted.koopman:
+    if best.koopman is fitted.koopman or _brings_back(best.recovered) == _brings_back(ours):
         but = ", and none more"
     elif not best.recovered > ours + gain:
         but = f", the best one {_brings_back(best.recovered)}, which is not surely more on so few"
     elif best.recovered < LEAST_BROUGHT_BACK:
         but = f", the best one {_brings_back(best.recovered)}, less than half"
-    elif _is_worse_than_copying(best.koopman, states) and not _is_worse_than_copying(fitted.koopman, states):
+    elif _is_worse_than_copying(best.koopman, states) and not _is_worse_than_copying(fitted.koopman, fitted.states):
         but = f", the best one {_brings_back(best.recovered)}, but it predicts states worse than copying them"
     if but:
         kept = f"the chosen operator brings back {_brings_back(ours)} of the network's score{but}"

@@ -59,16 +59,17 @@ def find_place(probe: Probe, options: Options) -> Place:
     if recurrent and options.axis != "depth":
         return _recurrent(probe.model, recurrent, options)
     numbers = few(probe.sequences.count, PROBED)
+    blocks = equal_blocks(probe, numbers)
     if options.axis != "depth":
         memory = module_with_memory(probe, numbers)
-        if memory is not None:
+        # Causal attention looks back too, and hands on no state: its blocks are explained if there are such.
+        if memory is not None and (blocks is None or not _is_in_attention(probe.model, memory.name)):
             why = (
                 f"Layer {memory.name!r} is explained: it is the first module whose output at later steps follows "
                 "what was read before."
             )
             place = _along_time(probe.model, memory.name, options, why)
             return replace(place, live_layer=memory.step_name or memory.name, is_fed_back=bool(memory.step_name))
-    blocks = equal_blocks(probe, numbers)
     if blocks is None:
         raise KannError(
             "the model has no recurrent layer, no other layer with a memory, and no blocks of one width to explain "
@@ -107,6 +108,11 @@ def _named(probe: Probe, options: Options) -> Place:
         )
         return replace(place, why=why)
     return place
+
+
+def _is_in_attention(model: nn.Module, path: str) -> bool:
+    """Whether a module, or the one that it is a part of, has attention and nothing recurrent."""
+    return any(_only_attends(model.get_submodule(name)) for name in (path, path.rpartition(".")[0]))
 
 
 def _only_attends(module: Any) -> bool:

@@ -28,7 +28,7 @@ from kann.typing import Array, Int
 
 SIZES = (((1, 2, 3, 4, 8, 16), 1), ((1, 2, 4, 8), 1), ((1, 2, 4), 1), ((1,), 1))
 """Numbers of coordinates and draws of random directions, from the whole test to the smallest that says anything. Each
-number has a draw of its own, kept and removed: nothing is concluded from random directions, they stand beside modes."""
+number has a draw of its own, kept and removed: where it does as well as modes nothing is concluded from modes."""
 
 METHODS = 5
 """Ways to choose coordinates besides random ones: three orders of modes, PCA, readout."""

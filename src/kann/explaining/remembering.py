@@ -1,5 +1,6 @@
 """How long the modes that matter remember, what pushes them, and what that does to the outputs, in sentences."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -85,13 +86,16 @@ def gated_memory(found: Findings) -> str | None:
     fitted = found.fitted
     if fitted is None or fitted.gated is None or fitted.kind == "quiet":
         return None
-    parts = []
+    parts, times = [], set()
     for name, u in (("while it reads zeros", None), ("at the mean input", "mean")):
         slowest = fitted.gated.at(u).modes[0]
         stays = "does not fade"
         if slowest.modulus < 1:
             stays = f"is halved in {_time(slowest.modulus, found)}"
+        times.add(stays)
         parts.append(f"{name} the slowest mode (λ = {format_eigenvalue(slowest.eigenvalue)}) {stays}")
+    if len(times) == 1:
+        return None
     return f"What it reads changes how long it remembers: {', '.join(parts)} (.gated.at(u); no intervals are known)."
 
 
@@ -152,11 +156,21 @@ def _half_life(number: int, found: Findings) -> str:
             return f"it grows by {modulus - 1:.1%} in a {step_name}"
     if number_of_steps(half_life(low)) == "∞":
         return "no fading was measured"
+    depth = _depth(found)
+    if half_life(modulus) > depth:
+        return f"more than half of it is left after all {depth} layers"
     if high >= 1:  # it may not fade at all, so that only the least half-life is known
         return f"half of it is left after {_time(low, found)} or more"
     if modulus < 0.5:
         return f"less than half of it is left after one {step_name}"
     return f"half of it is left after {_time(modulus, found)}"
+
+
+def _depth(found: Findings) -> int | float:
+    """How many layers there are along depth, beyond which nothing goes on; along time there is no such end."""
+    if found.place.axis != "depth" or found.states is None:
+        return math.inf
+    return int(found.states.lengths.max()) - int(found.place.embedding)
 
 
 def _turning(number: int, found: Findings) -> str:
@@ -166,6 +180,8 @@ def _turning(number: int, found: Findings) -> str:
     if len(mode.indices) == 1 or mode.modulus < HOLDS_FROM:
         return ""
     steps = 2 * np.pi / abs(np.angle(mode.eigenvalue))
+    if steps > _depth(found):
+        return ""
     text = plural(found.place.step_name, f"{steps:.3g}")
     if found.options.step_seconds is not None:
         text += f" = {duration(steps * found.options.step_seconds)}"

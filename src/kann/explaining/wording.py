@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from kann.analysis.coordinates import mode_variances, spread_of
 from kann.analysis.live_effects import Effects
@@ -35,13 +36,12 @@ REACHES = 0.99
 
 
 def sentences_of(found: Findings) -> tuple[str, ...]:
-    """Three to five sentences: what decides live, what pushes it and how long it stays, errors, and what not to say."""
+    """A few sentences: what decides live, what pushes it and how long it stays, errors, and what not to say."""
     nothing = _nothing(found)
     live = _live(found, is_description=nothing is not None)
     errors = layers_in_words(found) or _errors(found)
     if nothing is not None:
-        about_modes = [carrier(found), gated_memory(found)]
-        return tuple(filter(None, [nothing, live or _trusted(found.trust), *about_modes, errors]))
+        return tuple(filter(None, [nothing, live or _trusted(found.trust), carrier(found), errors]))
     about_modes = [memories(found), gated_memory(found), _reaching(found)]
     return tuple(filter(None, [live, *about_modes, errors, _caution(found)]))
 
@@ -212,21 +212,23 @@ def _kept_after(found: Findings) -> str:
 
 def _which_part(place: Place) -> str:
     """Which layer and direction of a recurrent module is held, and what runs on; nothing if it has no others."""
-    module = getattr(place.target, "module", None)
-    layers, directions = getattr(module, "num_layers", 1), 1 + getattr(module, "bidirectional", False)
-    if place.target is None or layers * directions == 1:
+    if place.target is None or not isinstance(place.target.module, nn.RNNBase):
         return ""
     others = []
-    if directions > 1:
+    if place.target.module.bidirectional:
         others.append("the other direction")
-    if layers > 1:
+    if place.target.module.num_layers > 1:
         others.append("the other layers")
+    if not others:
+        return ""
     return f" of {place.target.name!r} ({' and '.join(others)} untouched)"
 
 
 def _try_other_direction(place: Place) -> str:
     """What to do where the direction that was held decides nothing."""
-    if place.target is None or place.target.reverse or not getattr(place.target.module, "bidirectional", False):
+    if place.target is None or place.target.reverse or not isinstance(place.target.module, nn.RNNBase):
+        return ""
+    if not place.target.module.bidirectional:
         return ""
     return f" Pass layer={place.target.name + '_reverse'!r} for the other direction."
 
@@ -273,8 +275,9 @@ def _beside_pca(effects: Effects, at: int) -> str:
             f"So principal components say better than modes what it {by}; do not read modes as its "
             f"{decisions(effects)}."
         )
-    if "random" in effects.kept and effects.kept["random"][at] >= effects.kept["modes"][at] - CLEAR_GAP:
-        return "Random directions do as well, so that modes are nothing special here."
+    is_all = effects.counts[at] >= effects.koopman.dim  # of all coordinates any choice is the same
+    if not is_all and "random" in effects.kept and effects.kept["random"][at] >= effects.kept["modes"][at] - CLEAR_GAP:
+        return "A draw of random directions does as well, so that nothing follows from these modes in particular."
     if gap > CLEAR_GAP and modes[0] > pca[1]:
         return f"So, with {_coordinates(effects.counts[at])}, modes say better than variance what this network {by}."
     if abs(gap) > CLEAR_GAP:
