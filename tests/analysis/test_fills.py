@@ -174,7 +174,8 @@ def test_a_step_takes_few_operations(fill, count, most, rows):
     h = torch.from_numpy(rows[:8])
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         quick.kept(h)
-    operations = [event.name for event in profile.events() if event.name.startswith("aten::")]
+    names = [event.name for event in profile.events() if event.name.startswith("aten::")]
+    operations = [name for name in names if name != "aten::resolve_conj"]  # launches nothing
     assert 3 < len(operations) <= most, operations
 
 
