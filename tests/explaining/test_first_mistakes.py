@@ -1,5 +1,6 @@
 """Mistakes that new users made: each is refused in a sentence that names the remedy, or is said in the choices."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -180,3 +181,28 @@ def test_labels_may_be_as_long_as_their_sequences(kind, generator):
     if kind != "batches":
         with pytest.raises(KannError, match=r"the network gave outputs at .* steps; pass one label for each step"):
             look(seeded(networks.Tagger), data, labels=[own[1:] for own in labels], **options)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.int64])
+@pytest.mark.parametrize("steps", [False, True])
+def test_labels_of_one_output_may_have_an_axis_for_it(steps, kind, generator):
+    x = numbers(generator)
+    model, labels = seeded(lambda: Stepwise(squeezed=False)), (x[..., :1] > 0).to(kind)
+    if not steps:
+        model, labels = seeded(lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 1))), labels[:, 0]
+    plain, own_axis = (look(model, x, labels=each) for each in (labels[..., 0], labels))
+    assert own_axis.outputs.kind == "class"
+    assert all(map(np.array_equal, own_axis.options.labels, plain.options.labels))
+
+
+def test_the_accuracy_of_one_output_needs_no_other_shape_of_labels(generator):
+    reader = seeded(lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 1)))
+    x = numbers(generator)
+    with torch.no_grad():
+        reader.head.bias -= reader(x).median()  # both answers are given
+    labels = (reader(x).detach() > 0).float()
+    labels[::4] = 1 - labels[::4]
+    found = kann.explain(reader, x, labels=labels, progress=False)
+    wrong = np.mean(found.held_out % 4 == 0)
+    assert found.accuracy[0] == pytest.approx(1 - wrong)
+    assert set(found.page["labels"]) == {"0.0", "1.0"}

@@ -4,6 +4,7 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from kann.explaining.findings import Findings
 from kann.explaining.live_stage import run_live_test
 from kann.explaining.options import Options
 from kann.explaining.outputs import kind_of_outputs
+from kann.explaining.plain_labels import plain_labels
 from kann.explaining.probing import Probe, few
 from kann.explaining.reading import find_reading
 from kann.explaining.rightness import require_labels_that_fit
@@ -93,6 +95,8 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
         problem = f"Outputs were not compared: {error}."
     if outputs is not None and given is not None:
         outputs.require_names(options.classes)
+        if options.labels is not None:
+            options = replace(options, labels=plain_labels(options.labels, outputs, has_steps=given.ndim > 2))
         require_labels_that_fit(options, outputs, given, sequences, probed)
     usable = _within_time(probe, sequences.count, clock)
     together = _together(sequences, options)
