@@ -206,3 +206,38 @@ def test_the_accuracy_of_one_output_needs_no_other_shape_of_labels(generator):
     wrong = np.mean(found.held_out % 4 == 0)
     assert found.accuracy[0] == pytest.approx(1 - wrong)
     assert set(found.page["labels"]) == {"0.0", "1.0"}
+
+
+@pytest.mark.parametrize("kind", ["list", "lengths", "left"])
+def test_padded_labels_lose_their_padding(kind, generator):
+    ragged = words(generator, ragged=True)
+    own = [each % 3 for each in ragged]
+    side = {"left": "left"}.get(kind, "right")
+    data, labels = (nn.utils.rnn.pad_sequence(each, True, 7, side) for each in (ragged, own))
+    mask = nn.utils.rnn.pad_sequence([torch.ones_like(each) for each in ragged], True, 0, side)
+    options = {"list": {}, "lengths": {"lengths": mask.sum(1)}, "left": {"lengths": mask}}[kind]
+    if kind == "list":
+        data, labels = ragged, nn.functional.pad(labels, (0, 3), value=7)
+    found = look(seeded(networks.Tagger), data, labels=labels, **options)
+    assert all(map(np.array_equal, found.options.labels, own))
+
+
+def test_labels_that_are_not_padded_are_not_cut(generator):
+    ragged = words(generator, ragged=True)
+    with pytest.raises(KannError, match="has labels for 13 steps, and the network gave 12; pass one for each step"):
+        look(seeded(networks.Tagger), ragged, labels=[torch.cat([own, own[:1]]) % 3 for own in ragged])
+    with pytest.raises(KannError, match="sequence 0 has labels for 13 steps, and the network gave 12"):
+        look(seeded(networks.Tagger), words(generator), labels=torch.zeros(SEQUENCES, STEPS + 1, dtype=int))
+    values = torch.randn(SEQUENCES, 20, generator=generator)  # one for each of 20 outputs, the same at every step
+    model = seeded(networks.Tagger)
+    model.head = nn.Linear(5, 20)
+    assert {len(label) for label in look(model, ragged, labels=values, outputs="values").options.labels} == {20}
+
+
+def test_padding_of_labels_is_not_the_most_frequent_label(generator):
+    ragged, model = words(generator, ragged=True), seeded(networks.Tagger)
+    own = [model(each[None])[0].argmax(-1) for each in ragged]
+    padded = nn.utils.rnn.pad_sequence(own, batch_first=True, padding_value=2)
+    found = [kann.explain(model, ragged, labels=labels, progress=False) for labels in (own, padded)]
+    assert found[1].accuracy[0] == 1
+    assert found[1].accuracy == found[0].accuracy

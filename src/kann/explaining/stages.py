@@ -96,7 +96,8 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
     if outputs is not None and given is not None:
         outputs.require_names(options.classes)
         if options.labels is not None:
-            options = replace(options, labels=plain_labels(options.labels, outputs, has_steps=given.ndim > 2))
+            plain = plain_labels(options.labels, outputs, sequences, has_steps=given.ndim > 2)
+            options = replace(options, labels=plain)
         require_labels_that_fit(options, outputs, given, sequences, probed)
     usable = _within_time(probe, sequences.count, clock)
     together = _together(sequences, options)
