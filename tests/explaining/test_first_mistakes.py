@@ -139,6 +139,11 @@ def test_one_text_for_each_sequence(generator):
     assert "tokens= was not used: along depth a step is a layer, and no word is read at it." in found.choices
 
 
+def test_tokens_may_be_an_array(generator):
+    data = words(generator)
+    assert look(seeded(networks.Tagger), data, tokens=data.numpy().astype(str)).options.tokens.shape == data.shape
+
+
 def test_time_that_is_up_before_it_began(monkeypatch):
     watch = clock.Clock(4)
     monkeypatch.setattr(clock.Clock, "spent", 4.5)
