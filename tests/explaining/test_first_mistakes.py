@@ -97,14 +97,17 @@ def test_numbers_outside_the_vocabulary(generator):
         kann.record(seeded(networks.Tagger), words(generator) + 9, layer="rnn")
 
 
-def test_other_errors_of_indices_are_the_models_own():
-    class Wrong(nn.Module):
-        def forward(self, x):
+@pytest.mark.parametrize(
+    ("ask", "message"), [(lambda x: [x][1], "list index out of range"), (lambda x: x.sum(5), "Dimension out of range")]
+)
+def test_other_errors_of_indices_are_the_models_own(ask, message, generator):
+    class Wrong(networks.Tagger):
+        def forward(self, words):
             """Ask for what is not there."""
-            return [x][1]
+            return ask(super().forward(words))
 
-    with pytest.raises(IndexError):
-        kann.record(Wrong(), torch.ones(2, 3, 4), layer="output")
+    with pytest.raises(IndexError, match=message):
+        kann.record(seeded(Wrong), words(generator), layer="rnn")
 
 
 def test_text_as_data(generator):
