@@ -46,7 +46,7 @@ def test_the_page_calls_channels_by_their_names(found, tmp_path):
     assert set(bars) <= {"force", "gate"}
 
 
-def test_another_number_of_names_is_refused(generator):
+def test_another_number_of_names_is_refused(generator, untyped):
     model, data = seeded(networks.LinearNetwork), numbers(generator)
     with pytest.raises(
         KannError, match="channels= has 3 names, and the data have 2 at each step; pass one name for each"
@@ -56,6 +56,8 @@ def test_another_number_of_names_is_refused(generator):
         kann.explain(model, data, channels=["a", "a"])
     with pytest.raises(KannError, match="channels='force' is one text; pass a list of 2 names"):
         kann.explain(model, data, channels="force")
+    with pytest.raises(KannError, match="channels=3 is no list; pass a list of 2 names"):
+        kann.explain(model, data, channels=3)
     with pytest.raises(KannError, match="the network reads numbers of words; pass tokens="):
         kann.explain(seeded(networks.Tagger), words(generator), channels=["a"])
 
