@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from torch import nn
-from torch.utils.data import RandomSampler
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from kann.analysis.movers import movers
 from kann.analysis.trust import trust
@@ -62,11 +62,15 @@ FOLDS = 10
 WIDEST_INPUTS_NAMED = 64
 """Inputs are named one by one if there are at most so many."""
 
+RANDOM_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+"""What DataLoaders draw sequences with in another order each time."""
+
 
 def _refuse_shuffled(data: Any, options: Options) -> None:
     """Refuse a DataLoader that gives sequences in another order each time, if something belongs to each of them."""
     beside = [name for name in ("labels", "tokens", "groups") if getattr(options, name) is not None]
-    if beside and isinstance(getattr(data, "sampler", None), RandomSampler):
+    samplers = [getattr(data, "sampler", None), getattr(getattr(data, "batch_sampler", None), "sampler", None)]
+    if beside and any(isinstance(sampler, RANDOM_SAMPLERS) for sampler in samplers):
         raise KannError(
             f"the DataLoader shuffles, so {' and '.join(beside)} cannot be told which sequence they belong to; pass "
             "DataLoader(dataset, batch_size=..., shuffle=False)"
