@@ -7,6 +7,9 @@ from torch import nn
 
 import kann
 from kann.errors import KannError
+from kann.explaining.options import Options
+from kann.explaining.sequences import Sequences
+from kann.explaining.tokens import reads_channels
 from tests.explaining import networks
 from tests.explaining.networks import numbers, seeded, words
 from tests.reporting.html_pages import content_of
@@ -15,9 +18,10 @@ from tests.reporting.html_pages import content_of
 class Mixed(nn.Module):
     """A recurrent layer that reads mixtures of the channels."""
 
-    def __init__(self):
+    def __init__(self, width=3, *, bias=True):
         super().__init__()
-        self.mix, self.rnn, self.head = nn.Linear(2, 3), nn.GRU(3, 4, batch_first=True), nn.Linear(4, 1)
+        self.mix = nn.Linear(2, width, bias=bias)
+        self.rnn, self.head = nn.GRU(width, 4, batch_first=True), nn.Linear(4, 1)
 
     def forward(self, x):
         """The last state decides."""
@@ -68,6 +72,29 @@ def test_mixtures_of_channels_are_not_called_by_their_names(generator):
     assert "The layer does not read the channels themselves, but what other layers make of them" in " ".join(
         found.choices
     )
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_mixtures_of_centred_channels_are_mixtures(silent, generator):
+    x = numbers(generator)
+    x -= x.mean(dim=1, keepdim=True)
+    if silent:
+        x[0] = 0
+    model, sequences = seeded(lambda: Mixed(2, bias=False)), np.arange(len(x))
+    states = kann.record(model, x, layer="rnn", inputs=True)
+    assert not reads_channels(Sequences.of(model, x, Options()), sequences, states)
+
+
+@pytest.mark.parametrize("kind", ["padded on the left", "read backwards"])
+def test_channels_are_found_wherever_they_begin(kind, generator):
+    model, x = seeded(networks.LinearNetwork), numbers(generator).double().numpy()
+    mask = np.arange(x.shape[1]) >= np.arange(len(x))[:, None] % 3
+    options = {"padded on the left": {"lengths": mask}, "read backwards": {}}[kind]
+    read = torch.tensor(x).float()
+    if kind == "read backwards":
+        read = read.flip(1)
+    states = kann.record(model, read, layer="unit", inputs=True, **options)
+    assert reads_channels(Sequences.of(model, x, Options(**options)), np.arange(len(x)), states)
 
 
 def test_movers_take_names_of_inputs(rng):
