@@ -91,21 +91,22 @@ def require_text(value: Any, name: str) -> None:
         raise KannError(f"{name}={shown(value)} is no text; pass a string")
 
 
-def require_sequence(value: Any, name: str) -> None:
+def require_sequence(value: Any, name: str, *, remedy: str = "pass one entry for each sequence") -> None:
     """Refuse what has no entries in a row, such as a single number."""
     try:
         require_dense(value)
         len(value)
         iter(value)
     except TypeError as error:
-        raise KannError(f"{name}={shown(value)} is no list; pass one entry for each sequence") from error
+        raise KannError(f"{name}={shown(value)} is no list; {remedy}") from error
 
 
 def require_names(value: Any, count: int, name: str, *, of: str) -> tuple[str, ...]:
     """Return ``count`` different names as text; ``of`` says what they name, such as "the network reads 4 channels"."""
+    remedy = f"pass a list of {count} names"
     if isinstance(value, str):
-        raise KannError(f"{name}={shown(value)} is one text; pass a list of {count} names")
-    require_sequence(value, name)
+        raise KannError(f"{name}={shown(value)} is one text; {remedy}")
+    require_sequence(value, name, remedy=remedy)
     names = tuple(str(each) for each in value)
     if len(names) != count:
         raise KannError(f"{name}= has {len(names)} names, and {of}; pass one name for each")

@@ -54,5 +54,14 @@ def test_what_does_not_go_with_where_is_refused(leaky):
         kann.trust(koopman, leaky)
     with pytest.raises(KannError, match="untrained= is compared over all steps; leave it out, or where="):
         kann.trust(koopman, leaky, where=quiet, untrained=leaky)
-    with pytest.raises(KannError, match="moments of all sequences together leave nothing to hold out"):
-        kann.trust(koopman, kann.Moments.of(leaky), where=quiet)
+    for moments in (kann.Moments.of(leaky), [kann.Moments.of(leaky[i::4]) for i in range(4)]):
+        with pytest.raises(KannError, match="where= chooses steps, and moments are sums over all of them; pass the st"):
+            kann.trust(koopman, moments, where=quiet)
+
+
+def test_steps_of_too_few_sequences_give_no_interval(leaky):
+    mask = np.arange(len(leaky.values)) < 2 * 60  # of the first two sequences
+    with pytest.raises(KannError, match=r"where= leaves pairs of states in [12] of 10 folds, and intervals need 3"):
+        kann.trust(kann.fit(leaky, where=mask), leaky, where=mask)
+    few = np.arange(len(leaky.values)) < 12 * 60
+    assert 3 <= kann.trust(kann.fit(leaky, where=few), leaky, where=few).folds < 10

@@ -7,6 +7,9 @@ from torch import nn
 
 import kann
 from kann.errors import KannError
+from kann.explaining.options import Options
+from kann.explaining.sequences import Sequences
+from kann.explaining.tokens import reads_channels
 from tests.explaining import networks
 from tests.explaining.networks import numbers, seeded, words
 from tests.reporting.html_pages import content_of
@@ -15,9 +18,10 @@ from tests.reporting.html_pages import content_of
 class Mixed(nn.Module):
     """A recurrent layer that reads mixtures of the channels."""
 
-    def __init__(self):
+    def __init__(self, width=3, *, bias=True):
         super().__init__()
-        self.mix, self.rnn, self.head = nn.Linear(2, 3), nn.GRU(3, 4, batch_first=True), nn.Linear(4, 1)
+        self.mix = nn.Linear(2, width, bias=bias)
+        self.rnn, self.head = nn.GRU(width, 4, batch_first=True), nn.Linear(4, 1)
 
     def forward(self, x):
         """The last state decides."""
@@ -46,7 +50,7 @@ def test_the_page_calls_channels_by_their_names(found, tmp_path):
     assert set(bars) <= {"force", "gate"}
 
 
-def test_another_number_of_names_is_refused(generator):
+def test_another_number_of_names_is_refused(generator, untyped):
     model, data = seeded(networks.LinearNetwork), numbers(generator)
     with pytest.raises(
         KannError, match="channels= has 3 names, and the data have 2 at each step; pass one name for each"
@@ -56,6 +60,8 @@ def test_another_number_of_names_is_refused(generator):
         kann.explain(model, data, channels=["a", "a"])
     with pytest.raises(KannError, match="channels='force' is one text; pass a list of 2 names"):
         kann.explain(model, data, channels="force")
+    with pytest.raises(KannError, match="channels=3 is no list; pass a list of 2 names"):
+        kann.explain(model, data, channels=3)
     with pytest.raises(KannError, match="the network reads numbers of words; pass tokens="):
         kann.explain(seeded(networks.Tagger), words(generator), channels=["a"])
 
@@ -66,6 +72,29 @@ def test_mixtures_of_channels_are_not_called_by_their_names(generator):
     assert "The layer does not read the channels themselves, but what other layers make of them" in " ".join(
         found.choices
     )
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_mixtures_of_centred_channels_are_mixtures(silent, generator):
+    x = numbers(generator)
+    x -= x.mean(dim=1, keepdim=True)
+    if silent:
+        x[0] = 0
+    model, sequences = seeded(lambda: Mixed(2, bias=False)), np.arange(len(x))
+    states = kann.record(model, x, layer="rnn", inputs=True)
+    assert not reads_channels(Sequences.of(model, x, Options()), sequences, states)
+
+
+@pytest.mark.parametrize("kind", ["padded on the left", "read backwards"])
+def test_channels_are_found_wherever_they_begin(kind, generator):
+    model, x = seeded(networks.LinearNetwork), numbers(generator).double().numpy()
+    mask = np.arange(x.shape[1]) >= np.arange(len(x))[:, None] % 3
+    options = {"padded on the left": {"lengths": mask}, "read backwards": {}}[kind]
+    read = torch.tensor(x).float()
+    if kind == "read backwards":
+        read = read.flip(1)
+    states = kann.record(model, read, layer="unit", inputs=True, **options)
+    assert reads_channels(Sequences.of(model, x, Options(**options)), np.arange(len(x)), states)
 
 
 def test_movers_take_names_of_inputs(rng):

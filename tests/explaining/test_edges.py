@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 import kann
 from kann.analysis.live_effects import Tried
@@ -223,9 +224,17 @@ def test_predictions_on_the_page_are_the_networks_own(generator, tmp_path):
     assert page["fit"]["agreement"] is None
 
 
-def test_a_loader_that_shuffles_belongs_to_no_labels(generator):
+@pytest.mark.parametrize("kind", ["shuffle", "subset", "weighted", "batch sampler"])
+def test_a_loader_that_shuffles_belongs_to_no_labels(kind, generator):
     data = torch.utils.data.TensorDataset(numbers(generator))
-    loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+    in_batches = BatchSampler(RandomSampler(data), 8, drop_last=False)
+    arguments = {
+        "shuffle": {"batch_size": 8, "shuffle": True},
+        "subset": {"batch_size": 8, "sampler": SubsetRandomSampler(range(SEQUENCES))},
+        "weighted": {"batch_size": 8, "sampler": WeightedRandomSampler([1.0] * SEQUENCES, SEQUENCES)},
+        "batch sampler": {"batch_sampler": in_batches},
+    }
+    loader = torch.utils.data.DataLoader(data, **arguments[kind])
     with pytest.raises(kann.KannError, match="the DataLoader shuffles, so labels cannot be told which sequence"):
         explain(reader(2), loader, labels=[0] * SEQUENCES)
 

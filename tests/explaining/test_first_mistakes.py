@@ -1,5 +1,6 @@
 """Mistakes that new users made: each is refused in a sentence that names the remedy, or is said in the choices."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -96,14 +97,17 @@ def test_numbers_outside_the_vocabulary(generator):
         kann.record(seeded(networks.Tagger), words(generator) + 9, layer="rnn")
 
 
-def test_other_errors_of_indices_are_the_models_own():
-    class Wrong(nn.Module):
-        def forward(self, x):
+@pytest.mark.parametrize(
+    ("ask", "message"), [(lambda x: [x][1], "list index out of range"), (lambda x: x.sum(5), "Dimension out of range")]
+)
+def test_other_errors_of_indices_are_the_models_own(ask, message, generator):
+    class Wrong(networks.Tagger):
+        def forward(self, words):
             """Ask for what is not there."""
-            return [x][1]
+            return ask(super().forward(words))
 
-    with pytest.raises(IndexError):
-        kann.record(Wrong(), torch.ones(2, 3, 4), layer="output")
+    with pytest.raises(IndexError, match=message):
+        kann.record(seeded(Wrong), words(generator), layer="rnn")
 
 
 def test_text_as_data(generator):
@@ -136,6 +140,11 @@ def test_one_text_for_each_sequence(generator):
         look(seeded(networks.Encoder), data, tokens=[" ".join(map(str, row)) for row in data.tolist()])
     found = look(seeded(networks.Encoder), data, tokens=[list(map(str, row)) for row in data.tolist()])
     assert "tokens= was not used: along depth a step is a layer, and no word is read at it." in found.choices
+
+
+def test_tokens_may_be_an_array(generator):
+    data = words(generator)
+    assert look(seeded(networks.Tagger), data, tokens=data.numpy().astype(str)).options.tokens.shape == data.shape
 
 
 def test_time_that_is_up_before_it_began(monkeypatch):
@@ -180,3 +189,63 @@ def test_labels_may_be_as_long_as_their_sequences(kind, generator):
     if kind != "batches":
         with pytest.raises(KannError, match=r"the network gave outputs at .* steps; pass one label for each step"):
             look(seeded(networks.Tagger), data, labels=[own[1:] for own in labels], **options)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.int64])
+@pytest.mark.parametrize("steps", [False, True])
+def test_labels_of_one_output_may_have_an_axis_for_it(steps, kind, generator):
+    x = numbers(generator)
+    model, labels = seeded(lambda: Stepwise(squeezed=False)), (x[..., :1] > 0).to(kind)
+    if not steps:
+        model, labels = seeded(lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 1))), labels[:, 0]
+    plain, own_axis = (look(model, x, labels=each) for each in (labels[..., 0], labels))
+    assert own_axis.outputs.kind == "class"
+    assert all(map(np.array_equal, own_axis.options.labels, plain.options.labels))
+
+
+def test_the_accuracy_of_one_output_needs_no_other_shape_of_labels(generator):
+    reader = seeded(lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 1)))
+    x = numbers(generator)
+    with torch.no_grad():
+        reader.head.bias -= reader(x).median()  # both answers are given
+    labels = (reader(x).detach() > 0).float()
+    labels[::4] = 1 - labels[::4]
+    found = kann.explain(reader, x, labels=labels, progress=False)
+    wrong = np.mean(found.held_out % 4 == 0)
+    assert found.accuracy[0] == pytest.approx(1 - wrong)
+    assert set(found.page["labels"]) == {"0.0", "1.0"}
+
+
+@pytest.mark.parametrize("kind", ["list", "lengths", "left"])
+def test_padded_labels_lose_their_padding(kind, generator):
+    ragged = words(generator, ragged=True)
+    own = [each % 3 for each in ragged]
+    side = {"left": "left"}.get(kind, "right")
+    data, labels = (nn.utils.rnn.pad_sequence(each, True, 7, side) for each in (ragged, own))
+    mask = nn.utils.rnn.pad_sequence([torch.ones_like(each) for each in ragged], True, 0, side)
+    options = {"list": {}, "lengths": {"lengths": mask.sum(1)}, "left": {"lengths": mask}}[kind]
+    if kind == "list":
+        data, labels = ragged, nn.functional.pad(labels, (0, 3), value=7)
+    found = look(seeded(networks.Tagger), data, labels=labels, **options)
+    assert all(map(np.array_equal, found.options.labels, own))
+
+
+def test_labels_that_are_not_padded_are_not_cut(generator):
+    ragged = words(generator, ragged=True)
+    with pytest.raises(KannError, match="has labels for 13 steps, and the network gave 12; pass one for each step"):
+        look(seeded(networks.Tagger), ragged, labels=[torch.cat([own, own[:1]]) % 3 for own in ragged])
+    with pytest.raises(KannError, match="sequence 0 has labels for 13 steps, and the network gave 12"):
+        look(seeded(networks.Tagger), words(generator), labels=torch.zeros(SEQUENCES, STEPS + 1, dtype=int))
+    values = torch.randn(SEQUENCES, 20, generator=generator)  # one for each of 20 outputs, the same at every step
+    model = seeded(networks.Tagger)
+    model.head = nn.Linear(5, 20)
+    assert {len(label) for label in look(model, ragged, labels=values, outputs="values").options.labels} == {20}
+
+
+def test_padding_of_labels_is_not_the_most_frequent_label(generator):
+    ragged, model = words(generator, ragged=True), seeded(networks.Tagger)
+    own = [model(each[None])[0].argmax(-1) for each in ragged]
+    padded = nn.utils.rnn.pad_sequence(own, batch_first=True, padding_value=2)
+    found = [kann.explain(model, ragged, labels=labels, progress=False) for labels in (own, padded)]
+    assert found[1].accuracy[0] == 1
+    assert found[1].accuracy == found[0].accuracy

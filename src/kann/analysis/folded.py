@@ -81,7 +81,7 @@ def folded_data(koopman: Koopman, data: Any, *, folds: int, groups: Any, seed: i
     """Put the data into folds; refuse data that the operator was not fitted to."""
     driven = koopman.drive is not None
     basis: dict[str, Any] = {"basis": koopman.basis, "mean": koopman.mean, "driven": driven}
-    if isinstance(data, list | tuple) and data and all(isinstance(part, Moments) for part in data):
+    if _are_moments(data):
         if groups is not None:
             raise KannError("groups are for states; each of the moments is a group of its own")
         found = _folded_moments(koopman, data, basis)
@@ -101,10 +101,23 @@ def moments_where(koopman: Koopman, data: Any, where: Any, *, folds: int, groups
     Pieces between steps that do not count may be short, and a memory is the same all through one of them: states in
     shuffled order would predict it as well. The null of moments shuffles over all pieces.
     """
+    if isinstance(data, Moments) or _are_moments(data):
+        raise KannError("where= chooses steps, and moments are sums over all of them; pass the states themselves")
     states, driven = require_states_of(koopman, data), koopman.drive is not None
     fold_of = assign_folds(states.lengths, folds=folds, groups=groups, repeats=repeats_of(states), seed=seed)
     pieces, source = only_pairs(states, where)
-    return [Moments.of(pieces[fold_of[source] == fold], inputs=driven) for fold in np.unique(fold_of)]
+    with_pairs = np.unique(fold_of[source[pieces.lengths > 1]])
+    if len(with_pairs) < FEWEST_FOLDS:
+        raise KannError(
+            f"where= leaves pairs of states in {len(with_pairs)} of {len(np.unique(fold_of))} folds, and intervals "
+            f"need {FEWEST_FOLDS}; choose steps of more sequences"
+        )
+    return [Moments.of(pieces[fold_of[source] == fold], inputs=driven) for fold in with_pairs]
+
+
+def _are_moments(data: Any) -> bool:
+    """Whether these are moments of several groups of sequences."""
+    return isinstance(data, list | tuple) and bool(data) and all(isinstance(part, Moments) for part in data)
 
 
 def require_states_of(koopman: Koopman, data: Any) -> States:

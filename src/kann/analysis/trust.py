@@ -227,8 +227,8 @@ def trust(
         For each sequence who it comes from, such as a patient or a speaker: sequences of one group are held out
         together, so that intervals hold for new patients and not only for new sequences of the same ones.
     where
-        Of an operator that was fitted with ``where=``: the same mask or function. So a memory has an interval while
-        nothing is read. Errors are then measured one step ahead only, as from moments.
+        Of an operator that was fitted with ``where=``: the same mask or function, and states, not moments. So a memory
+        has an interval while nothing is read. Errors are then measured one step ahead only, as from moments.
     level
         Confidence level of the intervals.
     seed

@@ -61,7 +61,9 @@ class Options:
 
     def _require_words(self) -> None:
         """Refuse one text for each sequence: which of its words is read at which step is not known."""
-        number = next((i for i, own in enumerate(self.tokens or ()) if isinstance(own, str)), None)
+        if self.tokens is None:
+            return
+        number = next((i for i, own in enumerate(self.tokens) if isinstance(own, str)), None)
         if number is not None:
             raise KannError(
                 f"the tokens of sequence {number} are one text, {shown(self.tokens[number])}; pass a list with one "

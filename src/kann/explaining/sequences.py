@@ -15,7 +15,7 @@ from kann.backends.arrays import as_numpy
 from kann.errors import KannError
 from kann.explaining.options import Options
 from kann.recording.batching import BatchOptions, batches, count_of, tensors_of
-from kann.recording.ragged import real_steps
+from kann.recording.ragged import RealSteps, real_steps
 from kann.recording.running import parameters_of
 from kann.typing import Array, Int, Shaped
 
@@ -104,12 +104,26 @@ class Sequences:
 
     def positions(self, numbers: Int[Array, " k"]) -> Int[Array, " k"]:
         """How many steps each of these sequences has, without padding where lengths or a mask tell it."""
+        real = self._real_steps()
+        if real is not None:
+            return real.lengths[numbers]
+        return np.array([len(self.steps(int(i))) for i in numbers])
+
+    def starts(self, numbers: Int[Array, " k"]) -> Int[Array, " k"]:
+        """The first real step of each of these sequences; not 0 where a mask tells of padding before them."""
+        real = self._real_steps()
+        if real is None or real.starts is None:
+            return np.zeros(len(numbers), dtype=np.int64)
+        return real.starts[numbers]
+
+    def _real_steps(self) -> RealSteps | None:
+        """The real steps of all sequences, if lengths or a mask tell them."""
         known = self._known_lengths()
         if known is None and isinstance(self.content, Mapping):
             known = self.content.get("attention_mask")
-        if known is not None:
-            return real_steps(known).lengths[numbers]
-        return np.array([len(self.steps(int(i))) for i in numbers])
+        if known is None:
+            return None
+        return real_steps(known)
 
     @property
     def knows_positions(self) -> bool:

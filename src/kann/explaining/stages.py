@@ -4,11 +4,12 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch import nn
-from torch.utils.data import RandomSampler
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from kann.analysis.movers import movers
 from kann.analysis.trust import trust
@@ -22,6 +23,7 @@ from kann.explaining.findings import Findings
 from kann.explaining.live_stage import run_live_test
 from kann.explaining.options import Options
 from kann.explaining.outputs import kind_of_outputs
+from kann.explaining.plain_labels import plain_labels
 from kann.explaining.probing import Probe, few
 from kann.explaining.reading import find_reading
 from kann.explaining.rightness import require_labels_that_fit
@@ -60,11 +62,15 @@ FOLDS = 10
 WIDEST_INPUTS_NAMED = 64
 """Inputs are named one by one if there are at most so many."""
 
+RANDOM_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+"""What DataLoaders draw sequences with in another order each time."""
+
 
 def _refuse_shuffled(data: Any, options: Options) -> None:
     """Refuse a DataLoader that gives sequences in another order each time, if something belongs to each of them."""
     beside = [name for name in ("labels", "tokens", "groups") if getattr(options, name) is not None]
-    if beside and isinstance(getattr(data, "sampler", None), RandomSampler):
+    samplers = [getattr(data, "sampler", None), getattr(getattr(data, "batch_sampler", None), "sampler", None)]
+    if beside and any(isinstance(sampler, RANDOM_SAMPLERS) for sampler in samplers):
         raise KannError(
             f"the DataLoader shuffles, so {' and '.join(beside)} cannot be told which sequence they belong to; pass "
             "DataLoader(dataset, batch_size=..., shuffle=False)"
@@ -93,6 +99,9 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
         problem = f"Outputs were not compared: {error}."
     if outputs is not None and given is not None:
         outputs.require_names(options.classes)
+        if options.labels is not None:
+            plain = plain_labels(options.labels, outputs, sequences, has_steps=given.ndim > 2)
+            options = replace(options, labels=plain)
         require_labels_that_fit(options, outputs, given, sequences, probed)
     usable = _within_time(probe, sequences.count, clock)
     together = _together(sequences, options)

@@ -18,9 +18,11 @@ FITS, FITS_NOT = 0.99, 0.9
 """Tokens fit the numbers that are read if each token has one number in this fraction of places, and do not below the
 other: a vocabulary maps several tokens to one number, but never one token to several."""
 
+SAME_TO = 1e-5
+"""Numbers that are read are the same if they differ by less: data may be rounded to float32."""
 
-SAME_MEAN = 1e-5
-"""Means of a channel over a sequence are the same if they differ by less: data may be rounded to float32."""
+COMPARED = 8
+"""As many sequences tell whether a layer reads the channels: one alone may hold nothing but zeros."""
 
 
 def tokens_of(tokens: Any, sequences: Sequences, numbers: Int[Array, " k"], states: States) -> list[list[str]] | None:
@@ -91,9 +93,16 @@ def reads_channels(sequences: Sequences, numbers: Int[Array, " k"], states: Stat
     """Whether the inputs of the recorded layer are the channels themselves, and not what other layers make of them."""
     if states.inputs is None:
         return False
-    read, length = sequences.steps(int(numbers[0])), int(states.lengths[0])
-    own = as_numpy(states.inputs[:length])
-    return own.shape[1:] == read.shape[1:] and np.allclose(own.mean(axis=0), read[:length].mean(axis=0), atol=SAME_MEAN)
+    few = numbers[:COMPARED]
+    lengths, ends, starts = states.lengths[: len(few)], np.cumsum(states.lengths[: len(few)]), sequences.starts(few)
+    own = [as_numpy(states.inputs[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
+    read = [sequences.steps(int(i))[start:][:length] for i, start, length in zip(few, starts, lengths, strict=True)]
+    return _are_same(own, read) or _are_same(own, [each[::-1] for each in read])  # some networks read backwards
+
+
+def _are_same(ones: Sequence[Array], others: Sequence[Array]) -> bool:
+    pairs = zip(ones, others, strict=True)
+    return all(one.shape == other.shape and np.allclose(one, other, atol=SAME_TO) for one, other in pairs)
 
 
 def signals_of(sequences: Sequences, numbers: Int[Array, " k"], states: States) -> list[Array] | None:

@@ -194,8 +194,8 @@ def _explained_without_tensors(error: Exception, content: Any) -> KannError | No
 
 def _explained_embedding(error: Exception, model: nn.Module, content: Any) -> KannError | None:
     """What to do about numbers that an embedding does not have; None for any other error."""
-    if not isinstance(error, IndexError) or "out of range" not in str(error):
-        return None
+    if not isinstance(error, IndexError) or "index out of range in self" not in str(error):
+        return None  # an embedding says just this; lists and axes that do not exist are out of range in other words
     sizes = {name: part.num_embeddings for name, part in model.named_modules() if isinstance(part, nn.Embedding)}
     numbers = [part for part in tensors_of(content) if part.numel() and part.dtype in (torch.int32, torch.int64)]
     if not sizes or not numbers:
