@@ -189,7 +189,9 @@ class Movers:
 
 
 def _in_words(mover: Mover) -> str:
-    mark = {True: "*", False: " "}[mover.sure]
+    mark = " "
+    if mover.sure:
+        mark = "*"
     return f"{mover.push:+.2f} [{mover.low:+.2f}, {mover.high:+.2f}]{mark}"
 
 

@@ -6,13 +6,10 @@ import numpy as np
 
 from kann.analysis.step_trust import StepTrust
 from kann.analysis.trust import trust
-from kann.explaining.findings import Findings
+from kann.explaining.findings import Findings, folds_of
 from kann.fitting.fit import fit
 from kann.fitting.folds import FEWEST_FOLDS
-from kann.reporting.layers import is_worse_at_most
-
-FOLDS = 10
-"""In how many folds sequences are held out, unless there are fewer or their moments would take too much memory."""
+from kann.reporting.layers import most_are_worse
 
 MOST_BYTES = 500_000_000
 """Memory for the moments of all folds: for each layer two matrices (units, units) in float64."""
@@ -37,7 +34,7 @@ def map_each_layer(found: Findings) -> None:
         return
     maps = fit(states, each_step=True, rank=fitted.koopman.rank, groups=groups)
     affordable = MOST_BYTES // (2 * 8 * len(maps) * maps.dim**2)
-    folds = max(FEWEST_FOLDS, min(FOLDS, affordable, len(np.unique(groups))))
+    folds = max(FEWEST_FOLDS, min(affordable, folds_of(fitted)))
     found.steps = trust(maps, states, folds=folds, groups=groups, seed=found.options.seed)
 
 
@@ -100,7 +97,7 @@ def _one_operator(found: Findings, steps: StepTrust) -> str:
         figures = (
             f"misses {found.trust.error[0]:.2%} of the states' variance, and copying {found.trust.copying_error[0]:.2%}"
         )
-    if is_worse_at_most(worse, total):
+    if most_are_worse(worse, total):
         says = f"One operator for all layers misses more than copying at {worse} of the {total}"
         if figures:
             says += f", so that its mean over layers says little (it {figures})"
