@@ -202,7 +202,7 @@ def report(
         step_names=checked_step_names(step_names, steps),
         outputs=checked_outputs(outputs),
         threshold=require_number(threshold, "threshold", remedy="pass the value that an output must exceed"),
-        network_outputs=checked_outputs_of_network(network_outputs, states),
+        network_outputs=checked_outputs_of_network(network_outputs, states, readout),
         **live,
     )
     tables = sequence_tables(inputs)
