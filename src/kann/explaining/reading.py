@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from kann.analysis.decisions import read_out
@@ -19,6 +20,9 @@ from kann.typing import Array, Float, Shaped
 
 SAME_TO = 1e-3
 """Outputs are the same if they differ by less than this fraction of their spread: kernels round float32 differently."""
+
+LEAST_PROBABILITY = 1e-12
+"""Outputs of a sigmoid that round to 0 or 1 are taken to be this far from it, so that what made them is finite."""
 
 WAYS = {
     "last": "of its last state",
@@ -215,9 +219,24 @@ def _judged(
 
 def _way_before_sigmoid(head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."]) -> Any:
     """How the head reads states if the outputs are probabilities that a sigmoid made; None if they are not."""
-    if not outputs.size or outputs.min() <= 0 or outputs.max() >= 1:
+    if not outputs.size or outputs.min() < 0 or outputs.max() > 1:
         return None
-    return _way(head, units, states, np.log(outputs / (1 - outputs)))
+    return _way(lambda h: _sigmoid(read_out(head, h)), units, states, outputs)
+
+
+def outputs_before_sigmoid(readout: Any, ends: Float[Array, "s d"], outputs: Shaped[Array, "s ..."]) -> Array:
+    """What was put into the sigmoid that gave these outputs: what the readout gives for last states, if it is that.
+
+    It is taken from the outputs if the readout reads other states too. In float32 they tell little from 10 on.
+    """
+    read = read_out(readout, ends)
+    if _are_same(_sigmoid(read), outputs):
+        return read
+    return torch.logit(torch.from_numpy(outputs).double(), eps=LEAST_PROBABILITY).numpy()
+
+
+def _sigmoid(values: Array) -> Array:
+    return torch.sigmoid(torch.from_numpy(values)).numpy()
 
 
 def _of_one_direction(weight: Float[Array, "o d"], states: States, outputs: Shaped[Array, "s ..."]) -> Reading:
