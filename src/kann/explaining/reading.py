@@ -38,22 +38,55 @@ class PartReadout:
     """A readout of the first units of a state: a head that reads h where h and c were recorded side by side."""
 
     def __init__(self, head: Any, units: int):
-        self._head, self._units = head, units
+        self.head, self.units = head, units
 
     def __call__(self, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
         """The outputs of states."""
-        return read_out(self._head, h[:, : self._units])
+        return read_out(self.head, h[:, : self.units])
 
 
 class RectifiedReadout:
     """A head that reads states behind ReLU."""
 
     def __init__(self, head: Any):
-        self._head = head
+        self.head = head
 
     def __call__(self, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
         """The outputs of states."""
-        return read_out(self._head, np.maximum(h, 0))
+        return read_out(self.head, np.maximum(h, 0))
+
+
+class AbsentReadout:
+    """In place of a head that no file can hold: its text, which says what it was."""
+
+    def __init__(self, text: str):
+        self._text = text
+
+    def __call__(self, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
+        """Refused, with what to do."""
+        raise KannError(
+            f"the readout {self._text} was not saved, since it is not linear; pass it to "
+            "kann.Explanation.open(folder, readout=...)"
+        )
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def head_of(readout: Any) -> Any:
+    """The head that a readout of part of a state, or of rectified states, calls in the end."""
+    while isinstance(readout, PartReadout | RectifiedReadout):
+        readout = readout.head
+    return readout
+
+
+def with_head(readout: Any, head: Any) -> Any:
+    """A readout that reads the same of a state, and gives it to another head."""
+    if isinstance(readout, PartReadout):
+        return PartReadout(with_head(readout.head, head), readout.units)
+    if isinstance(readout, RectifiedReadout):
+        return RectifiedReadout(with_head(readout.head, head))
+    return head
 
 
 class LinearReadout:
