@@ -58,7 +58,7 @@ class Explanation:
     """
 
     sentences: tuple[str, ...]
-    """What can be said and what not, three to five sentences."""
+    """What can be said and what not, a few sentences."""
     choices: tuple[str, ...]
     """What was chosen and why: layer, readout, outputs, sequences, operator."""
     koopman: Koopman
