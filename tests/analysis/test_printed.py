@@ -53,3 +53,48 @@ def test_columns_of_effects_never_run_together(states):
     for line in lines[1:-1]:
         assert len([float(each) for each in line.split()[-3:]]) == 3
     assert len({len(line) for line in lines[:-1]}) == 1
+
+
+def many_movers(push, sure):
+    names = tuple(f"word {number}" for number in range(len(push)))
+    table, counts = np.array(push, dtype=float)[:, None], np.ones(len(push), dtype=int)
+    return kann.Movers(
+        by="tokens",
+        names=names,
+        modes=(0,),
+        push=table,
+        low=table - 1,
+        high=table + 1,
+        sure=np.array(sure, dtype=float)[:, None],
+        count=counts,
+        sequences=counts,
+        level=0.95,
+        outputs=None,
+        phrases=((),),
+    )
+
+
+def names_printed(found):
+    return [int(line.split()[1]) for line in str(found).splitlines() if line.startswith("word ")]
+
+
+def test_of_many_names_of_which_none_is_sure_the_strongest_are_printed():
+    assert names_printed(many_movers(np.arange(20), [-1] * 20)) == list(range(19, 7, -1))
+    one_is_sure = np.where(np.arange(20) == 3, 1, -1)
+    assert names_printed(many_movers(np.arange(20), one_is_sure)) == [3, *range(19, 8, -1)]
+
+
+def test_a_name_with_a_line_break_stays_in_its_line():
+    found = replace(many_movers([1, 2], [1, 1]), names=("a\nb\tc\u2028", "größer"))
+    lines = str(found).split("\n")
+    assert len(lines) == 5
+    assert lines[2].startswith("a\\nb\\tc\\u2028  ")
+    assert lines[3].startswith("größer ")
+
+
+def test_a_layer_of_which_nothing_is_left_to_tell_has_no_linear_part(rng):
+    first = rng.normal(size=(60, 3))
+    states = np.stack([first, first + 1, 2 * first], axis=1)
+    found = kann.trust(kann.fit(states, each_step=True), states)
+    assert [line.split()[-1] for line in str(found).splitlines()[1:]] == ["–", "100%"]
+    assert "nan" not in found._repr_html_()

@@ -144,6 +144,34 @@ def test_a_sigmoid_is_seen_on_the_page(is_module, generator, tmp_path):
     assert len(set(expected)) == 2
 
 
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_sigmoid_that_rounds_to_one_is_seen(pooled, generator, tmp_path):
+    """In float32 the outputs of large numbers are 1, and no logarithm brings these back."""
+
+    class Sure(networks.Reader):
+        def forward(self, x):
+            states = self.rnn(x)[0]
+            if pooled:
+                return torch.sigmoid(self.head(states.mean(dim=1)))
+            return torch.sigmoid(self.head(states[:, -1]))
+
+    x, model = numbers(generator), seeded(lambda: Sure(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 1)))
+    with torch.no_grad():
+        states = model.rnn(x)[0]
+        logits = model.head(states.mean(dim=1) if pooled else states[:, -1])
+        model.head.weight *= 40 / (logits.max() - logits.min())
+        model.head.bias.fill_(0)
+        model.head.bias -= torch.logit(model(x), eps=1e-6).median()
+        assert model(x).max() == 1
+    found = explain(model, x)
+    assert any("outputs are the sigmoid of a linear readout" in choice for choice in found.choices)
+    assert np.isfinite(found.page["network_outputs"]).all()
+    text, page, _ = content_of(found.report(tmp_path / "r.html"))
+    assert page["readout_is_all"] != pooled
+    assert "alone, which is not all that the network reads" in text  # what is said if it is not all
+    assert "reads at the mean" not in text  # nothing is set to a mean where a head reads pooled states
+
+
 def test_values_are_compared_with_their_labels(generator):
     x, model = numbers(generator), reader(2)
     with torch.no_grad():

@@ -10,7 +10,9 @@ from torch import nn
 
 import kann
 from kann.errors import KannError
+from kann.explaining.folder import write_results
 from kann.explaining.keeping import Keeper, Reader
+from kann.explaining.reading import PartReadout, RectifiedReadout, head_of
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
 from tests.reporting.html_pages import content_of
@@ -98,9 +100,12 @@ def test_a_readout_that_is_not_linear_is_passed_again(tmp_path):
 
     place = replace(found, page={**found.page, "readout": readout}).save(tmp_path / "saved")
     opened = kann.Explanation.open(place)
-    assert opened.page["readout"] is None
+    with pytest.raises(KannError, match=r"was not saved, since it is not linear; pass it to kann.Explanation.open"):
+        opened.page["readout"](found.states.values)
     assert opened.choices[-1].startswith("It was opened without its readout, which is not linear")
     opened.report(tmp_path / "r.html")
+    opened.save(place, overwrite=True)
+    assert kann.Explanation.open(place).choices == opened.choices
     again = kann.Explanation.open(place, readout=readout)
     assert again.page["readout"] is readout
     assert again.choices == found.choices
@@ -154,3 +159,73 @@ def test_values_of_all_kinds_come_back():
     torch.testing.assert_close(back[-1](torch.ones(1, 3)), head(torch.ones(1, 3)))
     with pytest.raises(KeyError):
         Reader({}).value({"result": "Path", "fields": {}})
+
+
+def two_layers():
+    """A head that no file can hold."""
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+class BehindRelu(networks.Reader):
+    """Its head reads rectified states."""
+
+    def forward(self, x):
+        """Two numbers for each sequence."""
+        return self.head(torch.relu(self.rnn(x)[0][:, -1]))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: networks.Reader(nn.LSTM(2, 3, batch_first=True), two_layers()),
+        lambda: BehindRelu(nn.GRU(2, 3, batch_first=True), two_layers()),
+    ],
+)
+def test_a_head_is_passed_again_and_reads_what_it_read(make, tmp_path):
+    """Of an LSTM it reads h, and not h and c; and behind ReLU, what is left of the states."""
+    model = seeded(make)
+    found = kann.explain(model, numbers(torch.Generator().manual_seed(0)), outputs="class", progress=False)
+    assert head_of(found.page["readout"]) is model.head
+    assert found.page["readout"] is not model.head
+    place = found.save(tmp_path / "saved")
+    before = (place / "report.html").read_bytes()
+    without = kann.Explanation.open(place)
+    _, page, tables = content_of(without.report(tmp_path / "r.html"))
+    assert page["sequences"][0]["prediction"] in "01"  # what the network gave out is known
+    assert "output" not in tables
+    assert without.choices[-1].endswith(
+        "the page shows no outputs at single steps. Pass kann.Explanation.open(folder, readout=...) to have them."
+    )
+    without.save(place, overwrite=True)  # also the one without it keeps what the head reads
+    for passed in (model.head, found.page["readout"]):
+        again = kann.Explanation.open(place, readout=passed)
+        assert again.choices == found.choices
+        assert again.report(tmp_path / "r.html").read_bytes() == before
+
+
+def test_readouts_of_part_of_a_state_come_back_with_a_linear_head():
+    states = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    readout = PartReadout(RectifiedReadout(nn.Linear(3, 2)), 3)
+    keeper = Keeper()
+    plain = json.loads(json.dumps(keeper.plain(readout)))
+    back = Reader(keeper.arrays).value(plain)
+    np.testing.assert_array_equal(back(states), readout(states))
+
+
+def test_a_linear_layer_with_a_forward_of_its_own_is_not_taken_for_a_linear_one():
+    class Doubled(nn.Linear):
+        def forward(self, h):
+            return 2 * super().forward(h)
+
+    class Named(nn.Linear):
+        pass
+
+    assert isinstance(Keeper().plain(Doubled(3, 2)), str)
+    assert Keeper().plain(Named(3, 2))["readout"] == "Named"
+
+
+def test_a_file_that_lacks_a_result_is_refused(tmp_path):
+    place = signal_explanation().save(tmp_path / "saved")
+    write_results(place / "explanation.npz", {"sentences": ("One.",)})
+    with pytest.raises(KannError, match=r"explanation\.npz is not a whole explanation \('choices'\); save it again"):
+        kann.Explanation.open(place)

@@ -101,6 +101,14 @@ class OtherPoints:
         ({"fixed_points": 7}, "fixed_points= holds points of shape"),
         ({"signals": ["abc"] * 6}, "the signal of sequence 0 is no array of real numbers"),
         ({"readout": Linear(np.full((1, 5), np.nan), 0.0)}, "NaN|nan"),
+        ({"network_outputs": np.zeros((5, 1))}, r"network_outputs has shape \(5, 1\) for 6 sequences"),
+        ({"network_outputs": ["a"] * 6}, "network_outputs are str.*; pass real numbers"),
+        ({"network_outputs": np.zeros(6) * 1j}, "network_outputs are complex128; pass real numbers"),
+        ({"network_outputs": np.full((6, 1), np.nan)}, r"network_outputs hold nan at \(0, 0\); find out for which"),
+        (
+            {"network_outputs": np.zeros((6, 2)), "readout": Linear(np.ones((3, 5)), 0.0)},
+            r"network_outputs has shape \(6, 2\), and the readout gives \(6, 3\) for the last states; pass what",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(tmp_path, settings, message):
@@ -108,6 +116,14 @@ def test_bad_arguments_are_refused(tmp_path, settings, message):
     with pytest.raises(KannError, match=message):
         report(tmp_path / "r.html", kann.fit(states), states, **settings)
     assert not (tmp_path / "r.html").exists()
+
+
+def test_outputs_of_the_network_may_lack_the_axis_of_a_single_output(tmp_path):
+    states, own = turning_states(), np.arange(6) % 2 - 0.5
+    path = report(
+        tmp_path / "r.html", kann.fit(states), states, readout=Linear(np.ones((1, 5)), 0.0), network_outputs=own
+    )
+    assert [row["prediction"] for row in content_of(path)[1]["sequences"]] == ["0", "1"] * 3
 
 
 @pytest.mark.parametrize("modes", [None, 2.5, True, "3"])

@@ -5,7 +5,7 @@ import pytest
 
 import kann
 from kann.errors import KannError
-from kann.reporting.layers import copying_is_better
+from kann.reporting.layers import where_copying_is_better
 from tests.reporting.html_pages import NASTY, content_of, layered_states, layers_report, turning_states
 
 
@@ -51,8 +51,8 @@ def test_an_operator_that_is_better_at_each_layer_is_judged_as_before(tmp_path):
 
 def test_along_time_a_mean_over_steps_is_what_it_is():
     errors = {"times": {"error": [2.0, 2.0, None]}}, {"times": {"error": [1.0, 1.0, None]}}
-    assert copying_is_better(*errors, steps=None, step_name="step") == ""
-    assert copying_is_better(*errors, steps=None, step_name="layer") == "copying is better at 2 of the 2 layers"
+    assert where_copying_is_better(*errors, steps=None, step_name="step") == ""
+    assert where_copying_is_better(*errors, steps=None, step_name="layer") == "copying is better at 2 of the 2 layers"
 
 
 def test_mistakes_are_explained(tmp_path):

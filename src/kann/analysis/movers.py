@@ -173,12 +173,12 @@ class Movers:
         return "\n".join(lines)
 
     def _rows_printed(self) -> list[int]:
-        """The rows of all names; of many, those that are surest of any mode that is shown, strongest first."""
+        """The rows of all names; of many, the strongest of any mode that is shown, sure ones first."""
         if len(self.names) <= NAMES_PRINTED:
             return list(range(len(self.names)))
-        columns = slice(0, MODES_PRINTED)
-        strength = np.where(self.sure[:, columns] > 0, np.abs(self.push[:, columns]), 0.0).max(axis=1)
-        return np.argsort(-strength, kind="stable")[:NAMES_PRINTED].tolist()
+        strength = np.abs(self.push[:, :MODES_PRINTED])
+        if_sure = np.where(self.sure[:, :MODES_PRINTED] > 0, strength, 0.0)
+        return np.lexsort((-strength.max(axis=1), -if_sure.max(axis=1)))[:NAMES_PRINTED].tolist()
 
     def _repr_html_(self) -> str:
         rows = []
@@ -189,7 +189,9 @@ class Movers:
 
 
 def _in_words(mover: Mover) -> str:
-    mark = {True: "*", False: " "}[mover.sure]
+    mark = " "
+    if mover.sure:
+        mark = "*"
     return f"{mover.push:+.2f} [{mover.low:+.2f}, {mover.high:+.2f}]{mark}"
 
 

@@ -112,7 +112,10 @@ class StepTrust:
         for step in range(len(self)):
             low, high = self.intervals["each"][step]
             errors = [f"{self.errors[name][step]:.3f}" for name in PREDICTIONS]
-            rows.append([str(step), *errors, f"{low:.3f} – {high:.3f}", f"{self.linear_part[step]:.0%}"])
+            part = f"{self.linear_part[step]:.0%}"
+            if np.isnan(self.linear_part[step]):
+                part = "–"
+            rows.append([str(step), *errors, f"{low:.3f} – {high:.3f}", part])
         return ["step", *PREDICTIONS.values(), f"{self.level:.0%} of own map", "linear part"], rows
 
 

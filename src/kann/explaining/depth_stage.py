@@ -6,13 +6,10 @@ import numpy as np
 
 from kann.analysis.step_trust import StepTrust
 from kann.analysis.trust import trust
-from kann.explaining.findings import Findings
+from kann.explaining.findings import Findings, folds_of
 from kann.fitting.fit import fit
 from kann.fitting.folds import FEWEST_FOLDS
-from kann.reporting.layers import is_worse_at_most
-
-FOLDS = 10
-"""In how many folds sequences are held out, unless there are fewer or their moments would take too much memory."""
+from kann.reporting.layers import most_are_worse
 
 MOST_BYTES = 500_000_000
 """Memory for the moments of all folds: for each layer two matrices (units, units) in float64."""
@@ -22,6 +19,9 @@ SECONDS_FOR_EACH = 3e-8
 
 MAY_TAKE = 0.5
 """Fraction of the time that is left which maps may take; the live test and trust follow."""
+
+LEAST_WRITTEN = 1e-4
+"""The smallest error that two digits of a percentage tell from none."""
 
 
 def map_each_layer(found: Findings) -> None:
@@ -37,7 +37,7 @@ def map_each_layer(found: Findings) -> None:
         return
     maps = fit(states, each_step=True, rank=fitted.koopman.rank, groups=groups)
     affordable = MOST_BYTES // (2 * 8 * len(maps) * maps.dim**2)
-    folds = max(FEWEST_FOLDS, min(FOLDS, affordable, len(np.unique(groups))))
+    folds = max(FEWEST_FOLDS, min(affordable, folds_of(fitted)))
     found.steps = trust(maps, states, folds=folds, groups=groups, seed=found.options.seed)
 
 
@@ -73,14 +73,16 @@ def _how_many(steps: StepTrust) -> str:
 
 
 def _most_and_least(steps: StepTrust, names: list[str]) -> str:
-    """Which layer is most linear and which is least, with the parts that their maps tell."""
+    """Which layer is most linear and which is least, with what their maps tell, unless that reads the same."""
     parts = steps.linear_part
     if np.isnan(parts).all():
         return ""
     most, least = int(np.nanargmax(parts)), int(np.nanargmin(parts))
     text = f"; the most linear is {names[most]} (its map tells {_part(parts[most])} of what it does)"
-    if most == least:
+    if np.isfinite(parts).sum() == 1:
         return text
+    if _part(parts[most]) == _part(parts[least]):
+        return f"; of what a layer does, its map tells {_part(parts[most])}"
     return f"{text}, the least {names[least]} ({_part(parts[least])})"
 
 
@@ -90,17 +92,27 @@ def _part(part: float) -> str:
     return f"{part:.0%}"
 
 
+def _missed(error: float) -> str:
+    """An error in percent with two digits; what would read as none is called less than the smallest that is written."""
+    if error < LEAST_WRITTEN:
+        return f"less than {LEAST_WRITTEN:.2%}"
+    return f"{error:.2%}"
+
+
 def _one_operator(found: Findings, steps: StepTrust) -> str:
     """The one operator for all layers beside copying and own maps; no praise of a mean that few layers make."""
-    low, high = steps.errors["each"].min(), steps.errors["each"].max()
-    own = f"own maps miss {low:.1%} to {high:.1%}"
+    low, high = _missed(steps.errors["each"].min()), _missed(steps.errors["each"].max())
+    own = f"own maps miss {low} to {high}"
+    if low == high:
+        own = f"own maps miss {low}"
     worse, total = len(steps.one_is_worse), len(steps)
     figures = ""
     if found.trust is not None:
         figures = (
-            f"misses {found.trust.error[0]:.2%} of the states' variance, and copying {found.trust.copying_error[0]:.2%}"
+            f"misses {_missed(found.trust.error[0])} of the states' variance, and copying "
+            f"{_missed(found.trust.copying_error[0])}"
         )
-    if is_worse_at_most(worse, total):
+    if most_are_worse(worse, total):
         says = f"One operator for all layers misses more than copying at {worse} of the {total}"
         if figures:
             says += f", so that its mean over layers says little (it {figures})"

@@ -22,6 +22,7 @@ from kann.explaining.folder import (
     RESULTS_FILE,
     STATES_FOLDER,
     in_memory,
+    put_readout,
     read_results,
     remove_if_there,
     require_free,
@@ -29,6 +30,7 @@ from kann.explaining.folder import (
     write_results,
 )
 from kann.explaining.inline import InlinePage
+from kann.explaining.reading import AbsentReadout, head_of
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
 from kann.typing import Array, Int
@@ -56,7 +58,7 @@ class Explanation:
     """
 
     sentences: tuple[str, ...]
-    """What can be said and what not, three to five sentences."""
+    """What can be said and what not, a few sentences."""
     choices: tuple[str, ...]
     """What was chosen and why: layer, readout, outputs, sequences, operator."""
     koopman: Koopman
@@ -97,6 +99,8 @@ class Explanation:
             "sentences": self.sentences,
             "choices": self.choices,
         }
+        if isinstance(head_of(self.page.get("readout")), AbsentReadout):
+            arguments["readout"] = None
         return report(path, self.koopman, self.states, **arguments | others)
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
@@ -120,15 +124,15 @@ class Explanation:
         with replacing(place / "explanation.json") as temporary:
             temporary.write_text(json.dumps(self.numbers(), allow_nan=False, indent=1), encoding="utf-8")
         self.report(place / "report.html")
-        content = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("gated", "states")}
-        write_results(place / RESULTS_FILE, content)
+        write_results(place / RESULTS_FILE, {name: getattr(self, name) for name in _in_results()})
         return place
 
     @staticmethod
     def open(folder: str | os.PathLike[str], *, readout: Any = None) -> "Explanation":
         """Read what `save` wrote, without the network: sentences, figures, plots and the page are the same.
 
-        ``readout`` is what reads the states, such as ``model.head``, if it is not linear: no file can hold that.
+        ``readout`` is the head that reads the states, such as ``model.head``, if it is not linear: no file can hold
+        that. What it reads of them, such as h of an LSTM's h and c, or states behind ReLU, is known from the folder.
 
         >>> import tempfile, kann, torch
         >>> folder = tempfile.mkdtemp() + "/found"
@@ -140,20 +144,12 @@ class Explanation:
         require_path(folder)
         place = Path(folder)
         require_saved(place)
-        content = read_results(place / RESULTS_FILE)
-        content["states"] = in_memory(States.open(place / STATES_FOLDER))
-        content["gated"] = None
+        content = read_results(place / RESULTS_FILE, _in_results())
+        put_readout(content, readout)
+        states, gated = in_memory(States.open(place / STATES_FOLDER)), None
         if (place / GATED_FILE).exists():
-            content["gated"] = Bilinear.load(place / GATED_FILE)
-        if readout is not None:
-            content["page"]["readout"] = readout
-        elif isinstance(content["page"].get("readout"), str):  # its text alone could be kept
-            content["page"]["readout"] = None
-            content["choices"] += (
-                "It was opened without its readout, which is not linear, so that no file holds it: the page shows no "
-                "outputs. Pass kann.Explanation.open(folder, readout=...) to have them.",
-            )
-        return Explanation(**content)
+            gated = Bilinear.load(place / GATED_FILE)
+        return Explanation(**content, states=states, gated=gated)
 
     def numbers(self) -> dict[str, Any]:
         """Sentences and figures as JSON takes them."""
@@ -173,6 +169,11 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         return notebook.paragraphs(repr(self), self.sentences) + notebook.paragraphs("Chosen", self.choices)
+
+
+def _in_results() -> list[str]:
+    """The names of what the file of results holds; the others have files of their own."""
+    return [each.name for each in fields(Explanation) if each.name not in ("gated", "states")]
 
 
 def rows_of(values: Any, numbers: Int[Array, " k"]) -> list[Any] | None:

@@ -19,7 +19,11 @@ from kann.explaining.outputs import Outputs
 from kann.explaining.probing import Probe
 from kann.explaining.reading import Reading
 from kann.explaining.sequences import Sequences
+from kann.fitting.folds import FEWEST_FOLDS
 from kann.typing import Array, Int
+
+FOLDS = 10
+"""In how many folds sequences are held out, unless there are fewer, to ask how far modes and maps can be trusted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -94,6 +98,14 @@ class Findings:
                 own = self.fitted_numbers.tolist()
             groups = [group for group, count in zip(own, positions.tolist(), strict=True) for _ in range(count)]
         return groups
+
+
+def folds_of(fitted: Fitted) -> int:
+    """In how many folds the sequences that were fitted, or groups of them, are held out."""
+    available = len(fitted.states)
+    if fitted.groups is not None:
+        available = len(np.unique(fitted.groups))
+    return max(FEWEST_FOLDS, min(FOLDS, available))
 
 
 def positions_of(sequences: Sequences, numbers: Int[Array, " k"], total: int) -> Int[Array, " k"]:

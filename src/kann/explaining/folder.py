@@ -1,6 +1,7 @@
 """The folder of a saved explanation: which files it has, and the one that holds the results."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from kann.data.placing import remove
 from kann.data.states import States
 from kann.errors import KannError
 from kann.explaining.keeping import Keeper, Reader
+from kann.explaining.reading import AbsentReadout, head_of, with_head
 
 RESULTS_FILE, GATED_FILE, STATES_FOLDER = "explanation.npz", "gated.npz", "states.zarr"
 """What `Explanation.open` reads."""
@@ -22,6 +24,12 @@ OWN_FILES = (RESULTS_FILE, GATED_FILE, STATES_FOLDER, "koopman.npz", "explanatio
 """All that `Explanation.save` writes."""
 
 KIND, VERSION = "Explanation", 1
+
+WITHOUT_READOUT = (
+    "It was opened without its readout, which is not linear, so that no file holds it: the page shows no outputs at "
+    "single steps. Pass kann.Explanation.open(folder, readout=...) to have them."
+)
+"""The choice that is added for a readout that is missing."""
 
 
 def require_free(place: Path, *, overwrite: bool) -> None:
@@ -63,9 +71,24 @@ def write_results(path: Path, content: dict[str, Any]) -> None:
     save_npz(path, kind=KIND, version=VERSION, arrays=arrays)
 
 
-def read_results(path: Path) -> dict[str, Any]:
-    """Read what `write_results` wrote; refuse what is damaged."""
+def read_results(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Read what `write_results` wrote; refuse what is damaged, or lacks one of these results."""
     with damage_explained(path, problem="is not a whole explanation", remedy="save it again with .save()"):
         arrays = load_npz(path, kind=KIND, version=VERSION)
         reader = Reader(arrays)
-        return {name: reader.value(plain) for name, plain in json.loads(bytes(arrays["content"])).items()}
+        content = {name: reader.value(plain) for name, plain in json.loads(bytes(arrays["content"])).items()}
+        return {name: content[name] for name in names}
+
+
+def put_readout(content: dict[str, Any], readout: Any) -> None:
+    """Put the user's readout where the saved one was, behind what it read of a state; say so if it is missing."""
+    page = content["page"]
+    content["choices"] = tuple(choice for choice in content["choices"] if choice != WITHOUT_READOUT)
+    kept = page.get("readout")
+    if readout is not None and head_of(readout) is readout:
+        readout = with_head(kept, readout)
+    if readout is not None:
+        page["readout"] = readout
+    elif isinstance(head_of(kept), str):  # its text alone could be kept
+        page["readout"] = with_head(kept, AbsentReadout(head_of(kept)))
+        content["choices"] += (WITHOUT_READOUT,)

@@ -14,7 +14,7 @@ from kann.analysis.phrases import Phrase
 from kann.analysis.step_trust import StepTrust
 from kann.analysis.trust import ModeTrust, Trust
 from kann.backends.arrays import as_numpy
-from kann.explaining.reading import LinearReadout
+from kann.explaining.reading import LinearReadout, PartReadout, RectifiedReadout
 from kann.fitting.koopman import Koopman
 from kann.fitting.rank import RankCurve
 from kann.typing import Array
@@ -65,7 +65,11 @@ class Keeper:
         known = next((number for number, each in enumerate(self._results) if each is value), None)
         if known is not None:
             return {"again": known}
-        if isinstance(value, LinearReadout | nn.Linear):
+        if isinstance(value, PartReadout):
+            return {"readout": "PartReadout", "head": self.plain(value.head), "units": value.units}
+        if isinstance(value, RectifiedReadout):
+            return {"readout": "RectifiedReadout", "head": self.plain(value.head)}
+        if isinstance(value, LinearReadout) or _is_plain_linear(value):
             return {"readout": type(value).__name__, "weight": self.plain(value.weight), "bias": self.plain(value.bias)}
         kind = type(value).__name__
         if RESULTS.get(kind) is not type(value):
@@ -87,6 +91,11 @@ class Keeper:
             order = "F"
         self._pieces.setdefault(name, []).append(values.ravel(order=order))
         return {"array": name, "start": start, "shape": list(values.shape), "order": order}
+
+
+def _is_plain_linear(value: Any) -> bool:
+    """Whether a module does what its weight and bias say; one with a ``forward`` of its own may do anything."""
+    return isinstance(value, nn.Linear) and type(value).forward is nn.Linear.forward
 
 
 class Reader:
@@ -130,6 +139,10 @@ class Reader:
         return self._arrays[plain["array"]][start : start + math.prod(shape)].reshape(shape, order=plain["order"])
 
     def _readout(self, plain: dict[str, Any]) -> Any:
+        if plain["readout"] == "PartReadout":
+            return PartReadout(self.value(plain["head"]), plain["units"])
+        if plain["readout"] == "RectifiedReadout":
+            return RectifiedReadout(self.value(plain["head"]))
         weight, bias = self.value(plain["weight"]), self.value(plain["bias"])
         if plain["readout"] == LinearReadout.__name__:
             return LinearReadout(weight, bias)

@@ -14,6 +14,7 @@ from kann.explaining.depth_stage import layer_names
 from kann.explaining.explanation import Explanation, rows_of
 from kann.explaining.findings import Findings, positions_of
 from kann.explaining.options import Options
+from kann.explaining.reading import outputs_before_sigmoid
 from kann.explaining.stages import look, run_stages
 from kann.explaining.tokens import signals_of, tokens_of
 from kann.explaining.wording import sentences_of
@@ -207,11 +208,11 @@ def _own_outputs(found: Findings) -> Shaped[Array, "s ..."] | None:
     if reading is None or reading.readout is None or shown is None:
         return None
     own = found.probe.outputs(found.shown_numbers)
-    ends = shown.starts + shown.lengths - 1
-    if own.shape != read_out(reading.readout, as_numpy(shown.values[ends])).shape or not np.isfinite(own).all():
+    ends = as_numpy(shown.values[shown.starts + shown.lengths - 1])
+    if own.shape != read_out(reading.readout, ends).shape or not np.isfinite(own).all():
         return None
     if reading.before_sigmoid:
-        return np.log(own / (1 - own).clip(1e-12))
+        return outputs_before_sigmoid(reading.readout, ends, own)
     return own
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from kann.analysis.decisions import read_out
@@ -20,6 +21,9 @@ from kann.typing import Array, Float, Shaped
 SAME_TO = 1e-3
 """Outputs are the same if they differ by less than this fraction of their spread: kernels round float32 differently."""
 
+LEAST_PROBABILITY = 1e-12
+"""Outputs of a sigmoid that round to 0 or 1 are taken to be this far from it, so that what made them is finite."""
+
 WAYS = {
     "last": "of its last state",
     "every": "of the state at every step",
@@ -34,22 +38,55 @@ class PartReadout:
     """A readout of the first units of a state: a head that reads h where h and c were recorded side by side."""
 
     def __init__(self, head: Any, units: int):
-        self._head, self._units = head, units
+        self.head, self.units = head, units
 
     def __call__(self, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
         """The outputs of states."""
-        return read_out(self._head, h[:, : self._units])
+        return read_out(self.head, h[:, : self.units])
 
 
 class RectifiedReadout:
     """A head that reads states behind ReLU."""
 
     def __init__(self, head: Any):
-        self._head = head
+        self.head = head
 
     def __call__(self, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
         """The outputs of states."""
-        return read_out(self._head, np.maximum(h, 0))
+        return read_out(self.head, np.maximum(h, 0))
+
+
+class AbsentReadout:
+    """In place of a head that no file can hold: its text, which says what it was."""
+
+    def __init__(self, text: str):
+        self._text = text
+
+    def __call__(self, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
+        """Refused, with what to do."""
+        raise KannError(
+            f"the readout {self._text} was not saved, since it is not linear; pass it to "
+            "kann.Explanation.open(folder, readout=...)"
+        )
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def head_of(readout: Any) -> Any:
+    """The head that a readout of part of a state, or of rectified states, calls in the end."""
+    while isinstance(readout, PartReadout | RectifiedReadout):
+        readout = readout.head
+    return readout
+
+
+def with_head(readout: Any, head: Any) -> Any:
+    """A readout that reads the same of a state, and gives it to another head."""
+    if isinstance(readout, PartReadout):
+        return PartReadout(with_head(readout.head, head), readout.units)
+    if isinstance(readout, RectifiedReadout):
+        return RectifiedReadout(with_head(readout.head, head))
+    return head
 
 
 class LinearReadout:
@@ -215,9 +252,24 @@ def _judged(
 
 def _way_before_sigmoid(head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."]) -> Any:
     """How the head reads states if the outputs are probabilities that a sigmoid made; None if they are not."""
-    if not outputs.size or outputs.min() <= 0 or outputs.max() >= 1:
+    if not outputs.size or outputs.min() < 0 or outputs.max() > 1:
         return None
-    return _way(head, units, states, np.log(outputs / (1 - outputs)))
+    return _way(lambda h: _sigmoid(read_out(head, h)), units, states, outputs)
+
+
+def outputs_before_sigmoid(readout: Any, ends: Float[Array, "s d"], outputs: Shaped[Array, "s ..."]) -> Array:
+    """What was put into the sigmoid that gave these outputs: what the readout gives for last states, if it is that.
+
+    It is taken from the outputs if the readout reads other states too. In float32 they tell little from 10 on.
+    """
+    read = read_out(readout, ends)
+    if _are_same(_sigmoid(read), outputs):
+        return read
+    return torch.logit(torch.from_numpy(outputs).double(), eps=LEAST_PROBABILITY).numpy()
+
+
+def _sigmoid(values: Array) -> Array:
+    return torch.sigmoid(torch.from_numpy(values)).numpy()
 
 
 def _of_one_direction(weight: Float[Array, "o d"], states: States, outputs: Shaped[Array, "s ..."]) -> Reading:

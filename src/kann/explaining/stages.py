@@ -15,11 +15,11 @@ from kann.analysis.movers import movers
 from kann.analysis.trust import trust
 from kann.data.states import States
 from kann.errors import KannError, UnfinishedWarning
-from kann.explaining.choosing import Fitted, choose_operator_held_out
+from kann.explaining.choosing import choose_operator_held_out
 from kann.explaining.clock import Clock
 from kann.explaining.depth_stage import map_each_layer
 from kann.explaining.finding import find_place
-from kann.explaining.findings import Findings
+from kann.explaining.findings import Findings, folds_of
 from kann.explaining.live_stage import run_live_test
 from kann.explaining.options import Options
 from kann.explaining.outputs import kind_of_outputs
@@ -30,7 +30,7 @@ from kann.explaining.rightness import require_labels_that_fit
 from kann.explaining.sequences import Sequences
 from kann.explaining.tokens import channels_of, reads_channels, require_same_direction, tokens_of
 from kann.explaining.twins import can_be_drawn_anew, trust_beside_twins
-from kann.fitting.folds import FEWEST_FOLDS, Together
+from kann.fitting.folds import Together
 from kann.progress import progress as progress_bar
 from kann.recording.recorder import record
 from kann.typing import Array, Int
@@ -55,9 +55,6 @@ MOST_STATES_SHOWN = 20_000
 
 RECORDING_MAY_TAKE = 0.25
 """Fraction of the time budget for recording; of more sequences some are left out."""
-
-FOLDS = 10
-"""In how many folds sequences are held out to ask how far modes can be trusted."""
 
 WIDEST_INPUTS_NAMED = 64
 """Inputs are named one by one if there are at most so many."""
@@ -254,7 +251,7 @@ def ask_for_trust(found: Findings) -> None:
     """How far modes can be trusted, and which of them untrained copies of the network have too."""
     fitted = found.fitted
     assert fitted is not None  # noqa: S101  # fitted by an earlier stage
-    data, options = fitted.to_trust(_folds(fitted), found.options.seed)
+    data, options = fitted.to_trust(folds_of(fitted), found.options.seed)
     reason = _why_no_copies(found)
     if reason:
         found.trust = trust(fitted.koopman, data, **options)
@@ -279,14 +276,6 @@ def _why_no_copies(found: Findings) -> str:
     if not can_be_drawn_anew(found.model):
         return "it has parameters of its own, and how those began is not known"
     return ""
-
-
-def _folds(fitted: Fitted) -> int:
-    """In how many folds sequences, or groups of them, are held out."""
-    available = len(fitted.states)
-    if fitted.groups is not None:
-        available = len(np.unique(fitted.groups))
-    return max(FEWEST_FOLDS, min(FOLDS, available))
 
 
 def find_movers(found: Findings) -> None:

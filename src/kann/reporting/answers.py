@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from kann.analysis.decisions import decide, read_out
+from kann.analysis.decisions import decide
 from kann.backends.arrays import as_numpy
 from kann.errors import KannError
-from kann.reporting.inputs import ReportInputs
+from kann.reporting.inputs import ReportInputs, read_from_ends
 from kann.typing import Array, Float
 
 VALUES_NAMED = 4
@@ -36,8 +36,7 @@ def read_from_last(inputs: ReportInputs) -> Float[Array, "s ..."] | None:
     """What the readout makes of the last state of each sequence; None without a readout."""
     if inputs.readout is None:
         return None
-    ends = inputs.states.starts + inputs.states.lengths - 1
-    return read_out(inputs.readout, as_numpy(inputs.states.values[ends]))
+    return read_from_ends(inputs.readout, inputs.states)
 
 
 def predictions(inputs: ReportInputs, outputs: Float[Array, "s ..."] | None) -> list[str] | None:

@@ -1,20 +1,23 @@
 """What a user passes to `report`, checked before anything is computed."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kann.analysis.decisions import Readout
+from kann.analysis.decisions import Readout, read_out
 from kann.analysis.live_effects import Effects
 from kann.analysis.movers import Movers
 from kann.analysis.step_trust import StepTrust
 from kann.backends.arrays import as_numpy
 from kann.checks import (
     entries_by_name,
+    require_all_finite,
     require_instance,
     require_names,
+    require_real,
     require_sequence,
     require_whole_number,
     shown,
@@ -116,16 +119,32 @@ def checked_classes(classes: Any) -> list[str] | None:
     return [str(name) for name in classes]
 
 
-def checked_outputs_of_network(outputs: Any, states: States) -> Float[Array, "s ..."] | None:
-    """What the network gave out, one row for each sequence."""
+def checked_outputs_of_network(outputs: Any, states: States, readout: Readout | None) -> Float[Array, "s ..."] | None:
+    """What the network gave out, one row for each sequence, of as many outputs as the readout gives."""
     if outputs is None:
         return None
     rows = as_numpy(outputs)
+    require_real(rows, what="network_outputs")
     if rows.ndim == 0 or len(rows) != len(states):
         raise KannError(
             f"network_outputs has shape {rows.shape} for {len(states)} sequences; pass a row of outputs for each"
         )
-    return rows.astype(np.float64)
+    require_all_finite(rows, what="network_outputs", remedy="find out for which sequence the network fails")
+    rows = rows.astype(np.float64)
+    if readout is None:
+        return rows
+    shape = read_from_ends(readout, states).shape
+    if math.prod(shape) != rows.size:
+        raise KannError(
+            f"network_outputs has shape {rows.shape}, and the readout gives {shape} for the last states; pass what the "
+            "network gave out at the end of each sequence"
+        )
+    return rows.reshape(shape)
+
+
+def read_from_ends(readout: Readout, states: States) -> Float[Array, "s ..."]:
+    """What a readout makes of the last state of each sequence."""
+    return read_out(readout, as_numpy(states.values[states.starts + states.lengths - 1]))
 
 
 def checked_count(modes: Any) -> int:

@@ -57,12 +57,12 @@ def layer_numbers(steps: StepTrust | None, names: Sequence[str] | None) -> dict[
     return {"folds": steps.folds, "level": steps.level, "layers": rows, "one_is_worse": len(steps.one_is_worse)}
 
 
-def is_worse_at_most(worse: int, total: int) -> bool:
-    """Whether copying is better at most layers, so that a mean over layers must not be praised."""
+def most_are_worse(worse: int, total: int) -> bool:
+    """Whether copying is better at more than half of the layers: a mean over layers must then not be praised."""
     return 2 * worse > total
 
 
-def copying_is_better(
+def where_copying_is_better(
     quality: dict[str, Any], copying: dict[str, Any], *, steps: StepTrust | None, step_name: str
 ) -> str:
     """At how many layers copying is better than the operator, in words; empty if it is not at most of them.
@@ -76,6 +76,6 @@ def copying_is_better(
     worse, total = sum(is_worse), len(is_worse)
     if steps is not None:
         worse, total = len(steps.one_is_worse), len(steps)
-    if not is_worse_at_most(worse, total):
+    if not most_are_worse(worse, total):
         return ""
     return f"copying is better at {worse} of the {total} {step_name}s"

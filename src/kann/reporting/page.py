@@ -45,7 +45,7 @@ from kann.reporting.inputs import (
     checked_signals,
     checked_states,
 )
-from kann.reporting.layers import checked_step_names, checked_steps, copying_is_better, layer_numbers
+from kann.reporting.layers import checked_step_names, checked_steps, layer_numbers, where_copying_is_better
 from kann.reporting.mattering import modes_that_matter, opened_mode
 from kann.reporting.operators import (
     SLOW_FROM,
@@ -202,7 +202,7 @@ def report(
         step_names=checked_step_names(step_names, steps),
         outputs=checked_outputs(outputs),
         threshold=require_number(threshold, "threshold", remedy="pass the value that an output must exceed"),
-        network_outputs=checked_outputs_of_network(network_outputs, states),
+        network_outputs=checked_outputs_of_network(network_outputs, states, readout),
         **live,
     )
     tables = sequence_tables(inputs)
@@ -250,7 +250,7 @@ def _about_operators(inputs: ReportInputs, known: KnownTrust) -> dict[str, Any]:
         name: operator_quality(inputs, other, known_trust(other, inputs.states))
         for name, other in inputs.others.items()
     }
-    doubt = copying_is_better(quality, copying, steps=inputs.steps, step_name=inputs.step_name)
+    doubt = where_copying_is_better(quality, copying, steps=inputs.steps, step_name=inputs.step_name)
     wording: dict[str, Any] = {"known": known, "step_name": inputs.step_name, "doubt": doubt}
     return {
         "fit": quality,

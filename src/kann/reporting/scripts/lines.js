@@ -92,7 +92,7 @@ function overTimeCaption() {
   if (tables.signal) parts.push(tables.decoded_modes ? "the signal, and the signal decoded from the states and from each selected mode alone" : "the signal");
   const to = outputText();
   parts.push(`the ${viewText()} of the selected modes${to ? ` to ${to}` : ""}`);
-  if (tables.output) parts.push(page.readout_is_all ? "what the network gives out" : "what its readout makes of these states, all else that it reads at the mean");
+  if (tables.output) parts.push(page.readout_is_all ? "what the network gives out" : `what its readout makes of the state at each ${page.step} alone, which is not all that the network reads`);
   const more = page.channels > (tables.signal?.width ?? 0) && tables.signal ? ` The first ${tables.signal.width} of ${page.channels} inputs are drawn.` : "";
   const text = parts.length > 1 ? `${parts.slice(0, -1).join(", ")}, and ${parts.at(-1)}` : parts[0];
   return `${text[0].toUpperCase()}${text.slice(1)}, over the ${steps()} of the sequence.${more}`;
