@@ -267,15 +267,8 @@ def test_a_loader_that_shuffles_belongs_to_no_labels(kind, generator):
         explain(reader(2), loader, labels=[0] * SEQUENCES)
 
 
-class Causal(nn.Module):
+class Causal(networks.Encoder):
     """A transformer whose positions see those before them; it decides at the last."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(9, 8)
-        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
-        self.head = nn.Linear(8, 2)
 
     def forward(self, tokens):
         """The outputs (b, 2)."""
