@@ -339,3 +339,12 @@ def test_along_depth_nothing_lasts_longer_than_the_layers():
     found = findings(0.99, (0.985, 0.995))
     found.place, found.states = Mock(Place, axis="depth", embedding=True), Mock(kann.States, lengths=np.array([5, 5]))
     assert remembering._half_life(0, found) == "more than half of it is left after all 4 layers"
+
+
+def test_a_mode_that_the_live_test_does_not_name_is_not_quoted_with_its_movers():
+    found = findings(0.9)
+    found.effects, found.alone = effects_of([0.9, 0.99], [0.7, 0.8]), {1: (0.9, 0.5)}
+    assert remembering._is_not_named_live(0, found)
+    assert not remembering._is_not_named_live(1, found)
+    found.alone = {}
+    assert not remembering._is_not_named_live(0, found)

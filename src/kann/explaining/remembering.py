@@ -39,20 +39,7 @@ def memories(found: Findings) -> str | None:
     fitted: Any = found.fitted
     koopman: Koopman = fitted.koopman
     holding = _holding(found, koopman)
-    parts = []
-    for number in _named_modes(found, koopman):
-        eigenvalue = format_eigenvalue(koopman.modes[number].eigenvalue)
-        stays = f"{_half_life(number, found)}{_turning(number, found)}"
-        if _is_idle(number, found):
-            parts.append(
-                f"mode {number} (λ = {eigenvalue}, {stays}) alone carries none of the {decisions(found.effects)}"
-            )
-            continue
-        stays += _raising(number, found)
-        phrase = _phrase(found.movers, number)
-        if phrase:
-            phrase = f" ({phrase})"
-        parts.append(f"mode {number} (λ = {eigenvalue}, {stays}){_pushed(found.movers, number)}{phrase}")
+    parts = [_told(number, found) for number in _named_modes(found, koopman)]
     if not parts:
         return None
     text = "; ".join(parts)
@@ -73,12 +60,35 @@ def memories(found: Findings) -> str | None:
     return sentence
 
 
+def _told(number: int, found: Findings) -> str:
+    """One mode: how long it stays and what pushes it, or that it does nothing in the running network."""
+    fitted: Any = found.fitted
+    eigenvalue = format_eigenvalue(fitted.koopman.modes[number].eigenvalue)
+    mode = f"mode {number} (λ = {eigenvalue}, {_half_life(number, found)}{_turning(number, found)}"
+    if _is_idle(number, found):
+        return f"{mode}) alone carries none of the {decisions(found.effects)}"
+    if _is_not_named_live(number, found):
+        return f"{mode}) is not among those that matter in the live test"
+    phrase = _phrase(found.movers, number)
+    if phrase:
+        phrase = f" ({phrase})"
+    return f"{mode}{_raising(number, found)}){_pushed(found.movers, number)}{phrase}"
+
+
 def _is_idle(number: int, found: Findings) -> bool:
     """Whether the mode, alone kept in the running network, brings back nothing: what pushes it moves no output."""
     effects = found.effects
     if effects is None or number not in found.alone or effects.full == effects.none:
         return False
     return bool((found.alone[number][0] - effects.none) / (effects.full - effects.none) <= ADDS)
+
+
+def _is_not_named_live(number: int, found: Findings) -> bool:
+    """Whether the live test found modes that matter, and this is none of them: what pushes it need not move outputs."""
+    effects = found.effects
+    if effects is None or not found.alone or effects.full == effects.none:
+        return False
+    return number not in found.alone
 
 
 def gated_memory(found: Findings) -> str | None:
