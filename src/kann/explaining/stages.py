@@ -22,7 +22,7 @@ from kann.explaining.finding import find_place
 from kann.explaining.findings import Findings, folds_of
 from kann.explaining.live_stage import run_live_test
 from kann.explaining.options import Options
-from kann.explaining.outputs import kind_of_outputs
+from kann.explaining.outputs import Outputs, kind_of_outputs
 from kann.explaining.plain_labels import plain_labels
 from kann.explaining.probing import Probe, few
 from kann.explaining.reading import find_reading
@@ -88,18 +88,7 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
     sequences.require_real_steps()
     probe = Probe(model, sequences, options)
     place = find_place(probe, options)
-    outputs, problem, probed, given = None, "", few(sequences.count, PROBED), None
-    try:
-        given = probe.outputs(probed)
-        outputs = kind_of_outputs(given, sequences.steps(0), options)
-    except KannError as error:
-        problem = f"Outputs were not compared: {error}."
-    if outputs is not None and given is not None:
-        outputs.require_names(options.classes)
-        if options.labels is not None:
-            plain = plain_labels(options.labels, outputs, sequences, has_steps=given.ndim > 2)
-            options = replace(options, labels=plain)
-        require_labels_that_fit(options, outputs, given, sequences, probed)
+    outputs, options, about_outputs = _outputs_and_labels(probe, options)
     usable = _within_time(probe, sequences.count, clock)
     together = _together(sequences, options)
     fitted, held_out = _split(usable, together[usable], options.seed)
@@ -116,11 +105,8 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
         held_out=held_out,
         shown_numbers=_to_show(sequences, held_out),
         channels=channels,
-        choices=[place.why],
+        choices=[place.why, about_outputs],
     )
-    if outputs is not None:
-        problem = outputs.why
-    found.choices.append(problem)
     if place.axis == "depth" and options.tokens is not None:
         found.choices.append("tokens= was not used: along depth a step is a layer, and no word is read at it.")
     if sequences.tells_full_length:
@@ -133,6 +119,23 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
         f"{_left_out(sequences.count - len(usable))}."
     )
     return found
+
+
+def _outputs_and_labels(probe: Probe, options: Options) -> tuple[Outputs | None, Options, str]:
+    """What outputs are, told by those of a few sequences; options with labels as plain as these; and a sentence."""
+    sequences = probe.sequences
+    probed = few(sequences.count, PROBED)
+    try:
+        given = probe.outputs(probed)
+        outputs = kind_of_outputs(given, sequences.steps(0), options)
+    except KannError as error:
+        return None, options, f"Outputs were not compared: {error}."
+    outputs.require_names(options.classes)
+    if options.labels is not None:
+        plain = plain_labels(options.labels, outputs, sequences, has_steps=given.ndim > 2)
+        options = replace(options, labels=plain)
+    require_labels_that_fit(options, outputs, given, sequences, probed)
+    return outputs, options, outputs.why
 
 
 def _left_out(count: int) -> str:
