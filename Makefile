@@ -6,9 +6,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 
 .PHONY: demo test test-minimum coverage check docs dist format fuzz bench gallery reproduce clean
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt experiments/pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(INSTALL) -e '.[dev]'
+	$(INSTALL) -e '.[dev]' -e experiments
 	touch $(READY)
 
 demo: $(READY)
@@ -23,7 +23,7 @@ test: $(READY)
 
 # Apart from the tests: to watch every line makes them half as slow again.
 coverage: $(READY)
-	$(PYTEST) --cov=kann --cov-report=term
+	$(PYTEST) --cov=kann --cov=kann_experiments --cov-report=term
 
 check: $(READY)
 	$(BIN)/ruff format --check .
@@ -55,7 +55,7 @@ dist: $(READY)
 MINIMUM := .venv-minimum
 test-minimum:
 	$(PYTHON) -m venv $(MINIMUM)
-	$(MINIMUM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-minimum.txt -e '.[dev]'
+	$(MINIMUM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-minimum.txt -e '.[dev]' -e experiments
 	OMP_NUM_THREADS=1 $(MINIMUM)/bin/python -m pytest -n $(PROCESSES) --dist worksteal -W ignore::DeprecationWarning
 
 SEED ?= -1

@@ -23,9 +23,8 @@ from kann.analysis.coordinates import (
     random_directions,
     spread_of,
 )
-from kann.analysis.filling import fit_fills
-from kann.live.interventions import replacement
-from kann.live.replacing import only_target, replaced
+from kann.live._intervene import only_target, replaced, replacement
+from kann.live.completion import fit_fills
 
 
 def fastest(function, repeats):
@@ -74,8 +73,8 @@ class Trial:
     """The network's decisions on test reviews, by itself and with its states replaced."""
 
     def __init__(self, options):
-        from kann.paper.sentiment.corpus import batches_by_length, load_corpus
-        from kann.paper.sentiment.operators import fitted_reviews
+        from kann_experiments.sentiment.corpus import batches_by_length, load_corpus
+        from kann_experiments.sentiment.operators import fitted_reviews
 
         self.network = zoo.load("sentiment").network.to(options.device)
         corpus, self.device = load_corpus(), options.device

@@ -8,11 +8,11 @@ import time
 from dataclasses import replace
 
 import torch
+from kann_experiments.copy.task import ANALYSED, CONFIGS, TRAINING, build, build_optimizer
+from kann_experiments.training import generator, repeatable
 from torch import nn
 
 import kann
-from kann.paper.copy.task import ANALYSED, CONFIGS, TRAINING, build, build_optimizer
-from kann.paper.training import generator, repeatable
 
 PROBED = 64
 """Sequences of the probe."""

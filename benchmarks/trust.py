@@ -181,7 +181,7 @@ def measure_noise(count=50):
         modes += len(found.modes)
         is_few = found.pairs < 5 * found.unknowns
         few += is_few
-        warned += is_few == any(issubclass(each.category, kann.FewPairsWarning) for each in caught)
+        warned += is_few == any(issubclass(each.category, kann.errors.FewPairsWarning) for each in caught)
     print(f"noise: {trusted} of {modes} modes of {count} arrays are trusted")
     print(f"  {few} have too few pairs; the warning is right in {warned} of {count}")
 
@@ -191,7 +191,7 @@ def shipped_states():
     import torch
 
     from kann import zoo
-    from kann.zoo.heartbeats import draw_beats
+    from kann.zoo.autoencoder import draw_beats
 
     sentiment, ecg = zoo.load("sentiment"), zoo.load("ecg")
     reviews = json.loads(resources.files("kann.cli").joinpath("demo_reviews.json").read_text(encoding="utf-8"))
@@ -214,7 +214,7 @@ def measure_shuffled(draws):
                 order = np.concatenate([span.start + rng.permutation(span.stop - span.start) for span in spans(states)])
                 shuffled = kann.States(values=states.values[order], lengths=states.lengths)
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", kann.KannWarning)
+                    warnings.simplefilter("ignore", kann.errors.KannWarning)
                     found = kann.trust(kann.fit(shuffled, rank=rank), shuffled)
                 trusted, modes = trusted + len(found.trusted), modes + len(found.modes)
             whole = kann.fit(states, rank=rank)

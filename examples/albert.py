@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import AlbertForMaskedLM
 
 import kann
-from kann.analysis.live_effects import interval_of_mean
+from kann.live.results import interval_of_mean
 
 BLOCK = "albert.encoder.albert_layer_groups.0"
 """The block that is applied twelve times."""
@@ -185,7 +185,7 @@ def print_bypass(model: AlbertForMaskedLM, data: dict[str, Tensor], one: kann.Ko
         own, true = model(**read).logits[chosen].argmax(-1), data["input_ids"][chosen]
         decided = {"the network": own, "the symbol itself": read["input_ids"][chosen]}
         for name, operator in (("identity", None), ("one operator", one)):
-            with kann.bypass(model, BLOCK, BLOCK, operator):
+            with kann.depth.bypass(model, BLOCK, BLOCK, operator):
                 decided[name] = model(**read).logits[chosen].argmax(-1)
         for name, found in decided.items():
             same, right = ((found == other).double().numpy() for other in (own, true))

@@ -143,7 +143,7 @@ def print_probe(what: str, *args: np.ndarray) -> None:
 def count_letters(encoder: Encoder, letters: list[Tensor]) -> None:
     """Print whether the encoder knows how many letters it has read, beside an untrained one."""
     trained = kann.record(encoder, letters, layer="rnn", inputs=True, progress=False)
-    untrained = kann.record(kann.untrained_twin(encoder), letters, layer="rnn", progress=False)
+    untrained = kann.record(kann.recording.untrained_twin(encoder), letters, layer="rnn", progress=False)
     words, place = np.repeat(np.arange(len(trained)), trained.lengths), steps_of(trained)
     print("letters read so far, from the encoder's state:")
     for name, states in (("trained", trained), ("untrained", untrained)):
@@ -191,7 +191,9 @@ def explained(decoder: Decoder, heard: list[Tensor], start: Tensor, **names: Any
     lengths = np.array([len(each) for each in heard])
     data = {"sounds": pad_sequence(heard, batch_first=True), "start": start, "lengths": torch.from_numpy(lengths)}
     states = kann.record(decoder, data, layer="cell", lengths="lengths", progress=False)
-    untrained = kann.record(kann.untrained_twin(decoder), data, layer="cell", lengths="lengths", progress=False)
+    untrained = kann.record(
+        kann.recording.untrained_twin(decoder), data, layer="cell", lengths="lengths", progress=False
+    )
     words, so_far = np.repeat(np.arange(len(lengths)), lengths), steps_of(states)
     left = np.repeat(lengths, lengths) - so_far
     print("sounds left to say, from the decoder's state:")

@@ -190,7 +190,7 @@ def rests(model: VoiceDetector, states: kann.States) -> None:
     rng = np.random.default_rng(0)
     began = time.perf_counter()
     visited = np.asarray(states.values)[rng.choice(len(states.values), 200, replace=False)]
-    points = kann.find_fixed_points(kann.step_of(model, "cell"), visited, inputs=silence.numpy())
+    points = kann.find_fixed_points(kann.recording.step_of(model, "cell"), visited, inputs=silence.numpy())
     print(f"hearing silence for ever: {points} in {time.perf_counter() - began:.0f} s")
     for i in np.flatnonzero(points.kinds == "fixed")[:3]:
         h = torch.from_numpy(points.points[i, :128]).float()

@@ -61,8 +61,8 @@ def reviews() -> list[str] | None:
     """The first of IMDB's film reviews, if KANN_DATA_DIR has them."""
     if not os.environ.get("KANN_DATA_DIR"):
         return None
-    from kann.paper.data import locate
-    from kann.paper.sentiment.archive import iterate_reviews
+    from kann_experiments.data import locate
+    from kann_experiments.sentiment.archive import iterate_reviews
 
     with tarfile.open(locate("imdb")) as archive:
         return [text.replace("<br />", " ") for _, _, text in islice(iterate_reviews(archive), READ)]
@@ -126,7 +126,7 @@ def next_tokens(tokens: Tensor) -> Tensor:
     return torch.cat([tokens[:, 1:], torch.full((len(tokens), 1), -100)], dim=1)
 
 
-def print_spans(effects: kann.BypassEffects) -> None:
+def print_spans(effects: kann.depth.BypassEffects) -> None:
     """The loss with each span replaced, and how much of what the identity loses own maps win back."""
     print(f"\n{effects}")
     gaps, ends = effects.gaps["loss"], effects.interval("loss", gap=True)
@@ -161,7 +161,7 @@ def main(folder: str = "gallery") -> None:
     steps = kann.trust(maps, states, folds=5, groups=groups)
     done(f"{steps!r}\n{steps}")
     kann.plots.draw_steps(steps).figure.savefig(target / "smollm2_layers.png")
-    effects = kann.bypass_effects(
+    effects = kann.depth.bypass_effects(
         model,
         tokens[FITTED:],
         maps,

@@ -1,7 +1,7 @@
 import numpy as np
 
 import kann
-from kann.notebook import table
+from kann._display import table
 from tests.systems import AS_IN_PAPER, noisy_states
 
 

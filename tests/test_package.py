@@ -47,7 +47,7 @@ WITH_EXAMPLES = [name for name in MODULES if ">>> " in Path(importlib.util.find_
 
 
 def test_examples_are_found():
-    assert {"kann.data.states", "kann.data.moments", "kann.fitting.fit"} <= set(WITH_EXAMPLES)
+    assert {"kann.data.states", "kann.data.moments", "kann.fitting._fit"} <= set(WITH_EXAMPLES)
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)

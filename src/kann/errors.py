@@ -19,7 +19,7 @@ class NotFiniteError(KannError):
     >>> import numpy as np, kann
     >>> try:
     ...     kann.fit(np.full((4, 5, 3), np.nan))
-    ... except kann.NotFiniteError as error:
+    ... except kann.errors.NotFiniteError as error:
     ...     print(str(error).split(";")[0])
     states hold nan at sequence 0, step 0, unit 0
     """
@@ -32,7 +32,7 @@ class KannWarning(UserWarning):
     >>> import numpy as np, kann
     >>> noise = np.random.default_rng(0).normal(size=(2, 4, 6))
     >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore", kann.KannWarning)
+    ...     warnings.simplefilter("ignore", kann.errors.KannWarning)
     ...     koopman = kann.fit(noise)
     """
 

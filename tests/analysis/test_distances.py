@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import kann
-from kann.analysis.comparison_options import How, Options
-from kann.analysis.spectral_distance import transport
+from kann.analysis.comparison import How, Options
+from kann.analysis.distances import transport
 from kann.errors import KannError
 
 SEQUENCES, STEPS, INPUTS = 24, 40, 2
@@ -319,7 +319,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::kann.KannWarning")
+@pytest.mark.filterwarnings("ignore::kann.errors.KannWarning")
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_compared_is_refused(case):
     call, text = REFUSED[case]

@@ -14,8 +14,7 @@ from kann.analysis.coordinates import (
     readout_directions,
     spread_of,
 )
-from kann.analysis.filling import FILLS, fit_fills
-from kann.analysis.fills import converted, in_few_operations
+from kann.live.completion import FILLS, converted, fit_fills, in_few_operations
 
 
 def states_of(rows):

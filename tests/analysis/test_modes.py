@@ -71,7 +71,7 @@ def test_contributions_sum_to_the_readout(rng, koopman, states, with_bias):
 def test_contributions_of_a_defective_operator_sum_to_the_readout(tmp_path):
     """[[0, 1], [0, 0]] has one eigenvector for two directions: what that cannot represent is in no mode."""
     h = np.array([[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]])
-    with pytest.warns(kann.ConditionWarning):
+    with pytest.warns(kann.errors.ConditionWarning):
         koopman = kann.fit(h, **AS_IN_PAPER)
     koopman.save(tmp_path / "operator.npz")
     for operator in (koopman, kann.Koopman.load(tmp_path / "operator.npz")):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kann
-from kann.analysis.label_means import means_by_label
+from kann.analysis._movers import means_by_label
 from kann.errors import KannError
 
 WORDS = ("good", "bad", "the", "film")

@@ -7,9 +7,8 @@ import pytest
 from scipy.optimize import linprog
 
 import kann
-from kann.analysis import optimal_transport
-from kann.analysis.optimal_transport import least_cost
-from kann.analysis.spectral_distance import carried_by, transport, weighed_spectrum
+from kann.analysis import distances as optimal_transport
+from kann.analysis.distances import carried_by, least_cost, transport, weighed_spectrum
 from kann.errors import KannError
 from tests.systems import noisy_states
 

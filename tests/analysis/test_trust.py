@@ -11,10 +11,10 @@ import torch
 
 import kann
 from kann import zoo
-from kann.analysis.resampling import indistinct, jackknife_error, subspace_angle
+from kann.analysis.cross_validation import indistinct, jackknife_error, subspace_angle
 from kann.errors import KannError
 from kann.fitting.folds import assign_folds
-from kann.zoo.heartbeats import draw_beats
+from kann.zoo.autoencoder import draw_beats
 from tests import flipflop
 from tests.systems import AS_IN_PAPER, noisy_states, run, stable_matrix
 
@@ -268,7 +268,7 @@ def test_no_mode_of_noise_is_trusted_and_few_pairs_are_warned_of(options, count)
             warnings.simplefilter("always")
             found = kann.trust(kann.fit(noise, **options), noise)
         assert found.trusted == (), number
-        is_warned = any(issubclass(each.category, kann.FewPairsWarning) for each in caught)
+        is_warned = any(issubclass(each.category, kann.errors.FewPairsWarning) for each in caught)
         assert is_warned == (found.pairs < 5 * found.unknowns), number
         few += is_warned
     assert 0 < few < count
@@ -276,7 +276,7 @@ def test_no_mode_of_noise_is_trusted_and_few_pairs_are_warned_of(options, count)
 
 def test_the_noise_of_the_first_version_is_seen_through():
     noise = np.random.default_rng(0).normal(size=(20, 6, 128))
-    with pytest.warns(kann.FewPairsWarning, match="100 pairs of states for"):
+    with pytest.warns(kann.errors.FewPairsWarning, match="100 pairs of states for"):
         koopman = kann.fit(noise)
     found = kann.trust(koopman, noise)
     assert found.trusted == ()
@@ -419,7 +419,7 @@ def test_inputs_that_contain_the_state_make_no_mode_trusted(rng):
     path = run(matrix, rng.normal(size=(20, 2)), 50, 0.1 * rng.normal(size=(20, 50, 2)))
     before = np.concatenate([np.zeros((20, 1, 2)), path[:, :-1]], axis=1)
     states = kann.States.from_padded(path, inputs=before + 3e-4 * rng.normal(size=before.shape))
-    with pytest.warns(kann.DependenceWarning, match="inputs tell a direction of the states"):
+    with pytest.warns(kann.errors.DependenceWarning, match="inputs tell a direction of the states"):
         koopman = kann.fit(states, driven=True)
     found = kann.trust(koopman, states)
     assert found.trusted == ()

@@ -11,7 +11,7 @@ from tests.reporting.html_pages import rank_deficient_states
 def test_a_mode_without_energy_is_not_trusted():
     states = rank_deficient_states()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", kann.KannWarning)
+        warnings.simplefilter("ignore", kann.errors.KannWarning)
         koopman = kann.fit(states, basis="fourier")
     is_empty = np.array([np.isinf(mode.residual) for mode in koopman.modes])
     assert is_empty.any()

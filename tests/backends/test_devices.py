@@ -7,7 +7,7 @@ import torch
 import kann
 from kann.backends import arrays
 from kann.errors import KannError
-from kann.fitting import fit as fitting
+from kann.fitting import _fit as fitting
 from kann.fitting import spectrum
 from tests.systems import full_operator, low_rank_states, noisy_states, relative
 

@@ -21,7 +21,7 @@ import torch.multiprocessing as mp
 from torch import nn
 
 import kann
-from kann.backends.distributed import _sentence
+from kann.backends._distributed import _sentence
 from kann.errors import KannError
 from tests.data.test_moments import NAMES
 from tests.systems import AS_IN_PAPER, full_operator, noisy_states

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 import kann
 from kann.cli import loading
-from kann.data.files import save_npz
+from kann.data.serialization import save_npz
 from tests.reporting.html_pages import rank_deficient_states, turning_states
 
 MODEL = """
@@ -194,7 +194,7 @@ def test_after_ctrl_c_record_names_what_was_finished(run):
     result = run(*asked)
     assert result.exit_code == 130
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", kann.KannWarning)  # it is not finished
+        warnings.simplefilter("ignore", kann.errors.KannWarning)  # it is not finished
         assert len(kann.States.open("new.zarr")) == 2
     assert result.stderr.startswith("interrupted; the 2 sequences that were finished are in new.zarr")
 
@@ -443,7 +443,7 @@ def test_bad_input_is_told_in_one_line(run, tmp_path, arguments, message):
 def test_json_has_no_infinite_residual(run):
     np.save("flat.npy", rank_deficient_states().padded())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", kann.KannWarning)
+        warnings.simplefilter("ignore", kann.errors.KannWarning)
         result = run("fit", "flat.npy", "-o", "n.npz", "--rank", "6", "--basis", "fourier", "--json")
     assert result.exit_code == 0, result.output
     assert None in [mode["residual"] for mode in json.loads(result.stdout)["modes"]]
@@ -452,7 +452,7 @@ def test_json_has_no_infinite_residual(run):
 def test_json_has_no_infinity(run):
     np.save("eye.npy", np.eye(3)[None])
     with warnings.catch_warnings():
-        warnings.simplefilter("default", kann.KannWarning)
+        warnings.simplefilter("default", kann.errors.KannWarning)
         result = run("fit", "eye.npy", "-o", "n.npz", "--basis", "svd", "--no-offset", "--json")
     assert result.exit_code == 0, result.output
     assert "warning: the eigenvectors" in result.stderr

@@ -24,10 +24,10 @@ def test_data_are_listed_without_the_extra(run, tmp_path, monkeypatch):
     assert listed.exit_code == 0, listed.output
     assert str(tmp_path / "aclImdb_v1.tar.gz") in listed.stdout
     assert "kann data fetch ecg5000" in listed.stdout
-    assert "pip install 'kann[paper]'" in run("data", "fetch", "ecg5000").stderr
+    assert "pip install 'kann[cli]'" in run("data", "fetch", "ecg5000").stderr
 
 
 def test_data_are_fetched(run, monkeypatch):
-    monkeypatch.setattr("kann.paper.data.fetch", lambda name: f"folder/{name}")
+    monkeypatch.setattr("kann_experiments.data.fetch", lambda name: f"folder/{name}")
     assert run("data", "fetch", "imdb").stdout.strip() == "folder/imdb"
     assert run("data", "fetch", "mnist").exit_code == 2

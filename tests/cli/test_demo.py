@@ -1,10 +1,10 @@
 from dataclasses import replace
 
+from kann_experiments.copy import task
 from typer.testing import CliRunner
 
 from kann.cli import app, demo
-from kann.paper.copy import task
-from tests.paper.tiny import tiny
+from tests.experiments.tiny import tiny
 from tests.reporting.html_pages import content_of
 
 

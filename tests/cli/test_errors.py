@@ -50,7 +50,7 @@ def test_a_bug_keeps_its_traceback():
 def test_what_the_user_can_mend_is_told_in_one_line(capsys):
     lost = type("CommClosedError", (Exception,), {"__module__": "distributed.comm.core"})
     for error, line in (
-        (ImportError("No module named 'pooch'"), "error: No module named 'pooch'; pip install 'kann[paper]'"),
+        (ImportError("No module named 'pooch'"), "error: No module named 'pooch'; pip install 'kann[cli]'"),
         (ImportError("figures need x: pip install 'x'"), "error: figures need x: pip install 'x'"),
         (OSError("no space\n  left"), "error: no space left"),
         (lost("in <worker>:\nclosed"), "error: the Dask cluster gave up (in <worker>: closed)"),

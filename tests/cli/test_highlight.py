@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 import kann
 import kann.cli.highlight
 from kann import zoo
+from kann._display import DIRECTION_MARKS
 from kann.cli import app
 from kann.cli.highlight import read_text, shade
 from kann.errors import KannError
 from kann.reporting.shaded_text import layers, print_shading, shading_page, write_shading_page
-from kann.reporting.visible import DIRECTION_MARKS
 
 SENTENCE = "The plot is not bad at all, and the acting is amazing. The ending was awful."
 

@@ -2,12 +2,12 @@ import importlib
 import json
 
 import pytest
+from kann_experiments import copy as copy_module
+from kann_experiments.copy import analysis
+from kann_experiments.copy import task as task_module
+from kann_experiments.results import Reproduction
 
-from kann.paper import copy as copy_module
-from kann.paper.copy import analysis
-from kann.paper.copy import task as task_module
-from kann.paper.results import Reproduction
-from tests.paper.tiny import tiny
+from tests.experiments.tiny import tiny
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,7 @@ def test_other_experiments_are_called_for_one_architecture_or_all(run, tmp_path,
         files = (tmp_path / "results.json",)
         return Reproduction(title=f"{task}, {arch}", seeds=(2,), rows=(), notes=("rate 1",), studies=(), files=files)
 
-    monkeypatch.setattr(importlib.import_module(f"kann.paper.{task}"), "reproduce", reproduce)
+    monkeypatch.setattr(importlib.import_module(f"kann_experiments.{task}"), "reproduce", reproduce)
     result = run("reproduce", task, "--arch", "all", "--seed", 2, "--out", tmp_path, "--device", "cuda", "--as-printed")
     assert result.exit_code == 0, result.output
     settings = {"device": "cuda", "out": tmp_path, "seeds": range(2, 3), "printed": True}
@@ -120,7 +120,7 @@ def test_experiments_with_many_networks_get_their_options(
         files = (tmp_path / "results.json",)
         return Reproduction(title=" ".join(task), seeds=(0,), rows=(), notes=(), studies=(), files=files)
 
-    monkeypatch.setattr(importlib.import_module(f"kann.paper.{package}"), "reproduce", reproduce)
+    monkeypatch.setattr(importlib.import_module(f"kann_experiments.{package}"), "reproduce", reproduce)
     result = run("reproduce", experiment, "--out", tmp_path, *options)
     assert result.exit_code == 0, result.output
     assert called[0] == settings | {"out": tmp_path}

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import kann
-from kann.data import placing
-from kann.data.placing import replacing
+from kann.data import atomic_write as placing
+from kann.data.atomic_write import replacing
 from kann.errors import KannError
 
 

@@ -12,7 +12,8 @@ import pytest
 import zarr
 
 import kann
-from kann.data import recordings, store
+from kann.data import store
+from kann.data import store as recordings
 from kann.errors import KannError, UnfinishedWarning
 
 
@@ -377,7 +378,7 @@ def test_ctrl_c_while_a_part_is_written_loses_nothing(tmp_path, states, small_pa
 RECORDING = """
 import signal, sys, numpy as np
 from kann.data import store
-from kann.data.recordings import recording_to
+from kann.data.store import recording_to
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and their children, ignore it
 store.PART_BYTES = 10 * 8 * 8
 with recording_to(sys.argv[1]) as writer:

@@ -29,14 +29,14 @@ def names(tmp_path, monkeypatch, request):
     if request.param in ALONE:
         return {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", kann.KannWarning)
+        warnings.simplefilter("ignore", kann.errors.KannWarning)
         return names_of_reader(tmp_path)
 
 
 @pytest.mark.parametrize(("page", "names"), [(page, name_of(page)) for page in WITH_BLOCKS], indirect=["names"])
 def test_the_blocks_of_a_page_run(page, names):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", kann.KannWarning)  # the data are few on purpose
+        warnings.simplefilter("ignore", kann.errors.KannWarning)  # the data are few on purpose
         for block in blocks.python_blocks(page):
             tree = block.tree()
             unknown = blocks.unknown_names(tree, set(names) | block.names_of_reader)

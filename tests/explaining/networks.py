@@ -3,11 +3,11 @@
 
 import numpy as np
 import torch
+from kann_experiments.copy.task import CopyNetwork
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from kann.paper.copy.task import CopyNetwork
-from kann.paper.orthogonal import OrthogonalRNN
+from kann.zoo.copy_task import OrthogonalRNN
 
 SEQUENCES, STEPS = 24, 12
 """Enough for folds, a live test, and for states to forget."""

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import kann
-from kann.analysis.trust import Trust
-from kann.explaining import depth_stage, stages, wording
+from kann.analysis._trust import Trust
+from kann.explaining import depth_stage, stages
+from kann.explaining import sentences as wording
+from kann.explaining.context import Findings
 from kann.explaining.depth_stage import layer_names, layers_in_words
-from kann.explaining.findings import Findings
 from tests.explaining import networks
 from tests.explaining.networks import seeded, words
 
@@ -44,7 +45,7 @@ def three_quiet_layers_and_a_loud_one(rng):
 
 def test_maps_of_all_layers_come_with_an_explanation(encoder, tmp_path):
     steps = encoder.steps
-    assert isinstance(steps, kann.StepTrust)
+    assert isinstance(steps, kann.depth.StepTrust)
     assert len(steps) == 4  # blocks, the first of which reads what was recorded as the embedding
     assert encoder.page["step_names"] == [f"encoder.layers.{block}" for block in range(4)]
     assert sum("a linear map of its own is surely better than copying" in each for each in encoder.sentences) == 1

@@ -9,13 +9,13 @@ from torch import nn
 from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 import kann
-from kann.analysis.live_effects import Tried
 from kann.errors import KannError
 from kann.explaining import live_stage
 from kann.explaining.live_stage import _own_score
 from kann.explaining.options import Options
 from kann.explaining.sequences import Sequences
-from kann.live.ordering import Search
+from kann.live.mode_search import Search
+from kann.live.results import Tried
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
 from tests.reporting.html_pages import content_of

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from kann.explaining.layer_search import Probe, few, module_with_memory
 from kann.explaining.options import Options
-from kann.explaining.probing import Probe, few, module_with_memory
 from kann.explaining.sequences import Sequences
-from kann.paper.orthogonal import OrthogonalRNN
+from kann.zoo.copy_task import OrthogonalRNN
 from tests.explaining import networks
 from tests.explaining.networks import seeded
 

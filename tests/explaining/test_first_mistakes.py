@@ -7,7 +7,8 @@ from torch import nn
 
 import kann
 from kann.errors import KannError, PaddingWarning
-from kann.explaining import clock, stages
+from kann.explaining import options as clock
+from kann.explaining import stages
 from kann.explaining.options import Options
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, STEPS, numbers, seeded, words

@@ -56,7 +56,7 @@ def test_a_head_that_is_a_convolution_reads_states():
     model = VoiceReader()
     said, found = reading_of(model)
     assert "a head behind ReLU of the state at every step" in said
-    head, h = kann.readout_of(model), torch.randn(5, 6)
+    head, h = kann.recording.readout_of(model), torch.randn(5, 6)
     assert isinstance(head, nn.Linear)
     expected = model.head(h.relu()[:, :, None])[:, :, 0].detach()
     torch.testing.assert_close(head(h.relu()), expected)

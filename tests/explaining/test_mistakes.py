@@ -10,11 +10,12 @@ from torch import nn
 
 import kann
 from kann.errors import KannError, UnfinishedWarning
-from kann.explaining import choosing, clock, live_stage, stages
+from kann.explaining import live_stage, stages
+from kann.explaining import operators as choosing
+from kann.explaining import options as clock
 from kann.explaining.options import Options
-from kann.live.bench import Live
-from kann.live.planning import set_apart
-from kann.live.trials import Trials
+from kann.live._effects import Live, set_apart
+from kann.live.evaluation import Trials
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
 

@@ -7,11 +7,11 @@ from importlib import resources
 import numpy as np
 import pytest
 import torch
+from kann_experiments.copy.task import Task
 from torch import nn
 
 import kann
 from kann import zoo
-from kann.paper.copy.task import Task
 from tests import flipflop
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words

@@ -10,9 +10,8 @@ from torch import nn
 
 import kann
 from kann.errors import KannError
-from kann.explaining.folder import write_results
-from kann.explaining.keeping import Keeper, Reader
-from kann.explaining.reading import PartReadout, RectifiedReadout, head_of
+from kann.explaining.readout_search import PartReadout, RectifiedReadout, head_of
+from kann.explaining.serialization import Keeper, Reader, write_results
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
 from tests.reporting.html_pages import content_of

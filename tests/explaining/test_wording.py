@@ -10,15 +10,17 @@ import pytest
 from torch import nn
 
 import kann
-from kann.analysis.live_effects import Effects, Tried
-from kann.analysis.movers import Movers
-from kann.analysis.phrases import Phrase
-from kann.analysis.trust import ModeTrust, Trust
-from kann.explaining import choosing, remembering, twins, wording
-from kann.explaining.finding import Place
-from kann.explaining.findings import Findings, Rightness
+from kann.analysis._movers import Movers, Phrase
+from kann.analysis._trust import ModeTrust, Trust
+from kann.explaining import memory_sentences as remembering
+from kann.explaining import operators as choosing
+from kann.explaining import sentences as wording
+from kann.explaining import untrained_baseline as twins
+from kann.explaining.context import Findings, Rightness
+from kann.explaining.layer_search import Place
 from kann.explaining.options import Options
-from kann.recording.selection import Target
+from kann.live.results import Effects, Tried
+from kann.recording.layer_selection import Target
 
 
 def findings(modulus, interval=None, step_seconds=None):

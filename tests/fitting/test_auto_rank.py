@@ -7,9 +7,9 @@ import pytest
 
 import kann
 from kann.errors import KannError
-from kann.fitting.auto_rank import FOLDS, HORIZONS, ranks_to_try
+from kann.fitting.basis import RankCurve
 from kann.fitting.folds import assign_folds
-from kann.fitting.rank import RankCurve
+from kann.fitting.horizons import FOLDS, HORIZONS, ranks_to_try
 from tests.systems import low_rank_states, noisy_states
 
 
@@ -124,6 +124,6 @@ def test_what_cannot_be_held_out_is_refused(rng):
 
 def test_short_sequences_are_judged_by_the_horizons_that_they_have(rng):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", kann.FewPairsWarning)
+        warnings.simplefilter("ignore", kann.errors.FewPairsWarning)
         curve = kann.fit(noisy_states(rng, sequences=8, steps=4, d=3), rank="auto").rank_curve
     assert curve.horizons.tolist() == [1, 2]

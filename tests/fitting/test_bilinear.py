@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import kann
-from kann.fitting import gated_products
+from kann.fitting import gated_sums as gated_products
 from tests.systems import eigenvalue_distance, stable_matrix
 
 
@@ -339,7 +339,7 @@ def test_inputs_and_states_must_be_there(system):
 
 def test_more_features_than_pairs_are_warned_of(rng):
     states = kann.States.from_padded(rng.normal(size=(5, 9, 4)), inputs=rng.normal(size=(5, 9, 3)))
-    with pytest.warns(kann.FewPairsWarning, match=r"40 pairs of states for 85 unknowns .* fewer features"):
+    with pytest.warns(kann.errors.FewPairsWarning, match=r"40 pairs of states for 85 unknowns .* fewer features"):
         kann.fit(states, driven="bilinear", features=kann.features.Fourier(16))
 
 

@@ -7,8 +7,9 @@ import torch
 
 import kann
 from kann.backends import arrays
-from kann.data import blocks
-from kann.fitting import bilinear_fit, gated_products
+from kann.data import rows as blocks
+from kann.fitting import gated_sums as bilinear_fit
+from kann.fitting import gated_sums as gated_products
 from tests.systems import noisy_states
 
 OPTIONS = {"driven": "bilinear", "rank": 3, "features": "squares", "lift": "squares"}

@@ -26,9 +26,9 @@ def test_copies_of_a_sequence_are_held_out_together(rng):
     few = [rng.normal(size=(8, 3)) for _ in range(6)]
     read = [rng.normal(size=(8, 2)) for _ in range(6)]
     options = {"driven": "bilinear", "features": kann.features.Fourier(12)}
-    with pytest.warns(kann.FewPairsWarning):
+    with pytest.warns(kann.errors.FewPairsWarning):
         once = kann.fit(kann.States.from_sequences(few, inputs=read), **options)
-    with pytest.warns(kann.FewPairsWarning):
+    with pytest.warns(kann.errors.FewPairsWarning):
         often = kann.fit(kann.States.from_sequences(few * 5, inputs=read * 5), **options)
     assert often.ridge_curve.errors[1:].min() > 0.5 * once.ridge_curve.errors[1:].min()
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import kann
-from kann.data import blocks
+from kann.data import rows as blocks
 from kann.errors import KannError
-from kann.fitting.designs import Design, designs_of_folds, sum_of, without_each
 from kann.fitting.folds import assign_folds
+from kann.fitting.normal_equations import Design, designs_of_folds, sum_of, without_each
 from tests.systems import rotation
 
 SAME = {"rtol": 1e-9, "atol": 1e-9}

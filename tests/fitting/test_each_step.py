@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import kann
+from kann.depth.maps import step_moments
 from kann.errors import FewPairsWarning, KannError
-from kann.fitting.step_moments import step_moments
 from tests.systems import relative
 
 STEPS, UNITS = 4, 6
@@ -41,7 +41,7 @@ def test_the_one_operator_is_that_of_a_plain_fit(maps, rng):
 
 
 def test_the_map_of_a_span_is_the_product_of_its_steps(maps, rng):
-    found = kann.fit_span(along(maps, rng), 1, 2)
+    found = kann.depth.fit_span(along(maps, rng), 1, 2)
     (first, shift), (second, other) = maps[1:3]
     assert relative(found.matrix, first @ second) < 1e-8
     assert relative(found.offset, shift @ second + other) < 1e-8
@@ -95,7 +95,7 @@ def test_a_store_and_a_tensor_give_the_same_maps(maps, rng, tmp_path):
 
 def test_chunks_that_cut_a_span_are_refused(maps, rng):
     with pytest.raises(KannError, match="cut 60 of 60 sequences between steps 0 and 3; pass chunks that hold whole"):
-        kann.fit_span(da.from_array(along(maps, rng), chunks=(60, 2, 6)), 0, 2)
+        kann.depth.fit_span(da.from_array(along(maps, rng), chunks=(60, 2, 6)), 0, 2)
 
 
 def test_what_weights_miss_is_the_sum_of_squares(rng):
@@ -140,9 +140,9 @@ def test_mistakes_are_explained(arguments, message, rng):
 def test_spans_that_are_none_are_refused(rng):
     states = rng.normal(size=(40, 4, 2))
     with pytest.raises(KannError, match="from step 2 to step 1 is none of 3 steps; pass first <= last < 3"):
-        kann.fit_span(states, 2, 1)
+        kann.depth.fit_span(states, 2, 1)
     with pytest.raises(KannError, match="from step 0 to step 3 is none of 3 steps"):
-        kann.fit_span(states, 0, 3)
+        kann.depth.fit_span(states, 0, 3)
 
 
 def test_fewer_sequences_than_unknowns_are_warned_of(rng):
@@ -154,7 +154,7 @@ def test_states_that_are_not_finite_are_refused(rng):
     states = rng.normal(size=(20, 3, 2))
     states[3, 1, 0] = np.nan
     with pytest.raises(KannError, match="nan at sequence 3, step 1, unit 0"):
-        kann.fit_span(states, 0, 0)
+        kann.depth.fit_span(states, 0, 0)
 
 
 def test_results_tell_what_they_are(maps, rng):
@@ -162,5 +162,5 @@ def test_results_tell_what_they_are(maps, rng):
     assert repr(found).startswith("StepMaps(4 steps, 6 units, ridges 1e-02 to 1e-02; Koopman(")
     assert repr(found.each[1]) == "AffineMap(step 1, 6 units, ridge 1e-02)"
     assert "<td>3</td>" in found._repr_html_()
-    assert "steps 0 to 2" in repr(kann.fit_span(along(maps, rng), 0, 2))
+    assert "steps 0 to 2" in repr(kann.depth.fit_span(along(maps, rng), 0, 2))
     assert np.allclose(np.prod(found.each[0].eigenvalues), np.linalg.det(found.each[0].matrix))

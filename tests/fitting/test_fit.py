@@ -111,7 +111,7 @@ def test_rank_deficient_states_keep_what_the_data_resolve(rng):
     mixed = noisy_states(rng, d=4) @ rng.normal(size=(4, 9))
     for values in (mixed, mixed.astype(np.float32)):
         assert kann.fit(values).rank == 4
-        with pytest.warns(kann.RankWarning, match="rank=8 was asked for; the states resolve 4 directions"):
+        with pytest.warns(kann.errors.RankWarning, match="rank=8 was asked for; the states resolve 4 directions"):
             assert kann.fit(values, rank=8).rank == 4
     # A basis that ignores the data has directions without data; predictions do not suffer.
     states = kann.States.from_padded(mixed)
@@ -125,7 +125,7 @@ def test_float64_directions_that_the_gram_cannot_resolve_are_fitted_all_the_same
     A = stable_matrix(rng, 8)
     values = run(A, rng.normal(size=(30, 8)), 12, push=0.5 * rng.normal(size=(30, 12, 8))) * scale
     states = kann.States.from_padded(values)
-    with pytest.warns(kann.ConditionWarning):  # eigenvectors whose components span ten orders of magnitude
+    with pytest.warns(kann.errors.ConditionWarning):  # eigenvectors whose components span ten orders of magnitude
         koopman = kann.fit(values, **AS_IN_PAPER)
     assert koopman.rank == 8
     x, y = states.pairs()
@@ -134,14 +134,14 @@ def test_float64_directions_that_the_gram_cannot_resolve_are_fitted_all_the_same
     np.testing.assert_allclose((full_operator(koopman) * scale[:, None]) / scale, expected, atol=1e-4)
     np.testing.assert_allclose(koopman.eigenvalues, kann.fit(values / scale, **AS_IN_PAPER).eigenvalues, atol=1e-4)
     # A product of two units is rounded relative to these two alone, so that moments have the small units too,
-    with pytest.warns(kann.ConditionWarning):
+    with pytest.warns(kann.errors.ConditionWarning):
         found = kann.fit(kann.Moments.of(states), **AS_IN_PAPER).eigenvalues
     np.testing.assert_allclose(found, koopman.eigenvalues, atol=1e-4)
     # but not small directions across units, and say so.
     turned = kann.States.from_padded(values @ rotation(rng, 8))
     with (
-        pytest.warns(kann.PrecisionWarning, match="digits of the operator"),
-        pytest.warns(kann.PrecisionWarning, match="of 8 directions of the states from rounding"),
+        pytest.warns(kann.errors.PrecisionWarning, match="digits of the operator"),
+        pytest.warns(kann.errors.PrecisionWarning, match="of 8 directions of the states from rounding"),
     ):
         assert kann.fit(kann.Moments.of(turned)).rank < 8
 

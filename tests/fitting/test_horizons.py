@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 import kann
-from kann.data import blocks
+from kann.data import rows as blocks
 from kann.errors import KannError
 from kann.fitting import horizons
-from kann.fitting.designs import Step
 from kann.fitting.folds import assign_folds
 from kann.fitting.horizons import enough_sequences, held_out_errors, powers_of_two
+from kann.fitting.normal_equations import Step
 from tests.systems import noisy_states, run, stable_matrix
 
 AHEAD = (1, 2, 3, 5, 8, 13)

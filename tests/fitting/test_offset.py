@@ -61,9 +61,11 @@ def test_every_driven_operator_has_an_offset(rng):
 def test_fewer_than_five_pairs_for_each_unknown_are_warned_of(rng):
     values, inputs = rng.normal(size=(6, 11, 9)), rng.normal(size=(6, 11, 4))
     states = kann.States.from_padded(values, inputs=inputs)
-    with pytest.warns(kann.FewPairsWarning, match="60 pairs of states for 14 unknowns in each column.*at most 12"):
+    with pytest.warns(
+        kann.errors.FewPairsWarning, match="60 pairs of states for 14 unknowns in each column.*at most 12"
+    ):
         kann.fit(states, driven=True)
-    with pytest.warns(kann.FewPairsWarning, match="60 pairs of states for 13 unknowns"):
+    with pytest.warns(kann.errors.FewPairsWarning, match="60 pairs of states for 13 unknowns"):
         kann.fit(states, rank=8, driven=True)
     assert not few_pairs_warnings(states, rank=7, driven=True)
     assert not few_pairs_warnings(states, rank=9, **AS_IN_PAPER)
@@ -73,7 +75,7 @@ def few_pairs_warnings(states, **arguments):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         kann.fit(states, **arguments)
-    return [warning for warning in caught if issubclass(warning.category, kann.FewPairsWarning)]
+    return [warning for warning in caught if issubclass(warning.category, kann.errors.FewPairsWarning)]
 
 
 def test_inputs_that_contain_the_state_are_warned_of(rng):
@@ -81,7 +83,7 @@ def test_inputs_that_contain_the_state_are_warned_of(rng):
     x = run(np.diag([0.97, 0.8]), u[:, 0], 50, push=u)
     before = np.concatenate([np.zeros((20, 1, 2)), x[:, :-1]], axis=1)
     states = kann.States.from_padded(x, inputs=np.concatenate([u, before], axis=-1))
-    with pytest.warns(kann.DependenceWarning, match="the inputs tell a direction of the states"):
+    with pytest.warns(kann.errors.DependenceWarning, match="the inputs tell a direction of the states"):
         koopman = kann.fit(states, driven=True)
     assert koopman.residuals.max() < 1e-6  # nothing else tells that its eigenvalues are wrong
     assert abs(koopman.eigenvalues[0] - 0.97) > 0.1

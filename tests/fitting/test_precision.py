@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kann
-from kann.fitting import fit as fitting
+from kann.fitting import _fit as fitting
 from tests.systems import AS_IN_PAPER, eigenvalue_distance, full_operator, low_rank_states, noisy_states, rotation, run
 
 A = np.diag([0.95, 0.6, 0.3])
@@ -68,13 +68,15 @@ def test_a_wide_driven_fit_takes_means_off_too(rng, monkeypatch):
 def test_moments_about_a_large_mean_say_how_many_digits_are_left(driven, rng):
     values, inputs = driven
     by_inputs = kann.Moments.of(kann.States.from_padded(values, inputs=inputs + 1e6))
-    with pytest.warns(kann.PrecisionWarning, match=r"about 3 digits of the operator .* take a constant near the mean"):
+    with pytest.warns(
+        kann.errors.PrecisionWarning, match=r"about 3 digits of the operator .* take a constant near the mean"
+    ):
         kann.fit(by_inputs, driven=True)
     kann.fit(by_inputs)  # which does not look at the inputs
     by_states = kann.Moments.of(kann.States.from_padded(values + 1e6, inputs=inputs))
-    with pytest.warns(kann.PrecisionWarning, match="digits of the operator"):
+    with pytest.warns(kann.errors.PrecisionWarning, match="digits of the operator"):
         kann.fit(by_states, driven=True)
-    with pytest.warns(kann.PrecisionWarning, match="digits of the operator"):
+    with pytest.warns(kann.errors.PrecisionWarning, match="digits of the operator"):
         kann.fit(kann.Moments.of(kann.States.from_padded(noisy_states(rng) + 1e6)), basis="pca")
     with pytest.raises(kann.KannError, match=r"every state is the same up to rounding, .* take a constant"):
         kann.fit(kann.Moments.of(kann.States.from_padded(noisy_states(rng) + 1e8)), basis="pca")
@@ -118,19 +120,19 @@ def test_directions_that_no_state_has_have_an_infinite_residual(dtype, basis):
 def test_a_basis_that_hides_small_units_says_so(rng):
     values = noisy_states(rng, d=4) * np.logspace(-4, 4, 4)
     with (
-        pytest.warns(kann.PrecisionWarning, match="too small to be seen beside the others in this basis"),
-        pytest.warns(kann.PrecisionWarning, match="digits of the operator .* scale the columns alike"),
+        pytest.warns(kann.errors.PrecisionWarning, match="too small to be seen beside the others in this basis"),
+        pytest.warns(kann.errors.PrecisionWarning, match="digits of the operator .* scale the columns alike"),
     ):
         kann.fit(values, basis="fourier")
 
 
 def test_states_that_hardly_vary_say_so(rng):
     values = (1 + 1e-6 * noisy_states(rng, d=3)).astype(np.float32)
-    with pytest.warns(kann.PrecisionWarning, match="two digits or fewer of their variation"):
+    with pytest.warns(kann.errors.PrecisionWarning, match="two digits or fewer of their variation"):
         kann.fit(values, **AS_IN_PAPER)
     with pytest.raises(kann.KannError, match="take a constant near their mean off first"):
         kann.fit(values)
-    with pytest.warns(kann.PrecisionWarning, match="two digits or fewer of their variation"):
+    with pytest.warns(kann.errors.PrecisionWarning, match="two digits or fewer of their variation"):
         kann.fit((1 + 2e-6 * noisy_states(rng, d=3)).astype(np.float32))
 
 

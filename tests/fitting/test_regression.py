@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import kann
-from kann.fitting.regression import ColumnEnergies, solve
+from kann.fitting.normal_equations import ColumnEnergies, solve
 from tests.systems import run, stable_matrix
 
 

@@ -6,8 +6,7 @@ import torch
 
 import kann
 from kann.errors import KannError
-from kann.fitting.folds import Together, assign_folds
-from kann.fitting.repeats import repeats_of
+from kann.fitting.folds import Together, assign_folds, repeats_of
 
 
 def with_repeats(rng, *, dtype=np.float64):
@@ -46,7 +45,7 @@ def test_nothing_is_read_if_all_lengths_differ(rng, monkeypatch):
     def refuse(*args, **options):
         raise AssertionError("states were read")
 
-    monkeypatch.setattr("kann.fitting.repeats.accumulate", refuse)
+    monkeypatch.setattr("kann.fitting.folds.accumulate", refuse)
     states = kann.States.from_sequences([rng.normal(size=(length, 2)) for length in (3, 4, 5)])
     assert repeats_of(states).tolist() == [0, 1, 2]
 

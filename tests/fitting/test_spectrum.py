@@ -15,7 +15,7 @@ EIGHTHS = st.integers(-16, 16).map(lambda i: i / 8)  # numbers of one size: LAPA
 
 @given(st.integers(1, 7).flatmap(lambda r: arrays(np.float64, (r, r), elements=EIGHTHS)))
 @settings(deadline=None)
-@pytest.mark.filterwarnings("ignore::kann.ConditionWarning")
+@pytest.mark.filterwarnings("ignore::kann.errors.ConditionWarning")
 def test_any_real_matrix_decomposes_into_conjugate_pairs(matrix):
     spectrum = decompose(matrix)
     V, values = spectrum.right, spectrum.eigenvalues
@@ -51,13 +51,13 @@ def test_signs_and_phases_are_fixed(rng):
 
 
 def test_a_defective_operator_gives_a_warning_with_its_condition():
-    with pytest.warns(kann.ConditionWarning, match=r"condition \d\.\de\+\d\d"):
+    with pytest.warns(kann.errors.ConditionWarning, match=r"condition \d\.\de\+\d\d"):
         spectrum = decompose(np.array([[0.9, 1.0], [0.0, 0.9]]))
     assert spectrum.condition > 1e8
 
 
 def test_an_operator_without_enough_eigenvectors_still_has_finite_ones(monkeypatch):
-    with pytest.warns(kann.ConditionWarning, match="condition inf|condition"):
+    with pytest.warns(kann.errors.ConditionWarning, match="condition inf|condition"):
         spectrum = decompose(np.array([[0.0, 1.0], [0.0, 0.0]]))
     assert np.isfinite(spectrum.left).all()
 

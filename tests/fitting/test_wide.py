@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import kann
+from kann.fitting import _fit as fitting
 from kann.fitting import basis
-from kann.fitting import fit as fitting
 from kann.fitting.basis import svd_from_gram
 from tests.systems import full_operator, low_rank_states, relative
 

@@ -17,7 +17,8 @@ from torch import nn
 
 import kann
 from kann.errors import KannError
-from kann.fixed_points import RECIPES, Recipe, find_fixed_points, jacobians, search
+from kann.fixed_points import RECIPES, Recipe, find_fixed_points, jacobians
+from kann.fixed_points import _search as search
 from tests import flipflop
 
 CELLS = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
@@ -295,7 +296,7 @@ def test_points_under_different_inputs_are_different_points():
 
 
 class Sized:
-    """A step that knows its widths, as those of `kann.step_of` do."""
+    """A step that knows its widths, as those of `kann.recording.step_of` do."""
 
     dim, input_dim = 6, 3
 
@@ -391,7 +392,7 @@ def test_a_float32_network_is_searched_in_float64_and_left_alone():
 def test_a_step_over_float32_weights_is_searched_in_float64():
     cell = make_cell("gru")
     found = find_fixed_points(cell, states_of(6))
-    step = find_fixed_points(kann.step_of(nn.ModuleDict({"cell": cell})), states_of(6))
+    step = find_fixed_points(kann.recording.step_of(nn.ModuleDict({"cell": cell})), states_of(6))
     np.testing.assert_array_equal(step.points, found.points)
     np.testing.assert_array_equal(step.jacobians, found.jacobians)
     assert step.precision == "float64"

@@ -10,8 +10,8 @@ from torch import nn
 import kann
 from kann import KannError
 from kann.fixed_points import find_fixed_points
+from kann.fixed_points._search import _spread_out
 from kann.fixed_points.jacobians import derivatives
-from kann.fixed_points.search import _spread_out
 from kann.recording.recurrent import step_of
 
 LAYERS = {

@@ -152,7 +152,7 @@ class Good:
 def _points() -> kann.FixedPoints:
     """The fixed points of a small network, searched for once."""
     torch.manual_seed(0)
-    return kann.find_fixed_points(kann.step_of(nn.GRU(2, 4)), np.zeros((2, 4)))
+    return kann.find_fixed_points(kann.recording.step_of(nn.GRU(2, 4)), np.zeros((2, 4)))
 
 
 def stack(samples: list[Any]) -> Any:
@@ -185,11 +185,11 @@ in_force.__signature__ = inspect.signature(kann.intervene)  # type: ignore[attr-
 
 def bypassed(**arguments: Any) -> None:
     """Bypass layers and leave the block."""
-    with kann.bypass(**arguments):
+    with kann.depth.bypass(**arguments):
         pass
 
 
-bypassed.__signature__ = inspect.signature(kann.bypass)  # type: ignore[attr-defined]
+bypassed.__signature__ = inspect.signature(kann.depth.bypass)  # type: ignore[attr-defined]
 
 
 Call = tuple[Callable[..., Any], dict[str, Any]]
@@ -217,7 +217,7 @@ def calls(good: Any) -> dict[str, Call]:
         ),
         "find_fixed_points": (
             kann.find_fixed_points,
-            {"step": kann.step_of(good.model), "initial": h[:2], "inputs": np.zeros(2), "tolerance": 1e-6}
+            {"step": kann.recording.step_of(good.model), "initial": h[:2], "inputs": np.zeros(2), "tolerance": 1e-6}
             | {"slow_tolerance": 1e-3, "preset": "kann"},
         ),
         "fit": (kann.fit, {"data": good.padded, "rank": 2, "basis": "svd", "lengths": [8, 3, 2], "ridge": 0.0}),
@@ -250,7 +250,7 @@ def calls(good: Any) -> dict[str, Call]:
         "orthogonality": (kann.orthogonality, {"koopman": koopman}),
         "project": (kann.project, {"koopman": koopman, "h": h}),
         "readout_of": (
-            kann.readout_of,
+            kann.recording.readout_of,
             {"model": nn.Sequential(good.model, nn.Linear(4, 2)), "layer": "0", "name": "1"},
         ),
         "reconstruct": (kann.reconstruct, {"koopman": koopman, "h": h, "modes": [0], "part": "real"}),
@@ -363,15 +363,15 @@ def calls(good: Any) -> dict[str, Call]:
             | {"forward": lambda model, batch: model(batch)[0], "collate": stack, "batch_size": 2, "device": "cpu"}
             | {"seed": 0, "level": 0.9, "progress": False},
         ),
-        "fit_span": (kann.fit_span, {"states": deep, "first": 0, "last": 2, "ridge": 0.1, "groups": None}),
-        "untrained_twin": (kann.untrained_twin, {"model": good.model, "seed": 0}),
+        "fit_span": (kann.depth.fit_span, {"states": deep, "first": 0, "last": 2, "ridge": 0.1, "groups": None}),
+        "untrained_twin": (kann.recording.untrained_twin, {"model": good.model, "seed": 0}),
         "intervene": (
             in_force,
             {"model": both, "koopman": koopman, "states": states, "keep": [0], "remove": None, "fill": "linear"}
             | {"layer": "0", "state": "h"},
         ),
         "bypass": (bypassed, {"model": blocks, "first": "0", "last": "0", "operator": koopman}),
-        "step_of": (kann.step_of, {"model": both, "layer": "0"}),
+        "step_of": (kann.recording.step_of, {"model": both, "layer": "0"}),
         "plots": (
             kann.plots.draw_spectrum,
             {"koopman": koopman, "ax": good.axes, "others": {"b": driven.eigenvalues}, "trust": trust},

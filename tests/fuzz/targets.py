@@ -15,22 +15,21 @@ from typing import Any
 import numpy as np
 import torch
 import zarr
+from kann_experiments.ecg.beats import read_beats, read_file
+from kann_experiments.sentiment import archive, corpus
+from kann_experiments.training import Training, train
 from safetensors.torch import save_file
 from torch import nn
 
 import kann
-from kann.analysis.training_history import FIGURES
+from kann.analysis.history import FIGURES
 from kann.data import store
-from kann.paper.ecg.beats import read_beats, read_file
-from kann.paper.sentiment import archive, corpus
-from kann.paper.training import Training, train
 from kann.zoo import autoencoder, sentiment_network
-from kann.zoo.trust_file import trust_as_json
-from kann.zoo.vocabulary import Vocabulary
+from kann.zoo.sentiment_network import Vocabulary, trust_as_json
+from tests.experiments.beat_files import COUNTS, WRITERS, two_splits
+from tests.experiments.reviews import texts, write_archive
 from tests.fuzz import damage
 from tests.fuzz.damage import RAW, Damage
-from tests.paper.beat_files import COUNTS, WRITERS, two_splits
-from tests.paper.reviews import texts, write_archive
 from tests.reporting.histories import history
 from tests.systems import noisy_states
 

@@ -87,7 +87,7 @@ def fitted(model, x, **where):
 def flat(output):
     """All real numbers that a model returned, one after the other."""
     return torch.cat(
-        [part.flatten() for part in kann.recording.batching.tensors_of(output) if part.is_floating_point()]
+        [part.flatten() for part in kann.recording.sequence_data.tensors_of(output) if part.is_floating_point()]
     )
 
 

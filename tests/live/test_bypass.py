@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 import kann
+from kann.depth._bypass import maps_of, span_of
 from kann.errors import KannError
-from kann.live.bypassing import maps_of
-from kann.live.spans import span_of
 
 UNITS, LAYERS = 8, 4
 
@@ -104,7 +103,7 @@ def mapped(own, x):
 def test_the_identity_skips_the_span(tokens, returns, by_name):
     model = Decoder(returns, by_name)
     expected = by_hand(model, tokens, lambda number, x: {1: x, 2: x}.get(number))
-    with kann.bypass(model, "layers.1", "layers.2"):
+    with kann.depth.bypass(model, "layers.1", "layers.2"):
         found = model(tokens)
     assert torch.equal(found, expected)
     assert len(model.cache) == LAYERS  # every layer has filled it
@@ -113,7 +112,7 @@ def test_the_identity_skips_the_span(tokens, returns, by_name):
 @torch.no_grad()
 def test_operators_take_the_place_of_layers(model, tokens):
     states = depth_of(model, tokens)
-    maps, span = kann.fit(states, each_step=True), kann.fit_span(states, 1, 2)
+    maps, span = kann.fit(states, each_step=True), kann.depth.fit_span(states, 1, 2)
     one = maps.one
 
     def predicted(x):
@@ -126,7 +125,7 @@ def test_operators_take_the_place_of_layers(model, tokens):
         ([None, maps.each[0]], lambda number, x: {1: x, 2: mapped(maps.each[0], x)}.get(number)),
     ]
     for operator, replace in cases:
-        with kann.bypass(model, "layers.1", "layers.2", operator):
+        with kann.depth.bypass(model, "layers.1", "layers.2", operator):
             found = model(tokens)
         assert torch.allclose(found, by_hand(model, tokens, replace), atol=1e-5)  # float32, mapped in another order
 
@@ -138,7 +137,7 @@ def test_encoders_of_torch_are_bypassed_also_with_padding():
     model, x = nn.TransformerEncoder(layer, 3).eval(), torch.randn(4, 5, UNITS)
     mask = torch.zeros(4, 5, dtype=torch.bool)
     mask[0, 3:] = True
-    with kann.bypass(model, "layers.0", "layers.2"):
+    with kann.depth.bypass(model, "layers.0", "layers.2"):
         assert torch.equal(model(x, src_key_padding_mask=mask), x)
 
 
@@ -150,20 +149,20 @@ def test_of_images_the_channels_are_mapped_at_every_pixel():
     maps = kann.fit(states, each_step=True, ridge=0.1)
     x = mapped(maps.each[1], model.stage[0](model.stem(images)).movedim(1, -1)).movedim(-1, 1)
     expected = model.head(model.stage[2](x).mean((2, 3)))
-    with kann.bypass(model, "stage.1", "stage.1", maps):
+    with kann.depth.bypass(model, "stage.1", "stage.1", maps):
         assert torch.allclose(model(images), expected, atol=1e-5)
 
 
 @torch.no_grad()
 def test_what_is_recorded_inside_is_replaced(model, tokens):
-    with kann.bypass(model, "layers.0", "layers.3"):
+    with kann.depth.bypass(model, "layers.0", "layers.3"):
         states = depth_of(model, tokens).padded()
     assert np.array_equal(states[:, 0], states[:, 4])
 
 
 def test_gradients_flow_through_the_operator(model, tokens):
     maps = kann.fit(depth_of(model, tokens), each_step=True)
-    with kann.bypass(model, "layers.0", "layers.3", maps):
+    with kann.depth.bypass(model, "layers.0", "layers.3", maps):
         model(tokens).sum().backward()
     assert model.embed.weight.grad.abs().sum() > 0
     assert model.layers[1].inner.weight.grad is None  # what it gives is not used
@@ -176,7 +175,7 @@ def test_half_precision_stays_half(tokens):
     maps = kann.fit(depth_of(model, tokens), each_step=True, ridge=0.1)
     seen = []
     model.layers[3].register_forward_hook(lambda module, args, output: seen.append(args[0].dtype))
-    with kann.bypass(model, "layers.1", "layers.2", maps):
+    with kann.depth.bypass(model, "layers.1", "layers.2", maps):
         model.head.bfloat16()(torch.zeros(1, UNITS, dtype=torch.bfloat16))
         model.layers[3](model.layers[2](model.layers[1](torch.zeros(1, 2, UNITS, dtype=torch.bfloat16))))
     assert seen == [torch.bfloat16]
@@ -186,7 +185,7 @@ def test_half_precision_stays_half(tokens):
 @torch.no_grad()
 def test_the_model_is_restored_whatever_happens(model, tokens, failing):
     before, hooks = model(tokens), [len(layer._forward_hooks) for layer in model.layers]
-    with pytest.raises(ZeroDivisionError), kann.bypass(model, "layers.1", "layers.2"):
+    with pytest.raises(ZeroDivisionError), kann.depth.bypass(model, "layers.1", "layers.2"):
         if failing:
             model.layers[2].register_forward_pre_hook(lambda *_: 1 / 0)  # an error of the user's own
         model(tokens)
@@ -194,23 +193,25 @@ def test_the_model_is_restored_whatever_happens(model, tokens, failing):
     model.layers[2]._forward_pre_hooks.clear()
     assert torch.equal(model(tokens), before)
     assert [len(layer._forward_hooks) for layer in model.layers] == hooks
-    with kann.bypass(model, "layers.1", "layers.2"):  # and it can be entered again
+    with kann.depth.bypass(model, "layers.1", "layers.2"):  # and it can be entered again
         assert not torch.equal(model(tokens), before)
 
 
 @torch.no_grad()
 def test_other_layers_can_be_bypassed_inside(model, tokens):
-    with kann.bypass(model, "layers.0", "layers.0"), kann.bypass(model, "layers.2", "layers.3"):
+    with kann.depth.bypass(model, "layers.0", "layers.0"), kann.depth.bypass(model, "layers.2", "layers.3"):
         found = model(tokens)
     assert torch.equal(found, by_hand(model, tokens, lambda number, x: None if number == 1 else x))
 
 
 def test_the_same_layers_cannot_be_bypassed_twice(model):
-    message = "states of 'layers.2' are being replaced already, in this thread or another; leave the other kann.bypass"
-    with kann.bypass(model, "layers.1", "layers.2"), pytest.raises(KannError, match=message):  # noqa: SIM117
-        with kann.bypass(model, "layers.2", "layers.3"):
+    message = (
+        "states of 'layers.2' are being replaced already, in this thread or another; leave the other kann.depth.bypass"
+    )
+    with kann.depth.bypass(model, "layers.1", "layers.2"), pytest.raises(KannError, match=message):  # noqa: SIM117
+        with kann.depth.bypass(model, "layers.2", "layers.3"):
             pass
-    with kann.bypass(model, "layers.3", "layers.3"):  # which the refused one has left free
+    with kann.depth.bypass(model, "layers.3", "layers.3"):  # which the refused one has left free
         pass
 
 
@@ -223,11 +224,11 @@ def test_other_threads_are_refused(model, tokens):
         except KannError as error:
             found.append(str(error))
 
-    with kann.bypass(model, "layers.1", "layers.1"):
+    with kann.depth.bypass(model, "layers.1", "layers.1"):
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
-    assert "another thread runs 'layers.1' inside of kann.bypass" in found[0]
+    assert "another thread runs 'layers.1' inside of kann.depth.bypass" in found[0]
 
 
 def driven(rng):
@@ -253,7 +254,7 @@ def driven(rng):
         (
             "layers.1",
             "layers.2",
-            lambda rng: kann.fit_span(rng.normal(size=(40, 5, 8)), 0, 2),
+            lambda rng: kann.depth.fit_span(rng.normal(size=(40, 5, 8)), 0, 2),
             "stands for 3 steps, and",
         ),
         ("layers.1", "layers.2", lambda rng: kann.fit(rng.normal(size=(40, 3, 8)), each_step=True), "there are 2 maps"),
@@ -264,7 +265,7 @@ def driven(rng):
 )
 def test_mistakes_are_explained(model, tokens, rng, first, last, make, message):
     operator = make and make(rng)
-    with pytest.raises(KannError, match=message), kann.bypass(model, first, last, operator), torch.no_grad():
+    with pytest.raises(KannError, match=message), kann.depth.bypass(model, first, last, operator), torch.no_grad():
         model(tokens)
     assert all(not layer._forward_hooks for layer in model.layers)
 
@@ -275,14 +276,14 @@ def test_layers_that_give_no_states_are_refused():
             return len(x)
 
     model = nn.Sequential(Counting())
-    with pytest.raises(KannError, match="gives int without real numbers"), kann.bypass(model, "0", "0"):
+    with pytest.raises(KannError, match="gives int without real numbers"), kann.depth.bypass(model, "0", "0"):
         model(torch.ones(2, 3))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 def test_what_torch_compiled_cannot_be_bypassed():
     model = nn.Sequential(torch.jit.script(nn.Linear(2, 2)))
-    with pytest.raises(KannError, match=r"was compiled by torch\.jit"), kann.bypass(model, "0", "0"):
+    with pytest.raises(KannError, match=r"was compiled by torch\.jit"), kann.depth.bypass(model, "0", "0"):
         pass
 
 

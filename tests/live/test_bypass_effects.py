@@ -6,8 +6,8 @@ import torch
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 import kann
+from kann.depth._bypass_effects import spans_of
 from kann.errors import KannError, UnfinishedWarning
-from kann.live.bypass_measuring import spans_of
 from tests.live.test_bypass import Decoder, depth_of
 
 SPANS = [("layers.0", "layers.0"), ("layers.1", "layers.3")]
@@ -33,16 +33,16 @@ def case():
 def effects(case, **changed):
     arguments = case | {"spans": SPANS} | changed
     parts = [arguments.pop(name) for name in ("model", "data", "maps", "states")]
-    return kann.bypass_effects(*parts, **arguments)
+    return kann.depth.bypass_effects(*parts, **arguments)
 
 
 @torch.no_grad()
 def test_scores_are_those_computed_by_hand(case):
     model, tokens, labels = case["model"], case["data"], case["labels"]
     found, own = effects(case, batch_size=7), model(tokens)
-    operators = [None, case["maps"].one, case["maps"], kann.fit_span(case["states"], 1, 3)]
+    operators = [None, case["maps"].one, case["maps"], kann.depth.fit_span(case["states"], 1, 3)]
     for method, operator in enumerate(operators):
-        with kann.bypass(model, *SPANS[1], operator):
+        with kann.depth.bypass(model, *SPANS[1], operator):
             other = model(tokens)
         loss = cross_entropy(other[:, :-1].flatten(0, 1), labels[:, :-1].flatten())
         divergence = kl_div(log_softmax(other, -1), log_softmax(own, -1), log_target=True, reduction="none").sum(-1)

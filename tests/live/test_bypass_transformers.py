@@ -75,14 +75,14 @@ def test_a_shared_block_is_replaced_at_every_application(albert, tokens):
     block = "albert.encoder.albert_layer_groups.0"
     states = kann.record(albert, tokens, layer=block, axis="depth", embedding=True)
     one = kann.fit(states)
-    with kann.bypass(albert, block, block, one):
+    with kann.depth.bypass(albert, block, block, one):
         replaced = kann.record(albert, tokens, layer=block, axis="depth", embedding=True).padded()
     assert np.allclose(replaced[:, 1:], one.rollout(states.padded()[:, 0], LAYERS), atol=1e-3)  # float32, four times
 
 
 @torch.no_grad()
 def test_the_identity_is_a_decoder_without_these_layers(llama, tokens):
-    with kann.bypass(llama, "model.layers.1", "model.layers.2"):
+    with kann.depth.bypass(llama, "model.layers.1", "model.layers.2"):
         found = llama(tokens).logits
     llama.model.layers = torch.nn.ModuleList([llama.model.layers[0], llama.model.layers[3]])
     llama.config.num_hidden_layers = 2
@@ -95,7 +95,7 @@ def test_a_bypassed_decoder_generates_with_its_cache_as_without(llama, tokens, s
     states = kann.record(llama, tokens, layer="model.layers.*", axis="depth", embedding=True)
     maps = kann.fit(states, each_step=True)
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
-    with kann.bypass(llama, *span, maps):
+    with kann.depth.bypass(llama, *span, maps):
         first, second = (llama.generate(tokens[:3], use_cache=each, **options) for each in (True, False))
     assert torch.equal(first, second)
 
@@ -106,6 +106,6 @@ def test_effects_on_a_decoder_are_judged_by_the_next_token(llama, tokens):
     maps = kann.fit(states, each_step=True)
     labels = torch.cat([tokens[:, 1:], torch.full((12, 1), -100)], dim=1)
     spans = [("model.layers.1", "model.layers.2")]
-    found = kann.bypass_effects(llama, tokens[8:], maps, states, spans=spans, labels=labels[8:])
+    found = kann.depth.bypass_effects(llama, tokens[8:], maps, states, spans=spans, labels=labels[8:])
     assert found.own["loss"] == pytest.approx(float(llama(tokens[8:], labels=tokens[8:]).loss), rel=1e-5)
     assert found.means["kl"][0, 2] < found.means["kl"][0, 0]  # own maps are closer to the network than skipping

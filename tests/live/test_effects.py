@@ -8,16 +8,13 @@ from torch import nn
 
 import kann
 from kann.analysis.coordinates import Coordinates, Spread, spread_of
-from kann.analysis.live_effects import interval_of_mean
-from kann.live import judging
-from kann.live.choosing import Several, choose_several
-from kann.live.interventions import replacement
-from kann.live.judging import places_of_same
-from kann.live.methods import modes_within
-from kann.live.ordering import Search, spread_evenly
-from kann.live.replacing import only_target
+from kann.live import _effects as judging
+from kann.live._effects import modes_within, places_of_same
+from kann.live._intervene import only_target, replacement
+from kann.live.evaluation import Running, make_trials
+from kann.live.mode_search import Search, Several, choose_several, spread_evenly
+from kann.live.results import interval_of_mean
 from kann.live.scoring import Scorer
-from kann.live.trials import Running, make_trials
 
 DECAYS = np.array([0.95, 0.9, 0.8, 0.7, 0.5, 0.3])
 READ = (1, 3)
@@ -355,7 +352,7 @@ def test_what_was_finished_is_kept_after_an_interruption(reader, sequences):
             raise KeyboardInterrupt
         return (outputs[:, 0] > 0) == (own[:, 0] > 0)
 
-    with pytest.warns(kann.UnfinishedWarning, match=r"interrupted after \d+ of \d+ runs"):
+    with pytest.warns(kann.errors.UnfinishedWarning, match=r"interrupted after \d+ of \d+ runs"):
         found = measured(reader, sequences, metric=interrupting)
     assert np.isfinite(found.kept["modes"][0])
     assert np.isnan(found.removed["random"][1])

@@ -7,7 +7,7 @@ from torch import nn
 
 import kann
 from kann.analysis.coordinates import Coordinates
-from kann.analysis.filling import FILLS, fit_fills
+from kann.live.completion import FILLS, fit_fills
 from tests.live.models import Blocks, Loop, OwnCell, Reader, every, fitted, flat, inputs
 
 ITSELF = 1e-5

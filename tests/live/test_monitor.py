@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 import kann
-from kann.analysis.followed_modes import Followed
-from kann.analysis.training_history import FIGURES
+from kann.analysis.history import FIGURES, Followed
 from tests.recording.test_restoring import condition, equal
 
 
@@ -210,8 +209,8 @@ def test_other_layers_have_no_inputs_unless_asked():
 
 def damaged(tmp_path, **changes):
     """A saved history with other arrays."""
-    from kann.analysis.training_history import KIND
-    from kann.data.files import read_npz, save_npz
+    from kann.analysis.history import KIND
+    from kann.data.serialization import read_npz, save_npz
 
     monitor = kann.Monitor(network(), probe(), every=1)
     monitor.update(0)

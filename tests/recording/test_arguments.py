@@ -169,7 +169,7 @@ def test_outputs_that_are_no_states_are_refused(reader, x, into, layer, message)
 
 
 def test_steps_from_what_is_not_real_numbers_are_refused(reader):
-    step = kann.step_of(reader)
+    step = kann.recording.step_of(reader)
     with pytest.raises(KannError, match=r"h is ndarray of float64, shape \(2, 4\); pass a torch tensor"):
         step(np.zeros((2, 4)), np.zeros((2, 3)))
     with pytest.raises(KannError, match=r"x is None; pass a torch tensor"):
@@ -182,7 +182,7 @@ def test_steps_from_what_is_not_real_numbers_are_refused(reader):
 def test_names_that_are_no_strings_are_refused(reader, name):
     for options in ({"layer": name}, {"name": name}):
         with pytest.raises(KannError, match="is no name of a layer"):
-            kann.readout_of(reader, **options)
+            kann.recording.readout_of(reader, **options)
 
 
 def test_names_of_layers_stay_what_they_are(x):

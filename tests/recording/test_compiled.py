@@ -78,7 +78,7 @@ def test_the_layers_of_a_compiled_model_cannot_be_watched(compiled, x):
         with pytest.raises(KannError, match=rf"layer '{name}' was compiled by torch.jit"):
             kann.record(other, x, layer=name)
         with pytest.raises(KannError, match=rf"layer '{name}' was compiled by torch.jit"):
-            kann.step_of(other, name)
+            kann.recording.step_of(other, name)
 
 
 def test_a_compiled_model_takes_the_arguments_that_it_needs(x):
@@ -119,7 +119,7 @@ def test_an_exported_program_is_recorded_by_its_output(x):
 def test_what_is_no_torch_module_is_refused_with_the_way_out(model, layer, x):
     with pytest.raises(KannError, match=r"not a torch module .* pass the states that it gives to kann.fit"):
         kann.record(model, x, layer=layer)
-    for function in (kann.step_of, kann.readout_of):
+    for function in (kann.recording.step_of, kann.recording.readout_of):
         with pytest.raises(KannError, match="not a torch module"):
             function(model)
 

@@ -7,7 +7,7 @@ from torch import nn
 
 import kann
 from kann.errors import KannError
-from kann.recording import grouped
+from kann.recording import sinks as grouped
 from tests.recording.models import Tagger
 
 

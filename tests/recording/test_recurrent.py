@@ -21,7 +21,7 @@ LAYERS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 @pytest.mark.parametrize("cell", [nn.RNNCell(3, 4, nonlinearity="relu"), nn.GRUCell(3, 4), nn.LSTMCell(3, 4)])
 def test_a_step_is_the_cells_own_and_can_be_differentiated(cell):
-    step = kann.step_of(nn.ModuleDict({"cell": cell}))
+    step = kann.recording.step_of(nn.ModuleDict({"cell": cell}))
     h, x = torch.randn(5, step.dim), torch.randn(5, 3)
     state = tuple(h.chunk(2, dim=1)) if isinstance(cell, nn.LSTMCell) else h
     result = cell(x, state)
@@ -37,7 +37,7 @@ def test_a_step_is_the_cells_own_and_can_be_differentiated(cell):
 
 def test_a_step_follows_the_weights():
     cell = nn.GRUCell(2, 3)
-    step = kann.step_of(cell)
+    step = kann.recording.step_of(cell)
     h, x = torch.randn(1, 3), torch.randn(1, 2)
     before = step(h, x)
     with torch.no_grad():
@@ -49,19 +49,19 @@ def test_a_step_follows_the_weights():
 def test_steps_of_what_is_not_one_recurrent_layer():
     both = nn.ModuleDict({"rnn": nn.GRU(2, 3, bidirectional=True), "head": nn.Linear(6, 2)})
     with pytest.raises(KannError, match=re.escape("layer=None means ['rnn.l0', 'rnn.l0_reverse']; pass one of them")):
-        kann.step_of(both)
+        kann.recording.step_of(both)
     with pytest.raises(KannError, match="'head' is Linear, not one of torch's recurrent modules"):
-        kann.step_of(both, "head")
+        kann.recording.step_of(both, "head")
 
 
 def test_readouts_are_found_or_named(model):
-    assert kann.readout_of(model) is model.head
+    assert kann.recording.readout_of(model) is model.head
     model.reader = nn.Linear(5, 3)
     with pytest.raises(KannError, match="read the 5 units of 'rnn': 'head', 'reader'; pass name="):
-        kann.readout_of(model)
-    assert kann.readout_of(model, name="reader") is model.reader
+        kann.recording.readout_of(model)
+    assert kann.recording.readout_of(model, name="reader") is model.reader
     with pytest.raises(KannError, match=r"'hidden_states.1' is no module"):
-        kann.readout_of(model, name="hidden_states.1")
+        kann.recording.readout_of(model, name="hidden_states.1")
 
     deep = nn.ModuleDict(
         {
@@ -70,26 +70,26 @@ def test_readouts_are_found_or_named(model):
             "head": nn.Sequential(nn.Dropout(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)),
         }
     )
-    assert kann.readout_of(deep) is deep["head"]
-    assert kann.readout_of(deep, "rnn") is deep["head"]
+    assert kann.recording.readout_of(deep) is deep["head"]
+    assert kann.recording.readout_of(deep, "rnn") is deep["head"]
     # Either direction has 3 units, and the head reads 6: it is the readout of both, and of neither.
     for name in ("rnn.l0", "rnn.l0_reverse"):
         with pytest.raises(KannError, match=rf"'{name}' is one direction of 'rnn', 3 units, .*pass layer='rnn'"):
-            kann.readout_of(deep, name)
+            kann.recording.readout_of(deep, name)
     stacked = nn.ModuleDict({"rnn": nn.GRU(2, 4, num_layers=2), "head": nn.Linear(4, 2)})
-    assert kann.readout_of(stacked, "rnn.l1") is stacked["head"]
+    assert kann.recording.readout_of(stacked, "rnn.l1") is stacked["head"]
     with pytest.raises(KannError, match=r"'rnn.l0' is read by the next layer of 'rnn', and by no readout"):
-        kann.readout_of(stacked, "rnn.l0")
+        kann.recording.readout_of(stacked, "rnn.l0")
     plain = nn.Sequential(nn.GRU(2, 3), nn.Linear(3, 3), nn.Linear(3, 1))
     with pytest.raises(KannError, match="read the 3 units of '0': '1', '2'; pass name="):
-        kann.readout_of(plain)
-    assert kann.readout_of(plain, name="2") is plain[2]
+        kann.recording.readout_of(plain)
+    assert kann.recording.readout_of(plain, name="2") is plain[2]
     with pytest.raises(KannError, match="read the 3 units of 'rnn': none; pass name="):
-        kann.readout_of(nn.ModuleDict({"rnn": nn.GRU(2, 3)}))
+        kann.recording.readout_of(nn.ModuleDict({"rnn": nn.GRU(2, 3)}))
     with pytest.raises(KannError, match="Linear is not recurrent, so its width is unknown"):
-        kann.readout_of(model, "head")
+        kann.recording.readout_of(model, "head")
     with pytest.raises(KannError, match=r"'hidden_states\.0' is no module; pass name="):
-        kann.readout_of(model, "hidden_states.0")
+        kann.recording.readout_of(model, "hidden_states.0")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -103,7 +103,7 @@ def test_recorded_inputs_replayed_through_the_networks_own_step_give_the_recorde
     packed = nn.utils.rnn.pack_sequence(sequences(rng), enforce_sorted=False)
     recorded = kann.record(module, packed, layer="*", state=state, inputs=True, initial=True)
     for name, states in recorded.items():
-        step = kann.step_of(module, name)
+        step = kann.recording.step_of(module, name)
         assert (step.dim, step.input_dim) == (states.dim, states.inputs.shape[1])
         x, y = states.pairs()
         drive = np.delete(states.inputs, states.starts, axis=0)
@@ -116,7 +116,7 @@ def test_recorded_inputs_replayed_through_the_networks_own_step_give_the_recorde
 @pytest.mark.parametrize("kind", LAYERS)
 def test_steps_one_after_the_other_are_what_the_layer_does(kind, bias):
     layer = LAYERS[kind](3, 4, bias=bias)
-    step = kann.step_of(layer)
+    step = kann.recording.step_of(layer)
     x = torch.randn(6, 2, 3)
     h = torch.zeros(2, step.dim)
     with torch.no_grad():
@@ -127,7 +127,7 @@ def test_steps_one_after_the_other_are_what_the_layer_does(kind, bias):
 
 def test_a_step_of_a_projected_lstm_gives_the_projected_output_and_the_cell_state():
     layer = nn.LSTM(3, 4, proj_size=2)
-    step = kann.step_of(layer)
+    step = kann.recording.step_of(layer)
     assert (step.dim, step.output_dim) == (6, 2)
     x = torch.randn(1, 5, 3)
     with torch.no_grad():
@@ -138,7 +138,7 @@ def test_a_step_of_a_projected_lstm_gives_the_projected_output_and_the_cell_stat
 @pytest.mark.parametrize("kind", LAYERS)
 def test_a_step_with_fixed_weights_keeps_them_and_their_precision(kind):
     layer = LAYERS[kind](3, 4)
-    step = kann.step_of(layer)
+    step = kann.recording.step_of(layer)
     h, x = torch.randn(5, step.dim, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
     before = step(h, x).detach()
     fixed = step.with_fixed_weights(h)

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
 import kann
-from kann.recording.running import evaluation_mode
+from kann.recording.runner import evaluation_mode
 from tests.recording.models import EXACT, Failure, Stops, Tagger, by_hand, same
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import kann
-from kann.recording.shared import shared
+from kann.recording.runner import shared
 from tests.recording.models import Tagger, by_hand, same
 
 

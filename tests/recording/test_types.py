@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import kann
-from kann.recording import recorder
+from kann.recording import _record as recorder
 from tests.recording import typed_calls
 
 SOURCE = Path(typed_calls.__file__).read_text()

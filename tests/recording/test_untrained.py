@@ -36,7 +36,7 @@ def trained():
 
 def test_every_parameter_is_drawn_anew_and_the_model_stays_as_it_is(trained):
     before = {name: value.clone() for name, value in trained.state_dict().items()}
-    twin = kann.untrained_twin(trained)
+    twin = kann.recording.untrained_twin(trained)
     for name, value in trained.state_dict().items():
         assert torch.equal(value, before[name])
     bound = 8**-0.5  # torch draws a GRU's weights from ±1/√units
@@ -51,7 +51,7 @@ def test_every_parameter_is_drawn_anew_and_the_model_stays_as_it_is(trained):
 
 
 def test_parameters_that_no_method_resets_keep_mean_and_spread(trained):
-    twin = kann.untrained_twin(trained)
+    twin = kann.recording.untrained_twin(trained)
     assert not torch.equal(twin.scale, trained.scale)
     assert float(twin.scale.detach().mean()) == pytest.approx(3.0, abs=0.02)
     assert float(twin.scale.detach().std()) == pytest.approx(0.1, rel=0.1)
@@ -62,7 +62,7 @@ def test_a_seed_gives_the_same_twin_and_leaves_random_numbers_alone(trained):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    first, second, other = (kann.untrained_twin(trained, seed=seed) for seed in (1, 1, 2))
+    first, second, other = (kann.recording.untrained_twin(trained, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(torch.rand(3), expected)
     assert torch.equal(first.cell.weight_ih_l0, second.cell.weight_ih_l0)
     assert not torch.equal(first.cell.weight_ih_l0, other.cell.weight_ih_l0)
@@ -78,7 +78,7 @@ def test_a_module_is_drawn_after_those_inside_it():
         def reset_parameters(self):
             nn.init.constant_(self.inner.weight, 0.25)
 
-    assert (kann.untrained_twin(Scaled()).inner.weight == 0.25).all()
+    assert (kann.recording.untrained_twin(Scaled()).inner.weight == 0.25).all()
 
 
 def test_the_twin_stands_beside_the_network_in_trust(rng):
@@ -87,7 +87,7 @@ def test_the_twin_stands_beside_the_network_in_trust(rng):
         model.weight_hh_l0.mul_(2)
     data = torch.tensor(rng.normal(size=(24, 30, 3)))
     states = kann.record(model, data, inputs=True)
-    untrained = kann.record(kann.untrained_twin(model), data, inputs=True)
+    untrained = kann.record(kann.recording.untrained_twin(model), data, inputs=True)
     found = kann.trust(kann.fit(states, rank=4, driven=True), states, untrained=untrained)
     assert found.untrained is not None
     assert all(np.isfinite(mode.untrained) for mode in found.modes)
@@ -105,4 +105,4 @@ def test_the_twin_stands_beside_the_network_in_trust(rng):
 @pytest.mark.usefixtures("untyped")
 def test_what_cannot_be_a_network_or_a_seed_is_refused(model, seed, message):
     with pytest.raises(KannError, match=message):
-        kann.untrained_twin(model, seed=seed)
+        kann.recording.untrained_twin(model, seed=seed)

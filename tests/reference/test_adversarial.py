@@ -123,7 +123,7 @@ def fitted(source, **arguments):
         except kann.KannError as error:
             assert "constant near their mean" in str(error)  # noqa: PT017
             return None, True
-    assert all(issubclass(warning.category, kann.KannWarning) for warning in caught)
+    assert all(issubclass(warning.category, kann.errors.KannWarning) for warning in caught)
     return found, bool(caught)
 
 

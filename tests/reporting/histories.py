@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 
-from kann.analysis.followed_modes import Followed
-from kann.analysis.training_history import FIGURES, Checkpoint, History
+from kann.analysis.history import FIGURES, Checkpoint, Followed, History
 
 
 def history(checkpoints=6, *, first=0, every=10, dead=None):

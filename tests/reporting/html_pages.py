@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import kann
-from kann.analysis.live_effects import Effects
-from kann.reporting.page import report
+from kann.live.results import Effects
+from kann.reporting._report import report
 
 NASTY = "</script><img src=x onerror=alert(1)>"
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import kann
-from kann.reporting.embedding import kinds_of_points
-from kann.reporting.page import report
-from kann.reporting.trusting import known_trust, null_radius
+from kann.reporting._report import report
+from kann.reporting.sequences import kinds_of_points
+from kann.reporting.trust_payload import known_trust, null_radius
 from tests.reporting.html_pages import (
     ORDER,
     Linear,

@@ -24,7 +24,7 @@ def trust(rng):
 @pytest.fixture
 def effects(rng):
     scores = {"kl": rng.random((SPANS, METHODS, 9)), "loss": 2 + rng.random((SPANS, METHODS, 9))}
-    return kann.BypassEffects(
+    return kann.depth.BypassEffects(
         spans=(("layers.0", "layers.2"), ("layers.4", "layers.4")),
         layers=np.array([3, 1]),
         scores=scores,

@@ -3,8 +3,8 @@ import pytest
 
 import kann
 from kann.errors import KannError
+from kann.reporting._report import report
 from kann.reporting.inputs import checked_count
-from kann.reporting.page import report
 from tests.reporting.html_pages import Linear, as_reverse, content_of, turning_states
 
 

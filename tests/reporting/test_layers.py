@@ -5,7 +5,7 @@ import pytest
 
 import kann
 from kann.errors import KannError
-from kann.reporting.layers import where_copying_is_better
+from kann.reporting.inputs import where_copying_is_better
 from tests.reporting.html_pages import NASTY, content_of, layered_states, layers_report, turning_states
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import kann
-from kann.analysis.trust import Trust
+from kann.analysis._trust import Trust
 from kann.errors import KannError
-from kann.reporting.mattering import MOST_MODES, first_modes, modes_that_matter, opened_mode
-from kann.reporting.page import report
+from kann.live.mode_selection import MOST_MODES, first_modes, modes_that_matter, opened_mode
+from kann.reporting._report import report
 from tests.reporting.html_pages import ORDER, made_effects, turning_states
 
 
@@ -80,7 +80,7 @@ def test_the_page_opens_on_a_trusted_mode(matter, trusted, opened):
 
 
 def test_it_needs_neither_a_page_nor_torch():
-    code = "import sys, kann.reporting.mattering; print({'torch', 'plotly', 'jinja2', 'matplotlib'} & set(sys.modules))"
+    code = "import sys, kann.live.mode_selection; print({'torch', 'plotly', 'jinja2', 'matplotlib'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "set()\n"
 

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from kann.notebook import LARGE_COLOUR, MIDDLE_COLOUR, SMALL_COLOUR, spectrum
+from kann._display import LARGE_COLOUR, MIDDLE_COLOUR, SMALL_COLOUR, spectrum
 
 
 def test_eigenvalues_are_coloured_by_their_residual_on_the_fitted_data():

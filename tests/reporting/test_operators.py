@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import kann
+from kann.reporting._report import report
 from kann.reporting.operators import MAX_CURVE_POINTS, errors_over_time, mode_rows, slowest_and_most_important
-from kann.reporting.page import report
-from kann.reporting.trusting import KnownTrust
+from kann.reporting.trust_payload import KnownTrust
 from tests.reporting.html_pages import content_of, rank_deficient_states, turning_states
 
 

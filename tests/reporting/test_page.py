@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 
 import kann
-import kann.notebook
+import kann._display
+from kann import _display as units
+from kann._display import percent
 from kann.errors import KannError
-from kann.reporting import html, mattering, operators, packing, page, units
-from kann.reporting.page import report
-from kann.reporting.units import percent
+from kann.live import mode_selection as mattering
+from kann.reporting import _report as page
+from kann.reporting import offline as html
+from kann.reporting import operators, packing
+from kann.reporting._report import report
 from tests.reporting.html_pages import NASTY, content_of, text_report, turning_states, unpacked
 
 
@@ -157,7 +161,7 @@ def test_the_pseudospectrum_on_the_page_is_that_of_the_library(tmp_path):
     np.testing.assert_allclose(page["plane"]["log_residual"], np.log10(expected), atol=1e-3)
 
 
-@pytest.mark.parametrize("module", [kann.notebook, html, mattering, operators, packing, page, units])
+@pytest.mark.parametrize("module", [kann._display, html, mattering, operators, packing, page, units])
 def test_the_examples_run(module):
     result = doctest.testmod(module)
     assert result.attempted

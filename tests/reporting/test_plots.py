@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 import kann
 from kann.errors import KannError
-from kann.live import Effects
+from kann.live.results import Effects
 from kann.reporting.plots import (
     COLOURS,
     SIGNED,

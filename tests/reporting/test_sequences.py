@@ -3,7 +3,7 @@
 import numpy as np
 
 import kann
-from kann.reporting.page import report
+from kann.reporting._report import report
 from tests.reporting.html_pages import content_of, signal_report, text_report, turning_states
 
 

@@ -16,11 +16,13 @@ from kann.reporting.shaded_text import (
     RAISES,
     STRONG,
     Layer,
+    ModeShading,
+    Shading,
     layers,
     print_shading,
+    shade_modes,
     shading_page,
 )
-from kann.reporting.shading import ModeShading, Shading, shade_modes
 from tests.reporting.html_pages import turning_states
 from tests.systems import AS_IN_PAPER
 

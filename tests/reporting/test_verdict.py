@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import kann
-from kann.reporting.trusting import KnownTrust, known_trust
+from kann.reporting.trust_payload import KnownTrust, known_trust
 from kann.reporting.verdict import verdict
 from tests.reporting.html_pages import turning_states
 

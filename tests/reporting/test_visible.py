@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kann.reporting import visible as visible_module
-from kann.reporting.visible import visible
+from kann import _display as visible_module
+from kann._display import visible
 
 
 @given(st.text(max_size=50))

@@ -3,14 +3,14 @@ import os
 import numpy as np
 import pytest
 import torch
+from kann_experiments import data
+from kann_experiments.ecg.analysis import network_losses
+from kann_experiments.ecg.beats import read_beats
+from kann_experiments.ecg.task import CONFIGS, THRESHOLD, split
+from kann_experiments.results import expected
 
 import kann
 from kann import zoo
-from kann.paper import data
-from kann.paper.ecg.analysis import network_losses
-from kann.paper.ecg.beats import read_beats
-from kann.paper.ecg.task import CONFIGS, THRESHOLD, split
-from kann.paper.results import expected
 from kann.zoo.autoencoder import pretrained
 
 

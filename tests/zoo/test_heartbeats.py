@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from kann.zoo.heartbeats import SHAPES, draw_beats
+from kann.zoo.autoencoder import SHAPES, draw_beats
 
 
 def test_made_up_beats_are_normalised_and_differ_by_kind(rng):

@@ -5,14 +5,13 @@ from dataclasses import asdict, fields
 import numpy as np
 import pytest
 import torch
+from kann_experiments.data import locate
+from kann_experiments.sentiment.archive import FOLDERS, iterate_reviews
+from kann_experiments.sentiment.task import PRINTED
 
 from kann import zoo
-from kann.analysis.trust import ModeTrust
-from kann.paper.data import locate
-from kann.paper.sentiment.archive import FOLDERS, iterate_reviews
-from kann.paper.sentiment.task import PRINTED
-from kann.zoo.sentiment_network import SentimentNetwork
-from kann.zoo.trust_file import trust_as_json, trust_from_json
+from kann.analysis._trust import ModeTrust
+from kann.zoo.sentiment_network import SentimentNetwork, trust_as_json, trust_from_json
 
 
 @pytest.mark.parametrize("arch", ["gru", "lstm", "rnn"])

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kann.errors import KannError
-from kann.zoo.vocabulary import PAD, UNKNOWN, Vocabulary
+from kann.zoo.sentiment_network import PAD, UNKNOWN, Vocabulary
 
 
 @pytest.fixture(scope="module")

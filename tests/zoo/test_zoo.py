@@ -9,7 +9,9 @@ import torch
 
 from kann import zoo
 from kann.errors import KannError
-from kann.zoo import autoencoder, files, heartbeats, sentiment_network, vocabulary
+from kann.zoo import autoencoder, files, sentiment_network
+from kann.zoo import autoencoder as heartbeats
+from kann.zoo import sentiment_network as vocabulary
 
 
 def test_an_unknown_model():
@@ -69,7 +71,7 @@ def test_the_examples_in_the_documentation_run(module):
 
 
 def test_importing_the_zoo_is_light():
-    heavy = ("torch", "safetensors", "tokenizers", "kann.paper")
+    heavy = ("torch", "safetensors", "tokenizers", "kann_experiments")
     code = f"import sys, kann.zoo; print([name for name in {heavy!r} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
@@ -82,7 +84,7 @@ def test_a_missing_package_is_named_with_its_extra(model, missing):
     last = found.stderr.strip().splitlines()[-1]
     assert last.startswith("ImportError: the networks of kann.zoo need more packages")
     assert missing in last
-    assert last.count("pip install") == last.count("pip install 'kann[paper]'") == 1
+    assert last.count("pip install") == last.count("pip install 'kann[cli]'") == 1
 
 
 @pytest.mark.parametrize("name", zoo.MODELS)

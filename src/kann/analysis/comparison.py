@@ -1,24 +1,346 @@
-"""All distances between several networks."""
+"""Distances between two or several networks, with intervals."""
 
 import csv
+import inspect
 import io
+import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import numpy as np
 
-from kann import notebook
-from kann.analysis.compared import Compared
-from kann.analysis.comparison_options import How, Options, shows_options
-from kann.analysis.distances import between, floor_of
-from kann.checks import entries_by_name, require_flag, require_path, require_sequence, require_whole_number
-from kann.data.files import replacing
-from kann.errors import KannError
+from kann import _display
+from kann.analysis._trust import trust
+from kann.analysis.cross_validation import jackknife_error
+from kann.analysis.decisions import linear_weight
+from kann.analysis.distances import (
+    Response,
+    leading_modes,
+    nearest_modes,
+    response_distance,
+    span_of,
+    subspace_distance,
+    transport,
+    weighed_spectrum,
+)
+from kann.checks import (
+    entries_by_name,
+    require_choice,
+    require_flag,
+    require_number,
+    require_path,
+    require_sequence,
+    require_whole_number,
+)
+from kann.data.moments import Moments
+from kann.data.serialization import replacing
+from kann.data.states import as_states
+from kann.errors import KannError, KannWarning
+from kann.fitting._fit import fit
+from kann.fitting.folds import FEWEST_FOLDS, Together, assign_folds
+from kann.fitting.koopman import Koopman
 from kann.progress import progress as with_progress
 from kann.typing import Array, Float, Int
+
+KINDS = ("response", "spectrum", "subspace")
+"""What is compared: what inputs do, eigenvalues, or the directions of the modes."""
+
+
+class Options(TypedDict, total=False):
+    """What may be passed; `How` has the meanings and the defaults."""
+
+    kind: str
+    steps: int
+    modes: int
+    rank: Any
+    weights: str
+    level: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """How networks are compared."""
+
+    kind: str = "response"
+    """One of `KINDS`."""
+    steps: int = 64
+    """Over how many steps responses are compared."""
+    modes: int = 8
+    """How many dimensions the subspaces have at most."""
+    rank: Any = 0.99
+    """The rank of operators that are fitted here, as in `kann.fit`."""
+    weights: str = "carried"
+    """How much each eigenvalue or direction counts: as much as it carries, or all the same."""
+    level: float = 0.95
+    """Confidence level of intervals."""
+
+    @staticmethod
+    def of(options: Mapping[str, Any]) -> "How":
+        """The options by name, those that are not given by default; refused if they make no sense."""
+        known = [field.name for field in fields(How)]
+        for name in options:
+            if name not in known:
+                raise KannError(f"{name} is no option of a comparison; pass some of {', '.join(known)}")
+        given = How(**options)
+        require_choice(given.kind, "kind", KINDS)
+        require_choice(given.weights, "weights", ("carried", "equal"))
+        return How(
+            kind=given.kind,
+            steps=require_whole_number(given.steps, "steps", too_small="compares nothing"),
+            modes=require_whole_number(given.modes, "modes", too_small="leaves no subspace"),
+            rank=given.rank,
+            weights=given.weights,
+            level=_level(given.level),
+        )
+
+
+def _level(level: Any) -> float:
+    level = require_number(level, "level", remedy="pass 0 < level < 1")
+    if not 0 < level < 1:
+        raise KannError(f"level={level} is no confidence level; pass 0 < level < 1")
+    return level
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def shows_options(function: Function) -> Function:
+    """Let ``help`` and notebooks show each option of a comparison in the place of ``**options``."""
+    signature = inspect.signature(function)
+    own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    shown = [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
+        for each in fields(How)
+    ]
+    function.__signature__ = signature.replace(parameters=own + shown)  # pyright: ignore[reportFunctionMemberAccess]
+    return function
+
+
+GROUPS = 10
+"""Sequences are put into so many groups, each of which is left out once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Compared:
+    """What a distance needs of a network, from all its sequences, without each group of them, and from two halves."""
+
+    whole: Any
+    """Of all sequences."""
+    without: tuple[Any, ...]
+    """Without each group; empty if only an operator is known."""
+    halves: tuple[Any, Any] | None
+    """Of two halves of the groups; None if only an operator is known."""
+
+    @staticmethod
+    def of(
+        network: Any, how: How, *, readout: Any = None, name: str = "the network", intervals: bool = True
+    ) -> "Compared":
+        """Read an operator, moments, a list of moments of groups, or states; without intervals, leave no group out."""
+        if isinstance(network, Koopman):
+            view = _View(how, network, readout, name)
+            return Compared(whole=view(network), without=(), halves=None)
+        groups = _groups_of(network, name)
+        total = sum(groups[1:], start=groups[0])
+        driven = total.uu is not None
+        koopman = _fitted(total, rank=how.rank, driven=driven)
+        view = _View(how, koopman, readout, name, groups=groups)
+        if len(groups) == 1:
+            return Compared(whole=view(koopman), without=(), halves=None)
+
+        def seen_in(moments: Moments) -> Any:
+            return view(_fitted(moments, rank=koopman.rank, driven=driven))
+
+        left_out = groups
+        if not intervals:
+            left_out = []
+        first, second = (sum(part[1:], start=part[0]) for part in (groups[::2], groups[1::2]))
+        return Compared(
+            whole=view(koopman),
+            without=tuple(seen_in(total - group) for group in left_out),
+            halves=(seen_in(first), seen_in(second)),
+        )
+
+
+class _View:
+    """What a distance of some kind looks at in an operator: eigenvalues with weights, a response, or a span."""
+
+    def __init__(self, how: How, koopman: Koopman, readout: Any, name: str, groups: list[Moments] | None = None):
+        self._how = how
+        self._weight = linear_weight(readout, koopman.dim, name=f"the readout of {name}")
+        if how.kind == "subspace":
+            leading = leading_modes(koopman, count=how.modes, among=_trusted(koopman, groups, name))
+            self._wanted = np.array([koopman.modes[number].eigenvalue for number in leading])
+
+    def __call__(self, koopman: Koopman) -> Any:
+        if self._how.kind == "spectrum":
+            return weighed_spectrum(koopman, weights=self._how.weights)
+        if self._how.kind == "response":
+            return Response.of(koopman, self._weight, steps=self._how.steps, weights=self._how.weights)
+        return span_of(koopman, nearest_modes(koopman, self._wanted))
+
+
+def measure_of(how: How) -> Callable[[Any, Any], float]:
+    """The distance of two views of operators."""
+    if how.kind == "spectrum":
+        return lambda a, b: transport(*a, *b)
+    if how.kind == "response":
+        return response_distance
+    return subspace_distance
+
+
+def _groups_of(network: Any, name: str) -> list[Moments]:
+    """The moments of groups of a network's sequences; of all together if no more is known."""
+    if isinstance(network, Moments):
+        found = [network]
+    elif isinstance(network, list | tuple) and network and all(isinstance(part, Moments) for part in network):
+        found = [part for part in network if part.pairs]
+    else:
+        states = as_states(network)
+        count = min(GROUPS, Together.of(states.lengths).available)
+        if count < FEWEST_FOLDS:
+            found = [Moments.of(states)]
+        else:
+            fold_of = assign_folds(states.lengths, folds=count)
+            found = [Moments.of(states[np.flatnonzero(fold_of == fold)]) for fold in range(fold_of.max() + 1)]
+    if not sum(part.pairs for part in found):
+        raise KannError(f"{name} has no pair of states; record sequences of two steps or more")
+    return [part.numpy() for part in found]
+
+
+def _fitted(moments: Moments, *, rank: Any, driven: bool) -> Koopman:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", KannWarning)  # a part of the data may be little; intervals say how little
+        return fit(moments, rank=rank, driven=driven)
+
+
+def _trusted(koopman: Koopman, groups: list[Moments] | None, name: str) -> tuple[int, ...]:
+    """The modes that may be compared: the trusted ones if there are data to judge by, otherwise all."""
+    if groups is None or len(groups) < FEWEST_FOLDS:
+        return tuple(range(len(koopman.modes)))
+    found = trust(koopman, groups).trusted
+    if not found:
+        raise KannError(f"no mode of {name} can be trusted, so there is no subspace; record more sequences")
+    return found
+
+
+class Distance(float):
+    """A distance between two networks: a number, with an interval and the floor below which it means nothing.
+
+    >>> import numpy as np, kann
+    >>> states = np.random.default_rng(0).normal(size=(30, 40, 3))
+    >>> for t in range(1, 40):
+    ...     states[:, t] = states[:, t - 1] * [0.95, 0.8, 0.4] + 0.02 * states[:, t]
+    >>> koopman = kann.fit(states)
+    >>> found = kann.distance(states[:15], states[15:], kind="spectrum")
+    >>> round(float(found), 2), found.kind
+    (0.11, 'spectrum')
+    >>> found.interval[0] < found < found.interval[1]
+    True
+    """
+
+    kind: str
+    """What was compared: "response", "spectrum" or "subspace"."""
+    interval: tuple[float, float]
+    """Confidence interval over sequences (a jackknife over groups of them); NaN if only operators are known."""
+    floor: float
+    """The larger of the two networks' distances from themselves, between halves of their sequences; NaN if unknown."""
+
+    def __new__(cls, value: float, *, kind: str, interval: tuple[float, float], floor: float) -> "Distance":
+        """The number, with what is known about it."""
+        made = super().__new__(cls, value)
+        made.kind, made.interval, made.floor = kind, interval, floor
+        return made
+
+    def __repr__(self) -> str:
+        known = ""
+        if not math.isnan(self.floor):
+            low, high = self.interval
+            known = f", {low:.4g} to {high:.4g}, floor {self.floor:.4g}"
+        return f"Distance({float(self):.4g}{known}; {self.kind})"
+
+
+@shows_options
+def distance(a: Any, b: Any, *, readouts: Any = None, **options: Unpack[Options]) -> Distance:
+    """Measure how far apart two networks are inside, in a way that needs no match of their units.
+
+    >>> import kann, numpy as np
+    >>> turn = np.array([[0.9, 0.2], [-0.2, 0.9]])
+    >>> read = np.random.default_rng(0).normal(size=(12, 50, 1))
+    >>> def run(matrix):
+    ...     states = [np.zeros((12, 2))]
+    ...     for t in range(50):
+    ...         states.append(states[-1] @ matrix + read[:, t] @ [[1.0, 0.0]])
+    ...     return kann.States.from_sequences(list(np.stack(states[1:], axis=1)), inputs=list(read))
+    >>> round(kann.distance(run(turn), run(turn.T)), 6)  # the same but for the sign of a unit
+    0.0
+    >>> kann.distance(run(turn), run(0.5 * turn)) > 0.5
+    True
+
+    Parameters
+    ----------
+    a, b
+        The networks: operators, `Moments`, lists of `Moments` of groups of sequences
+        (``kann.record(..., into="moments", groups=20)``), or states. From groups and states come interval and floor.
+    kind
+        ``"response"``: what the driven systems make of an input, step after step, for networks that read the same.
+        ``"spectrum"``: how far eigenvalues must be moved, each weighed by how much its mode carries, for any networks.
+        ``"subspace"``: how far the spans of the trusted modes are turned, for networks with the same units, such as
+        checkpoints of one.
+    readouts
+        For responses: the linear readouts of both, modules or weights (o, d). What comes out is then compared. Without
+        them the states are, rotated to match as well as they can.
+    steps
+        For responses: over how many steps. Eigenvalues outside the unit circle are put onto it.
+    modes
+        For subspaces: how many dimensions at most, of the modes that carry most.
+    rank
+        The rank of operators that are fitted here, as in `kann.fit`.
+    weights
+        For spectra: ``"carried"``, each eigenvalue counts as much as its mode carries of the states; ``"equal"``, all
+        count the same, so that fast and weak modes tell networks apart too, and noise may. For responses without
+        readouts: ``"carried"``, each direction of the states counts as much as they vary along it, and only rotations
+        change nothing; ``"equal"``, coordinates are scaled to variance one, and no change of coordinates does.
+    level
+        Confidence level of the interval.
+    """
+    how = How.of(options)
+    if readouts is not None and (not isinstance(readouts, tuple | list) or len(readouts) != 2):
+        raise KannError("readouts are those of both networks; pass (readout of a, readout of b)")
+    own, theirs = readouts or (None, None)
+    first = Compared.of(a, how, readout=own, name="the first network")
+    second = Compared.of(b, how, readout=theirs, name="the second network")
+    return between(first, second, how)
+
+
+def between(a: Compared, b: Compared, how: How) -> Distance:
+    """The distance of two networks, with its interval and floor."""
+    from scipy.special import stdtrit  # here, since it takes long to import
+
+    measure = measure_of(how)
+    value = measure(a.whole, b.whole)
+    floor = max(floor_of(a, how), floor_of(b, how))
+    variance, freedom = 0.0, math.inf
+    for replicates in ([measure(each, b.whole) for each in a.without], [measure(a.whole, each) for each in b.without]):
+        if not replicates:
+            return Distance(value, kind=how.kind, interval=(math.nan, math.nan), floor=floor)
+        column = np.array(replicates)[:, None]
+        error = jackknife_error(column, whole=np.array([value]), sizes=np.ones(len(column)))[0]
+        variance += float(error) ** 2
+        freedom = min(freedom, len(column) - 1)
+    half = float(stdtrit(freedom, (1 + how.level) / 2)) * math.sqrt(variance)
+    return Distance(value, kind=how.kind, interval=(max(0.0, value - half), value + half), floor=floor)
+
+
+def floor_of(network: Compared, how: How) -> float:
+    """The distance of a network from itself, between two halves of its sequences; NaN if that is not known."""
+    if network.halves is None:
+        return math.nan
+    return measure_of(how)(*network.halves)
+
 
 MOST_IN_A_TABLE = 12
 """How many networks a notebook shows."""
@@ -118,7 +440,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         shown = self.order[:MOST_IN_A_TABLE]
         rows = [[self.names[i], *(f"{self.matrix[i, j]:.3g}" for j in shown), f"{self.floor[i]:.3g}"] for i in shown]
-        return notebook.table(repr(self), ["", *(self.names[j] for j in shown), "from itself"], rows)
+        return _display.table(repr(self), ["", *(self.names[j] for j in shown), "from itself"], rows)
 
     def _linkage(self) -> Float[Array, "m 4"]:
         from scipy.cluster.hierarchy import linkage  # here, since it takes long to import

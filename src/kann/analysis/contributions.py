@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kann import notebook
+from kann import _display
 from kann.backends.arrays import as_numpy
 from kann.checks import require_instance, require_real, require_width
 from kann.errors import KannError
@@ -56,7 +56,7 @@ class Contributions:
         rows.append(["outside the basis", *(f"{mean:+.3g} ({size:.3g})" for mean, size in cells)])
         rows.append(["bias", *(f"{value:+.3g}" for value in np.broadcast_to(self.bias, (outputs,))[:OUTPUTS_SHOWN])])
         head = ["mean (mean size)", *(f"output {i}" for i in range(min(outputs, OUTPUTS_SHOWN)))]
-        return notebook.table(repr(self), head, rows)
+        return _display.table(repr(self), head, rows)
 
     @property
     def total(self) -> Float[Array, "... o"]:

@@ -1,126 +1,309 @@
-"""How far apart two networks are inside."""
+"""Distances between the spectra, subspaces and responses of two operators."""
 
-import math
-from typing import Any, Unpack
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kann.analysis.compared import Compared, measure_of
-from kann.analysis.comparison_options import How, Options, shows_options
-from kann.analysis.resampling import jackknife_error
 from kann.errors import KannError
+from kann.fitting.koopman import Koopman
+from kann.typing import Array, Complex, Float, Int
+
+PERTURBATION = 1e-13
+"""All amounts together are changed by this fraction while ways are chosen, so that no step moves nothing: that is how a
+simplex would come to turn in a circle. The result is of the true amounts."""
+
+NO_CHEAPER = 1e-13
+"""A way that saves less than this fraction of the largest cost saves nothing: rounding."""
+
+MOST_EXCHANGES = 100
+"""Exchanges for each point after which the search is given up; 4 for each point is the most that was seen."""
 
 
-class Distance(float):
-    """A distance between two networks: a number, with an interval and the floor below which it means nothing.
+def least_cost(cost: Float[Array, "n m"], leaving: Float[Array, " n"], arriving: Float[Array, " m"]) -> float:
+    """The least cost of moving what leaves some points to where it arrives; both amounts add up to the same.
 
-    >>> import numpy as np, kann
-    >>> states = np.random.default_rng(0).normal(size=(30, 40, 3))
-    >>> for t in range(1, 40):
-    ...     states[:, t] = states[:, t - 1] * [0.95, 0.8, 0.4] + 0.02 * states[:, t]
-    >>> koopman = kann.fit(states)
-    >>> found = kann.distance(states[:15], states[15:], kind="spectrum")
-    >>> round(float(found), 2), found.kind
-    (0.11, 'spectrum')
-    >>> found.interval[0] < found < found.interval[1]
-    True
+    >>> least_cost(np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([0.5, 0.5]), np.array([0.2, 0.8]))
+    0.3
+
+    The search starts with the first points going to the first ones. It ends soonest if both sides are sorted such that
+    this is nearly right.
+    """
+    n, m = cost.shape
+    slack = PERTURBATION * float(leaving.sum()) / n
+    more_arriving = arriving.copy()
+    more_arriving[-1] += n * slack
+    ways = _Ways(cost, *_first_ways(leaving + slack, more_arriving))
+    amounts = ways.amounts(leaving + slack, more_arriving)
+    tolerance = NO_CHEAPER * float(cost.max())
+    for _ in range(MOST_EXCHANGES * (n + m)):
+        saving, i, j = ways.cheapest()
+        if saving <= tolerance:
+            return float(ways.costs @ ways.amounts(leaving, arriving))
+        ways.exchange(i, j, saving, amounts)
+    raise KannError(f"no transport between {n} and {m} points was found; pass operators of lower rank")
+
+
+def _first_ways(leaving: Float[Array, " n"], arriving: Float[Array, " m"]) -> tuple[Int[Array, " k"], Int[Array, " k"]]:
+    """From where and to where things go if the first points go to the first ones: n + m − 1 ways."""
+    ends = np.concatenate([np.cumsum(leaving)[:-1], np.cumsum(arriving)[:-1]])
+    next_row = np.argsort(ends, kind="stable") < len(leaving) - 1
+    return np.concatenate([[0], np.cumsum(next_row)]), np.concatenate([[0], np.cumsum(~next_row)])
+
+
+class _Ways:
+    """The n + m − 1 ways in use, which join all points without a circle.
+
+    Each amount is then a sum of what leaves and arrives with factors 1, 0 and −1. So the inverse of the equations is
+    made of these three numbers, and an exchange of one way for another changes it without rounding.
     """
 
-    kind: str
-    """What was compared: "response", "spectrum" or "subspace"."""
-    interval: tuple[float, float]
-    """Confidence interval over sequences (a jackknife over groups of them); NaN if only operators are known."""
-    floor: float
-    """The larger of the two networks' distances from themselves, between halves of their sequences; NaN if unknown."""
+    def __init__(self, cost: Float[Array, "n m"], rows: Int[Array, " k"], columns: Int[Array, " k"]):
+        n, m = cost.shape
+        numbers = np.arange(n + m - 1)
+        equations = np.zeros((n + m, n + m - 1))
+        equations[rows, numbers] = equations[n + columns, numbers] = 1.0
+        self._cost = cost
+        self._inverse = np.round(np.linalg.inv(equations[:-1]))  # the last equation follows from the others
+        self.costs = cost[rows, columns]
+        """What each way costs."""
+        self._prices = self.costs @ self._inverse
 
-    def __new__(cls, value: float, *, kind: str, interval: tuple[float, float], floor: float) -> "Distance":
-        """The number, with what is known about it."""
-        made = super().__new__(cls, value)
-        made.kind, made.interval, made.floor = kind, interval, floor
-        return made
+    def amounts(self, leaving: Float[Array, " n"], arriving: Float[Array, " m"]) -> Float[Array, " k"]:
+        """How much takes each way."""
+        return self._inverse @ np.concatenate([leaving, arriving[:-1]])
 
-    def __repr__(self) -> str:
-        known = ""
-        if not math.isnan(self.floor):
-            low, high = self.interval
-            known = f", {low:.4g} to {high:.4g}, floor {self.floor:.4g}"
-        return f"Distance({float(self):.4g}{known}; {self.kind})"
+    def cheapest(self) -> tuple[float, int, int]:
+        """The way that would save most, as what it saves, from where and to where."""
+        n, m = self._cost.shape
+        saving = self._prices[:n, None] - self._cost
+        saving[:, :-1] += self._prices[n:]
+        i, j = divmod(int(saving.argmax()), m)
+        return float(saving[i, j]), i, j
+
+    def exchange(self, i: int, j: int, saving: float, amounts: Float[Array, " k"]) -> None:
+        """Send as much as possible from i to j, and give up the way that is empty then; change ``amounts`` too."""
+        n, m = self._cost.shape
+        less = self._inverse[:, i].copy()
+        if j < m - 1:
+            less += self._inverse[:, n + j]
+        emptied = np.flatnonzero(less > 0)
+        given_up = emptied[amounts[emptied].argmin()]
+        row, moved = self._inverse[given_up].copy(), amounts[given_up]
+        changed = np.flatnonzero(less)
+        amounts[changed] -= moved * less[changed]
+        self._inverse[changed] -= less[changed, None] * row
+        amounts[given_up], self._inverse[given_up] = moved, row
+        self._prices -= saving * row
+        self.costs[given_up] = self._cost[i, j]
 
 
-@shows_options
-def distance(a: Any, b: Any, *, readouts: Any = None, **options: Unpack[Options]) -> Distance:
-    """Measure how far apart two networks are inside, in a way that needs no match of their units.
+EQUAL_TO = 1e-12
+"""Weights below this fraction of the whole are left out: rounding, and to transport them takes as long as others."""
 
-    >>> import kann, numpy as np
-    >>> turn = np.array([[0.9, 0.2], [-0.2, 0.9]])
-    >>> read = np.random.default_rng(0).normal(size=(12, 50, 1))
-    >>> def run(matrix):
-    ...     states = [np.zeros((12, 2))]
-    ...     for t in range(50):
-    ...         states.append(states[-1] @ matrix + read[:, t] @ [[1.0, 0.0]])
-    ...     return kann.States.from_sequences(list(np.stack(states[1:], axis=1)), inputs=list(read))
-    >>> round(kann.distance(run(turn), run(turn.T)), 6)  # the same but for the sign of a unit
-    0.0
-    >>> kann.distance(run(turn), run(0.5 * turn)) > 0.5
-    True
 
-    Parameters
-    ----------
-    a, b
-        The networks: operators, `Moments`, lists of `Moments` of groups of sequences
-        (``kann.record(..., into="moments", groups=20)``), or states. From groups and states come interval and floor.
-    kind
-        ``"response"``: what the driven systems make of an input, step after step, for networks that read the same.
-        ``"spectrum"``: how far eigenvalues must be moved, each weighed by how much its mode carries, for any networks.
-        ``"subspace"``: how far the spans of the trusted modes are turned, for networks with the same units, such as
-        checkpoints of one.
-    readouts
-        For responses: the linear readouts of both, modules or weights (o, d). What comes out is then compared. Without
-        them the states are, rotated to match as well as they can.
-    steps
-        For responses: over how many steps. Eigenvalues outside the unit circle are put onto it.
-    modes
-        For subspaces: how many dimensions at most, of the modes that carry most.
-    rank
-        The rank of operators that are fitted here, as in `kann.fit`.
-    weights
-        For spectra: ``"carried"``, each eigenvalue counts as much as its mode carries of the states; ``"equal"``, all
-        count the same, so that fast and weak modes tell networks apart too, and noise may. For responses without
-        readouts: ``"carried"``, each direction of the states counts as much as they vary along it, and only rotations
-        change nothing; ``"equal"``, coordinates are scaled to variance one, and no change of coordinates does.
-    level
-        Confidence level of the interval.
+def carried_by(koopman: Koopman) -> Float[Array, " r"]:
+    """The fraction of the states' energy that each eigenpair carries; they add up to one.
+
+    Coordinates along the basis are uncorrelated with variances `explained`, so that E|z v|² = Σ explained |v|². What a
+    mode puts into the state is that times the squared length of its left eigenvector. Rotating the units or scaling all
+    of them changes nothing.
     """
-    how = How.of(options)
-    if readouts is not None and (not isinstance(readouts, tuple | list) or len(readouts) != 2):
-        raise KannError("readouts are those of both networks; pass (readout of a, readout of b)")
-    own, theirs = readouts or (None, None)
-    first = Compared.of(a, how, readout=own, name="the first network")
-    second = Compared.of(b, how, readout=theirs, name="the second network")
-    return between(first, second, how)
+    energy = koopman.explained @ np.abs(koopman.right) ** 2 * np.sum(np.abs(koopman.left) ** 2, axis=1)
+    total = energy.sum()
+    if not total > 0:
+        raise KannError("the operator's modes carry nothing of its states; fit it to states that vary")
+    return energy / total
 
 
-def between(a: Compared, b: Compared, how: How) -> Distance:
-    """The distance of two networks, with its interval and floor."""
-    from scipy.special import stdtrit  # here, since it takes long to import
-
-    measure = measure_of(how)
-    value = measure(a.whole, b.whole)
-    floor = max(floor_of(a, how), floor_of(b, how))
-    variance, freedom = 0.0, math.inf
-    for replicates in ([measure(each, b.whole) for each in a.without], [measure(a.whole, each) for each in b.without]):
-        if not replicates:
-            return Distance(value, kind=how.kind, interval=(math.nan, math.nan), floor=floor)
-        column = np.array(replicates)[:, None]
-        error = jackknife_error(column, whole=np.array([value]), sizes=np.ones(len(column)))[0]
-        variance += float(error) ** 2
-        freedom = min(freedom, len(column) - 1)
-    half = float(stdtrit(freedom, (1 + how.level) / 2)) * math.sqrt(variance)
-    return Distance(value, kind=how.kind, interval=(max(0.0, value - half), value + half), floor=floor)
+def carried_by_modes(koopman: Koopman) -> Float[Array, " m"]:
+    """What each mode carries, of a conjugate pair both together."""
+    carried = carried_by(koopman)
+    return np.array([carried[list(mode.indices)].sum() for mode in koopman.modes])
 
 
-def floor_of(network: Compared, how: How) -> float:
-    """The distance of a network from itself, between two halves of its sequences; NaN if that is not known."""
-    if network.halves is None:
-        return math.nan
-    return measure_of(how)(*network.halves)
+def weighed_spectrum(koopman: Koopman, *, weights: str) -> tuple[Complex[Array, " n"], Float[Array, " n"]]:
+    """Eigenvalues and how much each counts: all the same ("equal"), or as much as its mode carries ("carried").
+
+    A pair that carries something is one point above the real axis. That changes no distance: both ends of a way are
+    mirrored together, and two points on one side of the axis are never farther apart than on two sides.
+    """
+    if weights == "equal":
+        return koopman.eigenvalues, np.full(koopman.rank, 1 / koopman.rank)
+    return koopman.eigenvalues[[mode.indices[0] for mode in koopman.modes]], carried_by_modes(koopman)
+
+
+def transport(
+    a: Complex[Array, " n"], a_weights: Float[Array, " n"], b: Complex[Array, " m"], b_weights: Float[Array, " m"]
+) -> float:
+    """The Wasserstein distance of order two between weighed points of the plane; the weights of each add up to one.
+
+    It is the least root mean square way over which the points of one are moved to become those of the other.
+
+    >>> one = np.ones(1)
+    >>> transport(np.array([0.5 + 0j]), one, np.array([0.9 + 0.3j]), one)
+    0.5
+    """
+    a, a_weights = _sorted(a, a_weights)
+    b, b_weights = _sorted(b, b_weights)
+    cost = np.abs(a[:, None] - b) ** 2
+    if len(a) == len(b) and np.ptp(a_weights) == np.ptp(b_weights) == 0:  # all alike: each goes to one other
+        from scipy.optimize import linear_sum_assignment  # here, since it takes long to import
+
+        return float(np.sqrt(cost[linear_sum_assignment(cost)].mean()))
+    return float(np.sqrt(max(0.0, least_cost(cost, a_weights, b_weights))))
+
+
+def _sorted(
+    points: Complex[Array, " n"], weights: Float[Array, " n"]
+) -> tuple[Complex[Array, " k"], Float[Array, " k"]]:
+    """Points that weigh something from left to right, where most of their distances lie, and their weights."""
+    used = np.flatnonzero(weights > EQUAL_TO)
+    used = used[np.argsort(np.real(points[used]), kind="stable")]
+    return points[used], weights[used] / weights[used].sum()
+
+
+def subspace_distance(a: Float[Array, "d k"], b: Float[Array, "e q"]) -> float:
+    """The chordal distance of two spans: the root of the summed squared sines of their principal angles.
+
+    A direction that one span has more than the other counts one half. It is a metric also of spans of different size.
+    """
+    if len(a) != len(b):
+        raise KannError(
+            f"one network has {len(a)} units and the other {len(b)}; subspaces are compared of networks with the same "
+            'units, and kind="spectrum" or "response" compares others'
+        )
+    shared = float(np.sum((a.T @ b) ** 2))
+    return float(np.sqrt(max(0.0, (a.shape[1] + b.shape[1]) / 2 - shared)))
+
+
+def span_of(koopman: Koopman, modes: Sequence[int]) -> Float[Array, "d k"]:
+    """Orthonormal directions of the states in which some modes move them."""
+    rows = []
+    for number in modes:
+        left = koopman.left[koopman.modes[number].indices[0]]
+        rows.append(np.real(left))
+        if len(koopman.modes[number].indices) == 2:
+            rows.append(np.imag(left))
+    return koopman.basis @ np.linalg.qr(np.array(rows).T)[0]
+
+
+def leading_modes(koopman: Koopman, *, count: int, among: Sequence[int]) -> list[int]:
+    """The modes that carry most of the states, until they have ``count`` dimensions; of a pair, both."""
+    carried = carried_by_modes(koopman)
+    chosen, dimensions = [], 0
+    for number in sorted(among, key=lambda number: -carried[number]):
+        if dimensions >= count:
+            break
+        chosen.append(number)
+        dimensions += len(koopman.modes[number].indices)
+    return chosen
+
+
+def nearest_modes(koopman: Koopman, eigenvalues: Complex[Array, " k"]) -> list[int]:
+    """The mode nearest to each eigenvalue, none of them twice."""
+    from scipy.optimize import linear_sum_assignment  # here, since it takes long to import
+
+    own = np.array([mode.eigenvalue for mode in koopman.modes])
+    return linear_sum_assignment(np.abs(eigenvalues[:, None] - own))[1].tolist()
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Response:
+    """What a driven system makes of an input after 0, 1, 2, … steps: D Cᵏ W, one row for each input."""
+
+    matrix: Float[Array, "r r"]
+    """C, with no eigenvalue outside the unit circle."""
+    drive: Float[Array, "p r"]
+    """D"""
+    readout: Float[Array, "r o"] | None
+    """W, from coordinates to outputs; None if the states themselves are the response, up to a rotation."""
+    steps: int
+    """Over how many steps it is compared."""
+    size: float
+    """Its norm over these steps."""
+
+    @staticmethod
+    def of(koopman: Koopman, readout: Float[Array, "o d"] | None, *, steps: int, weights: str) -> "Response":
+        """The response of an operator that reads inputs; with equal weights in coordinates of variance one."""
+        if koopman.drive is None:
+            raise KannError(
+                "responses are of operators that read inputs, and this one is autonomous; fit with driven=True, or "
+                'pass kind="spectrum"'
+            )
+        outputs, matrix, drive = None, _bounded(koopman), koopman.drive
+        if readout is not None:
+            outputs = koopman.basis.T @ readout.T
+        elif weights == "equal":
+            deviation = _deviations(koopman)
+            matrix, drive = matrix * deviation[:, None] / deviation, drive / deviation
+        unsized = Response(matrix=matrix, drive=drive, readout=outputs, steps=steps, size=1.0)
+        size = float(np.sqrt(max(0.0, _product(unsized, unsized))))
+        if not size > 0:
+            raise KannError("an operator does not respond to its inputs; record inputs that reach its states")
+        return replace(unsized, size=size)
+
+
+def response_distance(a: Response, b: Response) -> float:
+    """The norm of the difference of two responses over their steps, each first scaled to norm one.
+
+    With readouts it is the distance of what comes out: it does not depend on the coordinates of the states at all.
+    Without, the states of one are rotated so that they come as close as possible to those of the other; in coordinates
+    of variance one that makes up for any change of coordinates. Either is a metric: symmetric, with the triangle
+    inequality.
+    """
+    if len(a.drive) != len(b.drive):
+        raise KannError(
+            f"one operator reads {len(a.drive)} inputs and the other {len(b.drive)}; responses are compared of "
+            'networks that read the same, and kind="spectrum" compares others'
+        )
+    cosine = _product(a, b) / (a.size * b.size)
+    return float(np.sqrt(max(0.0, 2 - 2 * cosine)))
+
+
+def _product(a: Response, b: Response) -> float:
+    """Σₖ tr(responseᵀ response) of two systems; of states the largest over all rotations of one of them."""
+    gram = _summed(a.matrix, b.matrix, a.drive.T @ b.drive, steps=a.steps)
+    if a.readout is None or b.readout is None:
+        return float(np.linalg.norm(gram, "nuc"))
+    if a.readout.shape[1] != b.readout.shape[1]:
+        raise KannError(
+            f"one readout has {a.readout.shape[1]} outputs and the other {b.readout.shape[1]}; pass the same"
+        )
+    return float(np.sum((a.readout.T @ gram) * b.readout.T))
+
+
+def _summed(
+    a: Float[Array, "r r"], b: Float[Array, "q q"], start: Float[Array, "r q"], *, steps: int
+) -> Float[Array, "r q"]:
+    """Σ (Aᵀ)ᵏ M Bᵏ for k < steps: the Sylvester equation X = Aᵀ X B + M, cut off after ``steps``.
+
+    Sums of 1, 2, 4, … terms are made of each other; the binary digits of ``steps`` say which are put together.
+    """
+    total, term = np.zeros_like(start), start
+    a_power, b_power = a.T, b
+    a_done, b_done = np.eye(len(a)), np.eye(len(b))
+    while steps:
+        if steps % 2:
+            total = total + a_done @ term @ b_done
+            a_done, b_done = a_done @ a_power, b_done @ b_power
+        term = term + a_power @ term @ b_power
+        a_power, b_power = a_power @ a_power, b_power @ b_power
+        steps //= 2
+    return total
+
+
+def _deviations(koopman: Koopman) -> Float[Array, " r"]:
+    """The standard deviation of each coordinate, up to a common factor."""
+    if not (koopman.explained > 0).all():
+        raise KannError('an operator has a direction along which its states do not vary; pass weights="carried"')
+    return np.sqrt(koopman.explained)
+
+
+def _bounded(koopman: Koopman) -> Float[Array, "r r"]:
+    """C with eigenvalues outside the unit circle put onto it: states of a network are bounded, and do not grow."""
+    modulus = np.abs(koopman.eigenvalues)
+    if modulus.max() <= 1:
+        return koopman.matrix
+    values = koopman.eigenvalues / np.maximum(modulus, 1.0)
+    return np.real((koopman.right * values) @ koopman.left)

@@ -6,12 +6,10 @@ from functools import partial
 
 import numpy as np
 
-from kann.analysis.folded import Folded
-from kann.analysis.resampling import LeftOut, angles_from, indistinct, jackknife_error, subspace_angle
+from kann.analysis.cross_validation import Folded, LeftOut, angles_from, indistinct, jackknife_error, subspace_angle
 from kann.analysis.trust_rule import LARGEST_TURN
-from kann.fitting.designs import Design
 from kann.fitting.koopman import Koopman
-from kann.fitting.regression import ColumnEnergies, dependence
+from kann.fitting.normal_equations import ColumnEnergies, Design, dependence
 from kann.fitting.spectrum import quadratic_forms
 from kann.typing import Array, Complex, Float
 

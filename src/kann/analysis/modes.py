@@ -17,9 +17,9 @@ from kann.checks import (
     require_width,
     shown,
 )
-from kann.data.blocks import Block
 from kann.data.moments import refuse_not_finite
 from kann.data.reduction import Total, accumulate, map_rows
+from kann.data.rows import Block
 from kann.data.states import States, as_states
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman

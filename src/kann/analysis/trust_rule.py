@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kann.fitting.fit import LARGEST_INFLATION, PAIRS_PER_UNKNOWN
+from kann.fitting._fit import LARGEST_INFLATION, PAIRS_PER_UNKNOWN
 from kann.fitting.spectrum import TRUSTED
 
 LARGEST_RESIDUAL = TRUSTED

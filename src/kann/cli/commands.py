@@ -4,20 +4,18 @@ Each command is a function in a module of its own idea. Those modules import tor
 only when a command runs, so that ``kann --help`` answers at once.
 """
 
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 import kann
-from kann.cli import data, reproduce
-from kann.cli.analyse import fit, record, report
-from kann.cli.comparing import compare
+from kann.cli.analyse import effects, explain, fit, record, report
+from kann.cli.compare import compare
 from kann.cli.demo import demo
-from kann.cli.effects import effects
 from kann.cli.errors import SHOW_TRACEBACKS
-from kann.cli.explaining import explain
 from kann.cli.highlight import highlight
-from kann.cli.watching import watch
+from kann.cli.watch import watch
 
 app = typer.Typer(
     name="kann",
@@ -64,5 +62,6 @@ EXAMPLES = {
 
 for command, example in EXAMPLES.items():
     app.command(epilog=f"Example: {example}")(command)
-app.add_typer(reproduce.commands, name="reproduce")
-app.add_typer(data.commands, name="data")
+# Packages of a clone add commands of their own: `kann_experiments` adds `reproduce` and `data`.
+for entry_point in entry_points(group="kann.commands"):
+    app.add_typer(entry_point.load(), name=entry_point.name)

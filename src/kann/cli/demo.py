@@ -1,7 +1,6 @@
-"""``kann demo``: what kann does, in a minute and without data. Two networks are explained, each in a report of its own.
+"""``kann demo``: explain the two networks that ship with kann, in a report each, without data.
 
-The first ships with kann and judges film reviews; the reviews that it reads here were written for the demo. The second
-is trained on the spot to remember digits.
+The first classifies film reviews; the reviews were written for the demo. The second remembers digits.
 """
 
 import json
@@ -19,17 +18,17 @@ from kann.cli.errors import one_line_errors
 from kann.typing import Array, Float, Int
 
 SEED = 0
-"""The seed with which the network of the copy task is trained."""
+"""Seed of the reviews."""
 
 REVIEWS, SENTENCES = 120, 3
 """How many reviews are read, and of how many written ones each is put together."""
 
-COPIES, ANALYSED = 120, 1
-"""How many sequences of digits are read, and the purpose of their random numbers: not those of training."""
+COPIES = 120
+"""Number of sequences of digits that the network of the copy task reads."""
 
 
 def demo(out: Annotated[Path, typer.Option(help="Folder for the reports.")] = Path("demo")) -> None:
-    """Explain two networks in a report each: one that ships with kann, and one that is trained on the spot."""
+    """Explain two networks that ship with kann, in a report each."""
     with one_line_errors():
         for written in write_reports(out):
             typer.echo("\n".join([*written.sentences, f"  -> open {written.path}", ""]))
@@ -47,7 +46,7 @@ def write_reports(out: Path) -> Iterator[WrittenReport]:
     """Write the reports into a folder, one after the other."""
     out.mkdir(parents=True, exist_ok=True)
     yield explain_sentiment(out / "report.html")
-    yield explain_copy_task(out / "copy.html", folder=out / "networks")
+    yield explain_copy_task(out / "copy.html")
 
 
 def explain_sentiment(path: Path) -> WrittenReport:
@@ -86,30 +85,24 @@ def _reviews() -> tuple[list[str], list[str]]:
     return texts, labels
 
 
-def explain_copy_task(path: Path, *, folder: Path) -> WrittenReport:
-    """Train a network on the copy task, and explain it."""
-    from kann.paper.copy import trained
-    from kann.paper.copy.task import CONFIGS
-    from kann.paper.training import generator, repeatable
+def explain_copy_task(path: Path) -> WrittenReport:
+    """Explain the network that ships with kann and remembers digits."""
+    from kann import zoo
 
-    config = CONFIGS["dtriv"]
-    with repeatable():
-        network = trained(config, seed=SEED, folder=folder)
-        digits = config.task.draw(generator(SEED, ANALYSED, 0), COPIES)
-        inputs, answers = config.task.sequences(digits)
-        characters = ["-", *map(str, range(1, config.task.letters + 1)), ":"]
-        found = kann.explain(
-            network,
-            inputs,
-            labels=answers.tolist(),
-            tokens=_characters_read(inputs.numpy(), characters),
-            classes=characters[:-1],
-        )
+    model = zoo.load("copy")
+    inputs, answers = model.draw(COPIES)
+    found = kann.explain(
+        model.network,
+        inputs,
+        labels=answers.tolist(),
+        tokens=_characters_read(inputs.numpy(), model.characters),
+        classes=model.characters[:-1],
+    )
     found.report(
         path,
         title="A network that remembers three digits over thirty blanks",
-        about="48 units with an orthogonal hidden matrix, just trained. It reads three digits, waits, and repeats them "
-        "when it reads the sign ':'.",
+        about="48 units with an orthogonal hidden matrix. It reads three digits, waits, and repeats them when it reads "
+        "the sign ':'.",
     )
     return WrittenReport(path=path, sentences=found.sentences)
 

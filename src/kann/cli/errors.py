@@ -1,18 +1,20 @@
-"""How the command line shows an error: one line, and no traceback unless the user asks for it."""
+"""Errors and results on the command line."""
 
 import contextlib
+import json
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from kann._display import visible
 from kann.data.archives import reason
 from kann.errors import KannError, KannWarning
-from kann.reporting.visible import visible
 
 SHOW_TRACEBACKS = ContextVar("show_tracebacks", default=False)
 """Whether errors are shown with their traceback, as ``kann --debug`` asks for."""
@@ -85,10 +87,29 @@ def _message(error: Exception) -> str:
     if isinstance(error, ImportError):
         if "install" in text.lower():
             return text
-        return f"{text}; pip install 'kann[paper]'"
+        return f"{text}; pip install 'kann[cli]'"
     if isinstance(error, KannError | OSError):
         return text
     # Dask's exceptions have no base class in common, and importing them would need Dask.
     if type(error).__module__.startswith("distributed"):
         return f"the Dask cluster gave up ({text})"
     return ""
+
+
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def require_free(path: Path, *, force: bool) -> None:
+    """Refuse to replace what exists unless the user forces it, and in any case what is neither a file nor a folder."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise KannError(f"{path} is not a regular file; pass another path")
+    if path.exists() and not force:
+        raise KannError(f"{path} exists; pass --force to replace it, or another path")
+
+
+def print_result(text: str, numbers: dict[str, Any], *, as_json: bool) -> None:
+    """Print the text for people, or the numbers for programs."""
+    if as_json:
+        text = json.dumps(numbers, allow_nan=False)
+    typer.echo(text)

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
+from kann._display import visible
 from kann.analysis.contributions import contribution_changes
-from kann.cli.errors import one_line_errors
-from kann.cli.output import Force, require_free
+from kann.cli.errors import Force, one_line_errors, require_free
 from kann.errors import KannError
-from kann.reporting.shaded_text import print_shading, write_shading_page
-from kann.reporting.shading import Shading, shade_modes
-from kann.reporting.visible import visible
+from kann.reporting.shaded_text import Shading, print_shading, shade_modes, write_shading_page
 from kann.typing import Array, Float
 
 if TYPE_CHECKING:
     from kann.zoo.sentiment_network import Pretrained
+
 
 MODES_SHOWN = 2
 """How many modes are shown if the user asks for none: of those that are trusted, the most important ones."""

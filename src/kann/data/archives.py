@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kann.checks import LONGEST_REASON, shown
-from kann.data.placing import require_plain
+from kann.data.atomic_write import require_plain
 from kann.errors import KannError
 from kann.typing import Array
 

@@ -13,8 +13,7 @@ import numpy as np
 from kann.backends.arrays import as_array
 from kann.backends.dask import as_dask_array, delayed
 from kann.data import store
-from kann.data.blocks import Block, pieces
-from kann.data.rows import PaddedRows
+from kann.data.rows import Block, PaddedRows, pieces
 from kann.data.store import StoredRows
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Int

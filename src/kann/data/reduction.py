@@ -15,13 +15,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from kann.backends._distributed import add_results
 from kann.backends.arrays import as_numpy, block_rows, float64_copy, is_contiguous, is_dask
 from kann.backends.dask import compute_sum, current_client, delayed, map_chunks
-from kann.backends.distributed import add_results
 from kann.data import store
-from kann.data.blocks import Block, Cut, NotFinite, find_not_finite, float64_blocks
 from kann.data.chunks import Chunk, RaggedRows, chunks_of_padded, chunks_of_rows, chunks_of_store
-from kann.data.rows import LazyRows, PaddedRows, Projection
+from kann.data.rows import Block, Cut, LazyRows, NotFinite, PaddedRows, Projection, find_not_finite, float64_blocks
 from kann.data.store import StoredRows
 from kann.errors import KannError
 from kann.progress import progress

@@ -1,4 +1,4 @@
-"""Hidden states of many sequences of different lengths."""
+"""What a network read at each step of its sequences: one entry for each state, in the order of the states."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from kann import notebook
+from kann import _display
 from kann.backends.arrays import as_array, as_array_or_dask, as_numpy, block_rows, namespace
 from kann.checks import (
     require_array,
@@ -16,12 +16,14 @@ from kann.checks import (
     require_flag,
     require_float,
     require_path,
+    require_sequence,
     require_whole_number,
     shown,
 )
-from kann.data import recordings, store
+from kann.data import store
+from kann.data import store as recordings
 from kann.data.archives import damage_explained, npz_names, open_npy, read_npz
-from kann.data.placing import replacing
+from kann.data.atomic_write import replacing
 from kann.data.reduction import read_unless_dask, rows_of_padded
 from kann.data.rows import row_ranges, sequence_ranges
 from kann.errors import KannError
@@ -161,7 +163,7 @@ class States:
         rows = [(str(i), length, f"{start} to {start + length - 1}") for i, (length, start) in enumerate(shown)]
         if len(self) > len(rows):
             rows.append((f"… {len(self) - len(rows)} more", int(self.lengths[8:].sum()), ""))
-        return notebook.table(repr(self), ("sequence", "steps", "rows of values"), rows)
+        return _display.table(repr(self), ("sequence", "steps", "rows of values"), rows)
 
     @overload
     def __getitem__(self, key: int) -> Array: ...
@@ -360,3 +362,33 @@ def _read_numpy(path: Path) -> tuple[AnyArray, Any, Any]:
             f"{path} has no array 'values'; it has {sorted(npz_names(path))}; pass numpy.savez(path, values=...)"
         )
     return arrays["values"], arrays.get("lengths"), arrays.get("inputs")
+
+
+def checked_tokens(tokens: Any, states: States) -> list[list[str]]:
+    """The tokens of each sequence as text, in the order of the states.
+
+    Users pass them in the order of the text; for states of a direction that reads from the end they are turned round.
+    """
+    require_sequence(tokens, "tokens")
+    require_one_per_state(tokens, states, "tokens")
+    words = [[str(token) for token in own] for own in tokens]
+    if states.reverse:
+        return [own[::-1] for own in words]
+    return words
+
+
+def require_one_per_state(values: Sequence[Any], states: States, what: str) -> None:
+    """Refuse what does not have one entry for each state of each sequence."""
+    for i, own in enumerate(values):
+        # A string has a length too, but its entries are letters.
+        if isinstance(own, str) or not hasattr(own, "__len__"):
+            raise KannError(
+                f"the {what} of sequence {i} are {type(own).__name__}; pass a list with one entry for each state"
+            )
+    if len(values) != len(states):
+        raise KannError(
+            f"there are {what} for {len(values)} sequences and states for {len(states)}; pass one list for each"
+        )
+    for i, (own, length) in enumerate(zip(values, states.lengths.tolist(), strict=True)):
+        if len(own) != length:
+            raise KannError(f"sequence {i} has {length} states and {len(own)} {what}; pass one for each state")

@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from kann.analysis.step_trust import StepTrust
-from kann.analysis.trust import trust
-from kann.explaining.findings import Findings, folds_of
-from kann.fitting.fit import fit
+from kann.analysis._trust import trust
+from kann.depth._trust import StepTrust
+from kann.explaining.context import Findings, folds_of
+from kann.fitting._fit import fit
 from kann.fitting.folds import FEWEST_FOLDS
-from kann.reporting.layers import most_are_worse
+from kann.reporting.inputs import most_are_worse
 
 MOST_BYTES = 500_000_000
 """Memory for the moments of all folds: for each layer two matrices (units, units) in float64."""

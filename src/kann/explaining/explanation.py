@@ -5,19 +5,19 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from html import escape
 from pathlib import Path
 from typing import Any
 
-from kann import notebook
-from kann.analysis.live_effects import Effects
-from kann.analysis.movers import Movers
-from kann.analysis.step_trust import StepTrust
-from kann.analysis.trust import Trust
-from kann.checks import require_flag, require_path
-from kann.data.placing import replacing
+from kann import _display
+from kann.analysis._movers import Mover, Movers
+from kann.analysis._trust import Trust
+from kann.checks import require_flag, require_path, require_whole_number
+from kann.data.atomic_write import replacing
 from kann.data.states import States
-from kann.explaining.figures import explanation_numbers
-from kann.explaining.folder import (
+from kann.depth._trust import StepTrust
+from kann.explaining.readout_search import AbsentReadout, head_of
+from kann.explaining.serialization import (
     GATED_FILE,
     RESULTS_FILE,
     STATES_FOLDER,
@@ -29,11 +29,113 @@ from kann.explaining.folder import (
     require_saved,
     write_results,
 )
-from kann.explaining.inline import InlinePage
-from kann.explaining.reading import AbsentReadout, head_of
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
+from kann.live.results import Effects
+from kann.reporting.inputs import layer_numbers
+from kann.reporting.packing import finite_or_none
+from kann.reporting.trust_payload import KnownTrust, mode_trust_rows, trust_numbers
 from kann.typing import Array, Int
+
+MOVERS_LISTED = 10
+"""How many movers of each mode and direction are listed."""
+
+
+def explanation_numbers(explanation: Any) -> dict[str, Any]:
+    """Sentences and figures as JSON takes them."""
+    koopman = explanation.koopman
+    known = KnownTrust(trust=explanation.trust, reason="")
+    own = mode_trust_rows(known) or [{}] * len(koopman.modes)
+    effects = pushes = None
+    if explanation.effects is not None:
+        effects = effects_numbers(explanation.effects)
+    if explanation.movers is not None:
+        pushes = movers_numbers(explanation.movers)
+    return {
+        "sentences": list(explanation.sentences),
+        "choices": list(explanation.choices),
+        "step_seconds": explanation.page.get("step_seconds"),
+        "units": koopman.dim,
+        "rank": koopman.rank,
+        "driven": koopman.drive is not None,
+        "modes": [
+            {"re": mode.eigenvalue.real, "im": mode.eigenvalue.imag, "modulus": mode.modulus, **row}
+            for mode, row in zip(koopman.modes, own, strict=True)
+        ],
+        "trust": trust_numbers(known),
+        "steps": layer_numbers(explanation.steps, explanation.page.get("step_names")),
+        "effects": effects,
+        "alone": {str(mode): list(scores) for mode, scores in explanation.alone.items()},
+        "movers": pushes,
+        "accuracy": explanation.accuracy,
+        "held_out": explanation.held_out.tolist(),
+    }
+
+
+def movers_numbers(movers: Movers) -> dict[str, Any]:
+    """What pushes each mode, the surest first."""
+
+    def rows(side: list[Mover]) -> list[dict[str, Any]]:
+        return [
+            {"name": each.name, "push": each.push, "interval": [each.low, each.high], "count": each.count}
+            for each in side
+        ]
+
+    return {
+        "by": movers.by,
+        "modes": {
+            str(mode): {"up": rows(movers.up(mode, MOVERS_LISTED)), "down": rows(movers.down(mode, MOVERS_LISTED))}
+            for mode in movers.modes
+        },
+    }
+
+
+def effects_numbers(found: Effects) -> dict[str, Any]:
+    """What a live test measured."""
+
+    def table(means: Any, *, removed: bool) -> dict[str, Any]:
+        return {
+            name: {
+                "mean": [finite_or_none(float(each)) for each in mean],
+                "interval": [
+                    [finite_or_none(float(end)) for end in ends] for ends in found.interval(name, removed=removed)
+                ],
+            }
+            for name, mean in means.items()
+        }
+
+    return {
+        "metric": found.metric,
+        "outputs": found.outputs,
+        "fill": found.fill,
+        "counts": list(found.counts),
+        "sequences": len(found.judged),
+        "full": float(found.full),
+        "none": float(found.none),
+        "order": list(found.order),
+        "kept": table(found.kept, removed=False),
+        "removed": table(found.removed, removed=True),
+        "tried": [
+            {"name": each.name, "recovered": each.recovered, "sequences": each.sequences} for each in found.tried
+        ],
+    }
+
+
+class InlinePage:
+    """Shows a page in a frame of its own when a notebook displays it."""
+
+    def __init__(self, html: str, *, height: int):
+        self._html, self._height = html, require_whole_number(height, "height")
+
+    def _repr_html_(self) -> str:
+        # The page is the frame's own content: no address is asked for, and the notebook's styles do not reach it.
+        return (
+            f'<iframe title="Explanation" sandbox="allow-scripts allow-downloads allow-modals" '
+            f'style="width:100%;height:{self._height}px;border:0" srcdoc="{escape(self._html)}"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"InlinePage({len(self._html) / 1e6:.1f} MB; display it in a notebook, or write it with .report(path))"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -87,7 +189,7 @@ class Explanation:
 
     def report(self, path: str | os.PathLike[str], **others: Any) -> Path:
         """Write the page, which opens offline; ``others`` are arguments of `kann.report`, such as ``title``."""
-        from kann.reporting.page import report
+        from kann.reporting._report import report
 
         arguments: dict[str, Any] = {
             **self.page,
@@ -168,7 +270,7 @@ class Explanation:
         return "\n".join(self.sentences)
 
     def _repr_html_(self) -> str:
-        return notebook.paragraphs(repr(self), self.sentences) + notebook.paragraphs("Chosen", self.choices)
+        return _display.paragraphs(repr(self), self.sentences) + _display.paragraphs("Chosen", self.choices)
 
 
 def _in_results() -> list[str]:

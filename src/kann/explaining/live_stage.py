@@ -7,23 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from kann.analysis.live_effects import Effects, Tried
 from kann.backends.arrays import as_numpy
 from kann.data.states import States
 from kann.errors import KannError
-from kann.explaining.choosing import better_live
-from kann.explaining.findings import Findings
-from kann.explaining.rightness import measure_rightness
+from kann.explaining.accuracy import measure_rightness
+from kann.explaining.context import Findings
+from kann.explaining.operators import better_live
 from kann.fitting.koopman import Koopman
-from kann.live.bench import Bench, Live
-from kann.live.judging import gather, run_jobs
-from kann.live.methods import one_coordinate
-from kann.live.ordering import Search, choose_operator
-from kann.live.planning import make_plan, set_apart
+from kann.live._effects import Bench, Live, gather, make_plan, run_jobs, set_apart
+from kann.live.directions import one_coordinate
+from kann.live.evaluation import Running, Trials
+from kann.live.mode_search import Search, choose_operator
+from kann.live.mode_selection import modes_that_matter
+from kann.live.results import Effects, Tried
 from kann.live.scoring import Scorer
-from kann.live.trials import Running, Trials
-from kann.recording.running import evaluation_mode
-from kann.reporting.mattering import modes_that_matter
+from kann.recording.runner import evaluation_mode
 from kann.typing import Array, Int
 
 SIZES = (((1, 2, 3, 4, 8, 16), 1), ((1, 2, 4, 8), 1), ((1, 2, 4), 1), ((1,), 1))

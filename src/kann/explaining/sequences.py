@@ -14,9 +14,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_sequence, unpa
 from kann.backends.arrays import as_numpy
 from kann.errors import KannError
 from kann.explaining.options import Options
-from kann.recording.batching import BatchOptions, batches, count_of, tensors_of
 from kann.recording.ragged import RealSteps, real_steps
-from kann.recording.running import parameters_of
+from kann.recording.runner import parameters_of
+from kann.recording.sequence_data import BatchOptions, batches, count_of, tensors_of
 from kann.typing import Array, Int, Shaped
 
 MOST_BATCHES = 256

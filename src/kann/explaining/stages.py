@@ -11,28 +11,25 @@ import numpy as np
 from torch import nn
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from kann.analysis.movers import movers
-from kann.analysis.trust import trust
+from kann.analysis._movers import movers
+from kann.analysis._trust import trust
 from kann.data.states import States
 from kann.errors import KannError, UnfinishedWarning
-from kann.explaining.choosing import choose_operator_held_out
-from kann.explaining.clock import Clock
+from kann.explaining.accuracy import require_labels_that_fit
+from kann.explaining.context import Findings, folds_of
 from kann.explaining.depth_stage import map_each_layer
-from kann.explaining.finding import find_place
-from kann.explaining.findings import Findings, folds_of
+from kann.explaining.layer_search import Probe, few, find_place
 from kann.explaining.live_stage import run_live_test
-from kann.explaining.options import Options
-from kann.explaining.outputs import Outputs, kind_of_outputs
-from kann.explaining.plain_labels import plain_labels
-from kann.explaining.probing import Probe, few
-from kann.explaining.reading import find_reading
-from kann.explaining.rightness import require_labels_that_fit
+from kann.explaining.operators import choose_operator_held_out
+from kann.explaining.options import Clock, Options
+from kann.explaining.outputs import Outputs, kind_of_outputs, plain_labels
+from kann.explaining.readout_search import find_reading
 from kann.explaining.sequences import Sequences
 from kann.explaining.tokens import channels_of, reads_channels, require_same_direction, tokens_of
-from kann.explaining.twins import can_be_drawn_anew, trust_beside_twins
+from kann.explaining.untrained_baseline import can_be_drawn_anew, trust_beside_twins
 from kann.fitting.folds import Together
 from kann.progress import progress as progress_bar
-from kann.recording.recorder import record
+from kann.recording._record import record
 from kann.typing import Array, Int
 
 LEAST_SEQUENCES = 12

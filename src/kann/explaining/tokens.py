@@ -8,8 +8,7 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy
 from kann.checks import require_names
-from kann.data.states import States
-from kann.data.tokens import require_one_per_state
+from kann.data.states import States, require_one_per_state
 from kann.errors import KannError
 from kann.explaining.sequences import Sequences
 from kann.typing import Array, Int

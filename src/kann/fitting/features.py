@@ -4,18 +4,147 @@ A class such as `Fourier` says which functions are wanted. Fitted to the inputs 
 `FeatureMap`, which computes them.
 """
 
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from kann.backends.arrays import as_numpy, as_operand, namespace, to_device_of
+from kann.backends.arrays import as_numpy, as_operand, float64_copy, gram, indices_for, is_dask, namespace, to_device_of
 from kann.checks import call_of_user, require_number, require_whole_number, require_width, shown
+from kann.data.moments import refuse_not_finite
+from kann.data.reduction import Total, accumulate
+from kann.data.rows import Block
+from kann.data.states import States
 from kann.errors import KannError
-from kann.fitting.input_sums import InputSums
-from kann.typing import AnyArray, Array, Float
+from kann.typing import AnyArray, Array, Float, Int
+
+
+def pair_count(m: int) -> int:
+    """How many products of two of m columns there are, squares included."""
+    return m * (m + 1) // 2
+
+
+def triple_count(m: int) -> int:
+    """How many products of three of m columns there are."""
+    return m * (m + 1) * (m + 2) // 6
+
+
+def pair_index(m: int) -> Int[Array, "m m"]:
+    """Where the product of columns i and j stands among `pair_products`.
+
+    >>> pair_index(3).tolist()
+    [[0, 1, 2], [1, 3, 4], [2, 4, 5]]
+    """
+    first, second = np.triu_indices(m)
+    index = np.empty((m, m), dtype=np.int64)
+    index[first, second] = index[second, first] = np.arange(len(first))
+    return index
+
+
+def triple_index(m: int) -> Int[Array, "m m m"]:
+    """Where the product of columns i, j and l stands among `triple_products`."""
+    chosen = np.array(list(itertools.combinations_with_replacement(range(m), 3)))
+    index = np.empty((m, m, m), dtype=np.int64)
+    for order in itertools.permutations(range(3)):
+        index[tuple(chosen[:, order].T)] = np.arange(len(chosen))
+    return index
+
+
+def pair_panels(rows: Float[AnyArray, "m n"]) -> Iterator[Float[AnyArray, "q n"]]:
+    """The products of each row with itself and all later ones, in the order of `pair_index`.
+
+    They come one row at a time: products of all rows at once would not fit a cache.
+    """
+    return (rows[i:] * rows[i] for i in range(len(rows)))
+
+
+def pair_products(rows: Float[AnyArray, "m n"]) -> Float[AnyArray, "q n"]:
+    """The products of all pairs i ≤ j of rows, in the order of `pair_index`."""
+    return namespace(rows).concat(list(pair_panels(rows)))
+
+
+def triple_panels(rows: Float[AnyArray, "m n"], pairs: Float[AnyArray, "q n"]) -> Iterator[Float[AnyArray, "t n"]]:
+    """The products of each row i with all pairs i ≤ j ≤ l, in the order of `triple_index`, from `pair_products`."""
+    m = len(rows)
+    return (pairs[-pair_count(m - i) :] * rows[i] for i in range(m))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class InputSums:
+    """Sums over the inputs of all pairs of states. They add up over blocks."""
+
+    pairs: int
+    """How many inputs led from one state to the next."""
+    total: Float[Array, " p"]
+    """Σ u"""
+    products: Float[Array, "p p"]
+    """UᵀU"""
+    largest: float
+    """The largest of all numbers."""
+    are_whole: bool
+    """Whether all of them are whole numbers of at least 0."""
+    sample: AnyArray
+    """No rows of inputs, of their kind and on their device."""
+
+    def __add__(self, other: "InputSums") -> "InputSums":
+        return InputSums(
+            pairs=self.pairs + other.pairs,
+            total=self.total + other.total,
+            products=self.products + other.products,
+            largest=max(self.largest, other.largest),
+            are_whole=self.are_whole and other.are_whole,
+            sample=self.sample,
+        )
+
+    @property
+    def mean(self) -> Float[Array, " p"]:
+        """The mean input."""
+        return self.total / self.pairs
+
+    @property
+    def covariance(self) -> Float[Array, "p p"]:
+        """Covariances of the inputs."""
+        return self.products / self.pairs - np.outer(self.mean, self.mean)
+
+
+def input_sums(states: States) -> InputSums:
+    """The sums over all states but the first of each sequence, which no pair leads to."""
+    found = accumulate(states, partial(Total, _of_block), inputs=True, what="inputs")
+    if not np.isfinite(found.products).all():
+        refuse_not_finite(states, inputs=True)
+    inputs: Any = states.inputs
+    if is_dask(inputs):
+        return found
+    return replace(found, sample=float64_copy(inputs[:0]))  # of several ranks each has a device of its own
+
+
+def read_in_pairs(block: Block) -> AnyArray:
+    """The inputs (m, p) of a block that led from a state to the next, also from one in an earlier block."""
+    is_first = np.zeros(block.values.shape[0], dtype=bool)
+    is_first[block.offsets[block.steps == 0]] = True
+    (rows,) = indices_for(block.inputs, np.flatnonzero(~is_first))
+    return block.inputs[rows]  # pyright: ignore[reportOptionalSubscript]
+
+
+def _of_block(block: Block) -> InputSums:
+    inputs = read_in_pairs(block)
+    xp, largest, are_whole = namespace(inputs), -np.inf, True
+    if len(inputs):
+        largest = float(xp.max(inputs))
+        are_whole = bool(xp.all((inputs >= 0) & (inputs == xp.round(inputs))))
+    return InputSums(
+        pairs=len(inputs),
+        total=as_numpy(inputs.sum(0)),
+        products=as_numpy(gram(inputs)),
+        largest=largest,
+        are_whole=are_whole,
+        sample=inputs[:0] + 0,
+    )
+
 
 SMALLEST_SCALE = 1e-12
 """Standard deviations below this fraction of the largest one are rounding: such an input is constant."""

@@ -7,15 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from kann import notebook
+from kann import _display
 from kann.backends.arrays import namespace, to_device_of
 from kann.checks import require_path, require_real, require_whole_number, require_width
-from kann.data.fields import Field
-from kann.data.files import load_npz, save_npz
+from kann.data.serialization import Field, load_npz, save_npz
 from kann.errors import KannError
-from kann.fitting.basis import ORTHONORMAL_TO
-from kann.fitting.in_basis import InBasis, operand
-from kann.fitting.rank import RankCurve
+from kann.fitting.basis import ORTHONORMAL_TO, InBasis, RankCurve, operand
 from kann.fitting.spectrum import DOUBTFUL, TRUSTED, Mode, modes
 from kann.typing import AnyArray, Array, Complex, Float
 
@@ -174,8 +171,8 @@ class Koopman(InBasis):
             numbers = (mode.eigenvalue, mode.modulus, mode.period, mode.horizon(), mode.residual)
             rows.append([i, *(f"{number:.4g}" for number in numbers)])
         head = ("mode", "λ", "|λ|", "period", "horizon", "residual on the fitted data")
-        drawing = notebook.spectrum(self.eigenvalues, self.residuals, small=TRUSTED, large=DOUBTFUL)
-        return drawing + notebook.table(repr(self), head, rows)
+        drawing = _display.spectrum(self.eigenvalues, self.residuals, small=TRUSTED, large=DOUBTFUL)
+        return drawing + _display.table(repr(self), head, rows)
 
     def _inputs(self, inputs: AnyArray | None, steps: int | None) -> Float[AnyArray, "... t p"]:
         if self.drive is None:

@@ -1,9 +1,9 @@
 """Fixed and slow points of a recurrent network: the baseline that the paper compares with."""
 
 try:
-    from kann.fixed_points.recipes import RECIPES, Recipe
+    from kann.fixed_points._search import find_fixed_points
+    from kann.fixed_points.problem import RECIPES, Recipe
     from kann.fixed_points.result import FixedPoints
-    from kann.fixed_points.search import find_fixed_points
 except ImportError as error:
     raise ImportError(f"fixed points need torch ({error}): pip install 'kann[torch]'") from error
 

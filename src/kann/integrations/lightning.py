@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kann.live.monitoring import Monitor
+from kann.live._monitor import Monitor
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer  # pyright: ignore[reportMissingImports]

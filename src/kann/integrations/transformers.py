@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kann.live.monitoring import Monitor
+from kann.live._monitor import Monitor
 
 try:
     from transformers import TrainerCallback  # pyright: ignore[reportMissingImports]

@@ -1,7 +1,7 @@
 """Record the hidden states of PyTorch models, and take single steps of their recurrent layers."""
 
 try:
-    from kann.recording.recorder import record
+    from kann.recording._record import record
     from kann.recording.recurrent import RecurrentStep, readout_of, step_of
     from kann.recording.untrained import untrained_twin
 except ImportError as error:

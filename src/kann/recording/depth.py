@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from kann.errors import KannError, PaddingWarning
-from kann.recording.batching import Batch, tensors_of
+from kann.recording.layer_selection import Target
 from kann.recording.layouts import batch_major
 from kann.recording.ragged import Padded, SequenceRows
-from kann.recording.selection import Target
-from kann.recording.tracing import HiddenStatesTracer, NamedRows, Tracer, hook_last, require_called, returned_states
+from kann.recording.sequence_data import Batch, tensors_of
+from kann.recording.tracer import HiddenStatesTracer, NamedRows, Tracer, hook_last, require_called, returned_states
 from kann.typing import Float
 
 

@@ -1,10 +1,32 @@
 """Bring the axes of a module's output into the order (sequences, steps, units)."""
 
+import torch
 from torch import Tensor, nn
 
 from kann.errors import KannError
-from kann.recording.batching import Batch, tensors_of
+from kann.recording.sequence_data import Batch, tensors_of
 from kann.typing import Float
+
+
+def is_state(tensor: Tensor) -> bool:
+    """Whether a tensor holds real or complex numbers, and not whole ones or truth values."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """(Re, Im) along the last axis for complex numbers; any other tensor as it is."""
+    if tensor.is_complex():
+        return torch.cat([tensor.real, tensor.imag], dim=-1)
+    return tensor
+
+
+def as_complex(real: Tensor, like: Tensor) -> Tensor:
+    """What `as_real` was given: complex numbers if ``like`` is complex, else the tensor as it is."""
+    if not like.is_complex():
+        return real
+    first, second = real.chunk(2, dim=-1)
+    return torch.complex(first.contiguous(), second.contiguous())
+
 
 ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.TransformerEncoder)
 """Modules of torch whose output has the order of axes that their attention is set to."""

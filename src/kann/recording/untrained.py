@@ -7,7 +7,7 @@ from torch import nn
 
 from kann.checks import require_whole_number
 from kann.errors import KannError
-from kann.recording.selection import require_module
+from kann.recording.layer_selection import require_module
 
 LARGEST_SEED = 2**63 - 1
 """torch keeps seeds in 64 bits."""

@@ -11,11 +11,10 @@ import numpy as np
 
 from kann.analysis.comparison import Comparison
 from kann.checks import require_instance, require_path, require_text
-from kann.data.files import replacing
+from kann.data.serialization import replacing
 from kann.errors import KannError
-from kann.reporting.axes import pyplot
 from kann.reporting.offline import page_without_scripts
-from kann.reporting.plots import STYLE, draw_comparison, draw_networks
+from kann.reporting.plots import STYLE, draw_comparison, draw_networks, pyplot
 
 MOST_PAIRS = 1000
 """Rows of the table: the nearest pairs. All are in the CSV."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from kann.analysis.live_effects import NAMES, Effects
+from kann.live.results import NAMES, Effects
 from kann.reporting.packing import finite_or_none
 from kann.typing import Array, Float
 

@@ -1,4 +1,4 @@
-"""What a user passes to `report`, checked before anything is computed."""
+"""Which layers are linear, in numbers for the page: errors of each layer by identity, one operator and its own map."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,26 +7,29 @@ from typing import Any
 
 import numpy as np
 
-from kann.analysis.decisions import Readout, read_out
-from kann.analysis.live_effects import Effects
-from kann.analysis.movers import Movers
-from kann.analysis.step_trust import StepTrust
+from kann.analysis._movers import Movers
+from kann.analysis.decisions import OUTPUTS, Readout, read_out
 from kann.backends.arrays import as_numpy
 from kann.checks import (
     entries_by_name,
     require_all_finite,
+    require_choice,
     require_instance,
     require_names,
+    require_number,
     require_real,
     require_sequence,
+    require_text,
     require_whole_number,
     shown,
 )
 from kann.data.moments import state_gram
-from kann.data.states import States, as_states
-from kann.data.tokens import require_one_per_state
+from kann.data.states import States, as_states, require_one_per_state
+from kann.depth._trust import PREDICTIONS, StepTrust
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
+from kann.live.results import Effects
+from kann.reporting.packing import finite_or_none
 from kann.typing import AnyArray, Array, Float
 
 
@@ -203,3 +206,154 @@ def checked_signals(signals: Sequence[AnyArray] | None, states: States) -> list[
     if states.reverse:
         return [own[::-1] for own in rows]
     return rows
+
+
+def checked_effects(effects: Any, koopman: Koopman) -> Effects | None:
+    """The live test of this operator's modes."""
+    if effects is None:
+        return None
+    require_instance(effects, Effects, "effects")
+    if not np.array_equal(effects.koopman.eigenvalues, koopman.eigenvalues):
+        raise KannError(
+            f"effects= is of another operator, of rank {effects.koopman.rank}; this one has rank {koopman.rank}, or "
+            "other eigenvalues; pass effects.koopman as the operator"
+        )
+    return effects
+
+
+def checked_movers(movers: Any, koopman: Koopman) -> Movers | None:
+    """What pushes this operator's modes."""
+    if movers is None:
+        return None
+    require_instance(movers, Movers, "movers")
+    if max(movers.modes, default=0) >= len(koopman.modes):
+        raise KannError(
+            f"movers= names mode {max(movers.modes)} and the operator has {len(koopman.modes)} modes; pass what "
+            "kann.movers returned for this operator"
+        )
+    return movers
+
+
+def checked_sentences(sentences: Any, name: str) -> list[str]:
+    """Sentences to show; a string alone would be read as a sentence for each of its letters."""
+    if isinstance(sentences, str):
+        raise KannError(f"{name}= is a single string; pass a list of sentences")
+    require_sequence(sentences, name)
+    for sentence in sentences:
+        require_text(sentence, f"a sentence of {name}")
+    return list(sentences)
+
+
+def checked_alone(alone: Any, koopman: Koopman) -> dict[int, tuple[float, float]]:
+    """For modes by number, the live scores with the mode alone kept, and with it alone removed."""
+    if alone is None:
+        return {}
+    if not isinstance(alone, Mapping):
+        raise KannError(f"alone={shown(alone)} has no modes by number; pass a dict such as {{0: (0.9, 0.6)}}")
+    found = {}
+    for number, scores in alone.items():
+        if require_whole_number(number, "a mode of alone", least=0) >= len(koopman.modes):
+            raise KannError(
+                f"alone= names mode {number}; the operator has {len(koopman.modes)} modes; pass one of them"
+            )
+        if np.shape(scores) != (2,) or not np.isfinite(scores).all():
+            raise KannError(f"alone[{number}]={shown(scores)} are no two numbers; pass (score kept, score removed)")
+        found[int(number)] = (float(scores[0]), float(scores[1]))
+    return found
+
+
+def checked_outputs(outputs: Any) -> str | None:
+    """What the readout gives."""
+    if outputs is None:
+        return None
+    require_choice(outputs, "outputs", OUTPUTS)
+    return outputs
+
+
+def checked_step_seconds(step_seconds: Any) -> float | None:
+    """How long a step lasts."""
+    if step_seconds is None:
+        return None
+    seconds = require_number(step_seconds, "step_seconds", remedy="pass how many seconds a step lasts")
+    if not seconds > 0:
+        raise KannError(f"step_seconds={seconds} is no length of time; pass how many seconds a step lasts")
+    return seconds
+
+
+def checked_step_name(step_name: Any) -> str:
+    """What a step is called."""
+    require_text(step_name, "step_name")
+    if not step_name.strip():
+        raise KannError("step_name= is empty; pass what a step is called, such as 'step' or 'layer'")
+    return step_name
+
+
+def checked_steps(steps: Any, states: States) -> StepTrust | None:
+    """The trust of the maps of single steps, if it is of as many steps as the states shown have."""
+    if steps is None:
+        return None
+    require_instance(steps, StepTrust, "steps")
+    shown = int(states.lengths.max()) - 1
+    if len(steps) != shown:
+        raise KannError(
+            f"steps= is of {len(steps)} steps and the states shown have {shown}; pass what kann.trust returned for "
+            "maps of these steps"
+        )
+    return steps
+
+
+def checked_step_names(names: Any, steps: StepTrust | None) -> list[str] | None:
+    """The names of the steps, such as of layers."""
+    if names is None:
+        return None
+    require_sequence(names, "step_names")
+    if steps is None or len(names) != len(steps):
+        count = 0
+        if steps is not None:
+            count = len(steps)
+        raise KannError(f"step_names= has {len(names)} names and steps= {count} steps; pass one name for each")
+    return [str(name) for name in names]
+
+
+def layer_numbers(steps: StepTrust | None, names: Sequence[str] | None) -> dict[str, Any] | None:
+    """Errors with their intervals, layer by layer; None if no maps were fitted to single layers.
+
+    Layers are counted from 1, as states are on the page: layer 1 leads from state 0 to state 1.
+    """
+    if steps is None:
+        return None
+    better, parts = steps.better_than_identity, steps.linear_part.tolist()
+    rows = []
+    for place in range(len(steps)):
+        row: dict[str, Any] = {"number": place + 1, "name": None, "better": place in better}
+        if names is not None:
+            row["name"] = names[place]
+        for prediction in PREDICTIONS:
+            error, interval = steps.errors[prediction][place], steps.intervals[prediction][place]
+            row[prediction] = [finite_or_none(float(value)) for value in (error, *interval)]
+        rows.append(row | {"linear_part": finite_or_none(parts[place])})
+    return {"folds": steps.folds, "level": steps.level, "layers": rows, "one_is_worse": len(steps.one_is_worse)}
+
+
+def most_are_worse(worse: int, total: int) -> bool:
+    """Whether copying is better at more than half of the layers: a mean over layers must then not be praised."""
+    return 2 * worse > total
+
+
+def where_copying_is_better(
+    quality: dict[str, Any], copying: dict[str, Any], *, steps: StepTrust | None, step_name: str
+) -> str:
+    """At how many layers copying is better than the operator, in words; empty if it is not at most of them.
+
+    Along time a mean is over many steps of one kind, and nothing is said.
+    """
+    if step_name == "step":
+        return ""
+    pairs = zip(quality["times"]["error"], copying["times"]["error"], strict=True)
+    is_worse = [own > copied for own, copied in pairs if own is not None and copied is not None]
+    worse, total = sum(is_worse), len(is_worse)
+    if steps is not None:
+        worse, total = len(steps.one_is_worse), len(steps)
+    if not most_are_worse(worse, total):
+        return ""
+    return f"copying is better at {worse} of the {total} {step_name}s"

@@ -1,13 +1,15 @@
-"""A page that works offline: everything is in one file, and its security policy forbids any access to a network."""
+"""Pages that work offline: one file, no access to a network."""
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from kann._display import percent
 from kann._version import __version__
-from kann.reporting.packing import compress, compress_json
+from kann.reporting.packing import Packed, compress, compress_json
 
 try:
     import jinja2
@@ -65,3 +67,51 @@ def _file(name: str) -> str:
 def _checksum(script: str) -> str:
     """The checksum of a script, as a content security policy writes it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+
+
+SCRIPTS = (
+    "content",
+    "formats",
+    "charts",
+    "layers",
+    "effects",
+    "spectrum",
+    "mode_table",
+    "words",
+    "lines",
+    "states",
+    "errors",
+    "saving",
+    "start",
+)
+"""The parts of the page's own script, in the order in which they are joined: each uses those before it."""
+
+
+def as_html(page: dict[str, Any], tables: Mapping[str, Packed]) -> str:
+    """The page as text. Jinja escapes every value except our own style sheet and script."""
+    folder = resources.files("kann.reporting")
+    style = folder.joinpath("report.css").read_text(encoding="utf-8")
+    script, charts = joined_scripts(), plotly_script()
+    environment = templates("parts")
+    environment.filters |= {"percent": percent, "points": points}
+    packed = {"plotly": compress(charts.encode()), "content": compress_json(page)}
+    packed |= {f"table-{name}": table.data for name, table in tables.items()}
+    template = environment.get_template("report.html.j2")
+    return template.render(page=page, policy=policy_for(charts, script), style=style, script=script, packed=packed)
+
+
+def joined_scripts() -> str:
+    """The page's own script."""
+    folder = resources.files("kann.reporting").joinpath("scripts")
+    return "\n".join(folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
+
+
+def points(values: list[float], width: int, height: int, largest: float) -> str:
+    """A line from left to right as an SVG polyline has it; ``largest`` is at the top and −``largest`` at the bottom.
+
+    >>> points([0.0, 1.0], 10, 4, 1.0)
+    '0.0,2.0 10.0,0.0'
+    """
+    step = width / max(1, len(values) - 1)
+    places = [(i * step, height / 2 * (1 - value / largest)) for i, value in enumerate(values)]
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)

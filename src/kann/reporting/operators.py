@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from kann.analysis.agreeing import agreement
-from kann.analysis.fidelity import relative_error
+from kann._display import with_step_name
+from kann.analysis.fidelity import agreement, relative_error
 from kann.analysis.modes import importance
 from kann.backends.arrays import as_numpy
 from kann.data.states import States
@@ -15,8 +15,7 @@ from kann.fitting.koopman import Koopman
 from kann.reporting.answers import readout_is_all
 from kann.reporting.inputs import ReportInputs
 from kann.reporting.packing import finite_or_none
-from kann.reporting.trusting import KnownTrust, mode_trust_rows
-from kann.reporting.units import with_step_name
+from kann.reporting.trust_payload import KnownTrust, mode_trust_rows
 from kann.typing import Array, Float, Int
 
 MAX_CURVE_POINTS = 400

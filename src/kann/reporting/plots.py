@@ -1,27 +1,229 @@
 """Figures for papers: each function draws a result on an ``ax``, a new one if none is given, and returns it."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from scipy import ndimage
 
+from kann.analysis._movers import Movers
+from kann.analysis._pseudospectrum import Pseudospectrum
+from kann.analysis._trust import ModeTrust, Trust
 from kann.analysis.comparison import Comparison
-from kann.analysis.pseudospectrum import Pseudospectrum
-from kann.analysis.trust import ModeTrust, Trust
 from kann.backends.arrays import as_numpy
-from kann.checks import entries_by_name, require_all_finite, require_instance, require_whole_number, shown
+from kann.checks import (
+    entries_by_name,
+    require_all_finite,
+    require_choice,
+    require_instance,
+    require_whole_number,
+    shown,
+)
+from kann.depth._trust import PREDICTIONS, StepTrust
+from kann.depth.results import METHODS, BypassEffects
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
-from kann.reporting.axes import COLOURS, DASHES, INK, axes_or_new, legend_above
-from kann.reporting.depth_plots import draw_bypasses as draw_bypasses
-from kann.reporting.depth_plots import draw_steps as draw_steps
-from kann.reporting.findings import checked_step_seconds
-from kann.reporting.live_plots import draw_effects as draw_effects
-from kann.reporting.live_plots import draw_movers as draw_movers
-from kann.reporting.trusting import require_trust_of
+from kann.live.results import NAMES, Effects
+from kann.reporting.curves import is_fraction, score_in_words
+from kann.reporting.inputs import checked_step_seconds
+from kann.reporting.trust_payload import require_trust_of
 from kann.typing import AnyArray, Array, Complex, Float, Int
+
+try:
+    from matplotlib import pyplot
+    from matplotlib.axes import Axes
+except ImportError as error:
+    raise ImportError("figures need matplotlib: pip install 'kann[report]'") from error
+
+INK = "#222222"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#F0E442", "#332288")
+"""Colours that people with any common colour blindness can tell apart: Okabe and Ito's, and two of Tol's."""
+
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+"""Lines differ in their dashes too, for print without colour."""
+
+SHORT_LABEL = 12
+"""Letters of labels of which two fit side by side above axes that are a quarter of a page wide."""
+
+
+def axes_or_new(ax: Axes | None) -> Axes:
+    """The axes to draw on: those of the caller, or those of a new figure."""
+    if ax is None:
+        _, ax = pyplot.subplots(layout="constrained")
+    require_instance(ax, Axes, "ax")
+    return ax
+
+
+def legend_above(ax: Axes) -> None:
+    """A legend above the axes, where it covers no curve; the figure makes room for it."""
+    _, labels = ax.get_legend_handles_labels()
+    columns = 1
+    if max(map(len, labels), default=0) <= SHORT_LABEL:
+        columns = 2
+    ax.legend(
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=columns,
+        fontsize="small",
+        labelspacing=0.2,
+        frameon=False,
+        borderaxespad=0.2,
+    )
+
+
+MOST_TICKS = 16
+"""So many steps are named along an axis; of more, every second, third, … is."""
+
+MEASURES = {
+    "loss": "loss (nats)",
+    "kl": "KL from the untouched network (nats)",
+    "agreement": "decisions as those of\nthe untouched network",
+    "accuracy": "accuracy",
+}
+"""The measures of `kann.depth.bypass_effects` as labels of an axis."""
+
+BETWEEN = 0.18
+"""How far apart the methods of one span are drawn; spans are 1 apart."""
+
+
+def draw_steps(trust: StepTrust, *, ax: Axes | None = None, names: Sequence[str] | None = None) -> Axes:
+    """Which layers are linear: the held-out error of each step by identity, one operator and its own map.
+
+    Shades are confidence intervals. ``names`` are those of the steps, such as of layers; numbers from 0 by default.
+    """
+    require_instance(trust, StepTrust, "trust")
+    places = np.arange(len(trust))
+    labels = [str(place) for place in places]
+    if names is not None:
+        labels = [str(name) for name in names]
+        if len(labels) != len(trust):
+            raise KannError(f"there are {len(labels)} names for {len(trust)} steps; pass one for each")
+    ax = axes_or_new(ax)
+    for i, (name, words) in enumerate(PREDICTIONS.items()):
+        style: Any = {"color": COLOURS[i], "linestyle": DASHES[i], "marker": "os^"[i]}
+        ax.fill_between(places, *trust.intervals[name].T, color=COLOURS[i], alpha=0.2, linewidth=0)
+        ax.plot(places, trust.errors[name], markersize=3, linewidth=1.2, label=words, **style)
+    every = -(-len(places) // MOST_TICKS)
+    ax.set_xticks(places[::every], labels[::every])
+    ax.set(xlabel="layer", ylabel="held-out error\n(fraction of variance)")
+    ax.set_ylim(bottom=0)
+    legend_above(ax)
+    return ax
+
+
+def draw_bypasses(effects: BypassEffects, *, measure: str | None = None, ax: Axes | None = None) -> Axes:
+    """What happens if spans of layers are replaced: a dot for each span and operator, with its confidence interval.
+
+    ``measure`` is one of ``effects.measures``, the loss by default. The line is the untouched network.
+    """
+    require_instance(effects, BypassEffects, "effects")
+    if measure is None:
+        measure = effects.main_measure
+    require_choice(measure, "measure", effects.measures)
+    ax = axes_or_new(ax)
+    means, intervals = effects.means[measure], effects.interval(measure)
+    places = np.arange(len(effects.spans), dtype=float)
+    for i, words in enumerate(METHODS.values()):
+        reach = np.abs(intervals[:, i].T - means[:, i])
+        at = places + (i - (len(METHODS) - 1) / 2) * BETWEEN
+        style: Any = {"color": COLOURS[i], "marker": "osD^"[i], "linestyle": "none"}
+        ax.errorbar(at, means[:, i], yerr=reach, markersize=4, linewidth=1.0, elinewidth=1.0, label=words, **style)
+    ax.axhline(effects.own[measure], color=INK, linestyle=":", linewidth=0.8, label="untouched")
+    ax.set_xticks(places, effects.names, rotation=30, ha="right")
+    ax.set(ylabel=MEASURES[measure], xlabel="layers replaced")
+    low, high = ax.get_ylim()
+    room = 0.04 * (high - low)
+    ax.set_ylim(low - room, high + room)  # the untouched network is the best there is, and would lie on the frame
+    ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return ax
+
+
+FARTHEST = 1.2
+"""Scores are drawn up to so many times the distance of the untouched network from nothing kept: single directions may
+do much worse than nothing at all, and would squeeze all others."""
+
+LINE_OF_A_LABEL = 26
+"""Letters in a line of an axis label: more would be longer than the axis in a small figure."""
+
+UP, DOWN = "#E69F00", "#56B4E9"
+"""Colours of what pushes a mode up and down, as on the page."""
+
+
+def draw_effects(effects: Effects, *, ax: Axes | None = None, removed: bool = False) -> Axes:
+    """How well a network does against the number of coordinates kept, or removed: a line for each method.
+
+    ``effects`` is what `kann.effects` returned. Bands are intervals over sequences, of random directions the range over
+    draws; the dotted line is the network with its state held at the mean. Scores that are far worse than that lie
+    outside.
+    """
+    require_instance(effects, Effects, "effects")
+    ax = axes_or_new(ax)
+    means, draws, what = effects.kept, effects.random_kept, "kept"
+    if removed:
+        means, draws, what = effects.removed, effects.random_removed, "removed"
+    counts = np.array(effects.counts)
+    for i, (name, mean) in enumerate(means.items()):
+        colour, dash = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
+        low, high = effects.interval(name, removed=removed).T
+        if name == "random":
+            low, high = draws.min(axis=0), draws.max(axis=0)
+        words = NAMES.get(name, name)
+        ax.plot(counts, mean, color=colour, linestyle=dash, linewidth=1.2, marker=".", markersize=4, label=words)
+        ax.fill_between(counts, low, high, color=colour, alpha=0.12, linewidth=0)
+    ax.axhline(effects.none, color="#999999", linestyle=":", linewidth=0.8)
+    ax.set_xscale("log", base=2)
+    score = score_in_words(effects)
+    if is_fraction(effects):
+        score = f"fraction of {score}"
+    ax.set(
+        xlabel=f"coordinates {what}",
+        ylabel=fill(score, LINE_OF_A_LABEL),
+        xticks=counts,
+        xticklabels=[str(c) for c in counts],
+    )
+    ax.set_ylim(*_shown_scores(effects, np.concatenate(list(means.values()))))
+    legend_above(ax)
+    return ax
+
+
+def _shown_scores(effects: Effects, scores: Float[Array, " n"]) -> tuple[float, float]:
+    """The range of scores that are drawn: those which are not far outside untouched and nothing kept."""
+    full, none = float(effects.full), float(effects.none)
+    ends = np.r_[scores[np.isfinite(scores)], full, none]
+    reach = FARTHEST * abs(full - none) or 1.0
+    near = ends[(np.abs(ends - none) <= reach) | (np.abs(ends - full) <= reach)]
+    room = 0.08 * float(np.ptp(near)) or 0.1
+    return float(near.min()) - room, float(near.max()) + room
+
+
+def draw_movers(movers: Movers, mode: int, *, ax: Axes | None = None, count: int = 5) -> Axes:
+    """What pushes a mode up and down most, as bars with their intervals over sequences.
+
+    ``movers`` is what `kann.movers` returned, and ``count`` how many bars there are on each side at most. Pushes are in
+    standard deviations of the mode; bars are pale where the interval holds zero.
+    """
+    require_instance(movers, Movers, "movers")
+    count = require_whole_number(count, "count", least=1)
+    found = [*movers.up(mode, count), *movers.down(mode, count)]
+    found.sort(key=lambda each: each.push)
+    ax = axes_or_new(ax)
+    for place, each in enumerate(found):
+        style: Any = {"color": DOWN, "alpha": 1.0}
+        if each.push > 0:
+            style["color"] = UP
+        if not each.sure:
+            style["alpha"] = 0.35
+        ax.barh(place, each.push, height=0.6, **style)
+        ax.plot([each.low, each.high], [place, place], color=INK, linewidth=0.8)
+    # To matplotlib, a dollar sign begins a formula.
+    ax.set_yticks(range(len(found)), [each.name.replace("$", r"\$") for each in found])
+    ax.axvline(0.0, color="#999999", linewidth=0.8)
+    ax.set(xlabel=f"push of mode {mode} (standard deviations)")
+    return ax
+
 
 try:
     from matplotlib import colormaps, patheffects

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from kann.reporting.trusting import KnownTrust
-from kann.reporting.units import percent
+from kann._display import percent
+from kann.reporting.trust_payload import KnownTrust
 from kann.reporting.verdict import CLEAR_FACTOR, KEPT, NEARLY_DEPENDENT
 
 Row = dict[str, str]

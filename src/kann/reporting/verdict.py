@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from kann.analysis.trust import Trust
-from kann.reporting.trusting import KnownTrust
+from kann.analysis._trust import Trust
+from kann.reporting.trust_payload import KnownTrust
 
 CLEAR_FACTOR = 2
 """A change by a smaller factor than this means little: another draw of sequences can change an error by as much."""

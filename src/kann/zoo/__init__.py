@@ -4,6 +4,7 @@
 command, seed, data and versions that made it, and how well it does.
 """
 
+from importlib import import_module
 from typing import Any
 
 from kann.zoo.files import MODELS, folder, provenance
@@ -14,21 +15,19 @@ __all__ = ["MODELS", "folder", "load", "provenance"]
 def load(name: str) -> Any:
     """A trained network with what is needed to analyse it; needs torch.
 
-    For "sentiment" a `kann.zoo.sentiment_network.Pretrained`, for "ecg" a `kann.zoo.autoencoder.Pretrained`.
+    ``name`` is "copy" (`kann.zoo.copy_task.Pretrained`), "ecg" (`kann.zoo.autoencoder.Pretrained`) or "sentiment"
+    (`kann.zoo.sentiment_network.Pretrained`).
 
     >>> from kann import zoo
     >>> model = zoo.load("sentiment")
     >>> model.network.readout
     Linear(in_features=256, out_features=1, bias=True)
     """
-    folder(name)  # an unknown name is refused before torch is imported
+    folder(name)  # raise on an unknown name before torch is imported
+    modules = {"copy": "copy_task", "ecg": "autoencoder", "sentiment": "sentiment_network"}
     try:
-        if name == "ecg":
-            from kann.zoo.autoencoder import pretrained
-        else:
-            from kann.zoo.sentiment_network import pretrained
+        return import_module(f"kann.zoo.{modules[name]}").pretrained()
     except ImportError as error:
         missing = error.__cause__ or error  # without the remedy that a module of kann may have added
-        message = f"the networks of kann.zoo need more packages ({missing}): pip install 'kann[paper]'"
+        message = f"the networks of kann.zoo need more packages ({missing}): pip install 'kann[cli]'"
         raise ImportError(message) from error
-    return pretrained()

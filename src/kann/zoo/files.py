@@ -8,7 +8,7 @@ from typing import Any
 from kann.data.archives import damage_explained
 from kann.errors import KannError
 
-MODELS = ("ecg", "sentiment")
+MODELS = ("copy", "ecg", "sentiment")
 """Names of the networks; the files of each are in a folder of its name."""
 
 WEIGHTS, PROVENANCE = "weights.safetensors", "provenance.json"

@@ -1,0 +1,112 @@
+"""What the sentiment experiment writes down: its details in ``results.json``, and the tables to be quoted."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import kann
+from kann.fitting.spectrum import format_eigenvalue
+from kann_experiments.results import Printed, Row, expected, markdown_table
+from kann_experiments.sentiment.analysis import Study
+from kann_experiments.sentiment.comparisons import Trajectory
+from kann_experiments.sentiment.ngrams import Phrases
+from kann_experiments.sentiment.task import PRINTED
+
+MODES_LISTED = 12
+"""How many modes of each operator ``results.json`` lists."""
+
+MODES_SHOWN = 6
+"""How many modes the table of words shows."""
+
+
+def printed_numbers(arch: str) -> dict[str, Printed]:
+    """What the paper printed for an architecture: everything for the GRU, the words alone for the others."""
+    printed = expected("sentiment")
+    numbers = {key.removesuffix(f"_{arch}"): value for key, value in printed.items() if key.endswith(f"_{arch}")}
+    if arch == "gru":
+        architectures = tuple(f"_{each}" for each in PRINTED)
+        numbers |= {key: value for key, value in printed.items() if not key.endswith(architectures)}
+    return numbers
+
+
+def as_details(result: Study) -> dict[str, Any]:
+    """Spectra, words, surrogates, phrases and trajectories of one network, as ``results.json`` holds them."""
+    decisions, surrogates = result.decisions, result.surrogates
+    tried = len(decisions.alone)
+    return {
+        "spectra": {name: _spectrum(koopman) for name, koopman in result.operators.by_name.items()},
+        "groups": {name: asdict(groups) for name, groups in result.groups.items()},
+        "confusion": result.confusion,
+        "deciding": {
+            "modes": decisions.order[:tried],
+            "variance": decisions.variance[:tried],
+            "logit_variance": decisions.logit_variance,
+            "correlation": decisions.correlation[:tried],
+            "alone": decisions.alone,
+            "together": decisions.together,
+            "accuracy": decisions.accuracy,
+        },
+        "movers": [asdict(words) for words in result.top_words],
+        "surrogates": {
+            "rank": surrogates.ranks,
+            "agreement": surrogates.agreement,
+            "accuracy": surrogates.accuracy,
+        },
+        "phrases": _phrases(result.phrases),
+        "paths": [asdict(trajectory) for trajectory in result.trajectories],
+        "live": result.live,
+    }
+
+
+def _spectrum(koopman: kann.Koopman) -> list[dict[str, float]]:
+    return [
+        {"real": mode.eigenvalue.real, "imag": mode.eigenvalue.imag, "residual": mode.residual}
+        for mode in koopman.modes[:MODES_LISTED]
+    ]
+
+
+def _phrases(phrases: Phrases | None) -> dict[str, Any] | None:
+    if phrases is None:
+        return None
+    return {
+        "modes": phrases.order,
+        "importance": phrases.importance[phrases.order],
+        "answers": phrases.responses,
+        "groups": phrases.groups,
+    }
+
+
+def markdown_tables(rows: Sequence[Row], studies: Sequence[Study]) -> str:
+    """The tables to be quoted, as Markdown: all numbers, then words and shuffled reviews of the first seed."""
+    first = studies[0]
+    lines = [*markdown_table(rows), "", *_word_table(first)]
+    for trajectory in first.trajectories:
+        lines += ["", *_trajectory_table(trajectory)]
+    return "\n".join([*lines, ""])
+
+
+def _word_table(result: Study) -> list[str]:
+    """The words that change each of the most important modes most."""
+    lines = [
+        "| mode | λ | residual | variance of its contribution | decides alone | words that raise it | that lower it |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    modes, decisions = result.operators.unpadded.modes, result.decisions
+    for k, words in enumerate(result.top_words[:MODES_SHOWN]):
+        mode = modes[words.mode]
+        up, down = (", ".join(word for word, _ in side) for side in (words.up, words.down))
+        lines.append(
+            f"| {words.mode} | {format_eigenvalue(mode.eigenvalue)} | {mode.residual:.2f} | "
+            f"{decisions.variance[k]:.2f} of {decisions.logit_variance:.2f} | {100 * decisions.alone[k]:.1f} % | "
+            f"{up} | {down} |"
+        )
+    return lines
+
+
+def _trajectory_table(trajectory: Trajectory) -> list[str]:
+    """Where network, operator and driven linear system are after each word of a shuffled review."""
+    lines = [f"| “{trajectory.text}” | network | KANN | driven by the words |", "|---|---|---|---|"]
+    steps = zip(trajectory.network, trajectory.kann, trajectory.driven, strict=True)
+    for step, points in enumerate(steps, start=1):
+        lines.append(f"| t = {step} | " + " | ".join(f"({x:.3f}, {y:.3f})" for x, y in points) + " |")
+    return lines

@@ -1,0 +1,222 @@
+"""Format numbers and tables for terminals and notebooks."""
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from kann.typing import Array, Complex, Float
+
+DRAWING_PIXELS = 180
+"""Width and height of the drawing of eigenvalues."""
+
+SMALL_COLOUR, MIDDLE_COLOUR, LARGE_COLOUR = "#0072B2", "#E69F00", "#BBBBBB"
+"""Of eigenvalues with a small residual on the fitted data, of those in between, and of those with a large one."""
+
+MARGIN = 1.08
+"""How much wider the drawing is than the circle and the eigenvalues in it, so that no dot is cut."""
+
+
+def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table with a title; every cell is escaped.
+
+    >>> table("Modes", ["λ"], [["<1"]])
+    '<table><caption>Modes</caption><thead><tr><th>λ</th></tr></thead><tbody><tr><td>&lt;1</td></tr></tbody></table>'
+    """
+    body = "".join(_row(cells, "td") for cells in rows)
+    return f"<table><caption>{escape(title)}</caption><thead>{_row(head, 'th')}</thead><tbody>{body}</tbody></table>"
+
+
+def paragraphs(title: str, texts: Iterable[str]) -> str:
+    """A heading and a paragraph for each text, all escaped.
+
+    >>> paragraphs("Found", ["1 < 2"])
+    '<p><b>Found</b></p><p>1 &lt; 2</p>'
+    """
+    return f"<p><b>{escape(title)}</b></p>" + "".join(f"<p>{escape(text)}</p>" for text in texts)
+
+
+def _row(cells: Sequence[object], tag: str) -> str:
+    return "<tr>" + "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+
+def spectrum(eigenvalues: Complex[Array, " r"], residuals: Float[Array, " r"], *, small: float, large: float) -> str:
+    """A drawing of eigenvalues and the unit circle, coloured by their residual on the fitted data: blue is small."""
+    radius = MARGIN * max([1.0, *map(abs, eigenvalues.tolist())])
+    middle = DRAWING_PIXELS / 2
+    unit = middle / radius
+    circle = f'<circle cx="{middle}" cy="{middle}" r="{unit:.1f}" fill="none" stroke="#888"/>'
+    dots = []
+    for value, residual in zip(eigenvalues.tolist(), residuals.tolist(), strict=True):
+        x, y = middle + unit * value.real, middle - unit * value.imag  # in a drawing, y points down
+        colour = MIDDLE_COLOUR
+        if residual <= small:
+            colour = SMALL_COLOUR
+        elif residual >= large:
+            colour = LARGE_COLOUR
+        dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
+    size = f'width="{DRAWING_PIXELS}" height="{DRAWING_PIXELS}"'
+    label = 'role="img" aria-label="Eigenvalues, coloured by residual on the fitted data"'
+    return f"<svg {label} {size}>{circle}{''.join(dots)}</svg>"
+
+
+GAP = "  "
+"""Between two columns, so that numbers never run together."""
+
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""Characters that would begin another line, or move what follows: they are written as Python writes them."""
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines in which columns stand under each other: the first to the left, the others to the right.
+
+    >>> in_columns([["mode", "0"], ["a", "-12.5"]])
+    ['mode      0', 'a     -12.5']
+    """
+    rows = [[CONTROLS.sub(lambda found: repr(found[0])[1:-1], cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append(GAP.join([first.ljust(widths[0]), *cells]))
+    return lines
+
+
+SMALLEST_PERCENT = 0.001
+"""Nobody reads smaller percents as numbers."""
+
+LONGEST = 1e6
+"""Steps from which on a mode is said not to decay: no sequence is as long."""
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction as people read it: two digits, or whole percents from 100 on.
+
+    >>> percent(0.01234), percent(1.0312), percent(1e-9), percent(None)
+    ('1.2 %', '103 %', 'below 0.001 %', '–')
+    """
+    if fraction is None:
+        return "–"
+    value = 100 * fraction
+    if 0 < value < SMALLEST_PERCENT:
+        return f"below {SMALLEST_PERCENT} %"
+    if value >= 99.5:  # two digits would be written 1e+02
+        return f"{value:.0f} %"
+    return f"{value:.2g} %"
+
+
+def half_life(modulus: float) -> float:
+    """After how many steps half of a mode is left: ln ½ / ln |λ|; infinite for one that does not decay.
+
+    >>> half_life(0.5), half_life(1.0)
+    (1.0, inf)
+    """
+    if modulus >= 1:
+        return math.inf
+    if modulus <= 0:
+        return 0.0
+    return math.log(0.5) / math.log(modulus)
+
+
+def number_of_steps(value: float) -> str:
+    """So many steps, with two digits below ten and whole numbers from there on.
+
+    >>> number_of_steps(0.234), number_of_steps(6.93), number_of_steps(1234.5), number_of_steps(float("inf"))
+    ('0.23', '6.9', '1,234', '∞')
+    """
+    if not value < LONGEST:
+        return "∞"
+    if value < 9.95:
+        return f"{value:.2g}"
+    return f"{value:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit in which people would say it.
+
+    >>> duration(0.0042), duration(2.5), duration(300.0), duration(7200.0)
+    ('4.2 ms', '2.5 s', '5 min', '2 h')
+    """
+    for size, unit in ((1e-6, "µs"), (1e-3, "ms"), (1.0, "s"), (60.0, "min")):
+        following = {"µs": 1e-3, "ms": 1.0, "s": 60.0, "min": 3600.0}[unit]
+        if seconds < following:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 3600:.3g} h"
+
+
+def signed(value: float) -> str:
+    """A number with its sign and two decimals.
+
+    >>> signed(0.5), signed(-1.234)
+    ('+0.50', '−1.23')
+    """
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def with_step_name(text: str, step_name: str) -> str:
+    """A sentence of `kann.trust` in which a step is called what it is.
+
+    >>> with_step_name("one step misses 0.1 of it", "layer")
+    'one layer misses 0.1 of it'
+    """
+    return text.replace("one step ", f"one {step_name} ")
+
+
+def plural(name: str, value: str) -> str:
+    """A number with what it counts.
+
+    >>> plural("step", "1"), plural("layer", "6.9")
+    ('1 step', '6.9 layers')
+    """
+    if value == "1":
+        return f"1 {name}"
+    return f"{value} {name}s"
+
+
+DIRECTION_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""They change the order in which the text after them is displayed. Hebrew and Arabic letters need none of them."""
+
+LINE_BREAKS = "\n\u2028\u2029\x85"
+
+PICTURE_OF_NULL = 0x2400
+"""Unicode has a picture of each control character below U+0020, in the same order from here on."""
+
+PICTURE_OF_DELETE = "\u2421"
+REPLACEMENT = "\ufffd"
+
+
+def visible(text: str) -> str:
+    r"""The same text without the characters that would steer a terminal instead of being displayed.
+
+    Control characters become their pictures (U+2400 and the like) and tabs become spaces; line breaks stay. Marks that
+    change the direction of text are dropped.
+
+    >>> visible("red: \x1b[31m")
+    'red: ␛[31m'
+    """
+    return "".join(map(_visible_character, text.replace("\r\n", "\n")))
+
+
+def _visible_character(character: str) -> str:
+    if character in LINE_BREAKS:
+        return "\n"
+    if character == "\t":
+        return " "
+    if character in DIRECTION_MARKS:
+        return ""
+    category = unicodedata.category(character)
+    if category == "Cc":
+        return _picture(character)
+    if category == "Cs":  # a surrogate without its other half, which cannot be encoded
+        return REPLACEMENT
+    return character
+
+
+def _picture(control: str) -> str:
+    """The character that stands for a control character."""
+    if ord(control) < 0x20:
+        return chr(PICTURE_OF_NULL + ord(control))
+    if control == "\x7f":
+        return PICTURE_OF_DELETE
+    return REPLACEMENT

@@ -1,0 +1,648 @@
+"""Which tokens, inputs, phrases or steps push each mode, how far, and with which confidence."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kann import _display
+from kann._display import in_columns
+from kann.analysis.coordinates import Spread, mode_variances, spread_of
+from kann.analysis.decisions import linear_weight
+from kann.analysis.modes import chosen_modes
+from kann.backends.arrays import as_numpy
+from kann.checks import require_choice, require_instance, require_names, require_number, require_width
+from kann.data.reduction import Total, accumulate, take_rows
+from kann.data.rows import Block, Projection
+from kann.data.states import States, as_states, checked_tokens
+from kann.errors import KannError
+from kann.fitting.koopman import Koopman
+from kann.fitting.spectrum import Mode
+from kann.typing import Array, Complex, Float, Int
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class LabelMeans:
+    """The mean of each label over the places where it stands."""
+
+    mean: Float[Array, "k m"]
+    error: Float[Array, "k m"]
+    """Standard error over sequences; infinite for a label that stands in one sequence only."""
+    count: Int[Array, " k"]
+    """In how many places it stands."""
+    sequences: Int[Array, " k"]
+    """In how many sequences."""
+    freedom: Int[Array, " k"]
+    """Degrees of freedom of the standard errors."""
+
+    def half_width(self, level: float) -> Float[Array, "k m"]:
+        """Half the width of the intervals that hold the mean with probability ``level``."""
+        from scipy.stats import t  # here, since it takes long to import
+
+        return t.ppf((1 + level) / 2, np.maximum(self.freedom, 1))[:, None] * self.error
+
+
+def means_by_label(
+    values: Float[Array, "n m"], labels: Int[Array, " n"], sequences: Int[Array, " n"], *, count: int
+) -> LabelMeans:
+    """Means of the values whose label is 0, 1, …, ``count`` − 1.
+
+    With S the sum and n the number of values of a label in a sequence, the mean is ΣS / Σn, and its variance is that of
+    a ratio, K / (K − 1) · Σ (S − mean n)² / (Σn)² over the K sequences in which the label stands.
+    """
+    width = int(sequences.max(initial=0)) + 1
+    pairs, places = np.unique(labels * width + sequences, return_inverse=True)
+    label_of = pairs // width
+    own_count = np.bincount(places)  # of each label in each sequence
+    sums = np.stack([np.bincount(places, weights=column) for column in values.T], axis=1)
+    total_count = np.bincount(label_of, weights=own_count, minlength=count)
+    mean = _summed(sums, label_of, count) / np.maximum(total_count, 1)[:, None]
+    gaps = sums - mean[label_of] * own_count[:, None]
+    clusters = np.bincount(label_of, minlength=count)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correction = clusters / (clusters - 1)
+        error = np.sqrt(correction[:, None] * _summed(gaps**2, label_of, count)) / total_count[:, None]
+    error[clusters < 2] = np.inf
+    return LabelMeans(
+        mean=mean, error=error, count=total_count.astype(np.int64), sequences=clusters, freedom=clusters - 1
+    )
+
+
+def _summed(values: Float[Array, "p m"], labels: Int[Array, " p"], count: int) -> Float[Array, "k m"]:
+    columns = [np.bincount(labels, weights=column, minlength=count) for column in values.T]
+    return np.stack(columns, axis=1)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ModeAxis:
+    """One real number for a mode: its coordinate in standard deviations, along the widest axis of a conjugate pair."""
+
+    mode: Mode
+    eigenvalue: complex
+    direction: Complex[Array, " d"]
+    """The coordinate of a state h is (h − mean) · direction, complex for a pair."""
+    offset: complex
+    """What one step of the operator adds to the coordinate whatever the state."""
+    turn: complex
+    """The coordinate times this has its widest axis along the real numbers, and a standard deviation of 1 there."""
+    effect: Float[Array, " d"]
+    """The change of a state that raises the number by one."""
+
+    def real(self, coordinate: Complex[Array, "..."]) -> Float[Array, "..."]:
+        """The number of a coordinate, or of a push of it."""
+        return np.real(coordinate * self.turn)
+
+    def reversed(self) -> "ModeAxis":
+        """The same axis with up and down exchanged."""
+        return replace(self, turn=-self.turn, effect=-self.effect)
+
+
+def axis_of(koopman: Koopman, mode: Mode, spread: Spread) -> ModeAxis:
+    """The axis of a mode, for states of this mean and covariance."""
+    first = mode.indices[0]
+    right = koopman.right[:, first]
+    direction = koopman.basis @ right
+    parts = np.stack([np.real(direction), np.imag(direction)], axis=1)
+    values, vectors = np.linalg.eigh(spread.along(parts))
+    along = vectors[:, -1]  # cos and sin of the angle of the widest axis
+    scale = 1 / np.sqrt(max(values[-1], np.finfo(float).tiny))
+    turn = complex(along[0], -along[1]) * scale
+    # The mode's part of a state is Re(coordinate · left), twice for a pair; one unit along the axis is 1/turn.
+    effect = len(mode.indices) * np.real((koopman.left[first] @ koopman.basis.T) / turn)
+    offset = 0j
+    if koopman.offset is not None:
+        offset = complex(koopman.offset @ right)
+    return ModeAxis(
+        mode=mode,
+        eigenvalue=complex(koopman.eigenvalues[first]),
+        direction=direction,
+        offset=offset,
+        turn=turn,
+        effect=effect,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Pushes:
+    """The push of each mode at each step that has one before it."""
+
+    values: Complex[Array, "n m"]
+    """x[t+1] − λ x[t] − c for the coordinates x of the modes."""
+    rows: Int[Array, " n"]
+    """The row of each push among all states: the state that it led to."""
+    sequences: Int[Array, " n"]
+    """Which sequence it is in."""
+    steps: Int[Array, " n"]
+    """Which step of the sequence it is; the first that can be pushed is 1."""
+
+
+def pushes_of(koopman: Koopman, states: States, axes: Sequence[ModeAxis]) -> Pushes:
+    """The pushes of some modes at every step but the first of each sequence, which nothing comes before."""
+    directions = np.stack([axis.direction for axis in axes], axis=1)
+    parts = np.concatenate([np.real(directions), np.imag(directions)], axis=1)
+    pieces = accumulate(
+        states, partial(Total, _rows_and_values), projection=Projection(matrix=parts, mean=koopman.mean), what="pushes"
+    )
+    found = np.empty((int(states.lengths.sum()), parts.shape[1]))
+    for rows, values in pieces:
+        found[rows] = values
+    x = found[:, : len(axes)] + 1j * found[:, len(axes) :]
+    sequences = np.repeat(np.arange(len(states)), states.lengths)
+    steps = np.arange(len(sequences)) - states.starts[sequences]
+    rows = np.flatnonzero(steps)
+    eigenvalues = np.array([axis.eigenvalue for axis in axes])
+    offsets = np.array([axis.offset for axis in axes])
+    return Pushes(
+        values=x[rows] - eigenvalues * x[rows - 1] - offsets,
+        rows=rows,
+        sequences=sequences[rows],
+        steps=steps[rows],
+    )
+
+
+def _rows_and_values(block: Block) -> list[tuple[Int[Array, " n"], Float[Array, "n k"]]]:
+    """A list of one: the values of a block, which will be overwritten, and the rows where they belong."""
+    return [(block.rows, as_numpy(block.values).copy())]
+
+
+GROUPS = 20
+"""Groups of sequences that are left out in turn for the standard errors."""
+
+
+def input_slopes(push: Float[Array, "n m"], pushes: Pushes, states: States) -> tuple[tuple[str, ...], LabelMeans]:
+    """Pushes by one standard deviation of each input, the others unchanged; errors by a jackknife over sequences."""
+    inputs = as_numpy(take_rows(states.inputs, pushes.rows)).astype(np.float64)
+    spread = inputs.std(axis=0)
+    varies = spread > 0
+    scaled = np.zeros_like(inputs)
+    scaled[:, varies] = (inputs[:, varies] - inputs[:, varies].mean(axis=0)) / spread[varies]
+    rows = np.concatenate([scaled, np.ones((len(scaled), 1))], axis=1)
+    used, group = np.unique(pushes.sequences, return_inverse=True)
+    groups = min(GROUPS, len(used))
+    parts = [_products(rows[group % groups == g], push[group % groups == g]) for g in range(groups)]
+    gram, target = np.sum([part[0] for part in parts], axis=0), np.sum([part[1] for part in parts], axis=0)
+    slopes = _solve(gram, target)
+    without = np.stack([_solve(gram - own_gram, target - own_target) for own_gram, own_target in parts])
+    error = np.full_like(slopes, np.inf)
+    if groups > 1:
+        error = np.sqrt((groups - 1) / groups * np.square(without - without.mean(axis=0)).sum(axis=0))
+    means = LabelMeans(
+        mean=slopes,
+        error=error,
+        count=np.count_nonzero(inputs, axis=0),
+        sequences=np.array([len(np.unique(pushes.sequences[column != 0])) for column in inputs.T]),
+        freedom=np.full(inputs.shape[1], groups - 1),
+    )
+    return tuple(f"input {i}" for i in range(inputs.shape[1])), means
+
+
+def _products(rows: Float[Array, "n q"], push: Float[Array, "n m"]) -> tuple[Float[Array, "q q"], Float[Array, "q m"]]:
+    return rows.T @ rows, rows.T @ push
+
+
+def _solve(gram: Float[Array, "q q"], target: Float[Array, "q m"]) -> Float[Array, "p m"]:
+    """Least-squares slopes without the constant; the smallest ones where inputs depend on each other."""
+    return np.linalg.lstsq(gram, target, rcond=None)[0][:-1]
+
+
+LEAST_COUNT = 5
+"""A phrase is judged if it stands in so many sequences at least: rarer ones are many, and little is known of each."""
+
+MOST_PHRASES = 20
+"""How many phrases are kept for each mode."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phrase:
+    """Two tokens in a row, and how they push a mode together."""
+
+    words: tuple[str, str]
+    push: float
+    """Mean push of both steps together, in standard deviations of the mode's coordinate."""
+    expected: float
+    """The sum of the mean pushes of its words, the first of which has decayed by one step."""
+    low: float
+    high: float
+    """The interval of ``push − expected`` over sequences."""
+    count: int
+    """How often it occurs."""
+    sequences: int
+    """In how many sequences."""
+    sure: bool
+    """Whether the interval excludes zero even if widened for the number of phrases that were looked at."""
+
+
+def phrases_of(
+    axes: Sequence[ModeAxis], pushes: Pushes, labels: Int[Array, " n"], names: tuple[str, ...], *, level: float
+) -> tuple[tuple[Phrase, ...], ...]:
+    """For each mode the phrases of two tokens whose push differs from the sum of their tokens', the surest first."""
+    second, phrase, words = _frequent(pushes, labels, names)
+    if not words:
+        return tuple(() for _ in axes)
+    first_label, second_label = labels[second - 1], labels[second]
+    together, alone = [], []
+    for axis, own in zip(axes, pushes.values.T, strict=True):
+        mean = _mean_of_each(own, labels, len(names))
+        together.append(axis.real(axis.eigenvalue * own[second - 1] + own[second]))
+        alone.append(axis.real(axis.eigenvalue * mean[first_label] + mean[second_label]))
+    expected = np.stack(alone, axis=1)
+    gaps = np.stack(together, axis=1) - expected
+    means = means_by_label(gaps, phrase, pushes.sequences[second], count=len(words))
+    sums = means_by_label(expected, phrase, pushes.sequences[second], count=len(words)).mean
+    width, widened = means.half_width(level), means.half_width(1 - (1 - level) / len(words))  # Bonferroni
+    columns = zip(means.mean.T, sums.T, width.T, widened.T, strict=True)
+    return tuple(_differing(means, words, *own) for own in columns)
+
+
+def _frequent(
+    pushes: Pushes, labels: Int[Array, " n"], names: tuple[str, ...]
+) -> tuple[Int[Array, " p"], Int[Array, " p"], list[tuple[str, str]]]:
+    """The pushes that end a phrase which occurs often enough, the number of the phrase at each, and all phrases."""
+    second = np.flatnonzero(np.diff(pushes.rows) == 1) + 1
+    pairs, phrase, count = np.unique(
+        labels[second - 1] * len(names) + labels[second], return_inverse=True, return_counts=True
+    )
+    is_frequent = count >= LEAST_COUNT
+    kept = is_frequent[phrase]
+    number = np.cumsum(is_frequent) - 1
+    words = [(names[pair // len(names)], names[pair % len(names)]) for pair in pairs[is_frequent].tolist()]
+    return second[kept], number[phrase[kept]], words
+
+
+def _differing(
+    means: LabelMeans,
+    words: Sequence[tuple[str, str]],
+    gap: Float[Array, " k"],
+    expected: Float[Array, " k"],
+    width: Float[Array, " k"],
+    widened: Float[Array, " k"],
+) -> tuple[Phrase, ...]:
+    """The phrases whose interval, gap ± width, excludes zero, by how far it does."""
+    bound = np.where(means.sequences >= LEAST_COUNT, np.abs(gap) - width, -np.inf)
+    chosen = [i for i in np.argsort(-bound, kind="stable")[:MOST_PHRASES].tolist() if bound[i] > 0]
+    return tuple(
+        Phrase(
+            words=words[i],
+            push=float(gap[i] + expected[i]),
+            expected=float(expected[i]),
+            low=float(gap[i] - width[i]),
+            high=float(gap[i] + width[i]),
+            count=int(means.count[i]),
+            sequences=int(means.sequences[i]),
+            sure=bool(abs(gap[i]) > widened[i]),
+        )
+        for i in chosen
+    )
+
+
+def _mean_of_each(values: Complex[Array, " n"], labels: Int[Array, " n"], count: int) -> Complex[Array, " k"]:
+    """The mean of complex values by label."""
+    sums = [np.bincount(labels, weights=part, minlength=count) for part in (np.real(values), np.imag(values))]
+    return (sums[0] + 1j * sums[1]) / np.maximum(np.bincount(labels, minlength=count), 1)
+
+
+BY = ("tokens", "inputs", "steps")
+"""What can push a mode: tokens, numbers that the network reads, or the time at which it reads."""
+
+MODES_STUDIED = 16
+"""How many modes are studied if none are named: those with the largest contribution to the readout, or to the state."""
+
+MOST_BINS = 40
+"""Longer sequences are cut into so many spans of steps."""
+
+ROWS_SHOWN = 6
+"""How many modes, and tokens of each, a notebook shows."""
+
+
+MODES_PRINTED, NAMES_PRINTED = 4, 12
+"""How many modes and names ``print`` shows: four columns with intervals fit a line of 120 characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mover:
+    """One token, input or span of steps, and how it pushes a mode.
+
+    >>> import numpy as np, kann
+    >>> rng = np.random.default_rng(0)
+    >>> pulses = (rng.random((30, 50, 1)) < 0.2) * rng.choice([-1.0, 1.0], size=(30, 50, 1))
+    >>> held = np.ones((30, 50, 1))
+    >>> for t in range(1, 50):
+    ...     held[:, t] = np.where(pulses[:, t] == 0, held[:, t - 1], pulses[:, t])
+    >>> states = kann.States.from_padded(held, inputs=pulses)
+    >>> found = kann.movers(kann.fit(states, driven=True), states, None)
+    >>> mover = found.up(0)[0]
+    >>> mover.name, round(mover.push, 1), mover.sure
+    ('input 0', 0.5, True)
+    """
+
+    name: str
+    push: float
+    """Mean push, in standard deviations of the mode's coordinate; for an input, by one standard deviation of it."""
+    low: float
+    high: float
+    """The interval over sequences."""
+    count: int
+    """How often it occurs."""
+    sequences: int
+    """In how many sequences."""
+    sure: bool
+    """Whether the interval excludes zero even if widened for the number of tokens that were looked at."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Movers:
+    """What pushes the modes of an operator.
+
+    A push is what a step adds to the coordinate of a mode beyond the mode's own decay, x[t+1] − λ x[t] − c, in standard
+    deviations of the coordinate. Of a conjugate pair it is taken along the axis on which the states vary most.
+
+    >>> import numpy as np, kann
+    >>> rng = np.random.default_rng(0)
+    >>> pulses = (rng.random((30, 50, 1)) < 0.2) * rng.choice([-1.0, 1.0], size=(30, 50, 1))
+    >>> held = np.ones((30, 50, 1))
+    >>> for t in range(1, 50):
+    ...     held[:, t] = np.where(pulses[:, t] == 0, held[:, t - 1], pulses[:, t])
+    >>> states = kann.States.from_padded(held, inputs=pulses)
+    >>> found = kann.movers(kann.fit(states), states, None)
+    >>> found
+    Movers(1 inputs, 1 modes)
+    >>> found.by
+    'inputs'
+    """
+
+    by: str
+    """``"tokens"``, ``"inputs"`` or ``"steps"``."""
+    modes: tuple[int, ...]
+    """Numbers of the modes, as in ``koopman.modes``."""
+    names: tuple[str, ...]
+    """The tokens, inputs or spans of steps."""
+    push: Float[Array, "k m"]
+    """Mean push of each mode, one row for each name."""
+    low: Float[Array, "k m"]
+    high: Float[Array, "k m"]
+    """Intervals over sequences."""
+    sure: Float[Array, "k m"]
+    """How far the interval, widened for the number of names, stays from zero; negative if it does not exclude it."""
+    count: Int[Array, " k"]
+    """How often each name occurs."""
+    sequences: Int[Array, " k"]
+    """In how many sequences."""
+    level: float
+    """Confidence level of the intervals."""
+    outputs: Float[Array, "m o"] | None
+    """What one standard deviation of each mode adds to each output of the readout; None without one."""
+    phrases: tuple[tuple[Phrase, ...], ...]
+    """For each mode the phrases whose push differs from the sum of their words', the surest first."""
+
+    def up(self, mode: int, most: int = 10) -> list[Mover]:
+        """What pushes a mode up, the surest first and then the strongest."""
+        return self._ranked(mode, sign=1, most=most)
+
+    def down(self, mode: int, most: int = 10) -> list[Mover]:
+        """What pushes a mode down, the surest first and then the strongest."""
+        return self._ranked(mode, sign=-1, most=most)
+
+    def of(self, name: str, mode: int) -> Mover:
+        """How one token, input or span pushes a mode."""
+        if name not in self.names:
+            raise KannError(f"{name!r} is not among the {len(self.names)} {self.by}; see .names")
+        return self._mover(self.names.index(name), self._column(mode))
+
+    def _ranked(self, mode: int, *, sign: int, most: int) -> list[Mover]:
+        column = self._column(mode)
+        push, sure = sign * self.push[:, column], self.sure[:, column]
+        order = np.lexsort((-push, -np.maximum(sure, 0.0)))
+        return [self._mover(row, column) for row in order.tolist() if push[row] > 0][:most]
+
+    def _column(self, mode: int) -> int:
+        if mode not in self.modes:
+            raise KannError(f"mode {mode} was not studied; the modes are {self.modes}, and modes= names others")
+        return self.modes.index(mode)
+
+    def _mover(self, row: int, column: int) -> Mover:
+        return Mover(
+            name=self.names[row],
+            push=float(self.push[row, column]),
+            low=float(self.low[row, column]),
+            high=float(self.high[row, column]),
+            count=int(self.count[row]),
+            sequences=int(self.sequences[row]),
+            sure=bool(self.sure[row, column] > 0),
+        )
+
+    def __repr__(self) -> str:
+        return f"Movers({len(self.names)} {self.by}, {len(self.modes)} modes)"
+
+    def __str__(self) -> str:
+        """A table: what each name does to each mode, with its interval, sure ones marked."""
+        modes, rows = self.modes[:MODES_PRINTED], self._rows_printed()
+        table = [["", *(f"mode {mode}" for mode in modes)]]
+        table += [
+            [self.names[row], *(_in_words(self._mover(row, column)) for column in range(len(modes)))] for row in rows
+        ]
+        lines = [
+            f"{self!r}: pushes in standard deviations of the mode [{self.level:.0%} interval]",
+            *in_columns(table),
+            "  * the interval excludes zero, also if widened for the number of names that were looked at",
+        ]
+        left = [(len(self.names) - len(rows), self.by), (len(self.modes) - len(modes), "modes")]
+        more = " and ".join(f"{count} more {what}" for count, what in left if count)
+        if more:
+            lines.append(f"  not shown: {more}; .up(mode) and .down(mode) list what pushes a mode")
+        return "\n".join(lines)
+
+    def _rows_printed(self) -> list[int]:
+        """The rows of all names; of many, the strongest of any mode that is shown, sure ones first."""
+        if len(self.names) <= NAMES_PRINTED:
+            return list(range(len(self.names)))
+        strength = np.abs(self.push[:, :MODES_PRINTED])
+        if_sure = np.where(self.sure[:, :MODES_PRINTED] > 0, strength, 0.0)
+        return np.lexsort((-strength.max(axis=1), -if_sure.max(axis=1)))[:NAMES_PRINTED].tolist()
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for mode in self.modes[:ROWS_SHOWN]:
+            sides = (self.up(mode, ROWS_SHOWN), self.down(mode, ROWS_SHOWN))
+            rows.append([mode, *(", ".join(f"{each.name} {each.push:+.2f}" for each in side) for side in sides)])
+        return _display.table(repr(self), ("mode", "pushed up by", "pushed down by"), rows)
+
+
+def _in_words(mover: Mover) -> str:
+    mark = " "
+    if mover.sure:
+        mark = "*"
+    return f"{mover.push:+.2f} [{mover.low:+.2f}, {mover.high:+.2f}]{mark}"
+
+
+def movers(
+    koopman: Koopman,
+    states: Any,
+    tokens: Sequence[Any] | None = None,
+    *,
+    readout: Any = None,
+    modes: Any = None,
+    by: str | None = None,
+    names: Sequence[str] | None = None,
+    level: float = 0.95,
+) -> Movers:
+    """Find which tokens (or inputs, or steps of a signal) push each mode, how far, and how surely.
+
+    >>> import kann, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> words = rng.choice(["good", "bad", "the"], size=(30, 20))
+    >>> read = (words == "good") * 1.0 - (words == "bad")
+    >>> states = np.cumsum(read, axis=1)[..., None] + 0.01 * rng.normal(size=(30, 20, 1))
+    >>> found = kann.movers(kann.fit(states), states, words.tolist(), readout=np.array([[1.0]]))
+    >>> found.up(0)[0].name, found.down(0)[0].name
+    ('good', 'bad')
+
+    Parameters
+    ----------
+    koopman, states
+        An operator, and states with what was read to reach them. The first state of a sequence is left out: what its
+        token did cannot be told from where the network starts.
+    tokens
+        What the network read at each step, a list for each sequence, in the order of the text.
+    readout
+        A linear readout: a module, or its weight (o, d). Modes are then oriented so that up raises the output (of
+        several, the one that the mode moves most), and ``.outputs`` says what a mode adds to each.
+    modes
+        Which modes, by their numbers; the 16 with the largest contribution if None.
+    by
+        ``"tokens"``, ``"inputs"`` (a regression on ``states.inputs``) or ``"steps"`` (when in the sequence). The first
+        of these for which there are data if None.
+    names
+        The names of the inputs, such as ``["force", "gate"]``; "input 0", "input 1", … if None.
+    level
+        Confidence level of the intervals over sequences.
+    """
+    require_instance(koopman, Koopman, "koopman")
+    states = as_states(states)
+    require_width(states.values, koopman.dim, what="states", of="the operator")
+    if not 0 < require_number(level, "level", remedy="pass 0 < level < 1") < 1:
+        raise KannError(f"level={level} is no probability; pass 0 < level < 1")
+    by = _chosen_way(by, tokens, states)
+    named = _names_of_inputs(names, by, states)
+    weight = linear_weight(readout, koopman.dim)
+    spread = spread_of(states)
+    numbers = _numbers(koopman, modes, mode_variances(koopman, spread, weight))
+    axes = [_oriented(axis_of(koopman, koopman.modes[number], spread), weight) for number in numbers]
+    pushes = pushes_of(koopman, states, axes)
+    if not len(pushes.rows):
+        raise KannError("no step can be judged: every sequence has one state only; pass longer sequences")
+    found = _PushedBy.of(by, pushes, axes, states, tokens)
+    width = found.means.half_width(level)
+    # Bonferroni: of a thousand words some stand apart by chance.
+    safe = found.means.half_width(1 - (1 - level) / max(1, len(found.names)))
+    outputs = None
+    if weight is not None:
+        outputs = np.stack([axis.effect for axis in axes]) @ weight.T
+    return Movers(
+        by=by,
+        modes=tuple(numbers),
+        names=named or found.names,
+        push=found.means.mean,
+        low=found.means.mean - width,
+        high=found.means.mean + width,
+        sure=np.abs(found.means.mean) - safe,
+        count=found.means.count,
+        sequences=found.means.sequences,
+        level=float(level),
+        outputs=outputs,
+        phrases=found.phrases(axes, pushes, level=level),
+    )
+
+
+def _chosen_way(by: Any, tokens: Any, states: States) -> str:
+    """What pushes: as the user says, or the first for which there are data."""
+    if by is not None:
+        require_choice(by, "by", BY)
+    available = {"tokens": tokens is not None, "inputs": states.inputs is not None, "steps": True}
+    by = by or next(name for name in BY if available[name])
+    if not available[by]:
+        remedies = {"tokens": "pass tokens", "inputs": "record the states with inputs=True"}
+        raise KannError(f"by={by!r} needs {by}; {remedies[by]}")
+    return by
+
+
+def _names_of_inputs(names: Any, by: str, states: States) -> tuple[str, ...] | None:
+    """The names that the user gives to inputs; None without any."""
+    if names is None:
+        return None
+    if by != "inputs" or states.inputs is None:
+        raise KannError(
+            f"names= are of inputs, and these modes are pushed by {by}; leave names= out, or pass by='inputs'"
+        )
+    width = int(states.inputs.shape[1])
+    return require_names(names, width, "names", of=f"the states were recorded with {width} inputs")
+
+
+def _numbers(koopman: Koopman, modes: Any, variances: Float[Array, " m"]) -> list[int]:
+    """The modes that the user names, or those with the largest contributions."""
+    if modes is None:
+        return np.argsort(-variances, kind="stable")[:MODES_STUDIED].tolist()
+    wanted = modes
+    if not isinstance(modes, Iterable):
+        wanted = [modes]
+    every = [mode.indices for mode in koopman.modes]
+    return [every.index(mode.indices) for mode in chosen_modes(koopman, wanted)]
+
+
+def _oriented(axis: ModeAxis, weight: Float[Array, "o d"] | None) -> ModeAxis:
+    """The axis such that up raises the output that the mode moves most."""
+    if weight is None:
+        return axis
+    moved = weight @ axis.effect
+    if moved[np.abs(moved).argmax()] >= 0:
+        return axis
+    return axis.reversed()
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _PushedBy:
+    """Mean pushes by name, and what is needed to look at phrases."""
+
+    names: tuple[str, ...]
+    means: LabelMeans
+    labels: Int[Array, " n"] | None
+    """The number of the token of each push; None where there are no tokens."""
+
+    @staticmethod
+    def of(by: str, pushes: Pushes, axes: Sequence[ModeAxis], states: States, tokens: Any) -> "_PushedBy":
+        """The pushes by token, input or step."""
+        real = np.stack([axis.real(column) for axis, column in zip(axes, pushes.values.T, strict=True)], axis=1)
+        if by == "inputs":
+            names, means = input_slopes(real, pushes, states)
+            return _PushedBy(names=names, means=means, labels=None)
+        if by == "steps":
+            names, labels = _spans(pushes.steps)
+        else:
+            names, labels = _numbered([token for own in checked_tokens(tokens, states) for token in own], pushes.rows)
+        means = means_by_label(real, labels, pushes.sequences, count=len(names))
+        if by == "steps":
+            labels = None
+        return _PushedBy(names=names, means=means, labels=labels)
+
+    def phrases(self, axes: Sequence[ModeAxis], pushes: Pushes, *, level: float) -> tuple[tuple[Phrase, ...], ...]:
+        """Phrases of two tokens that push otherwise than their tokens do."""
+        if self.labels is None:
+            return tuple(() for _ in axes)
+        return phrases_of(axes, pushes, self.labels, self.names, level=level)
+
+
+def _numbered(tokens: list[str], rows: Int[Array, " n"]) -> tuple[tuple[str, ...], Int[Array, " n"]]:
+    """The different tokens of some rows, and the number of the token of each row."""
+    number_of: dict[str, int] = {}
+    labels = [number_of.setdefault(tokens[row], len(number_of)) for row in rows.tolist()]
+    return tuple(number_of), np.array(labels)
+
+
+def _spans(steps: Int[Array, " n"]) -> tuple[tuple[str, ...], Int[Array, " n"]]:
+    """Names and numbers of the spans of steps that the pushes lie in."""
+    size = -(-int(steps.max()) // MOST_BINS)
+    labels = (steps - 1) // size
+    if size == 1:
+        return tuple(f"step {1 + i}" for i in range(labels.max() + 1)), labels
+    return tuple(f"steps {1 + i * size} to {(i + 1) * size}" for i in range(labels.max() + 1)), labels

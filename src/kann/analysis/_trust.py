@@ -1,0 +1,374 @@
+"""How far each mode of an operator can be trusted, on sequences that were not fitted."""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+
+from kann import _display
+from kann.analysis.cross_validation import (
+    ONE_INPUT,
+    Folded,
+    LeftOut,
+    folded_data,
+    leave_out_each,
+    moments_where,
+    require_states_of,
+)
+from kann.analysis.mode_evidence import (
+    HeldOutResiduals,
+    Intervals,
+    Subspaces,
+    dependence_on_inputs,
+    variation_of,
+)
+from kann.analysis.trust_rule import (
+    CONSTANT_BELOW,
+    Evidence,
+    Located,
+    about_learning,
+    has_counterpart,
+    objections,
+    reasons,
+)
+from kann.checks import require_instance, require_number
+from kann.data.moments import Moments
+from kann.depth._trust import StepTrust, trust_steps
+from kann.depth.maps import StepMaps
+from kann.errors import KannError
+from kann.fitting._fit import fit
+from kann.fitting.bilinear import Bilinear
+from kann.fitting.koopman import Koopman
+from kann.fitting.spectrum import Mode, format_eigenvalue
+from kann.typing import Array, Float, Int
+
+SAME_BASIS_TO = 1e-6
+"""Two bases are the same if no number of one differs from the other's by more than this: float32 states give 1e-7."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ModeTrust:
+    """How far one mode can be trusted. Residuals are of sequences that were not fitted.
+
+    >>> import numpy as np, kann
+    >>> states = np.random.default_rng(0).normal(size=(30, 40, 3))
+    >>> for t in range(1, 40):
+    ...     states[:, t] = states[:, t - 1] * [0.95, 0.8, 0.4] + 0.02 * states[:, t]
+    >>> koopman = kann.fit(states)
+    >>> mode = kann.trust(koopman, states).modes[0]
+    >>> mode.verdict, mode.interval[0] < 0.95 < mode.interval[1]
+    ('yes', True)
+    """
+
+    eigenvalue: complex
+    """λ, as in ``koopman.modes``."""
+    interval: tuple[float, float]
+    """Confidence interval of |λ|."""
+    angle: tuple[float, float]
+    """Confidence interval of the angle of λ, in radians for a step."""
+    residual: float
+    """|Y v − λ X v| / |X v|, for eigenpairs fitted without the sequences they are measured on."""
+    copying: float
+    """|Y v − X v| / |X v|: the residual of copying the previous state."""
+    null: float
+    """The residual that a fit to states in shuffled order reaches in the direction of the mode."""
+    constant: bool
+    """Whether the mode is the mean of the states: its coefficient hardly varies. Never if the fit has an offset."""
+    subspace: tuple[int, ...]
+    """Numbers of the modes that cannot be told apart from this one, and its own."""
+    turn: float
+    """By how many degrees the span of these modes moves if other sequences are fitted."""
+    untrained: float | None
+    """The residual of the nearest mode of the untrained network, if that was given."""
+    trusted: bool
+    """Whether the mode can be called the network's own dynamics; that says nothing about training."""
+    why: str
+    """Why it is trusted or not, and learned or not, in words."""
+    learned: bool | None = None
+    """Whether training made a trusted mode: False if the untrained network has it just as well ("own, not learned").
+
+    None for a mode that is not trusted, and if the untrained network was not given.
+    """
+
+    @property
+    def verdict(self) -> str:
+        """The judgement in a word or two: "no", "yes", "learned" or "own, not learned"."""
+        if not self.trusted:
+            return "no"
+        return {None: "yes", True: "learned", False: "own, not learned"}[self.learned]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Trust:
+    """How far an operator and each of its modes can be trusted, on sequences that were not fitted.
+
+    >>> import numpy as np, kann
+    >>> states = np.random.default_rng(0).normal(size=(30, 40, 3))
+    >>> for t in range(1, 40):
+    ...     states[:, t] = states[:, t - 1] * [0.95, 0.8, 0.4] + 0.02 * states[:, t]
+    >>> koopman = kann.fit(states)
+    >>> trust = kann.trust(koopman, states)
+    >>> trust.trusted
+    (0, 1)
+    >>> bool(trust.error[0] < trust.copying_error[0])
+    True
+    """
+
+    modes: tuple[ModeTrust, ...]
+    """As ``koopman.modes``."""
+    horizons: Int[Array, " k"]
+    """Steps ahead: 1, 2, 4, …"""
+    error: Float[Array, " k"]
+    """Error of predictions so many steps ahead, as a fraction of the variance: 1 is what predicting the mean gives."""
+    copying_error: Float[Array, " k"]
+    """The same for copying the state."""
+    folds: int
+    """In how many folds the sequences were held out."""
+    level: float
+    """Confidence level of the intervals."""
+    pairs: int
+    """How many pairs of states there are."""
+    unknowns: int
+    """How many numbers each column of the regression had to find."""
+    untrained: "Trust | None" = None
+    """The same for the untrained network, if that was given."""
+
+    @property
+    def trusted(self) -> tuple[int, ...]:
+        """Numbers of the modes that can be trusted."""
+        return tuple(number for number, mode in enumerate(self.modes) if mode.trusted)
+
+    @property
+    def learned(self) -> tuple[int, ...] | None:
+        """Numbers of the trusted modes that the untrained network does not have; None if that was not given."""
+        if self.untrained is None:
+            return None
+        return tuple(number for number, mode in enumerate(self.modes) if mode.learned)
+
+    def __repr__(self) -> str:
+        learned = ""
+        if self.learned is not None:
+            learned = f", {len(self.learned)} of them learned"
+        return (
+            f"Trust({len(self.trusted)} of {len(self.modes)} modes trusted{learned}; held out in {self.folds} folds, "
+            f"one step misses {self.error[0]:.2%} of the variance, copying {self.copying_error[0]:.2%})"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for number, mode in enumerate(self.modes[:12]):
+            low, high = mode.interval
+            figures = (f"{value:.3g}" for value in (mode.residual, mode.copying, mode.null))
+            rows.append(
+                [
+                    number,
+                    format_eigenvalue(mode.eigenvalue),
+                    f"{low:.4f} – {high:.4f}",
+                    *figures,
+                    mode.verdict,
+                    mode.why,
+                ]
+            )
+        head = ("mode", "λ", f"{self.level:.0%} of |λ|", "residual", "copying", "shuffled", "trusted", "why")
+        return _display.table(repr(self), head, rows)
+
+
+@overload
+def trust(
+    koopman: Koopman,
+    states: Any,
+    *,
+    folds: int = 10,
+    groups: Any = None,
+    where: Any = None,
+    level: float = 0.95,
+    seed: int = 0,
+    untrained: Any = None,
+) -> Trust: ...
+@overload
+def trust(
+    koopman: StepMaps, states: Any, *, folds: int = 10, groups: Any = None, level: float = 0.95, seed: int = 0
+) -> StepTrust: ...
+def trust(
+    koopman: Koopman | StepMaps,
+    states: Any,
+    *,
+    folds: int = 10,
+    groups: Any = None,
+    where: Any = None,
+    level: float = 0.95,
+    seed: int = 0,
+    untrained: Any = None,
+) -> Trust | StepTrust:
+    """Measure how far each mode can be trusted: on sequences that were not fitted, beside copying and shuffled states.
+
+    Trusted means that a mode is the network's own dynamics and no accident of the fit. It does not mean learned: a
+    network that was never trained has trusted modes too. Pass ``untrained`` to find out which modes training made.
+
+    >>> import kann, numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> noise = rng.normal(size=(20, 60, 5))
+    >>> trust(kann.fit(noise), noise).trusted
+    ()
+
+    Sequences are held out in folds. For each, the operator is fitted to the others, in the same basis, and its
+    eigenpairs are measured on what was held out. How far eigenvalues differ from fold to fold gives their intervals
+    (a jackknife that deletes a fold at a time). All of it follows from Gram matrices of the folds.
+
+    Parameters
+    ----------
+    koopman, states
+        An operator and the states that it was fitted to. Instead of states, a list of `Moments` of groups of sequences,
+        each of which is then a fold; errors are then measured one step ahead only, and the null shuffles states
+        over all sequences instead of within each. Of `StepMaps`, from ``kann.fit(states, each_step=True)``, the result
+        is a `StepTrust`: the held-out error of each step, beside the identity and one operator for all.
+    folds
+        How many folds: as few as 3, at most the number of sequences. Sequences whose states are the same to the last
+        bit are held out together, in fewer folds if there are fewer different ones; to find them, states are read
+        once more, also from disk and by Dask, unless all lengths differ. From moments repeats cannot be told: put
+        them into one group when you record.
+    groups
+        For each sequence who it comes from, such as a patient or a speaker: sequences of one group are held out
+        together, so that intervals hold for new patients and not only for new sequences of the same ones.
+    where
+        Of an operator that was fitted with ``where=``: the same mask or function, and states, not moments. So a memory
+        has an interval while nothing is read. Errors are then measured one step ahead only, as from moments.
+    level
+        Confidence level of the intervals.
+    seed
+        Of the assignment of sequences to folds.
+    untrained
+        States of the same network before training (see `kann.recording.untrained_twin`), over the same data. A
+        trusted mode is then called learned, or own and not learned if the untrained network has it just as well.
+    """
+    level = require_number(level, "level", remedy="pass 0 < level < 1")
+    if not 0 < level < 1:
+        raise KannError(f"level={level} is no confidence level; pass 0 < level < 1")
+    if isinstance(koopman, StepMaps):
+        if untrained is not None or where is not None:
+            raise KannError("untrained= and where= are for the modes of one operator; leave them out, or pass maps.one")
+        return trust_steps(koopman, states, folds=folds, groups=groups, level=level, seed=seed)
+    if isinstance(koopman, Bilinear):
+        raise KannError(f"koopman={koopman!r} has a matrix for each input, and trust judges one; {ONE_INPUT}")
+    require_instance(koopman, Koopman, "koopman")
+    if where is not None:
+        if untrained is not None:
+            raise KannError("untrained= is compared over all steps; leave it out, or where=")
+        states, groups = moments_where(koopman, states, where, folds=folds, groups=groups, seed=seed), None
+    folded = folded_data(koopman, states, folds=folds, groups=groups, seed=seed)
+    fits = leave_out_each(koopman, folded.designs, rounding=folded.rounding)
+    before = None
+    if untrained is not None:
+        kind = _basis_kind(koopman, states)
+        before = _trust_of_untrained(koopman, untrained, kind, folds=folds, groups=groups, level=level, seed=seed)
+    errors = folded.errors(koopman, fits)
+    return Trust(
+        modes=_mode_trusts(koopman, folded, fits, level=level, untrained=before),
+        horizons=errors.horizons,
+        error=errors.operator[0],
+        copying_error=errors.copying,
+        folds=len(folded.designs),
+        level=level,
+        pairs=folded.total.pairs,
+        unknowns=folded.unknowns(koopman),
+        untrained=before,
+    )
+
+
+def _basis_kind(koopman: Koopman, data: Any) -> str | Float[Array, "d r"]:
+    """The basis for the untrained network: the kind that states choose, or this very basis if they did not."""
+    if koopman.mean.any():
+        return "pca"
+    if isinstance(data, list | tuple) and all(isinstance(part, Moments) for part in data):
+        data = sum(data[1:], start=data[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # whoever fitted the operator has seen them
+        chosen = fit(data, rank=koopman.rank, basis="svd", offset=koopman.offset is not None)
+    if np.abs(chosen.basis - koopman.basis).max() < SAME_BASIS_TO:
+        return "svd"
+    return koopman.basis
+
+
+def _trust_of_untrained(koopman: Koopman, untrained: Any, basis: str | Float[Array, "d r"], **arguments: Any) -> Trust:
+    """The same for the network before training, fitted in the same way."""
+    states = require_states_of(koopman, untrained)
+    options = {"basis": basis, "offset": koopman.offset is not None, "driven": koopman.drive is not None}
+    before = fit(states, rank=min(koopman.rank, states.dim), ridge=koopman.ridge, **options)
+    return trust(before, states, **arguments)
+
+
+def _mode_trusts(
+    koopman: Koopman, folded: Folded, fits: Sequence[LeftOut], *, level: float, untrained: Trust | None
+) -> tuple[ModeTrust, ...]:
+    """Put together what is known of each mode, and judge it."""
+    intervals = Intervals.of(koopman, fits, level=level)
+    residuals = HeldOutResiduals.of(koopman, fits)
+    common: dict[str, Any] = {
+        "dependence": dependence_on_inputs(koopman, folded),
+        "pairs": folded.total.pairs,
+        "unknowns": folded.unknowns(koopman),
+    }
+    variation = variation_of(koopman, folded.total)
+    subspaces = Subspaces.of(koopman, folded.total, fits, intervals)
+    found = []
+    for number, mode in enumerate(koopman.modes):
+        i = mode.indices[0]
+        low, high = intervals.modulus[number]
+        turn_low, turn_high = intervals.angle[number]
+        evidence = Evidence(
+            residual=_known_residual(mode, float(residuals.operator[i])),
+            copying=float(residuals.copying[i]),
+            null=float(residuals.null[i]),
+            width=max(high - low, mode.modulus * (turn_high - turn_low)),
+            turn=subspaces.turn[number],
+            subspace=subspaces.of_mode[number],
+            variation=float(variation[i]),
+            **common,
+        )
+        found.append(_judged(mode, evidence, (max(0.0, low), high), (turn_low, turn_high), untrained))
+    return tuple(found)
+
+
+def _known_residual(mode: Mode, held_out: float) -> float:
+    """The held-out residual; infinite if the states have no energy in the mode, where it would be one of rounding."""
+    if math.isinf(mode.residual):
+        return math.inf
+    return held_out
+
+
+def _judged(
+    mode: Mode,
+    evidence: Evidence,
+    interval: tuple[float, float],
+    angle: tuple[float, float],
+    untrained: Trust | None,
+) -> ModeTrust:
+    against = objections(evidence)
+    why = "; ".join(against) or reasons(evidence)
+    nearest = learned = None
+    if untrained is not None:
+        twin = min(untrained.modes, key=lambda other: abs(other.eigenvalue - mode.eigenvalue))
+        nearest = twin.residual
+        if not against:
+            theirs = [other for other in untrained.modes if other.trusted]
+            places = [Located(eigenvalue=each.eigenvalue, interval=each.interval) for each in theirs]
+            learned = not has_counterpart(Located(eigenvalue=mode.eigenvalue, interval=interval), places)
+        why += about_learning(learned, f"{format_eigenvalue(twin.eigenvalue)}, residual {nearest:.2g}")
+    return ModeTrust(
+        eigenvalue=mode.eigenvalue,
+        interval=interval,
+        angle=angle,
+        residual=evidence.residual,
+        copying=evidence.copying,
+        null=evidence.null,
+        constant=evidence.variation < CONSTANT_BELOW,
+        subspace=evidence.subspace,
+        turn=evidence.turn,
+        untrained=nearest,
+        trusted=not against,
+        why=why,
+        learned=learned,
+    )

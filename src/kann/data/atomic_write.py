@@ -1,0 +1,233 @@
+"""Write files and folders whole or not at all."""
+
+import contextlib
+import ctypes
+import errno
+import os
+import re
+import shutil
+import stat
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from kann.errors import KannError
+
+LEFTOVER = re.compile(r"\.kann-[0-9a-f]{16}\.tmp")
+"""Names of temporary files and folders. They are short: a name of 255 bytes leaves no room to add to it."""
+
+STALE_SECONDS = 3600
+"""A temporary file that nobody wrote to for so long was left by a process that was killed."""
+
+ATTEMPTS = 10
+"""How often to try again when another process puts something under the same name at the same moment."""
+
+LONGEST_STEM = 200
+"""Bytes of a name to which an ending is added; most file systems allow 255 in all."""
+
+_TURN = threading.Lock()
+"""Threads of this process put things in place one after the other."""
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path beside ``path``; when the block ends well, put what was written there in its place.
+
+    A link stays a link: what it leads to is replaced. What replaces a file or a folder gets its mode and owner. When
+    the block fails, by a full disk or Ctrl-C included, the temporary file or folder is removed and ``path`` is as
+    before. Only a process that is killed leaves one behind, and the next `replacing` in that folder sweeps it.
+    """
+    try:
+        target = resolve_target(path)
+        sweep(target.parent)
+        temporary = target.with_name(f".kann-{uuid.uuid4().hex[:16]}.tmp")
+        try:
+            yield temporary
+            put_in_place(temporary, target)
+        finally:
+            _discard(temporary)
+    except OSError as error:
+        raise OSError(
+            error.errno, f"could not save: {error.strerror or error}; what was there before is unchanged", str(path)
+        ) from error
+
+
+def resolve_target(path: str | os.PathLike[str]) -> Path:
+    """The file or folder that writing to ``path`` replaces: what links lead to. Devices, FIFOs, sockets are refused."""
+    with contextlib.suppress(FileNotFoundError):
+        require_plain(path)
+    return Path(os.path.realpath(path))
+
+
+def require_plain(path: str | os.PathLike[str]) -> os.stat_result:
+    """Refuse a device, a FIFO or a socket: replacing one would break it, and reading from one may never end."""
+    try:
+        found = os.stat(path)
+    except ValueError as error:  # such as a null byte
+        raise KannError(f"{os.fspath(path)!r} is no path ({error}); pass the name of a file") from error
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        raise KannError(f"{path} is {_kind(found.st_mode)}, not a regular file; pass the path of a file")
+    return found
+
+
+def require_plain_tree(path: str | os.PathLike[str]) -> None:
+    """The same for a folder and all that it holds: reading a FIFO in place of a chunk would never end."""
+    require_plain(path)
+    folders = [os.fspath(path)]
+    while folders:
+        try:
+            entries = list(os.scandir(folders.pop()))
+        except OSError:  # a file, or a folder that may not be read: opening it says so
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+            elif not entry.is_file(follow_symlinks=False):
+                _require_plain_target(entry.path)
+
+
+def _require_plain_target(path: str) -> None:
+    """Refuse a link into nowhere or in a circle too: zarr would take what it stands for as missing, or hang."""
+    try:
+        require_plain(path)
+    except OSError as error:
+        raise KannError(f"{path} cannot be read ({error.strerror}); save it again") from error
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISFIFO(mode):
+        return "a FIFO"
+    if stat.S_ISSOCK(mode):
+        return "a socket"
+    return "a device"
+
+
+def put_in_place(source: Path, target: Path) -> None:
+    """Put ``source`` where ``target`` is, in one step; of two folders, the old one is then where ``source`` was."""
+    if target.is_dir() and not source.is_dir():
+        raise KannError(f"{target} is a folder; pass the name of a file")
+    _take_mode_of(target, source)
+    if not source.is_dir():
+        os.replace(source, target)
+        return
+    with _TURN:
+        for _ in range(ATTEMPTS):
+            with contextlib.suppress(FileExistsError, FileNotFoundError):
+                _put_folder(source, target)
+                return
+    raise OSError(errno.EBUSY, "others write to the same path", str(target))
+
+
+def _put_folder(source: Path, target: Path) -> None:
+    """Rename a folder, or exchange it for one that is there."""
+    if target.exists() and not target.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(target))
+    if not target.exists():
+        try:
+            os.replace(source, target)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:  # another process was faster
+                raise
+            raise FileExistsError(error.errno, error.strerror) from error
+        return
+    if exchange_atomically(source, target):
+        return
+    # Without an atomic exchange the old folder moves aside first. It comes back whatever happens.
+    aside = beside(target, "replaced")
+    try:
+        os.replace(target, aside)
+        os.replace(source, target)
+    finally:
+        if not target.exists():
+            os.replace(aside, target)
+        remove(aside)
+
+
+def exchange_atomically(one: Path, other: Path) -> bool:
+    """Exchange two names in one step, as Linux can on most file systems; False where it cannot be done."""
+    if sys.platform != "linux":
+        return False
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of <fcntl.h>
+    if rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+def _take_mode_of(old: Path, new: Path) -> None:
+    """Give what replaces ``old`` its owner, where we may, and its mode."""
+    try:
+        found = old.stat()
+    except FileNotFoundError:
+        return
+    if hasattr(os, "chown"):
+        with contextlib.suppress(OSError):
+            os.chown(new, found.st_uid, found.st_gid)
+    with contextlib.suppress(OSError):  # some file systems have no modes
+        new.chmod(stat.S_IMODE(found.st_mode))
+
+
+def beside(path: Path, ending: str) -> Path:
+    """A free name in the same folder that begins like ``path``, for what its owner should be able to find."""
+    return path.with_name(f"{_stem(path)}.{uuid.uuid4().hex[:8]}.{ending}")
+
+
+def all_beside(path: Path, ending: str) -> list[Path]:
+    """All that `beside` may have named for this path and ending."""
+    named = re.compile(re.escape(_stem(path)) + r"\.[0-9a-f]{8}\." + re.escape(ending))
+    try:
+        return sorted(entry for entry in path.parent.iterdir() if named.fullmatch(entry.name))
+    except OSError:
+        return []
+
+
+def _stem(path: Path) -> str:
+    return os.fsencode(path.name)[:LONGEST_STEM].decode(errors="ignore")
+
+
+def sweep(folder: Path) -> None:
+    """Remove temporary files and folders that killed processes left in this folder, and nothing else."""
+    latest = time.time() - STALE_SECONDS
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if LEFTOVER.fullmatch(entry.name) and not entry.is_symlink() and _last_change(Path(entry)) < latest:
+                with contextlib.suppress(OSError):
+                    remove(Path(entry))
+
+
+def _last_change(path: Path) -> float:
+    """When a temporary file or store was last written to; a store's metadata are written after each of its parts."""
+    changed = path.lstat().st_mtime
+    with contextlib.suppress(OSError):
+        changed = max(changed, (path / "zarr.json").lstat().st_mtime)
+    return changed
+
+
+def _discard(path: Path) -> None:
+    """Remove a temporary file or folder, also if Ctrl-C comes a second time; what still stays is swept later."""
+    try:
+        remove(path)
+    except OSError:
+        time.sleep(0.05)  # a thread of zarr that Ctrl-C did not reach may have been writing
+        with contextlib.suppress(OSError):
+            remove(path)
+    except KeyboardInterrupt:
+        with contextlib.suppress(OSError):
+            remove(path)
+        raise
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a whole folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,33 @@
+"""Along depth: one map for each layer, how far it is right, and what happens if it replaces the layers.
+
+Layers take the place of time: ``kann.record(model, data, axis="depth")`` gives states whose steps are layers.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from kann.depth._trust import StepTrust
+from kann.depth.maps import AffineMap, StepMaps, fit_span
+from kann.depth.results import BypassEffects
+
+if TYPE_CHECKING:
+    from kann.depth._bypass import bypass
+    from kann.depth._bypass_effects import bypass_effects
+
+__all__ = ["AffineMap", "BypassEffects", "StepMaps", "StepTrust", "bypass", "bypass_effects", "fit_span"]
+
+
+def __getattr__(name: str) -> Any:
+    # These run a torch module; the maps alone need no torch.
+    if name == "bypass":
+        from kann.depth._bypass import bypass
+
+        return bypass
+    if name == "bypass_effects":
+        from kann.depth._bypass_effects import bypass_effects
+
+        return bypass_effects
+    raise AttributeError(f"module 'kann.depth' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,263 @@
+"""Run a model with a span of its layers replaced by a linear operator."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kann.checks import shown
+from kann.depth.maps import AffineMap, StepMaps
+from kann.errors import KannError
+from kann.fitting.koopman import Koopman
+from kann.live._intervene import turned_back_if, turned_if, with_tensors
+from kann.recording.fused import states_replaced
+from kann.recording.layer_selection import require_module, select
+from kann.recording.layouts import has_channels_first
+from kann.recording.runner import every_module_called, exclusive
+from kann.recording.sequence_data import tensors_of
+from kann.recording.tracer import hook_last
+from kann.typing import Array, Float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Consecutive layers of a model, both ends included."""
+
+    names: tuple[str, ...]
+    """As in ``model.named_modules()``."""
+    modules: tuple[nn.Module, ...]
+    first: int
+    """The place of the first layer among all layers of its list, from 0."""
+    siblings: int
+    """How many layers the list has."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def label(self) -> str:
+        """Such as ``"layers.10 – layers.15"``."""
+        if len(self) == 1:
+            return self.names[0]
+        return f"{self.names[0]} – {self.names[-1]}"
+
+
+def span_of(model: nn.Module, first: Any, last: Any) -> Span:
+    """The layers from ``first`` to ``last``; refuses names that the model does not have, or that make no span."""
+    require_module(model)
+    for name in (first, last):
+        _require_module_name(model, name)
+    parents = [name.rpartition(".")[0] for name in (first, last)]
+    if parents[0] != parents[1]:
+        raise KannError(
+            f"{first!r} and {last!r} are not layers of one list, such as 'layers.3' and 'layers.5'; bypass each list "
+            "by itself, one kann.depth.bypass inside the other"
+        )
+    parent = parents[0]
+    siblings = list(model.get_submodule(parent).named_children())
+    paths = [f"{parent}.{child}".removeprefix(".") for child, _ in siblings]
+    start, stop = paths.index(first), paths.index(last) + 1
+    if stop <= start:
+        raise KannError(f"{first!r} comes after {last!r}; pass the first layer of the span first")
+    return Span(
+        names=tuple(paths[start:stop]),
+        modules=tuple(module for _, module in siblings[start:stop]),
+        first=start,
+        siblings=len(siblings),
+    )
+
+
+def _require_module_name(model: nn.Module, name: Any) -> None:
+    """Refuse what is not the name of a module inside the model that can be watched, and say which names are close."""
+    if not isinstance(name, str):
+        raise KannError(f"{shown(name)} is no name of a layer; pass one of model.named_modules(), such as 'layers.3'")
+    targets, _ = select(model, name)  # which knows names that are close to a wrong one
+    if name not in dict(model.named_modules(remove_duplicate=False)) or not name:
+        close = ", ".join(repr(target.path) for target in targets[:8] if target.path)
+        raise KannError(f"{name!r} is no single layer inside the model; pass one such as {close or 'layers.3'}")
+
+
+Operator = Koopman | AffineMap | StepMaps | Sequence[AffineMap | Koopman | None] | None
+"""What can take the place of a span of layers."""
+
+
+@contextlib.contextmanager
+def bypass(model: nn.Module, first: str, last: str, operator: Operator = None) -> Iterator[None]:
+    """Let a model run with a span of its layers replaced by an operator: what each layer gives is no longer its own.
+
+    >>> import kann
+    >>> model = nn.Sequential(nn.Linear(3, 4), *(nn.Linear(4, 4) for _ in range(3)), nn.Linear(4, 2))
+    >>> x = torch.randn(50, 3)
+    >>> states = kann.record(model, x, layer=["1", "2", "3"], axis="depth", embedding=True)
+    >>> with kann.depth.bypass(model, "2", "3", kann.depth.fit_span(states, 1, 2)), torch.no_grad():
+    ...     replaced = model(x)
+    >>> bool((replaced - model(x)).abs().max() < 1e-4)  # these layers are affine, and one map is as good as both
+    True
+
+    Inside the block the model is called as always, in the mode it is in, in the thread that entered the block.
+    Each layer of the span runs, and what it gives is replaced, so that caches of attention stay whole; in that an
+    operator saves no time. A layer that is called several times, as one that is shared along depth, is replaced at
+    every call. `kann.record` inside the block records the replaced states. Afterwards the model is as it was, also
+    after an error.
+
+    Parameters
+    ----------
+    model
+        Any torch module: a transformer with its layers, a residual network with its blocks. Of images, the channels
+        are mapped at every pixel.
+    first, last
+        The names of the first and the last layer of the span, both included, as in ``model.named_modules()``. They
+        must be layers of one list, and give states of the shape that they read.
+    operator
+        What takes the place of the span. None: the identity, the span is skipped. A `Koopman`: the one operator, once
+        for each layer. `StepMaps`, fitted to states that were recorded from all layers of the list with
+        ``embedding=True``: the own map of each layer. An `AffineMap`, as of `kann.depth.fit_span`: one map for the
+        whole span. Or a list with an operator for each layer.
+    """
+    span = span_of(model, first, last)
+    replacement = _Bypass(span, maps_of(operator, span))
+    with contextlib.ExitStack() as stack:
+        for name, module in zip(span.names, span.modules, strict=True):
+            stack.enter_context(exclusive(states_replaced(module), _refusal(name)))
+        stack.enter_context(every_module_called())
+        for place, module in enumerate(span.modules):
+            hook_last(module, replacement.hook(place), stack)
+        yield
+
+
+def _refusal(name: str) -> Callable[[], KannError]:
+    return lambda: KannError(
+        f"the states of {name!r} are being replaced already, in this thread or another; leave the other "
+        "kann.depth.bypass or kann.intervene first, and replace a layer in one of them"
+    )
+
+
+def maps_of(operator: Any, span: Span) -> list[tuple[Float[Array, "d d"], Float[Array, " d"]] | None]:
+    """The matrix and the offset that take the place of each layer; None for the identity."""
+    if operator is None:
+        return [None] * len(span)
+    if isinstance(operator, Koopman):
+        return [_affine(operator)] * len(span)
+    if isinstance(operator, AffineMap):
+        steps = operator.last - operator.first + 1
+        if steps != len(span):
+            raise KannError(
+                f"the map stands for {steps} steps, and {span.label!r} has {len(span)} layers; pass "
+                f"kann.depth.fit_span of {len(span)} layers"
+            )
+        return [_affine(operator), *[None] * (len(span) - 1)]
+    if isinstance(operator, StepMaps):
+        if len(operator) != span.siblings:
+            raise KannError(
+                f"there are {len(operator)} maps, and {span.label!r} is of {span.siblings} layers, so that it is not "
+                f"known whose each one is; pass a list of {len(span)} maps, such as maps.each[3:6]"
+            )
+        return [_affine(own) for own in operator.each[span.first : span.first + len(span)]]
+    if isinstance(operator, list | tuple):
+        if len(operator) != len(span):
+            raise KannError(f"there are {len(operator)} operators for {len(span)} layers; pass one for each layer")
+        return [_affine_or_none(each) for each in operator]
+    raise KannError(
+        f"operator={shown(operator)} cannot take the place of layers; pass None, a Koopman, kann.depth.fit_span, "
+        "kann.fit(..., each_step=True), or a list with an operator for each layer"
+    )
+
+
+def _affine_or_none(operator: Any) -> tuple[Float[Array, "d d"], Float[Array, " d"]] | None:
+    """One entry of a list of operators."""
+    if operator is None:
+        return None
+    return _affine(operator)
+
+
+def _affine(operator: Any) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
+    """An operator as a map of whole states, h ↦ h A + b."""
+    if isinstance(operator, AffineMap):
+        return operator.matrix, operator.offset
+    if not isinstance(operator, Koopman):
+        raise KannError(f"{shown(operator)} is no operator of states; pass a Koopman or an AffineMap")
+    if operator.drive is not None:
+        raise KannError("the operator is driven by inputs, which layers do not read; pass one fitted without driven=")
+    matrix, offset = operator.basis @ operator.matrix @ operator.basis.T, operator.mean.copy()
+    if operator.offset is not None:
+        offset = offset + operator.basis @ operator.offset
+    return matrix, offset - operator.mean @ matrix
+
+
+class _Bypass:
+    """Replaces what the layers of a span give, in the thread that asked for it, and refuses to run in others."""
+
+    def __init__(self, span: Span, maps: Sequence[tuple[Array, Array] | None]):
+        self._span, self._maps = span, maps
+        self._thread = threading.get_ident()
+        self._tensors: dict[Any, tuple[Tensor, Tensor]] = {}  # by layer, device and precision
+
+    def hook(self, place: int) -> Callable[..., Any]:
+        """The forward hook of the layer at this place of the span."""
+
+        def replace(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+            self._require_own_thread(place)
+            given, read = self._given(place, output), self._read(place, args, kwargs, output)
+            return with_tensors(output, {id(given): self._mapped(place, module, read).to(given.dtype)})
+
+        return replace
+
+    def _require_own_thread(self, place: int) -> None:
+        if self._thread != threading.get_ident():
+            raise KannError(
+                f"another thread runs {self._span.names[place]!r} inside of kann.depth.bypass and must not touch it; "
+                "wait until it is done, or give each thread a copy of the model"
+            )
+
+    def _given(self, place: int, output: Any) -> Tensor:
+        """The states that a layer gives: its first real numbers."""
+        found = next((part for part in tensors_of(output) if part.is_floating_point()), None)
+        if found is None:
+            raise KannError(
+                f"layer {self._span.names[place]!r} gives {type(output).__name__} without real numbers; pass layers "
+                "that give states"
+            )
+        return found
+
+    def _read(self, place: int, args: Any, kwargs: Any, output: Any) -> Tensor:
+        """The states that a layer reads: the first real numbers of the shape of those that it gives."""
+        shape = self._given(place, output).shape
+        parts = [part for part in tensors_of((args, kwargs)) if part.is_floating_point()]
+        found = next((part for part in parts if part.shape == shape), None)
+        if found is None:
+            raise KannError(
+                f"layer {self._span.names[place]!r} reads {[tuple(part.shape) for part in parts]} and gives "
+                f"{tuple(shape)}; only layers that keep the shape of the states can be bypassed"
+            )
+        return found
+
+    def _mapped(self, place: int, module: nn.Module, states: Tensor) -> Tensor:
+        """The states as the operator maps them."""
+        own = self._maps[place]
+        if own is None:
+            return states
+        width = len(own[1])
+        is_image = states.ndim == 4 and states.shape[-1] != width == states.shape[1]
+        turned = has_channels_first(module, states) or is_image
+        rows = turned_if(turned, states)
+        if rows.shape[-1] != width:
+            raise KannError(
+                f"the operator is for {width} units; layer {self._span.names[place]!r} reads {tuple(states.shape)}; "
+                "pass an operator that was fitted to states of these layers"
+            )
+        precise = torch.promote_types(rows.dtype, torch.float32)
+        matrix, offset = self._on_device(place, own, rows.device, precise)
+        return turned_back_if(turned, rows.to(precise) @ matrix + offset)
+
+    def _on_device(self, place: int, own: tuple[Array, Array], device: torch.device, dtype: torch.dtype) -> Any:
+        """The matrix and the offset as tensors, converted once."""
+        key = place, device, dtype
+        if key not in self._tensors:
+            matrix, offset = (torch.from_numpy(np.ascontiguousarray(part)).to(device, dtype) for part in own)
+            self._tensors[key] = matrix, offset
+        return self._tensors[key]

@@ -1,0 +1,291 @@
+"""Measure what a network does with spans of its layers replaced by linear operators."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kann.backends.arrays import as_numpy
+from kann.checks import require_flag, require_instance, require_number, require_sequence, shown
+from kann.data.states import as_states
+from kann.depth._bypass import Span, bypass, maps_of, span_of
+from kann.depth.maps import StepMaps, fit_steps
+from kann.depth.results import METHODS, BypassEffects
+from kann.errors import KannError, UnfinishedWarning
+from kann.live.evaluation import Group, Running, groups_and_call
+from kann.live.scoring import labels_of_classes, outputs_of, step_weights
+from kann.progress import progress as progress_bar
+from kann.recording.runner import evaluation_mode
+from kann.typing import Array, Float
+
+IGNORED = -100
+"""The label of a step that does not count, as torch's cross-entropy has it: such as the last one of a text."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Reference:
+    """What the untouched network gives for a group of sequences, and what it should give."""
+
+    logarithms: Float[Tensor, "b t o"]
+    """Logarithms of its probabilities."""
+    weights: Float[Tensor, "b t"]
+    """1 for every step that counts, and 0 for padding."""
+    labels: Any
+    """(b, t) classes, `IGNORED` where there is none; or None."""
+
+    @staticmethod
+    def of(output: Any, group: Group, labels: Any) -> "Reference":
+        """From the output of the untouched network."""
+        outputs = outputs_of(output, len(group))
+        shape = np.empty((*outputs.shape[:-1], 1)[: outputs.ndim])  # its width does not matter, and may be huge
+        real = group.batch.real
+        weights = torch.from_numpy(step_weights(shape, real)).to(outputs.device)
+        wanted = None
+        if labels is not None:
+            starts = np.zeros(len(group), dtype=np.int64)
+            if real is not None and real.starts is not None:
+                starts = real.starts
+            has_steps = outputs.ndim > 2
+            found = labels_of_classes(labels, group.sequences, starts, steps=weights.shape[1], has_steps=has_steps)
+            wanted = torch.from_numpy(found).to(outputs.device)
+        return Reference(logarithms=log_probabilities(outputs), weights=weights, labels=wanted)
+
+    def own_scores(self) -> dict[str, Float[Array, " b"]]:
+        """The scores of the untouched network itself."""
+        return self.scores(self.logarithms)
+
+    def scores(self, logarithms: Float[Tensor, "b t o"]) -> dict[str, Float[Array, " b"]]:
+        """By measure, the score of each sequence: the mean over its steps."""
+        own, decided = self.logarithms, logarithms.argmax(-1)
+        # Of a class that is impossible for both the product would be 0 · −∞.
+        divergence = torch.nan_to_num(own.exp() * (own - logarithms), nan=0.0).sum(-1)
+        found = {"kl": divergence, "agreement": (decided == own.argmax(-1)).double()}
+        means = {name: _mean(values, self.weights) for name, values in found.items()}
+        if self.labels is None:
+            return means
+        has_label = self.weights * (self.labels != IGNORED)
+        wanted = self.labels.clamp(min=0)
+        loss = -logarithms.gather(-1, wanted[..., None])[..., 0]
+        labelled = {"loss": loss, "accuracy": (decided == wanted).double()}
+        return means | {name: _mean(values, has_label) for name, values in labelled.items()}
+
+
+def log_probabilities(outputs: Tensor) -> Float[Tensor, "b t o"]:
+    """Logarithms of the probabilities of classes at each step; a single output is the logit of yes against no."""
+    steps = outputs.reshape(len(outputs), 1, -1)
+    if outputs.ndim > 2:
+        steps = outputs.reshape(*outputs.shape[:2], -1)
+    steps = steps.to(torch.promote_types(steps.dtype, torch.float32))
+    if steps.shape[-1] == 1:
+        steps = torch.cat([torch.zeros_like(steps), steps], dim=-1)
+    return steps.log_softmax(-1)
+
+
+def _mean(values: Tensor, weights: Tensor) -> Float[Array, " b"]:
+    """The mean over the steps that count; 0 for a sequence without any."""
+    return as_numpy((values.double() * weights).sum(1) / weights.sum(1).clamp(min=1))
+
+
+Scores = dict[str, Float[Array, " b"]]
+"""By measure: the score of each sequence of a group."""
+
+
+def bypass_effects(
+    model: nn.Module,
+    data: Any,
+    maps: StepMaps,
+    states: Any,
+    *,
+    spans: Sequence[tuple[str, str]],
+    labels: Any = None,
+    groups: Any = None,
+    lengths: Any = None,
+    forward: Callable[[nn.Module, Any], Any] | None = None,
+    collate: Callable[[list[Any]], Any] | None = None,
+    batch_size: int = 128,
+    device: Any = None,
+    level: float = 0.95,
+    progress: bool = True,
+) -> BypassEffects:
+    """Test which layers can be replaced: run the model with spans of them bypassed, and compare with the untouched one.
+
+    In place of each span come the identity, one operator for all layers, the own map of each layer, and one map for the
+    whole span, which is fitted here. What was finished is returned if the work is interrupted.
+
+    >>> import torch, kann
+    >>> from torch import nn
+    >>> class Block(nn.Linear):
+    ...     def forward(self, x):
+    ...         return x + super().forward(x)
+    >>> model, x = nn.Sequential(nn.Sequential(*(Block(4, 4) for _ in range(3))), nn.Linear(4, 5)), torch.randn(60, 4)
+    >>> states = kann.record(model, x[:40], layer="0.*", axis="depth", embedding=True)
+    >>> maps = kann.fit(states, each_step=True)
+    >>> found = kann.depth.bypass_effects(model, x[40:], maps, states, spans=[("0.0", "0.1")])
+    >>> found.means["agreement"].shape  # one span, four methods
+    (1, 4)
+    >>> bool(found.means["kl"][0, 3] < 1e-6)  # blocks that are affine are one map
+    True
+
+    Parameters
+    ----------
+    model
+        The model that the states were recorded from.
+    data
+        What the model reads, as for `kann.record`; other sequences than the states are of.
+    maps
+        One map for each layer and one operator for all, from ``kann.fit(states, each_step=True)``.
+    states
+        The states that the maps were fitted to, recorded along depth from all layers of the list with
+        ``embedding=True``; the map of each span is fitted to them.
+    spans
+        The first and the last layer of each span, both included: ``[("layers.0", "layers.2"), ...]``.
+    labels
+        The class of each sequence, or of each of its steps for a model that gives (sequences, steps, classes); −100
+        for a step that does not count. Of a language model the next token of each.
+    groups
+        For each sequence of the states who it comes from, such as its text, for the ridges of the spans' maps.
+    lengths, forward, collate, batch_size, device
+        How to read the data and to call the model, as in `kann.record`. The first real numbers that the model, or
+        ``forward``, returns are the logits.
+    level
+        Confidence level of the intervals over sequences.
+    progress
+        Whether to show a progress bar if it takes long.
+    """
+    require_instance(maps, StepMaps, "maps")
+    require_flag(progress, "progress")
+    if not 0 < require_number(level, "level", remedy="pass 0 < level < 1") < 1:
+        raise KannError(f"level={level} is no confidence level; pass 0 < level < 1")
+    if labels is not None:
+        require_sequence(labels, "labels")
+    jobs = _jobs(spans_of(model, spans), maps, states, groups)
+    running = Running(lengths=lengths, forward=forward, collate=collate, batch_size=batch_size, device=device)
+    with evaluation_mode(model):
+        batches, call = groups_and_call(model, data, running)
+        _require_labels(labels, sum(map(len, batches)))
+        found = _run(model, jobs, batches, call, labels, show_progress=progress)
+    return _gathered(jobs, batches, found, level=level)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Job:
+    """A span, and the operator that takes its place by each method."""
+
+    span: Span
+    operators: dict[str, Any]
+
+
+def spans_of(model: nn.Module, spans: Any) -> list[Span]:
+    """The spans of layers that the user names."""
+    if isinstance(spans, str) or not isinstance(spans, Sequence) or not len(spans):
+        raise KannError(f"spans={shown(spans)} are no spans; pass a list such as [('layers.0', 'layers.2')]")
+    found = []
+    for each in spans:
+        if isinstance(each, str) or not isinstance(each, Sequence) or len(each) != 2:
+            raise KannError(f"{shown(each)} is no span; pass its first and its last layer, ('layers.0', 'layers.2')")
+        found.append(span_of(model, each[0], each[1]))
+    return found
+
+
+def _jobs(spans: Sequence[Span], maps: StepMaps, states: Any, groups: Any) -> list[Job]:
+    """What is to be run. The maps of all spans are fitted in one reading of the states."""
+    for span in spans:
+        maps_of(maps, span)  # refuses maps of other layers before anything is fitted
+    long = [span for span in spans if len(span) > 1]
+    steps = [(span.first, span.first + len(span)) for span in long]
+    fitted = []
+    if steps:
+        fitted = fit_steps(as_states(states), steps, ridge=None, groups=groups)
+    whole = dict(zip(steps, fitted, strict=True))
+    jobs = []
+    for span in spans:
+        operators: dict[str, Any] = {"identity": None, "one": maps.one, "each": maps}
+        if len(span) > 1:  # of a single layer it would be its own map
+            operators["span"] = whole[span.first, span.first + len(span)]
+        jobs.append(Job(span=span, operators=operators))
+    return jobs
+
+
+def _require_labels(labels: Any, count: int) -> None:
+    if labels is not None and len(labels) != count:
+        raise KannError(f"there are {len(labels)} labels for {count} sequences; pass one for each")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Found:
+    """The scores of one group of sequences."""
+
+    untouched: Scores
+    replaced: list[dict[str, Scores]]
+    """For each span, by method."""
+
+
+def _run(
+    model: nn.Module,
+    jobs: Sequence[Job],
+    batches: Sequence[Group],
+    call: Callable[..., Any],
+    labels: Any,
+    *,
+    show_progress: bool,
+) -> list[Found]:
+    """The scores of each group; fewer if the user interrupts the work.
+
+    Batch by batch, since the outputs of a language model, a number for each word, are too many to keep for all.
+    """
+    steps: Any = batches
+    if show_progress:
+        steps = progress_bar(batches, what="bypasses", total=len(batches), unit="batch")
+    found: list[Found] = []
+    try:
+        for group in steps:
+            found.append(_run_group(model, jobs, group, call, labels))  # noqa: PERF401  # kept if interrupted
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        warnings.warn(
+            f"interrupted after {len(found)} of {len(batches)} batches; means are over those",
+            UnfinishedWarning,
+            stacklevel=3,
+        )
+    return found
+
+
+def _run_group(model: nn.Module, jobs: Sequence[Job], group: Group, call: Callable[..., Any], labels: Any) -> Found:
+    reference = Reference.of(call(group.batch), group, labels)
+    replaced: list[dict[str, Scores]] = []
+    for job in jobs:
+        scores = {}
+        for method, operator in job.operators.items():
+            with bypass(model, job.span.names[0], job.span.names[-1], operator):
+                scores[method] = reference.scores(log_probabilities(outputs_of(call(group.batch), len(group))))
+        scores.setdefault("span", scores["each"])
+        replaced.append(scores)
+    return Found(untouched=reference.own_scores(), replaced=replaced)
+
+
+def _gathered(jobs: Sequence[Job], batches: Sequence[Group], found: Sequence[Found], *, level: float) -> BypassEffects:
+    """The scores of all groups, the sequences in the order of the data."""
+    numbers = np.concatenate([group.sequences for group in batches[: len(found)]])
+    order = np.argsort(numbers)
+    measures = list(found[0].untouched)
+
+    def joined(measure: str, place: int, method: str) -> Float[Array, " s"]:
+        return np.concatenate([each.replaced[place][method][measure] for each in found])[order]
+
+    scores = {
+        measure: np.array([[joined(measure, place, method) for method in METHODS] for place in range(len(jobs))])
+        for measure in measures
+    }
+    return BypassEffects(
+        spans=tuple((job.span.names[0], job.span.names[-1]) for job in jobs),
+        layers=np.array([len(job.span) for job in jobs]),
+        scores=scores,
+        untouched={name: np.concatenate([each.untouched[name] for each in found])[order] for name in measures},
+        judged=numbers[order],
+        level=level,
+    )

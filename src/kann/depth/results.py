@@ -1,0 +1,129 @@
+"""What a network does with spans of its layers replaced by linear operators."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kann import _display
+from kann.checks import require_choice
+from kann.live.results import interval_of_mean
+from kann.typing import Array, Float, Int
+
+METHODS = {"identity": "identity", "one": "one operator", "each": "own maps", "span": "one map"}
+"""What takes the place of the layers of a span, by name and in words: nothing, the operator for all layers once for
+each, the own map of each, or one map for the whole span."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class BypassEffects:
+    """How well a network does with spans of its layers replaced: by the identity, one operator, own maps, or one map.
+
+    Measures are "kl" (of the untouched network's probabilities to those of the changed one, in nats), "agreement" (the
+    fraction of decisions that are those of the untouched network) and, with labels, "loss" (cross-entropy, in nats) and
+    "accuracy". Methods are "identity", "one", "each" and "span", in this order along axes m.
+
+    >>> import kann, torch
+    >>> from torch import nn
+    >>> layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    >>> model, x = nn.Sequential(layers, nn.Linear(4, 2)), torch.randn(80, 4)
+    >>> states = kann.record(model, x[:50], layer="0.*", axis="depth", embedding=True)
+    >>> maps = kann.fit(states, each_step=True)
+    >>> found = kann.depth.bypass_effects(model, x[50:], maps, states, spans=[("0.1", "0.2")])
+    >>> found.measures, bool(found.means["kl"][0, 3] < 1e-6)  # these layers are affine: one map is as good as both
+    (('kl', 'agreement'), True)
+    """
+
+    spans: tuple[tuple[str, str], ...]
+    """The first and the last layer of each span."""
+    layers: Int[Array, " k"]
+    """How many layers each span has."""
+    scores: Mapping[str, Float[Array, "k m s"]]
+    """By measure: the score of each span, method and sequence."""
+    untouched: Mapping[str, Float[Array, " s"]]
+    """The scores of the untouched network, by measure: 0 for "kl" and 1 for "agreement"."""
+    judged: Int[Array, " s"]
+    """The numbers of the sequences in the data."""
+    level: float
+    """Confidence level of the intervals over sequences."""
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The names of the measures."""
+        return tuple(self.scores)
+
+    @property
+    def means(self) -> dict[str, Float[Array, "k m"]]:
+        """By measure: the mean over sequences for each span and method."""
+        return {name: scores.mean(axis=2) for name, scores in self.scores.items()}
+
+    @property
+    def own(self) -> dict[str, float]:
+        """By measure: the mean over sequences of the untouched network."""
+        return {name: float(scores.mean()) for name, scores in self.untouched.items()}
+
+    @property
+    def gaps(self) -> dict[str, Float[Array, "k m"]]:
+        """By measure: how much larger the mean is than that of the untouched network."""
+        return {name: means - self.own[name] for name, means in self.means.items()}
+
+    def interval(self, measure: str, *, gap: bool = False) -> Float[Array, "k m 2"]:
+        """The confidence interval of each mean, or with ``gap`` of each difference from the untouched network.
+
+        Differences are taken sequence by sequence, so that their intervals are far narrower.
+        """
+        require_choice(measure, "measure", self.measures)
+        scores = self.scores[measure]
+        if gap:
+            scores = scores - self.untouched[measure]
+        return np.array([[interval_of_mean(each, self.level) for each in span] for span in scores])
+
+    @property
+    def main_measure(self) -> str:
+        """The loss, or without labels the Kullback-Leibler divergence."""
+        if "loss" in self.scores:
+            return "loss"
+        return "kl"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The spans in words, such as "layers.10 – 15"."""
+        return tuple(_name(first, last) for first, last in self.spans)
+
+    def __repr__(self) -> str:
+        measure = self.main_measure
+        best = self.means[measure].min(axis=1)
+        found = ", ".join(f"{name} {value:.3f}" for name, value in zip(self.names[:4], best.tolist(), strict=False))
+        return (
+            f"BypassEffects({measure} of {len(self.judged)} sequences, untouched {self.own[measure]:.3f}, best in "
+            f"place of {found})"
+        )
+
+    def __str__(self) -> str:
+        """A table for each measure, with a line for each span."""
+        return "\n\n".join(self._text(measure) for measure in self.measures)
+
+    def _text(self, measure: str) -> str:
+        width = max(len(measure) + 2, *(len(name) + 2 for name in self.names))
+        lines = [measure.ljust(width) + "".join(f"{words:>24}" for words in METHODS.values())]
+        intervals, means = self.interval(measure), self.means[measure]
+        for name, row, ends in zip(self.names, means, intervals, strict=True):
+            cells = [f"{mean:.3f} ({low:.3f} – {high:.3f})" for mean, (low, high) in zip(row, ends, strict=True)]
+            lines.append(name.ljust(width) + "".join(f"{cell:>24}" for cell in cells))
+        lines.append(f"untouched {self.own[measure]:.3f}, {len(self.judged)} sequences, {self.level:.0%} intervals")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        measure = self.main_measure
+        rows = [
+            [name, *(f"{value:.3f}" for value in row)]
+            for name, row in zip(self.names, self.means[measure], strict=True)
+        ]
+        return _display.table(repr(self), (measure, *METHODS.values()), rows)
+
+
+def _name(first: str, last: str) -> str:
+    """A span in words: of the last name only what follows its last dot."""
+    if first == last:
+        return first
+    return f"{first} – {last.rpartition('.')[2]}"

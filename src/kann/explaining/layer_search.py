@@ -1,0 +1,406 @@
+"""Find the layer whose states are explained, if the user does not name it."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kann.backends.arrays import as_numpy
+from kann.errors import KannError
+from kann.explaining.options import Options
+from kann.explaining.sequences import Part, Sequences
+from kann.live.scoring import outputs_of
+from kann.recording.layer_selection import Target, select
+from kann.recording.runner import batch_runner, device_of, evaluation_mode
+from kann.recording.sequence_data import Batch, BatchOptions, batches, count_of, tensors_of
+from kann.typing import Array, Int, Shaped
+
+CHANGED = 1e-6
+"""An output that differs by more than this fraction of its largest number has changed: float32 rounds to 1e-7."""
+
+HIDES_TIME = (nn.MultiheadAttention, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Modules that look at several steps at once without a state that goes from one to the next."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Seen:
+    """What one module read and gave."""
+
+    name: str
+    module: nn.Module
+    read: tuple[int, ...]
+    gave: Tensor
+
+
+class Probe:
+    """A model and how to call it on some of the sequences."""
+
+    def __init__(self, model: nn.Module, sequences: Sequences, options: Options):
+        self.model, self.sequences, self._options = model, sequences, options
+
+    def outputs(self, numbers: Int[Array, " k"]) -> Shaped[Array, "k ..."]:
+        """What the model decides by, for these sequences; steps behind the end of a short one are NaN."""
+        found = []
+        with evaluation_mode(self.model):
+            for batch in self._batches(self.sequences.part(numbers)):
+                count = batch.count or count_of(batch.content, bool(self.sequences.axis))
+                found.append(as_numpy(outputs_of(self._call(batch), count)))
+        return _joined(found)
+
+    def modules(self, numbers: Int[Array, " k"], *, changed_at: int | None = None) -> list[Seen]:
+        """What each module read and gave, in the order in which they finished, in the first batch.
+
+        With ``changed_at``, each sequence reads at that step what the one before it reads.
+        """
+        seen: list[Seen] = []
+        with evaluation_mode(self.model), _watched(self.model, seen):
+            batch = next(iter(self._batches(self.sequences.part(numbers))))
+            if changed_at is not None:
+                batch = Batch(content=_changed(batch.content, changed_at, self.sequences.axis), real=batch.real)
+            self._call(batch)
+        return seen
+
+    def _batches(self, part: Part) -> Iterator[Batch]:
+        is_recurrent = isinstance(self.model, nn.RNNBase)
+        asked = BatchOptions(
+            lengths=part.lengths,
+            collate=self._options.collate,
+            batch_size=self._options.batch_size,
+            max_sequences=None,
+            model_is_recurrent=is_recurrent,
+            time_first=bool(self.sequences.axis),
+            dtype=self.sequences.dtype,
+        )
+        return batches(part.data, asked)[0]
+
+    def _call(self, batch: Batch) -> Any:
+        run = batch_runner(
+            self.model,
+            forward=self._options.forward,
+            lengths=self.sequences.names and self.sequences.names[1],
+            device=device_of(self.model, self._options.device),
+            hidden_states=False,
+        )
+        return run(batch)
+
+
+@contextlib.contextmanager
+def _watched(model: nn.Module, seen: list[Seen]) -> Iterator[None]:
+    """Note what every module below the model reads and gives."""
+
+    def watch(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            gave = _first_real(output)
+            read = _first_real((args, kwargs))
+            if gave is not None:
+                shape: tuple[int, ...] = ()
+                if read is not None:
+                    shape = tuple(read.shape)
+                seen.append(Seen(name=name, module=module, read=shape, gave=gave.detach().clone()))
+
+        return hook
+
+    with contextlib.ExitStack() as stack:
+        for name, module in model.named_modules():
+            if name:
+                stack.callback(module.register_forward_hook(watch(name), with_kwargs=True).remove)
+        yield
+
+
+def _first_real(value: Any) -> Tensor | None:
+    return next((part for part in tensors_of(value) if part.is_floating_point()), None)
+
+
+def _changed(content: Any, step: int, axis: int) -> Any:
+    """The batch with another input at one step."""
+    if isinstance(content, Tensor):
+        changed = content.clone()
+        sequences, steps = axis, 1 - axis
+        others = content.roll(1, dims=sequences)
+        changed.select(steps, step).copy_(others.select(steps, step))
+        return changed
+    if isinstance(content, Mapping):
+        first = next(key for key, value in content.items() if isinstance(value, Tensor) and value.ndim > 1)
+        return {**content, first: _changed(content[first], step, axis)}
+    if isinstance(content, list | tuple) and content:
+        return type(content)([_changed(content[0], step, axis), *content[1:]])
+    return content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """A module with a memory."""
+
+    name: str
+    step_name: str | None
+    """The module inside it that every state passes on its way to the next step; None if there is none."""
+
+
+def module_with_memory(probe: Probe, numbers: Int[Array, " k"]) -> Memory | None:
+    """The first module whose output at later steps, and at no earlier one, follows what was read at one step."""
+    steps = len(probe.sequences.steps(int(numbers[0])))
+    at = _step_to_change(probe.sequences, numbers, steps)
+    if at is None:
+        return None
+    before, after = (probe.modules(numbers, changed_at=step) for step in (None, at))
+    for one, other in zip(before, after, strict=False):
+        if any(isinstance(part, HIDES_TIME) for part in one.module.modules()) or one.gave.ndim != 3:
+            continue
+        if one.gave.shape == other.gave.shape and one.gave.shape[1] == steps and _remembers(one.gave, other.gave, at):
+            return Memory(name=one.name, step_name=_passed_by_states(one, before))
+    return None
+
+
+def _step_to_change(sequences: Sequences, numbers: Int[Array, " k"], steps: int) -> int | None:
+    """A step at which sequences read different things, with steps before and after it; None if there is none."""
+    read = [sequences.steps(int(number))[:steps] for number in numbers]
+    if len({each.shape for each in read}) > 1:  # of different lengths: every step that all have will do
+        return next(iter(range(min(map(len, read)) // 3, 0, -1)), None)
+    differs = [t for t in range(1, steps - 2) if any((each[t] != read[0][t]).any() for each in read)]
+    return min(differs, key=lambda t: abs(t - steps // 3), default=None)
+
+
+def _passed_by_states(whole: Seen, seen: Sequence[Seen]) -> str | None:
+    """The last module that is called once a step and gives the states of the whole sequence one by one."""
+    found = None
+    for name in dict.fromkeys(each.name for each in seen if each.name.startswith(f"{whole.name}.")):
+        calls = [each.gave for each in seen if each.name == name]
+        is_step = len(calls) == whole.gave.shape[1] and all(call.shape == whole.gave[:, 0].shape for call in calls)
+        if is_step and torch.allclose(torch.stack(calls, dim=1), whole.gave):
+            found = name
+    return found
+
+
+def _remembers(one: Tensor, other: Tensor, at: int) -> bool:
+    change = as_numpy((one - other).abs().amax(dim=(0, 2)))
+    limit = CHANGED * float(one.abs().max())
+    return bool((change[:at] <= limit).all() and (change[at + 1 : at + 3] > limit).all())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Blocks of one width that follow each other."""
+
+    names: list[str]
+    reads_same: bool
+    """Whether the first of them reads states of that width too."""
+
+
+def equal_blocks(probe: Probe, numbers: Int[Array, " k"]) -> Blocks | None:
+    """The longest run of modules of one class that follow each other inside a module and give the same shape."""
+    seen = {each.name: each for each in probe.modules(numbers)}
+    best: list[str] = []
+    for path, module in probe.model.named_modules():
+        run: list[str] = []
+        for child, part in module.named_children():
+            name = f"{path}.{child}".removeprefix(".")
+            if run and name in seen and _are_alike(seen[run[-1]], seen[name]):
+                run.append(name)
+            elif name in seen and next(part.children(), None) is not None:  # a block is made of several modules
+                run = [name]
+            else:
+                run = []
+            if len(run) >= max(2, len(best)):
+                best = list(run)
+    if not best:
+        return None
+    first = seen[best[0]]
+    return Blocks(names=best, reads_same=first.read == tuple(first.gave.shape))
+
+
+def _are_alike(one: Seen, other: Seen) -> bool:
+    return type(one.module) is type(other.module) and one.gave.shape == other.gave.shape
+
+
+def _joined(outputs: list[Array]) -> Array:
+    """The outputs of all batches; those of short ones are filled with NaN where they have fewer steps."""
+    shapes = {part.shape[1:] for part in outputs}
+    if len(shapes) == 1:
+        return np.concatenate(outputs)
+    largest = np.max([part.shape for part in outputs], axis=0)
+    filled = []
+    for part in outputs:
+        wider = np.full((len(part), *largest[1:]), np.nan, dtype=part.dtype)
+        wider[tuple(slice(size) for size in part.shape)] = part
+        filled.append(wider)
+    return np.concatenate(filled)
+
+
+def few(count: int, most: int) -> Int[Array, " k"]:
+    """Numbers of at most so many sequences, spread over all of them."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).astype(int))
+
+
+PROBED = 4
+"""Sequences that a model is run on to see which of its modules have a memory."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Place:
+    """Whose states are explained."""
+
+    layer: Any
+    """As `kann.record` takes it."""
+    state: str
+    axis: str
+    target: Target | None
+    """The layer along time; None along depth."""
+    embedding: bool
+    """Along depth: whether what the first block reads is the first state."""
+    why: str
+    """What was chosen and why, in a sentence."""
+
+    live_layer: Any = None
+    """Where states are replaced in the running network."""
+    is_fed_back: bool = True
+    """Whether the network goes on from a replaced state; of a layer of one's own that is called once for all steps,
+    only what is read out of it can be replaced."""
+
+    @property
+    def step_name(self) -> str:
+        """What a step is called."""
+        return {"time": "step", "depth": "layer"}[self.axis]
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The arguments of `kann.record` that name it."""
+        if self.axis == "depth":
+            return {"layer": self.layer, "axis": "depth", "embedding": self.embedding or None}
+        return {"layer": self.layer, "state": self.state}
+
+
+def find_place(probe: Probe, options: Options) -> Place:
+    """The layer that the user names; else the recurrent one, one with a memory of its own, or blocks along depth."""
+    if options.layer is not None:
+        return _named(probe, options)
+    recurrent = [
+        (path, part) for path, part in probe.model.named_modules() if isinstance(part, nn.RNNBase | nn.RNNCellBase)
+    ]
+    if recurrent and options.axis != "depth":
+        return _recurrent(probe.model, recurrent, options)
+    numbers = few(probe.sequences.count, PROBED)
+    blocks = equal_blocks(probe, numbers)
+    if options.axis != "depth":
+        memory = module_with_memory(probe, numbers)
+        # Causal attention looks back too, and hands on no state: its blocks are explained if there are such.
+        if memory is not None and (blocks is None or not _is_in_attention(probe.model, memory.name)):
+            why = (
+                f"Layer {memory.name!r} is explained: it is the first module whose output at later steps follows "
+                "what was read before."
+            )
+            place = _along_time(probe.model, memory.name, options, why)
+            return replace(place, live_layer=memory.step_name or memory.name, is_fed_back=bool(memory.step_name))
+    if blocks is None:
+        raise KannError(
+            "the model has no recurrent layer, no other layer with a memory, and no blocks of one width to explain "
+            "along depth; pass layer= the name of the module that gives (sequences, steps, units)"
+        )
+    why = (
+        f"The network is explained along depth: it has no recurrent layer, and its blocks {blocks.names[0]!r} to "
+        f"{blocks.names[-1]!r} give states of one width. A step is a layer."
+    )
+    return Place(layer=blocks.names, state="h", axis="depth", target=None, embedding=blocks.reads_same, why=why)
+
+
+def _named(probe: Probe, options: Options) -> Place:
+    """What the user named."""
+    what = f"Layer {options.layer!r} is"
+    if isinstance(options.layer, list | tuple) and len(options.layer) > 1:
+        what = f"Layers {options.layer[0]!r} to {options.layer[-1]!r} are"
+    why = f"{what} explained, as you asked."
+    if options.axis == "depth":
+        targets, _ = select(probe.model, options.layer)
+        layer = options.layer
+        if all(target.module is not None for target in targets):  # else they are found in the model's output
+            layer = [target.name for target in targets]
+        return Place(layer=layer, state="h", axis="depth", target=None, embedding=False, why=why)
+    if isinstance(options.layer, list | tuple) and len(options.layer) > 1:
+        raise KannError(
+            f"layer= names {len(options.layer)} layers; along time an explanation is of one: call explain for each, or "
+            "pass axis='depth' if they are blocks"
+        )
+    place = _along_time(probe.model, options.layer, options, why)
+    if place.target is not None and _only_attends(place.target.module):
+        why = (
+            f"{place.why} Positions are taken as time. Attention hands no state from one position to the next, so read "
+            "nothing as a memory: an operator here says how what stands at one position goes with what stands at the "
+            "next. Pass axis='depth' and the names of the blocks for what the network hands on from block to block."
+        )
+        return replace(place, why=why)
+    return place
+
+
+def _is_in_attention(model: nn.Module, path: str) -> bool:
+    """Whether a module, or the one that it is a part of, has attention and nothing recurrent."""
+    return any(_only_attends(model.get_submodule(name)) for name in (path, path.rpartition(".")[0]))
+
+
+def _only_attends(module: Any) -> bool:
+    """Whether a module has attention, also that of other packages, and nothing recurrent."""
+    if not isinstance(module, nn.Module):
+        return False
+    parts = list(module.modules())
+    if any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in parts):
+        return False
+    return any("attention" in type(part).__name__.lower() for part in parts)
+
+
+def _along_time(model: nn.Module, layer: Any, options: Options, why: str) -> Place:
+    """A single layer along time; of a bidirectional one the direction that reads forwards."""
+    targets, _ = select(model, layer)
+    target = targets[0]
+    if len(targets) > 1:
+        if not all(each.module is target.module for each in targets):
+            names = ", ".join(repr(each.name) for each in targets)
+            raise KannError(f"layer={layer!r} means {names}; an explanation is of one layer; pass one of them")
+        why += (
+            f" Of its directions {target.name!r}, which reads forwards; pass layer={targets[1].name!r} for the other."
+        )
+    state = options.state or _state_of(target.module)
+    if "c" in state:
+        why += f" Its states are {state!r}: an LSTM remembers in its cell state."
+    return Place(
+        layer=target.name,
+        state=state,
+        axis="time",
+        target=target,
+        embedding=False,
+        why=why,
+        live_layer=target.name,
+        is_fed_back=isinstance(target.module, nn.RNNBase | nn.RNNCellBase),
+    )
+
+
+def _state_of(module: Any) -> str:
+    """Both states of an LSTM, since only together they say what comes next."""
+    if isinstance(module, nn.LSTM | nn.LSTMCell):
+        return "hc"
+    return "h"
+
+
+def _recurrent(model: nn.Module, found: Sequence[tuple[str, nn.Module]], options: Options) -> Place:
+    """The only recurrent module; of several the encoder, or else the last, which is closest to what is decided."""
+    path, module = found[-1]
+    why = f"Layer {_shown(path)} ({type(module).__name__}) is explained: it is the only recurrent one."
+    if len(found) > 1:
+        encoders = [each for each in found if "enc" in each[0].lower()]
+        reason = "the last of them"
+        if encoders:
+            (path, module), reason = encoders[-1], "what it hands on is all that the others get to know"
+        why = (
+            f"Layer {_shown(path)} ({type(module).__name__}) is explained, one of {len(found)} recurrent modules: "
+            f"{reason}; pass layer= for another."
+        )
+    if isinstance(module, nn.RNNBase) and module.num_layers > 1:
+        why += f" Of its {module.num_layers} layers it is the last."
+    if not path:  # the model itself is recurrent
+        return _along_time(model, None, options, why)
+    return _along_time(model, path, options, why)
+
+
+def _shown(path: str) -> str:
+    return repr(path or "the model itself")

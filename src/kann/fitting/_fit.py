@@ -1,0 +1,395 @@
+"""Fit one linear operator to how hidden states evolve."""
+
+import warnings
+from dataclasses import replace
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from kann.checks import require_choice, require_flag, shown
+from kann.data.moments import Moments
+from kann.data.reduction import are_summed_over_ranks, summed_over_ranks
+from kann.data.states import States, as_states
+from kann.depth.maps import StepMaps, fit_steps, length_of, require_ridge
+from kann.errors import DependenceWarning, FewPairsWarning, KannError, PrecisionWarning
+from kann.fitting.basis import Rank, RankCurve, parse_basis, parse_rank
+from kann.fitting.bilinear import Bilinear
+from kann.fitting.features import parse_features
+from kann.fitting.gated_sums import GatedRequest, fit_bilinear
+from kann.fitting.horizons import rank_curve
+from kann.fitting.koopman import Koopman
+from kann.fitting.normal_equations import LinearStep, regress
+from kann.fitting.pair_selection import only_pairs
+from kann.fitting.passes import (
+    PairsInBasis,
+    Request,
+    doubt_of_digits,
+    read_in_orthonormal_coordinates,
+    read_once,
+    read_twice,
+    step_is_too_coarse,
+)
+from kann.fitting.spectrum import decompose, residuals
+from kann.typing import AnyArray
+
+TWO_READINGS_FROM = 1024
+"""From so many units on, a rank of at most a quarter of them is fitted in two readings: HᵀH alone, then pairs in the
+basis. That is half the work of multiplying pairs of whole states, with two d × d matrices at a time instead of five."""
+
+LARGEST_AUTO_RANK = 256
+"""Of many units, ``rank="auto"`` tries no larger rank than this: operators of more could not be read by anyone."""
+
+PAIRS_PER_UNKNOWN = 5
+"""So many pairs of states for each unknown of a column are the least from which a fit says more about the network than
+about noise: with five, noise that cannot be predicted at all still seems to be predicted by a fifth."""
+
+LARGEST_INFLATION = 1e4
+"""Variance inflation of the operator, 1 / (1 − R²), up to which states and inputs are called independent. Above it,
+noise of 1 % in the states changes eigenvalues by as much as they are."""
+
+
+@overload
+def fit(
+    data: States | Moments | AnyArray,
+    *,
+    rank: Any = None,
+    basis: str | AnyArray = "pca",
+    offset: bool = True,
+    lengths: Any = None,
+    driven: bool = False,
+    where: Any = None,
+    ridge: int | float | None = None,
+    groups: Any = None,
+    over_ranks: bool = False,
+    each_step: Literal[False] = False,
+) -> Koopman: ...
+@overload
+def fit(
+    data: States | AnyArray,
+    *,
+    rank: Any = None,
+    basis: str | AnyArray = "pca",
+    offset: bool = True,
+    lengths: Any = None,
+    ridge: int | float | None = None,
+    groups: Any = None,
+    each_step: Literal[True],
+) -> StepMaps: ...
+@overload
+def fit(
+    data: States | AnyArray,
+    *,
+    rank: Any = None,
+    basis: str | AnyArray = "pca",
+    lengths: Any = None,
+    driven: Literal["bilinear"],
+    features: Any = None,
+    lift: Literal["squares"] | None = None,
+    where: Any = None,
+    ridge: int | float | None = None,
+    groups: Any = None,
+    over_ranks: bool = False,
+    each_step: Literal[False] = False,
+) -> Bilinear: ...
+def fit(
+    data: States | Moments | AnyArray,
+    *,
+    rank: Any = None,
+    basis: str | AnyArray = "pca",
+    offset: bool = True,
+    lengths: Any = None,
+    driven: bool | str = False,
+    features: Any = None,
+    lift: str | None = None,
+    where: Any = None,
+    ridge: int | float | None = None,
+    groups: Any = None,
+    over_ranks: bool = False,
+    each_step: bool = False,
+) -> Koopman | Bilinear | StepMaps:
+    """Fit one linear operator to how hidden states evolve: z[t+1] ≈ z[t] C + c for coordinates z = (h − mean) B.
+
+    >>> import numpy as np
+    >>> turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
+    >>> path = np.stack([np.linalg.matrix_power(turn, t)[0] for t in range(20)])
+    >>> fit(path[None])
+    Koopman(autonomous, 2 units, rank 2, |λ| = 1.0000, 1.0000)
+
+    Parameters
+    ----------
+    data
+        `States`, `Moments`, an array (S, T, d), a list of arrays (T_i, d), (N, d) rows of all sequences with their
+        ``lengths``, or the path or address of a store. Arrays are numpy, torch or dask. On a GPU everything is computed
+        there but the small eigenproblem. Dask arrays and stores at an address (``s3://…``) are read in chunks by Dask,
+        on the current client or in this process.
+    rank
+        How many basis directions to keep: a whole number, a fraction of explained variance such as ``0.99``, None for
+        every direction that the data resolve, or ``"auto"``: the smallest rank whose error up to ten steps ahead, on
+        sequences that were not fitted, is within 5 % of the best rank's or 1 % of what copying the state misses.
+        ``koopman.rank_curve`` keeps all errors.
+    basis
+        ``"pca"``, directions of largest variation about the mean of the states; ``"svd"``, directions of largest energy
+        about zero; ``"fourier"``, which looks at no data; or an orthonormal (d, r) array.
+    offset
+        Fit a constant c too. Without it, and without taking the mean off, the mean of the states is a direction that
+        hardly changes: a mode with λ ≈ 1 that passes for memory. The paper's operator is that one:
+        ``basis="svd", offset=False, rank=d - 1``.
+    lengths
+        For an array: how many steps of each sequence are real. Without it padding is fitted too.
+    driven
+        Fit z[t+1] ≈ z[t] C + u[t+1] D + c to states that were recorded with their inputs u: what the network does by
+        itself, apart from what its input makes it do. ``"bilinear"`` also lets features φ of the input change the
+        matrix, z[t] C + φ D + c + Σ φ_k z[t] E_k, which gives a `Bilinear`: gated networks multiply.
+    features
+        With ``driven="bilinear"``, the functions φ of the inputs: ``"inputs"`` (the default), ``"squares"`` for them
+        and their squares, ``"pca"``, ``"fourier"`` for random Fourier features, ``"tokens"`` for a column for each
+        token; one of `kann.features`, such as ``kann.features.Components(128)``; or a function from inputs (n, p) to
+        (n, k).
+    lift
+        With ``driven="bilinear"``, ``"squares"`` adds products z_i z_j of coordinates to what the next state is
+        predicted from.
+    where
+        Which steps to fit: a mask with a truth value for each state, whether the step that reached it counts, or a
+        function from inputs (n, p) to such values, as ``lambda u: (u == 0).all(-1)`` for steps that read nothing.
+    ridge
+        Adds ridge·(|C|² + |D|²) to the sum of squares over all pairs; none by default. Of a bilinear operator, and of
+        the maps of single steps, it is counted per pair, in units of the variance of each column, and chosen on
+        held-out sequences by default.
+    groups
+        For ``rank="auto"``, and for ridges that are chosen: for each sequence who it comes from, such as a patient, a
+        speaker or a text. Sequences of one group are held out together, as `kann.trust` does it.
+    over_ranks
+        In a program that torch.distributed runs in several processes: each rank passes its own sequences, and all of
+        them get the operator of all. Every rank must call it, with the same options.
+    each_step
+        Fit an affine map h[t+1] ≈ h[t] A_t + b_t to each step besides, which gives `StepMaps`: along depth each layer
+        does something else. Sequences must have one length. ``rank``, ``basis`` and ``offset`` are those of the one
+        operator; the maps are between whole states.
+    """
+    kind = _require_options(driven, features=features, lift=lift, offset=offset, ridge=ridge)
+    require_flag(each_step, "each_step")
+    if each_step:
+        _require_alone(kind, where, over_ranks)
+        states = _states_of_steps(data, lengths)
+        return _fit_each_step(states, rank=rank, basis=basis, offset=offset, ridge=ridge, groups=groups)
+    request = Request(
+        rank=parse_rank(rank), kind=parse_basis(basis), driven=kind == "driven", offset=offset, ridge=float(ridge or 0)
+    )
+    chooses_ridge = kind == "bilinear" and ridge is None
+    if groups is not None and not (request.rank.is_auto or chooses_ridge):
+        raise KannError(
+            f"groups= is for rank='auto' and for the ridge of a bilinear operator, which hold groups out; with "
+            f"rank={shown(rank)} leave it out"
+        )
+    source = _source(data, lengths, driven=kind != "autonomous")
+    if where is not None:
+        if not isinstance(source, States):
+            raise KannError("where= chooses pairs of states, which moments no longer hold; pass states")
+        if groups is not None:
+            raise KannError("where= cuts sequences into pieces, which groups= would not fit; pass one of the two")
+        source, groups = only_pairs(source, where)  # pieces of a sequence are held out together
+    _require_for_ranks(over_ranks, source, request)
+    with summed_over_ranks(over_ranks):
+        if kind == "bilinear":
+            gated = GatedRequest(features=parse_features(features), lift=lift is not None, ridge=ridge)
+            return _fit_bilinear(source, request, gated, groups)
+        return _fit_linear(source, request, groups)
+
+
+def _require_for_ranks(over_ranks: Any, source: States | Moments, request: Request) -> None:
+    """Refuse what cannot be fitted over ranks."""
+    require_flag(over_ranks, "over_ranks")
+    if over_ranks and not isinstance(source, States):
+        raise KannError("over_ranks=True sums over states; of moments call moments.all_reduce() and leave it out")
+    if over_ranks and request.rank.is_auto:
+        raise KannError("rank='auto' holds sequences of one process out; pass a number with over_ranks=True")
+
+
+def _require_options(driven: Any, *, features: Any, lift: Any, offset: Any, ridge: Any) -> str:
+    """Refuse options that do not go together; says which kind of operator is asked for."""
+    require_flag(offset, "offset")
+    kind = "autonomous"
+    if isinstance(driven, str):
+        require_choice(driven, "driven", ("bilinear",))
+        kind = "bilinear"
+    else:
+        require_flag(driven, "driven")
+        if driven:
+            kind = "driven"
+    if kind != "autonomous" and not offset:
+        raise KannError(f"a {kind} operator has an offset, which the mean of its inputs needs; leave offset=False out")
+    if kind != "bilinear" and (features is not None or lift is not None):
+        raise KannError("features= and lift= are for inputs that gate; pass driven='bilinear' with them")
+    if lift is not None:
+        require_choice(lift, "lift", ("squares",))
+    require_ridge(ridge)
+    return kind
+
+
+def _require_alone(kind: str, where: Any, over_ranks: Any) -> None:
+    """Refuse options that maps of single steps do not have."""
+    if kind != "autonomous" or where is not None or over_ranks:
+        raise KannError(
+            "each_step=True fits maps of states alone, in one process; leave driven=, where= and over_ranks= out"
+        )
+
+
+def _states_of_steps(data: Any, lengths: Any) -> States:
+    """The states, if there are sequences of one length to fit a map to each step of."""
+    source = _source(data, lengths, driven=False)
+    if not isinstance(source, States):
+        raise KannError("each_step=True needs the states of each step, which moments no longer tell apart; pass states")
+    length_of(source)
+    return source
+
+
+def _fit_each_step(
+    states: States, *, rank: Any, basis: Any, offset: bool, ridge: float | None, groups: Any
+) -> StepMaps:
+    """The map of each step, and the one operator for all of them."""
+    request = Request(rank=parse_rank(rank), kind=parse_basis(basis), driven=False, offset=offset, ridge=0.0)
+    one = _fit_linear(states, request, groups)
+    steps = [(step, step + 1) for step in range(length_of(states) - 1)]
+    return StepMaps(each=tuple(fit_steps(states, steps, ridge=ridge, groups=groups)), one=one)
+
+
+def _fit_bilinear(source: States | Moments, request: Request, gated: GatedRequest, groups: Any) -> Bilinear:
+    """A basis from the states, and a gated step in it."""
+    if not isinstance(source, States):
+        raise KannError("driven='bilinear' multiplies states and features, which moments do not hold; pass states")
+    if request.rank.is_auto:
+        raise KannError("rank='auto' is for operators without gates; pass a number, such as rank=24")
+    pairs = _read(source, request)
+    for message in filter(None, pairs.doubts):
+        warnings.warn(message, PrecisionWarning, stacklevel=3)
+    moments = pairs.moments
+    mean = moments.sum_h / moments.states
+    energy = np.diag(moments.hh) / moments.states - mean**2
+    deviation = np.sqrt(np.maximum(energy, np.finfo(float).tiny))
+    koopman, count, unknowns = fit_bilinear(source, pairs.basis, deviation, gated, groups=groups)
+    _warn_of_few(count, unknowns, remedy="a smaller rank, or fewer features", stacklevel=4)
+    return koopman
+
+
+def _fit_linear(source: States | Moments, request: Request, groups: Any) -> Koopman:
+    """An autonomous or a driven operator."""
+    curve = None
+    if request.rank.is_auto:
+        curve = _rank_curve(source, request, groups)
+        request = replace(request, rank=Rank(count=curve.chosen))
+    pairs = _read(source, request)
+    step = _regress(pairs, request)
+    if isinstance(source, States) and not pairs.is_final and step_is_too_coarse(step, pairs.moments.rounding):
+        pairs = read_in_orthonormal_coordinates(source, request, pairs.first)
+        step = _regress(pairs, request)
+    _warn(pairs, step, of_moments=isinstance(source, Moments))
+    spectrum = decompose(step.matrix, device_of=_sample(source))
+    return Koopman(
+        matrix=step.matrix,
+        basis=pairs.basis.vectors,
+        mean=pairs.basis.mean,
+        explained=pairs.basis.explained,
+        eigenvalues=spectrum.eigenvalues,
+        right=spectrum.right,
+        left=spectrum.left,
+        residuals=residuals(spectrum.right, step.residual_gram, step.state_gram, step.noise),
+        condition=spectrum.condition,
+        drive=step.drive,
+        offset=step.offset,
+        ridge=request.ridge,
+        rank_curve=curve,
+    )
+
+
+def _read(source: States | Moments, request: Request) -> PairsInBasis:
+    """A basis and the pairs in it, in the cheapest way."""
+    # Over ranks moments are summed on their devices, which Gram matrices alone are not.
+    if isinstance(source, States) and not are_summed_over_ranks() and _is_wide(source, request):
+        return read_twice(source, request)
+    return read_once(source, request)
+
+
+def _rank_curve(source: States | Moments, request: Request, groups: Any) -> RankCurve:
+    """The held-out errors of ranks up to all that the states resolve, or to `LARGEST_AUTO_RANK` of many units."""
+    if not isinstance(source, States):
+        raise KannError("rank='auto' needs states, some of which are held out; pass them, or a number")
+    rank = Rank()
+    if source.dim >= TWO_READINGS_FROM:
+        rank = Rank(count=LARGEST_AUTO_RANK, is_limit=True)
+    largest = replace(request, rank=rank)
+    return rank_curve(
+        source,
+        _read(source, largest).basis,
+        driven=request.driven,
+        offset=request.offset,
+        ridge=request.ridge,
+        groups=groups,
+    )
+
+
+def _warn(pairs: PairsInBasis, step: LinearStep, *, of_moments: bool) -> None:
+    """Warn of rounding, of a rank that the data cannot bear, and of inputs that tell the state."""
+    doubt = doubt_of_digits(step, is_fine=pairs.is_fine, of_moments=of_moments)
+    for message in filter(None, (*pairs.doubts, doubt)):
+        warnings.warn(message, PrecisionWarning, stacklevel=4)
+    if _warn_of_few(pairs.moments.pairs, step.unknowns, remedy="a smaller rank", stacklevel=5):
+        return
+    if step.dependence > 1 - 1 / LARGEST_INFLATION:
+        warnings.warn(
+            f"the inputs tell a direction of the states before them (R² = 1 − {1 - step.dependence:.0e}), so that what "
+            "states and what inputs do cannot be told apart, and eigenvalues may be arbitrary; leave out inputs that "
+            "contain the state",
+            DependenceWarning,
+            stacklevel=4,
+        )
+
+
+def _warn_of_few(count: int, unknowns: int, *, remedy: str, stacklevel: int) -> bool:
+    """Warn of fewer pairs than the unknowns need; says whether it did."""
+    if count >= PAIRS_PER_UNKNOWN * unknowns:
+        return False
+    warnings.warn(
+        f"{count} pairs of states for {unknowns} unknowns in each column of the operator: it fits noise as well as "
+        f"the network; pass more sequences, or {remedy}, so that at most {count // PAIRS_PER_UNKNOWN} unknowns remain",
+        FewPairsWarning,
+        stacklevel=stacklevel,
+    )
+    return True
+
+
+def _source(data: States | Moments | AnyArray, lengths: Any, *, driven: bool) -> States | Moments:
+    """What the user passed, as states that can be read more than once, or as moments."""
+    if isinstance(data, Moments):
+        if lengths is not None:
+            raise KannError("lengths are for arrays; States and Moments know theirs")
+        source, has_inputs = data, data.input_dim > 0
+    else:
+        source = as_states(data, lengths)
+        has_inputs = source.inputs is not None
+    if driven and not has_inputs:
+        raise KannError("driven=True needs the inputs that drove the states; pass States with inputs")
+    return source
+
+
+def _sample(source: States | Moments) -> AnyArray:
+    """An array on the device where the data are."""
+    if isinstance(source, Moments):
+        return source.sum_h
+    return source.values[:0]
+
+
+def _is_wide(states: States, request: Request) -> bool:
+    """Whether two readings are cheaper than one: many units, of which few directions are wanted."""
+    return request.largest is not None and states.dim >= max(TWO_READINGS_FROM, 4 * request.largest)
+
+
+def _regress(pairs: PairsInBasis, request: Request) -> LinearStep:
+    return regress(
+        pairs.moments,
+        pairs.shift,
+        energies=pairs.energies,
+        input_mean=pairs.input_mean,
+        driven=request.driven,
+        offset=request.offset,
+        ridge=request.ridge,
+    )

@@ -1,0 +1,421 @@
+"""Fit a bilinear operator from sums over pairs of states."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from kann.backends.arrays import as_numpy, block_rows, indices_for, namespace, on_accelerator, to_device_of
+from kann.data.moments import refuse_not_finite
+from kann.data.reduction import Total, accumulate, number_of_all_ranks
+from kann.data.rows import Block, Cut, Projection
+from kann.data.states import States
+from kann.errors import KannError
+from kann.fitting.basis import Basis
+from kann.fitting.bilinear import Bilinear
+from kann.fitting.features import (
+    FeatureMap,
+    fit_features,
+    input_sums,
+    pair_count,
+    pair_index,
+    pair_panels,
+    pair_products,
+    read_in_pairs,
+    triple_count,
+    triple_index,
+    triple_panels,
+)
+from kann.fitting.folds import FEWEST_FOLDS, Together, repeats_of, row_checksums
+from kann.fitting.normal_equations import Design, RidgeCurve, ridge_curve, ridge_weights, sum_of
+from kann.typing import AnyArray, Array, Float, Int
+
+MOST_COLUMNS = 10_000
+"""Columns of a design up to which its Gram matrix (800 MB) and the memory to solve with it fit a common machine."""
+
+HOST_PAIRS = 2048
+"""How many pairs are multiplied at a time on a CPU: few enough that products of one feature with all others stay in its
+cache, enough to outweigh adding up the sums."""
+
+HOST_WAITING = 2**24
+"""How many numbers (128 MB) of pairs are collected on a CPU before they are multiplied: among more pairs more inputs
+are the same."""
+
+CONSTANT_BELOW = 1e-14
+"""A feature whose variance is below this fraction of its mean square is constant up to rounding."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class GatedColumns:
+    """The columns of the design: features of inputs of unit variance, and what is made of unit coordinates."""
+
+    features: FeatureMap
+    """φ"""
+    feature_mean: Float[Array, " k"]
+    """What is taken off φ."""
+    feature_scale: Float[Array, " k"]
+    """What φ is divided by after that."""
+    rank: int
+    """The number of coordinates r, which come with unit variance."""
+    lift: bool
+    """Whether products of coordinates are columns too."""
+
+    @property
+    def count(self) -> int:
+        """How many columns there are: 1, z, φ, φ ⊗ z and the products of z."""
+        lifted = 0
+        if self.lift:
+            lifted = pair_count(self.rank)
+        return (1 + self.rank) * (1 + self.features.count) + lifted
+
+    def gates(self, inputs: AnyArray) -> Float[AnyArray, "k1 n"]:
+        """(1, φ) as rows, for inputs (n, p)."""
+        phi = self.features.of(inputs)
+        phi = (phi - to_device_of(phi, self.feature_mean)) / to_device_of(phi, self.feature_scale)
+        return _with_ones(phi)
+
+    def require_manageable(self) -> None:
+        """Refuse more columns than can be solved for, and say what to lower."""
+        if self.count > MOST_COLUMNS:
+            raise KannError(
+                f"{self.rank} coordinates and {self.features.count} features make {self.count} columns, whose Gram "
+                f"matrix would take {8 * self.count**2 / 2**30:.0f} GB; pass a smaller rank=, or fewer features such "
+                f"as kann.features.Components(64), for at most {MOST_COLUMNS} columns"
+            )
+
+
+def _with_ones(rows: Float[AnyArray, "n m"]) -> Float[AnyArray, "m1 n"]:
+    """The columns as rows, below a row of ones."""
+    xp = namespace(rows)
+    return xp.concat([xp.ones((1, rows.shape[0]), dtype=rows.dtype, device=rows.device), rows.T])
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class GatedSums:
+    """What `GatedProducts` found: sums of products by group of sequences, and the range of the coordinates."""
+
+    groups: dict[int, dict[str, AnyArray]]
+    """Named sums of each group."""
+    low: AnyArray
+    """(r,) the smallest coordinates of all states."""
+    high: AnyArray
+    """(r,) the largest."""
+
+    def __add__(self, other: "GatedSums") -> "GatedSums":
+        groups = {group: dict(sums) for group, sums in self.groups.items()}
+        for group, sums in other.groups.items():
+            mine = groups.setdefault(group, {})
+            for name, value in sums.items():
+                mine[name] = mine.get(name, 0) + value
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        return GatedSums(groups=groups, low=low, high=high)
+
+
+class GatedProducts:
+    """Accumulates `GatedSums` from unit coordinates and inputs."""
+
+    needs_pairs = True
+
+    def __init__(self, *, columns: GatedColumns, group_of: Int[Array, " s"], lengths: Int[Array, " s"]) -> None:
+        self._columns, self._group_of, self._stops = columns, group_of, np.cumsum(lengths)
+        self._sums: dict[int, dict[str, AnyArray]] = {}
+        self._waiting: dict[int, list[tuple[AnyArray, AnyArray, AnyArray]]] = {}
+        self._low, self._high = np.full(columns.rank, np.inf), np.full(columns.rank, -np.inf)
+
+    def add(self, block: Block) -> None:
+        """Add the pairs inside a block."""
+        z, counts = block.values, block.lengths - 1
+        xp = namespace(z)
+        self._low = np.minimum(self._low, as_numpy(xp.min(z, axis=0)))
+        self._high = np.maximum(self._high, as_numpy(xp.max(z, axis=0)))
+        first = np.repeat(block.offsets - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        group_of_pair = np.repeat(self._group_of[block.numbers], counts)
+        for group in np.unique(group_of_pair).tolist():
+            rows = first[group_of_pair == group]
+            before, after = indices_for(z, rows, rows + 1)
+            self._collect(group, z[before], block.inputs[after], z[after])  # pyright: ignore[reportOptionalSubscript]
+
+    def add_cut(self, cut: Cut) -> None:
+        """Add pairs that the end of a block separates."""
+        groups = self._group_of[np.searchsorted(self._stops, cut.rows, side="right")]
+        for group in np.unique(groups).tolist():
+            (rows,) = indices_for(cut.before, np.flatnonzero(groups == group))
+            inputs: Any = cut.inputs
+            self._collect(group, cut.before[rows], inputs[rows], cut.after[rows])
+
+    def _collect(self, group: int, x: AnyArray, inputs: AnyArray, y: AnyArray) -> None:
+        """Multiply pairs once there are enough of them."""
+        waiting = self._waiting.setdefault(group, [])
+        waiting.append((x, inputs, y))
+        if sum(len(part[0]) for part in waiting) >= self._pairs_that_wait(x):
+            self._multiply(group)
+
+    def _pairs_that_wait(self, sample: AnyArray) -> int:
+        columns = self._columns
+        if not on_accelerator(sample):
+            return max(HOST_PAIRS, HOST_WAITING // (columns.features.inputs + 2 * columns.rank))
+        return block_rows(sample, columns.features.inputs + columns.features.count + pair_count(columns.rank + 1))
+
+    def _multiply(self, group: int) -> None:
+        """Add the sums of the pairs that wait; on a CPU some thousands at a time, those of the same input together."""
+        parts = self._waiting.pop(group)
+        xp = namespace(parts[0][0])
+        x, inputs, y = (xp.concat(column) for column in zip(*parts, strict=True))
+        step, order = self._pairs_that_wait(x), None
+        if not on_accelerator(x):
+            x, inputs, y = (as_numpy(part) for part in (x, inputs, y))
+            step, order = HOST_PAIRS, order_of_repeats(inputs)
+        for start in range(0, len(x), step):
+            rows: Any = slice(start, start + step)
+            read, runs = inputs[rows], None
+            if order is not None:
+                rows = order[rows]
+                runs = run_starts(inputs[rows])
+                read = inputs[rows[runs]]
+            self._add(group, _with_ones(x[rows]), self._columns.gates(read), y[rows], runs)
+
+    def _add(self, group: int, z: AnyArray, gates: AnyArray, y: AnyArray, runs: Int[Array, " w"] | None) -> None:
+        """Add products of coordinates (r1, n) and gates (k1, w), each with a row of ones, and next states (n, r).
+
+        ``runs`` says at which pairs the inputs change, if the gates are those of runs of pairs and not of each pair.
+        """
+        sums = self._sums.setdefault(group, {})
+        pairs = pair_products(z)
+        crossed = (z[:, None, :] * y.T[None, :, :]).reshape(-1, len(y))
+        _add_panels(sums, "gram", pair_panels(gates), _run_sums(pairs, runs), count=pair_count(len(gates)))
+        _accumulate(sums, "target", gates @ _run_sums(crossed, runs).T)
+        _accumulate(sums, "total", y.T @ y)
+        if self._columns.lift:
+            squares = pairs[len(z) :]  # the first ones hold a factor of one
+            triples = (_run_sums(panel, runs) for panel in triple_panels(z, pairs))
+            _add_panels(sums, "lift_cross", triples, gates, count=triple_count(len(z)))
+            _accumulate(sums, "lift_gram", squares @ squares.T)
+            _accumulate(sums, "lift_target", squares @ y)
+
+    def result(self) -> GatedSums:
+        """The sums, on the host."""
+        for group in list(self._waiting):
+            self._multiply(group)
+        groups = {group: {name: as_numpy(value) for name, value in sums.items()} for group, sums in self._sums.items()}
+        return GatedSums(groups=groups, low=self._low, high=self._high)
+
+
+def order_of_repeats(inputs: Float[Array, "n p"]) -> Int[Array, " n"] | None:
+    """An order of pairs in which the same inputs follow each other; None if few are the same.
+
+    Inputs are sorted by a checksum. Others that have the same one may come between them, which costs time only.
+
+    >>> order_of_repeats(np.array([[1.0], [2.0], [1.0], [2.0], [1.0]])).tolist()
+    [1, 3, 0, 2, 4]
+    """
+    checksums = row_checksums(np.ascontiguousarray(inputs, dtype=np.float64))
+    order = np.argsort(checksums, kind="stable")
+    distinct = 1 + np.count_nonzero(np.diff(checksums[order]))
+    if 2 * distinct > len(order):
+        return None
+    return order
+
+
+def run_starts(inputs: Float[Array, "n p"]) -> Int[Array, " w"]:
+    """The first row of each run of rows that are the same.
+
+    >>> run_starts(np.array([[1.0], [1.0], [2.0], [1.0]])).tolist()
+    [0, 2, 3]
+    """
+    changes = (inputs[1:] != inputs[:-1]).any(axis=1)
+    return np.concatenate([[0], 1 + np.flatnonzero(changes)])
+
+
+def _run_sums(rows: Float[AnyArray, "m n"], runs: Int[Array, " w"] | None) -> Float[AnyArray, "m w"]:
+    """Sums over runs of columns; the columns themselves without runs."""
+    if runs is None:
+        return rows
+    return np.add.reduceat(rows, runs, axis=1)
+
+
+def _accumulate(sums: dict[str, AnyArray], name: str, value: AnyArray) -> None:
+    if name in sums:
+        sums[name] += value
+    else:
+        sums[name] = value
+
+
+def _add_panels(
+    sums: dict[str, AnyArray], name: str, panels: Iterator[AnyArray], others: AnyArray, *, count: int
+) -> None:
+    """Add the products of ``count`` rows, which come in panels, with others."""
+    if name not in sums:
+        sums[name] = namespace(others).zeros((count, len(others)), dtype=others.dtype, device=others.device)
+    start = 0
+    for panel in panels:
+        sums[name][start : start + len(panel)] += panel @ others.T
+        start += len(panel)
+
+
+def design_of(sums: dict[str, Array], columns: GatedColumns) -> Design:
+    """The Gram matrices of the design of one group, its columns in the order z, (φ₁, φ₁ z), (φ₂, φ₂ z), …, lift, 1."""
+    r1, k1 = columns.rank + 1, columns.features.count + 1
+    z_pair, gate_pair = pair_index(r1), pair_index(k1)
+    own = (k1 * r1, k1 * r1)
+    gram = sums["gram"][gate_pair[:, None, :, None], z_pair[None, :, None, :]].reshape(own)
+    target = sums["target"].reshape(k1 * r1, columns.rank)
+    if columns.lift:
+        first, second = (1 + part for part in np.triu_indices(columns.rank))
+        triples = triple_index(r1)[np.arange(r1)[:, None], first, second]
+        cross = np.moveaxis(sums["lift_cross"][triples], -1, 0).reshape(k1 * r1, -1)
+        gram = np.block([[gram, cross], [cross.T, sums["lift_gram"]]])
+        target = np.vstack([target, sums["lift_target"]])
+    order = np.r_[1 : len(gram), 0]  # the constant goes last
+    return Design(gram=gram[np.ix_(order, order)], target=target[order], total=sums["total"])
+
+
+def gated_sums(states: States, columns: GatedColumns, projection: Projection, group_of: Int[Array, " s"]) -> GatedSums:
+    """The sums of all pairs of states, by group of sequences."""
+    make = partial(GatedProducts, columns=columns, group_of=group_of, lengths=states.lengths)
+    found = accumulate(states, make, inputs=True, projection=projection, what="products")
+    if not all(np.isfinite(sums["gram"]).all() for sums in found.groups.values()):
+        refuse_not_finite(states, inputs=True)
+    return found
+
+
+def unit_columns(states: States, features: FeatureMap, *, rank: int, lift: bool) -> GatedColumns:
+    """The columns of the design, with features scaled to unit variance."""
+    total = accumulate(states, partial(Total, partial(_feature_sums, features)), inputs=True, what="features")
+    pairs, sums, squares = total[0, 0], total[1], total[2]
+    mean = sums / pairs
+    variance = squares / pairs - mean**2
+    is_constant = variance <= CONSTANT_BELOW * squares / pairs
+    scale = np.where(is_constant, 1.0, np.sqrt(np.where(is_constant, 1.0, variance)))
+    return GatedColumns(features=features, feature_mean=mean, feature_scale=scale, rank=rank, lift=lift)
+
+
+def _feature_sums(features: FeatureMap, block: Block) -> Float[Array, "3 k"]:
+    """The number of inputs of a block, in every column, and sums and squares of their features."""
+    inputs = read_in_pairs(block)
+    if not len(inputs):
+        return np.zeros((3, features.count))
+    phi = features.of(inputs)
+    return np.stack([np.full(features.count, float(len(phi))), as_numpy(phi.sum(0)), as_numpy((phi**2).sum(0))])
+
+
+FOLDS = 5
+"""The ridge is chosen with a fifth of the sequences held out at a time."""
+
+ALL_FOLDS_BELOW = 1000
+"""Up to so many columns each of the folds is held out once. Of more columns, whose Gram matrices are large and slow to
+solve with, only the first fold is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class GatedRequest:
+    """What of a bilinear operator is to be fitted."""
+
+    features: Any
+    """What `parse_features` made of the user's."""
+    lift: bool
+    """Whether products of coordinates are columns too."""
+    ridge: float | None
+    """The ridge, or None to choose it on held-out sequences."""
+
+
+def fit_bilinear(
+    states: States,
+    basis: Basis,
+    deviation: Float[Array, " r"],
+    request: GatedRequest,
+    *,
+    groups: Any,
+) -> tuple[Bilinear, int, int]:
+    """The operator, how many pairs it was fitted to, and how many unknowns each of its columns has.
+
+    ``deviation`` are the standard deviations of the coordinates, by which they are scaled. Sequences of one group, such
+    as the pieces of one that was cut, and copies of a sequence are held out together.
+    """
+    features = fit_features(request.features, input_sums(states))
+    columns = unit_columns(states, features, rank=len(deviation), lift=request.lift)
+    columns.require_manageable()
+    folds, held_out = _folds(states, columns, request, groups)
+    projection = Projection(matrix=basis.vectors / deviation, mean=basis.mean)
+    sums = gated_sums(states, columns, projection, folds)
+    designs = [design_of(sums.groups[fold], columns) for fold in sorted(sums.groups)]
+    curve = None
+    ridge = request.ridge
+    if ridge is None:
+        curve = ridge_curve(designs, held_out=held_out)
+        ridge = curve.chosen
+    total = sum_of(designs)
+    designs.clear()
+    weights = ridge_weights(total, ridge)
+    bounds = np.stack([sums.low, sums.high]) * deviation
+    koopman = _operator(total, weights, columns, basis, deviation, bounds=bounds, ridge=ridge, curve=curve)
+    return koopman, total.pairs, columns.count
+
+
+def _folds(states: States, columns: GatedColumns, request: GatedRequest, groups: Any) -> tuple[Int[Array, " s"], int]:
+    """The group of each sequence, and how many of these groups are held out in turn."""
+    if request.ridge is not None:
+        return np.zeros(len(states), dtype=int), 0
+    repeats = repeats_of(states)
+    own = Together.of(states.lengths, groups=groups, repeats=repeats)
+    available = number_of_all_ranks(own.available)
+    if available < FEWEST_FOLDS:
+        raise KannError(
+            f"the ridge is chosen on held-out sequences, and {available} of two states or more are too few; pass "
+            "ridge=1e-6, or more sequences"
+        )
+    folds = own.balanced(min(FOLDS, available), seed=0)
+    if columns.count > ALL_FOLDS_BELOW:
+        return np.minimum(folds, 1), 1
+    return folds, min(FOLDS, available)
+
+
+def _operator(
+    total: Design,
+    weights: Float[Array, "q r"],
+    columns: GatedColumns,
+    basis: Basis,
+    deviation: Float[Array, " r"],
+    *,
+    bounds: Float[Array, "2 r"],
+    ridge: float,
+    curve: RidgeCurve | None,
+) -> Bilinear:
+    """The operator on coordinates and features as they are, from weights of scaled ones."""
+    r, k = columns.rank, columns.features.count
+    linear, gated = weights[:r], weights[r : r + k * (r + 1)].reshape(k, r + 1, r)
+    back = deviation / deviation[:, None]  # from scaled to own coordinates, before and after the step
+    drive = gated[:, 0] * deviation / columns.feature_scale[:, None]
+    gates = gated[:, 1:] * back / columns.feature_scale[:, None, None]
+    squares = None
+    if columns.lift:
+        first, second = np.triu_indices(r)
+        squares = weights[-1 - pair_count(r) : -1] * deviation / (deviation[first] * deviation[second])[:, None]
+    mean = columns.feature_mean
+    about = total.state_gram(total.gram[-1, :r] / total.pairs)
+    scales = np.outer(deviation, deviation)
+    return Bilinear(
+        matrix=linear * back - np.tensordot(mean, gates, axes=1),
+        drive=drive,
+        gates=gates,
+        offset=weights[-1] * deviation - mean @ drive,
+        squares=squares,
+        features=columns.features,
+        feature_mean=mean,
+        basis=basis.vectors,
+        mean=basis.mean,
+        explained=basis.explained,
+        bounds=bounds,
+        residual_gram=_positive(total.residual_gram(weights) * scales),
+        state_gram=_positive(about * scales),
+        ridge=ridge,
+        ridge_curve=curve,
+    )
+
+
+def _positive(gram: Float[Array, "r r"]) -> Float[Array, "r r"]:
+    """The Gram matrix without what rounding made of it: symmetric, and without negative squares."""
+    values, vectors = np.linalg.eigh((gram + gram.T) / 2)
+    positive = (vectors * np.maximum(values, 0.0)) @ vectors.T
+    return (positive + positive.T) / 2

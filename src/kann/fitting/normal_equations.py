@@ -1,0 +1,725 @@
+"""Least squares from additive sums: normal equations, their solution, and ridge."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from kann.backends.arrays import as_numpy, indices_for, namespace, segment_sums, to_device_of
+from kann.data.moments import Moments, centred, refuse_not_finite
+from kann.data.reduction import accumulate
+from kann.data.rows import Block, Cut, Projection
+from kann.data.states import States
+from kann.errors import KannError
+from kann.fitting.basis import GRAM_NOISE, ROUNDINGS
+from kann.typing import AnyArray, Array, Float, Int
+
+EPS = float(np.finfo(np.float64).eps)
+
+PRODUCT_ROUNDING = 4 * EPS
+"""Relative rounding of a sum of products, as BLAS adds them: it grows far more slowly than the number of them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ColumnEnergies:
+    """Sums of squares of the columns of the design matrix A, which tell what of AᵀA is rounding."""
+
+    multiplied: Float[Array, " q"]
+    """Of the numbers whose products were summed. Products are rounded relative to these, even where a change of basis
+    or taking off a mean leaves far less of them."""
+    constant_below: Float[Array, " q"]
+    """Variation of less energy than this is the rounding of the numbers as they are stored."""
+
+    @staticmethod
+    def of(multiplied: Float[Array, " q"], *, stored: Float[Array, " q"], rounding: float) -> "ColumnEnergies":
+        """From both sums of squares and the relative spacing of the stored numbers.
+
+        Numbers of low precision that are a third of their spacing apart on average are told apart: they may be exact,
+        as whole numbers are. What is computed in float64 is rounded several times before it is stored.
+        """
+        return ColumnEnergies(multiplied=multiplied, constant_below=max(rounding / 4, ROUNDINGS * EPS) ** 2 * stored)
+
+    def and_inputs(self, inputs: "ColumnEnergies") -> "ColumnEnergies":
+        """Those of the columns of states, followed by those of inputs."""
+        return ColumnEnergies(
+            multiplied=np.concatenate([self.multiplied, inputs.multiplied]),
+            constant_below=np.concatenate([self.constant_below, inputs.constant_below]),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class LinearStep:
+    """One step of the linear system, z[t+1] ≈ z[t] C + u[t+1] D + c, and how well it fits."""
+
+    matrix: Float[Array, "r r"]
+    """C"""
+    drive: Float[Array, "p r"] | None
+    """D, or None for an autonomous system."""
+    offset: Float[Array, " r"] | None
+    """c, or None for a system without one."""
+    residual_gram: Float[Array, "r r"]
+    """EᵀE, where the rows of E are z[t+1] − z[t] C − u[t+1] D − c."""
+    state_gram: Float[Array, "r r"]
+    """XᵀX in the basis; about the mean of the pairs if there is an offset, which explains that mean."""
+    noise: Float[Array, " r"]
+    """What of the diagonal of ``state_gram`` may be rounding."""
+    error: float
+    """Estimated relative error of C and D because products of the columns were rounded."""
+    mean_error: float
+    """The part of it that comes from means, which were taken off after multiplying."""
+    dependence: float
+    """How much of some direction of the states the inputs tell: its R². 1 if inputs contain it, 0 if autonomous."""
+
+    @property
+    def unknowns(self) -> int:
+        """How many numbers each column of the regression has to find: rows of C and D, and the offset."""
+        count = len(self.matrix)
+        if self.drive is not None:
+            count += len(self.drive)
+        return count + int(self.offset is not None)
+
+
+def regress(
+    moments: Moments,
+    shift: Float[Array, " r"],
+    *,
+    energies: ColumnEnergies,
+    input_mean: Float[Array, " p"] | None = None,
+    driven: bool,
+    offset: bool,
+    ridge: int | float,
+) -> LinearStep:
+    """Minimise Σ |z C + u D + c − z₊|² + ridge·(|C|² + |D|²); without u and c it is the paper's equation for C.
+
+    ``moments`` are those of coordinates in the basis, from which ``shift`` is still to be taken off, and of inputs from
+    which ``input_mean`` was taken off.
+    """
+    r, squares = len(moments.sum_x), np.diag(moments.xx)
+    products, rounding = _products(moments, shift, driven=driven, offset=offset), moments.rounding
+    if driven:
+        squares = np.concatenate([squares, np.diag(moments.uu)])
+        rounding = max(rounding, moments.input_rounding)
+    floor = noise_floor(len(squares), rounding)
+    solution = solve(products.design, products.target, squares=squares, energies=energies, ridge=ridge, floor=floor)
+    matrix, drive, constant, mean_error = solution.weights[:r], None, None, 0.0
+    if driven:
+        drive = solution.weights[r:]
+    if offset:
+        constant = _offset(moments, shift, solution.weights, input_mean)
+    if offset or shift.any():
+        mean_error = _mean_error(products.design, squares + ridge, energies)
+    return LinearStep(
+        matrix=matrix,
+        drive=drive,
+        offset=constant,
+        residual_gram=residual_gram(products.design, products.target, products.total, solution.weights),
+        state_gram=products.design[:r, :r],
+        noise=floor * energies.multiplied[:r],
+        error=solution.error,
+        mean_error=mean_error,
+        dependence=dependence(products.design, r, energies),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Products:
+    """What the normal equations are made of: A holds the columns of z and of u, if the system is driven."""
+
+    design: Float[Array, "q q"]
+    """AᵀA"""
+    target: Float[Array, "q r"]
+    """AᵀY"""
+    total: Float[Array, "r r"]
+    """YᵀY"""
+
+
+def _products(moments: Moments, shift: Float[Array, " r"], *, driven: bool, offset: bool) -> _Products:
+    """The products of the regression: about the means of the pairs if there is an offset, else about ``shift``.
+
+    A driven system always has an offset.
+    """
+    n, x, y, u = moments.pairs, moments.sum_x, moments.sum_y, moments.sum_u
+
+    def about(products: Array, left: Array, right: Array) -> Array:
+        if offset:
+            return centred(products, left, right, n)
+        return _shifted(products, left, right, shift, n)
+
+    design, target, total = about(moments.xx, x, x), about(moments.xy, x, y), about(moments.yy, y, y)
+    if driven:
+        xu = centred(moments.xu, x, u, n)
+        design = np.block([[design, xu], [xu.T, centred(moments.uu, u, u, n)]])
+        target = np.vstack([target, centred(moments.uy, u, y, n)])
+    return _Products(design=design, target=target, total=total)
+
+
+def _offset(
+    moments: Moments, shift: Float[Array, " r"], weights: Float[Array, "q r"], input_mean: Float[Array, " p"] | None
+) -> Float[Array, " r"]:
+    """The constant c that makes the mean of the predicted states the mean of the true ones."""
+    r, n = len(shift), moments.pairs
+    constant = (moments.sum_y / n - shift) - (moments.sum_x / n - shift) @ weights[:r]
+    if len(weights) == r:
+        return constant
+    mean_u = moments.sum_u / n
+    if input_mean is not None:
+        mean_u = mean_u + input_mean
+    return constant - mean_u @ weights[r:]
+
+
+def noise_floor(size: int, rounding: float) -> float:
+    """The fraction of a column's energy below which there is rounding: of the factorisation, products or states."""
+    return max(size * EPS, 8 * GRAM_NOISE, rounding**2)
+
+
+def _mean_error(gram: Float[Array, "q q"], squares: Float[Array, " q"], energies: ColumnEnergies) -> float:
+    """Relative error of the column that taking off its mean hurt most; ``squares`` are those before.
+
+    A column that is constant up to the rounding of its numbers has nothing to lose.
+    """
+    left = np.diag(gram)
+    worst = np.where((left == 0) | (np.abs(left) <= energies.constant_below), 0.0, squares)
+    return PRODUCT_ROUNDING * float(np.max(worst / np.where(worst > 0, np.abs(left), 1.0)))
+
+
+def dependence(design: Float[Array, "q q"], r: int, energies: ColumnEnergies) -> float:
+    """The largest R² with which the inputs, columns r onwards of the design, tell a direction of the states.
+
+    It is the square of the largest canonical correlation: the largest singular value of the cross products of states
+    and inputs once both are whitened.
+    """
+    if len(design) == r:
+        return 0.0
+    is_used = np.diag(design) > energies.constant_below
+    states, inputs = np.flatnonzero(is_used[:r]), r + np.flatnonzero(is_used[r:])
+    if not len(states) or not len(inputs):
+        return 0.0
+    whitened = _whitening(design, states).T @ design[np.ix_(states, inputs)] @ _whitening(design, inputs)
+    return min(1.0, float(np.linalg.norm(whitened, 2))) ** 2
+
+
+def _whitening(design: Float[Array, "q q"], columns: Array) -> Float[Array, "k m"]:
+    """A matrix that makes these columns of the design uncorrelated and of unit energy; without what is rounding."""
+    gram = design[np.ix_(columns, columns)]
+    scale = np.sqrt(np.diag(gram))
+    values, vectors = np.linalg.eigh(gram / np.outer(scale, scale))
+    kept = values > noise_floor(len(gram), 0.0)
+    return vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None]
+
+
+def _shifted(
+    products: Float[Array, "r r"],
+    left: Float[Array, " r"],
+    right: Float[Array, " r"],
+    shift: Float[Array, " r"],
+    n: int,
+) -> Float[Array, "r r"]:
+    """Σ(a − shift)(b − shift)ᵀ from Σabᵀ, Σa and Σb."""
+    if not shift.any():
+        return products
+    return products - np.outer(shift, right) - np.outer(left, shift) + n * np.outer(shift, shift)
+
+
+def residual_gram(
+    design: Float[Array, "q q"], target: Float[Array, "q r"], total: Float[Array, "r r"], weights: Float[Array, "q r"]
+) -> Float[Array, "r r"]:
+    """The Gram matrix of the residuals Y − A W from AᵀA, AᵀY and YᵀY."""
+    cross = weights.T @ target
+    return total - cross - cross.T + weights.T @ design @ weights
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Solution:
+    """Least-squares weights, and how good they are."""
+
+    weights: Float[Array, "q r"]
+    error: float
+    """Estimated relative error of the weights because products of the columns were rounded."""
+
+
+def solve(
+    gram: Float[Array, "q q"],
+    target: Float[Array, "q r"],
+    *,
+    squares: Float[Array, " q"],
+    energies: ColumnEnergies,
+    ridge: int | float,
+    floor: float,
+) -> Solution:
+    """Least-squares weights W of AᵀA W = AᵀY, those of smallest norm where the data leave them open.
+
+    ``squares`` are the sums of squares of the columns of A before a mean was taken off. Scaling by them keeps
+    directions of little energy as accurate as the others, and shows what of a column is rounding of its mean. What is
+    below the fraction ``floor`` of them is rounding noise.
+    """
+    energy = squares + ridge
+    is_used = (energy > 0) & (np.diag(gram) > energies.constant_below)
+    if is_used.all():
+        return _solve_scaled(gram, target, energy, multiplied=energies.multiplied, ridge=ridge, floor=floor)
+    weights = np.zeros_like(target)
+    if not is_used.any():
+        return Solution(weights=weights, error=0.0)
+    solution = _solve_scaled(
+        gram[np.ix_(is_used, is_used)],
+        target[is_used],
+        energy[is_used],
+        multiplied=energies.multiplied[is_used],
+        ridge=ridge,
+        floor=floor,
+    )
+    weights[is_used] = solution.weights
+    return replace(solution, weights=weights)
+
+
+def _solve_scaled(
+    gram: Float[Array, "q q"],
+    target: Float[Array, "q r"],
+    energy: Float[Array, " q"],
+    *,
+    multiplied: Float[Array, " q"],
+    ridge: int | float,
+    floor: float,
+) -> Solution:
+    """The same for columns that vary; by eigenvectors if they depend on each other."""
+    scale = np.sqrt(energy)[:, None]
+    if ridge:
+        gram = gram + ridge * np.eye(len(gram))
+    unit, target = gram / (scale * scale.T), target / scale
+    rounding = PRODUCT_ROUNDING * multiplied / energy  # of the diagonal of unit
+    factor = factor_if_independent(unit, floor)
+    if factor is not None:
+        weights = np.linalg.solve(unit, target) / scale
+        # The squares of the factor's diagonal are what is left of each column once the ones before it are taken off.
+        return Solution(weights=weights, error=float(np.max(rounding / factor.diagonal() ** 2)))
+    values, vectors = np.linalg.eigh(unit)
+    kept, null = vectors[:, values > floor], vectors[:, values <= floor] / scale
+    values = values[values > floor]
+    weights = kept @ ((kept.T @ target) / values[:, None]) / scale
+    # What remains open changes no prediction, since its columns of A cancel: take off the part along it.
+    weights -= null @ np.linalg.lstsq(null, weights, rcond=None)[0]
+    return Solution(weights=weights, error=float(np.max((kept.T**2 @ rounding) / values, initial=0.0)))
+
+
+def factor_if_independent(matrix: Float[Array, "q q"], floor: float) -> Float[Array, "q q"] | None:
+    """The Cholesky factor, or None if the columns depend on each other: a reciprocal condition of at most ``floor``.
+
+    The diagonal of the factor alone does not tell: without exchange of rows all of it can be large although columns
+    depend on each other.
+    """
+    try:
+        factor = np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:  # not positive definite
+        return None
+    (estimate,) = scipy.linalg.get_lapack_funcs(("pocon",), (factor,))
+    # Its transpose is in the order of LAPACK, so that it is not copied.
+    reciprocal_condition, _ = estimate(factor.T, np.abs(matrix).sum(axis=0).max(), uplo="U")
+    if reciprocal_condition <= floor:
+        return None
+    return factor
+
+
+SILENT_BELOW = 1e-4
+"""Fraction of an input's energy. If the sequences that are fitted hold less of it, its weight would be extrapolated a
+hundredfold to those that are held out: a few faint clicks in a recording made errors of 300 %."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Step:
+    """z[t+1] ≈ z[t] C + u[t+1] D + c."""
+
+    matrix: Float[Array, "r r"]
+    """C"""
+    drive: Float[Array, "p r"]
+    """D, without rows if the step is autonomous."""
+    offset: Float[Array, " r"]
+    """c, zero if there is none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Design:
+    """Gram matrices of the rows (z, u, 1) of a design A and of the next coordinates Y. They add up over pairs."""
+
+    gram: Float[Array, "q q"]
+    """AᵀA; the last column of A is constant, the first r are the coordinates z."""
+    target: Float[Array, "q r"]
+    """AᵀY"""
+    total: Float[Array, "r r"]
+    """YᵀY"""
+    shuffled: Float[Array, "q r"] | None = None
+    """AᵀY in the mean over all ways to shuffle Y within each sequence; None if sequences are not known."""
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of states these are."""
+        return round(float(self.gram[-1, -1]))
+
+    @property
+    def rank(self) -> int:
+        """The number of coordinates r."""
+        return len(self.total)
+
+    def __add__(self, other: "Design") -> "Design":
+        shuffled = None
+        if self.shuffled is not None and other.shuffled is not None:
+            shuffled = self.shuffled + other.shuffled
+        return Design(
+            gram=self.gram + other.gram,
+            target=self.target + other.target,
+            total=self.total + other.total,
+            shuffled=shuffled,
+        )
+
+    @staticmethod
+    def of_moments(moments: Moments, *, basis: Float[Array, "d r"], mean: Float[Array, " d"], driven: bool) -> "Design":
+        """The design of coordinates (h − mean) @ basis, from moments of the states h."""
+        inside = moments.in_basis(basis)
+        x, y, n = inside.sum_x[:, None], inside.sum_y[:, None], np.array([[float(inside.pairs)]])
+        if driven:
+            u = inside.sum_u[:, None]
+            gram = np.block([[inside.xx, inside.xu, x], [inside.xu.T, inside.uu, u], [x.T, u.T, n]])
+            target = np.vstack([inside.xy, inside.uy, y.T])
+        else:
+            gram = np.block([[inside.xx, x], [x.T, n]])
+            target = np.vstack([inside.xy, y.T])
+        return Design(gram=gram, target=target, total=inside.yy)._shifted(mean @ basis)
+
+    def in_basis(self, basis: Float[Array, "d r"], *, mean: Float[Array, " d"]) -> "Design":
+        """The design of coordinates (h − mean) @ basis, from one of states h without inputs."""
+        wide = scipy.linalg.block_diag(basis, [[1.0]])
+        inside = Design(
+            gram=wide.T @ self.gram @ wide, target=wide.T @ self.target @ basis, total=basis.T @ self.total @ basis
+        )
+        return inside._shifted(mean @ basis)
+
+    def _shifted(self, shift: Float[Array, " r"]) -> "Design":
+        """The same for coordinates z − shift."""
+        change = np.eye(len(self.gram))
+        change[-1, : self.rank] = -shift
+        gram, sum_y = change.T @ self.gram @ change, self.target[-1]
+        target = change.T @ (self.target - np.outer(self.gram[:, -1], shift))
+        crossed = np.outer(sum_y, shift)
+        total = self.total - crossed - crossed.T + self.gram[-1, -1] * np.outer(shift, shift)
+        return Design(gram=gram, target=target, total=total)
+
+    def leading(self, rank: int) -> "Design":
+        """The same for the first ``rank`` coordinates alone."""
+        kept = np.r_[:rank, self.rank : len(self.gram)]
+        return Design(
+            gram=self.gram[np.ix_(kept, kept)], target=self.target[kept, :rank], total=self.total[:rank, :rank]
+        )
+
+    def as_shuffled(self) -> "Design":
+        """The design of states whose order within each sequence, or among all if these are not known, tells nothing."""
+        shuffled = self.shuffled
+        if shuffled is None:
+            shuffled = np.outer(self.gram[:, -1], self.target[-1]) / self.gram[-1, -1]
+        return replace(self, target=shuffled, shuffled=None)
+
+    def weights(self, *, offset: bool, ridge: float, rounding: float) -> Float[Array, "q r"]:
+        """Least-squares weights of A W = Y: C, D and c one below the other; c is zero unless there is an ``offset``.
+
+        The ridge does not hold the offset down, as in `kann.fitting.normal_equations`.
+        """
+        mean = np.zeros(len(self.gram))
+        if offset:
+            mean = self.gram[-1] / self.gram[-1, -1]
+        about = self.gram - np.outer(self.gram[-1], mean)
+        target = self.target - np.outer(mean, self.target[-1])
+        gram, squares = about[:-1, :-1], np.diag(self.gram)[:-1]
+        energies = ColumnEnergies(multiplied=squares, constant_below=np.finfo(float).eps * squares)
+        floor = noise_floor(len(gram), rounding)
+        found = solve(gram, target[:-1], squares=squares, energies=energies, ridge=ridge, floor=floor).weights
+        constant = np.zeros(self.rank)
+        if offset:
+            constant = self.target[-1] / self.gram[-1, -1] - mean[:-1] @ found
+        return np.vstack([found, constant])
+
+    def weights_without_state(self, *, ridge: float) -> Float[Array, "q r"]:
+        """Weights with an offset that predict the next coordinates from inputs alone: those of C are zero."""
+        r = self.rank
+        inputs = Design(gram=self.gram[r:, r:], target=self.target[r:], total=self.total)
+        return np.vstack([np.zeros((r, r)), inputs.weights(offset=True, ridge=ridge, rounding=0.0)])
+
+    def step(self, weights: Float[Array, "q r"]) -> Step:
+        """The weights by name."""
+        r = self.rank
+        return Step(matrix=weights[:r], drive=weights[r:-1], offset=weights[-1])
+
+    def residual_gram(self, weights: Float[Array, "q r"]) -> Float[Array, "r r"]:
+        """The Gram matrix of what the weights miss, (Y − A W)ᵀ(Y − A W)."""
+        return residual_gram(self.gram, self.target, self.total, weights)
+
+    def missed(self, weights: Float[Array, "q r"]) -> float:
+        """What the weights miss in all, Σ|Y − A W|²: one matrix product, where the Gram matrix takes three."""
+        found = np.trace(self.total) + np.sum(weights * (self.gram @ weights - 2 * self.target))
+        return max(0.0, float(found))
+
+    def change_gram(self) -> Float[Array, "r r"]:
+        """The Gram matrix of what copying the previous state misses, (Y − X)ᵀ(Y − X)."""
+        cross = self.target[: self.rank]
+        return self.total - cross - cross.T + self.gram[: self.rank, : self.rank]
+
+    def state_gram(self, about: Float[Array, " r"]) -> Float[Array, "r r"]:
+        """The Gram matrix of the coordinates about a point, (X − about)ᵀ(X − about)."""
+        r = self.rank
+        crossed = np.outer(self.gram[-1, :r], about)
+        return self.gram[:r, :r] - crossed - crossed.T + self.gram[-1, -1] * np.outer(about, about)
+
+
+def designs_of_folds(
+    states: States,
+    fold_of: Int[Array, " s"],
+    *,
+    basis: Float[Array, "d r"],
+    mean: Float[Array, " d"],
+    driven: bool,
+) -> tuple[Design, ...]:
+    """The design of each fold, in one reading of the states."""
+    make = partial(_FoldProducts, fold_of=fold_of, lengths=states.lengths)
+    projection = Projection(matrix=basis, mean=mean)
+    found = accumulate(states, make, inputs=driven, projection=projection, what="folds")
+    designs = found.finished()
+    if not all(np.isfinite(design.gram).all() for design in designs):
+        refuse_not_finite(states, inputs=driven)
+    return designs
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _FoldSums:
+    """Designs of folds without those sequences that were cut, and the sums over the pieces of these."""
+
+    designs: dict[int, Design]
+    pieces: dict[int, tuple[int, Float[Array, " q"], Float[Array, " r"]]]
+    """Of each cut sequence, by number: its fold, and the sums of its rows of A and of Y."""
+
+    def __add__(self, other: "_FoldSums") -> "_FoldSums":
+        designs, pieces = dict(self.designs), dict(self.pieces)
+        for fold, design in other.designs.items():
+            if fold in designs:
+                design = designs[fold] + design
+            designs[fold] = design
+        for number, (fold, rows, target) in other.pieces.items():
+            if number in pieces:
+                rows, target = pieces[number][1] + rows, pieces[number][2] + target
+            pieces[number] = (fold, rows, target)
+        return _FoldSums(designs=designs, pieces=pieces)
+
+    def finished(self) -> tuple[Design, ...]:
+        """The designs by fold, with the sequences that were cut."""
+        designs = dict(self.designs)
+        for fold, rows, target in self.pieces.values():
+            shuffled: Any = designs[fold].shuffled
+            designs[fold] = replace(designs[fold], shuffled=shuffled + np.outer(rows, target) / rows[-1])
+        return tuple(designs[fold] for fold in sorted(designs))
+
+
+class _FoldProducts:
+    """Accumulates the designs of folds, from coordinates of the states."""
+
+    needs_pairs = True
+
+    def __init__(self, *, fold_of: Int[Array, " s"], lengths: Int[Array, " s"]) -> None:
+        self._fold_of, self._lengths = fold_of, lengths
+        self._found = _FoldSums(designs={}, pieces={})
+
+    def add(self, block: Block) -> None:
+        """Add the pairs inside a block."""
+        has_pairs = block.lengths > 1
+        for fold in np.unique(self._fold_of[block.numbers[has_pairs]]).tolist():
+            chosen = has_pairs & (self._fold_of[block.numbers] == fold)
+            self._add_fold(fold, block, chosen)
+
+    def _add_fold(self, fold: int, block: Block, chosen: Array) -> None:
+        """Add the sequences ``chosen`` of a block, all of one fold."""
+        counts, numbers = block.lengths[chosen] - 1, block.numbers[chosen]
+        row = np.repeat(block.offsets[chosen] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        before, after = indices_for(block.values, row, row + 1)
+        inputs = None
+        if block.inputs is not None:
+            inputs = block.inputs[after]
+        rows, target = _design_rows(block.values[before], inputs), block.values[after]
+        row_sums, target_sums = as_numpy(segment_sums(rows, counts)), as_numpy(segment_sums(target, counts))
+        is_whole = counts + 1 == self._lengths[numbers]
+        weighted = row_sums[is_whole] / counts[is_whole, None]
+        design = _design(rows, target, shuffled=weighted.T @ target_sums[is_whole])
+        pieces = {int(numbers[i]): (fold, row_sums[i], target_sums[i]) for i in np.flatnonzero(~is_whole)}
+        self._found = self._found + _FoldSums(designs={fold: design}, pieces=pieces)
+
+    def add_cut(self, cut: Cut) -> None:
+        """Add pairs that the end of a block separates."""
+        numbers = np.searchsorted(np.cumsum(self._lengths), cut.rows, side="right")
+        rows, target = _design_rows(cut.before, cut.inputs), cut.after
+        for i, number in enumerate(numbers.tolist()):
+            one = slice(i, i + 1)
+            fold = int(self._fold_of[number])
+            nothing = np.zeros((rows.shape[1], target.shape[1]))
+            design = _design(rows[one], target[one], shuffled=nothing)
+            pieces = {number: (fold, as_numpy(rows[i]), as_numpy(target[i]))}
+            self._found = self._found + _FoldSums(designs={fold: design}, pieces=pieces)
+
+    def result(self) -> _FoldSums:
+        """The sums."""
+        return self._found
+
+
+def _design_rows(z: AnyArray, inputs: AnyArray | None) -> AnyArray:
+    """Rows (z, u, 1) of a design."""
+    xp = namespace(z)
+    ones = xp.ones((z.shape[0], 1), dtype=z.dtype, device=z.device)
+    columns = [z, ones]
+    if inputs is not None:
+        columns = [z, to_device_of(z, inputs), ones]
+    return xp.concat(columns, axis=1)
+
+
+def _design(rows: AnyArray, target: AnyArray, *, shuffled: Float[Array, "q r"]) -> Design:
+    gram, cross, total = (as_numpy(product) for product in (rows.T @ rows, rows.T @ target, target.T @ target))
+    return Design(gram=gram, target=cross, total=total, shuffled=shuffled)
+
+
+def sum_of(designs: Sequence[Design]) -> Design:
+    """All of the designs together."""
+    total = designs[0]
+    for design in designs[1:]:
+        total = total + design
+    return total
+
+
+def without_each(designs: Sequence[Design]) -> list[Design]:
+    """For each of two or more designs all the others together, without inputs that are all but silent in these.
+
+    The others are added up, since subtraction would leave rounding where an input is silent.
+    """
+    before, after = [designs[0]], [designs[-1]]
+    for first, last in zip(designs[1:-1], designs[-2:0:-1], strict=True):
+        before.append(before[-1] + first)
+        after.append(after[-1] + last)
+    middle = [low + high for low, high in zip(before[:-1], after[-2::-1], strict=True)]
+    others = [after[-1], *middle, before[-1]]
+    energy = np.diag(others[0].gram) + np.diag(designs[0].gram)
+    return [_without_silent(rest, least=SILENT_BELOW * energy) for rest in others]
+
+
+def _without_silent(design: Design, *, least: Float[Array, " q"]) -> Design:
+    """The design with zero in place of the columns whose energy is less."""
+    is_silent = np.diag(design.gram) < least
+    if not is_silent.any():
+        return design
+    gram, target = design.gram.copy(), design.target.copy()
+    gram[is_silent], gram[:, is_silent], target[is_silent] = 0.0, 0.0, 0.0
+    return replace(design, gram=gram, target=target)
+
+
+RIDGES = (0.0, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+"""Ridges that are tried, for each pair of states. In trials 1e-5 was right for gated networks of 256 units."""
+
+CONSTANT_BELOW = 1e-13
+"""A column whose variance is below this fraction of its mean square is constant up to rounding of the sums."""
+
+SAME_ERROR = 1e-13
+"""Errors that differ by less are rounding: states that a smaller ridge predicts exactly need no larger one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class UnitDesign:
+    """The normal equations of a design about the means of its columns, each scaled to unit variance."""
+
+    gram: Float[Array, "m m"]
+    """Correlations of the columns; a constant column is replaced by one that has none with any other."""
+    target: Float[Array, "m r"]
+    """Covariances of the unit columns with the next coordinates."""
+    mean: Float[Array, " m"]
+    scale: Float[Array, " m"]
+    target_mean: Float[Array, " r"]
+
+    @staticmethod
+    def of(design: Design) -> "UnitDesign":
+        """From the sums of a design whose last column is constant."""
+        pairs = design.gram[-1, -1]
+        mean, target_mean = design.gram[-1, :-1] / pairs, design.target[-1] / pairs
+        gram = design.gram[:-1, :-1] / pairs
+        squares = np.diag(gram).copy()
+        gram -= np.outer(mean, mean)
+        variance = np.diag(gram).copy()
+        is_constant = variance <= CONSTANT_BELOW * squares
+        scale = np.sqrt(np.where(is_constant, 1.0, variance))
+        gram /= scale
+        gram /= scale[:, None]
+        target = (design.target[:-1] / pairs - np.outer(mean, target_mean)) / scale[:, None]
+        gram[is_constant], gram[:, is_constant], target[is_constant] = 0.0, 0.0, 0.0
+        np.fill_diagonal(gram, 1.0)
+        return UnitDesign(gram=gram, target=target, mean=mean, scale=scale, target_mean=target_mean)
+
+    def weights(self, ridge: float) -> Float[Array, "q r"] | None:
+        """The weights of all columns, the constant last; None if columns depend on each other and the ridge is small.
+
+        The ridge does not hold the constant down.
+        """
+        gram = self.gram.copy()
+        gram[np.diag_indices_from(gram)] += ridge
+        factor = factor_if_independent(gram, noise_floor(len(gram), 0.0))
+        if factor is None:
+            return None
+        return self._unscaled(scipy.linalg.cho_solve((factor.T, False), self.target))
+
+    def smallest_weights(self, ridge: float) -> Float[Array, "q r"]:
+        """The weights, the smallest ones where columns depend on each other; slow for thousands of columns."""
+        ones = np.ones(len(self.gram))
+        energies = ColumnEnergies(multiplied=ones, constant_below=0 * ones)
+        floor = noise_floor(len(ones), 0.0)
+        found = solve(self.gram, self.target, squares=ones, energies=energies, ridge=ridge, floor=floor)
+        return self._unscaled(found.weights)
+
+    def _unscaled(self, weights: Float[Array, "m r"]) -> Float[Array, "q r"]:
+        weights = weights / self.scale[:, None]
+        return np.vstack([weights, self.target_mean - self.mean @ weights])
+
+
+def ridge_weights(design: Design, ridge: float) -> Float[Array, "q r"]:
+    """The weights of a design with this ridge."""
+    unit = UnitDesign.of(design)
+    found = unit.weights(ridge)
+    if found is None:
+        found = unit.smallest_weights(ridge)
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RidgeCurve:
+    """Held-out errors of the ridges that were tried."""
+
+    ridges: Float[Array, " n"]
+    errors: Float[Array, " n"]
+    """Fraction of the variance of the next coordinates, each scaled to unit variance, that is missed one step ahead on
+    held-out sequences; infinite where columns depend on each other too closely for the ridge."""
+
+    @property
+    def chosen(self) -> float:
+        """The ridge with the smallest error, up to rounding of the sums."""
+        return float(self.ridges[np.argmax(self.errors <= self.errors.min() + SAME_ERROR)])
+
+
+def ridge_curve(designs: Sequence[Design], *, held_out: int, ridges: Sequence[float] = RIDGES) -> RidgeCurve:
+    """Errors of all ridges on each of the first ``held_out`` designs, by weights that are fitted to the others."""
+    judged, errors = sum_of(designs[:held_out]), np.zeros(len(ridges))
+    for design in designs[:held_out]:
+        unit = UnitDesign.of(sum_of([other for other in designs if other is not design]))
+        for i, ridge in enumerate(ridges):
+            weights = unit.weights(ridge)
+            if weights is None:
+                errors[i] = np.inf
+            else:
+                errors[i] += design.missed(weights)
+    if not np.isfinite(errors).any():
+        raise KannError(
+            f"no ridge up to {max(ridges)} tells the columns apart on held-out sequences; pass a larger ridge=, or "
+            "fewer features"
+        )
+    mean = judged.target[-1] / judged.pairs
+    variance = float(np.trace(judged.total) - judged.pairs * mean @ mean)
+    if variance <= 0:  # nothing varies, and every ridge is as good
+        variance = 1.0
+    return RidgeCurve(ridges=np.array(ridges), errors=np.maximum(errors, 0.0) / variance)

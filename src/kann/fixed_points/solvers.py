@@ -1,0 +1,240 @@
+"""Newton, implicit steps and Adam on the speeds of many states at once."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from kann.fixed_points.jacobians import row_blocks, step_with_slopes
+from kann.fixed_points.problem import Problem, Recipe, Searches, half_square
+from kann.progress import progress
+from kann.recording import RecurrentStep
+from kann.recording.recurrent import solve_shifted
+from kann.typing import Float
+
+DAMPING_AFTER_GAIN = 0.1
+"""What the damping is multiplied with after a step that lowers the speed."""
+
+DAMPING_AFTER_LOSS = 5.0
+"""What the damping is multiplied with after a step that does not."""
+
+MAX_STEPS_WITHOUT_GAIN = 6
+"""After so many steps in a row, none of which gains, Newton gives a state up."""
+
+GAIN = 0.9
+"""A step gains if it lowers the speed to less than this fraction."""
+
+Known = tuple[Float[Tensor, "k d"], Float[Tensor, "k p"]]
+"""Fixed points that were found before, and their inputs."""
+
+
+def newton(
+    problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], *, known: Known | None = None
+) -> Searches:
+    """Damped Newton from each state by itself. A search that comes upon a known fixed point ends there."""
+    searches = Searches(inputs=x[:0], ends=h[:0], first_slow=h[:0])
+    for rows in row_blocks(*h.shape):
+        batch = _Batch(problem, h[rows], x[rows], known or (h[:0], x[:0]))
+        searches = searches + batch.run()
+    return searches
+
+
+class _Batch:
+    """States that Newton moves at the same time, each with a damping of its own.
+
+    The damping is in proportion to |r|, which keeps convergence quadratic even where J − I is singular. A row leaves
+    the batch when its speed is down to rounding, or when it hardly falls any more, as at a local minimum.
+    """
+
+    def __init__(self, problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], known: Known):
+        self._problem, self._known = problem, known
+        self._h, self._x = h.clone(), x
+        self._speeds = problem.speed(h, x)
+        self._damping = torch.ones_like(self._speeds)
+        self._steps_without_gain = torch.zeros_like(self._speeds)
+        self._reach = problem.reach(h)
+        # However much the caller keeps in the end, as with slow_tolerance=inf.
+        self._slow_limit = min(problem.slow_tolerance, problem.recipe.slow_tolerance)
+        self._is_slow, self._first_slow = self._speeds <= self._slow_limit, h.clone()
+        self._active = torch.isfinite(self._speeds).nonzero()[:, 0]
+
+    def run(self) -> Searches:
+        """Make steps until no row is left, or as many as the recipe allows."""
+        steps = 0
+        for _ in progress(range(self._problem.recipe.newton_steps), what="Newton", unit="step"):
+            self._step()
+            steps += 1
+            if not len(self._active):
+                break
+        return Searches(inputs=self._x, ends=self._h, first_slow=self._first_slow, newton_steps=steps)
+
+    def _step(self) -> None:
+        """Try one step of every active row, and keep it where it lowers the speed."""
+        problem, active = self._problem, self._active
+        h, x, speeds = self._h[active], self._x[active], self._speeds[active]
+        trial = _newton_step(problem, h, x, self._damping[active])
+        trial = _moved_to_known(problem, trial, x, self._known)
+        trial_speeds = problem.speed(trial, x)
+        # A trial out of reach counts as one that gained nothing, so the damping grows and the next step is shorter.
+        trial_speeds[(trial - problem.centre).norm(dim=1) > self._reach[active]] = math.inf
+        better = trial_speeds < speeds  # false where the trial is not finite
+        without_gain = self._steps_without_gain[active] + 1
+        self._steps_without_gain[active] = torch.where(trial_speeds < GAIN * speeds, 0.0, without_gain)
+        self._h[active] = torch.where(better[:, None], trial, h)
+        self._speeds[active] = torch.where(better, trial_speeds, speeds)
+        self._damping[active] *= torch.where(better, DAMPING_AFTER_GAIN, DAMPING_AFTER_LOSS)
+        # A row's first slow state follows its state until that is slow.
+        self._first_slow = torch.where(self._is_slow[:, None], self._first_slow, self._h)
+        self._is_slow |= self._speeds <= self._slow_limit
+        done = (self._speeds <= problem.rounding(self._h)) | (self._steps_without_gain >= MAX_STEPS_WITHOUT_GAIN)
+        self._active = active[~done[active]]
+
+
+def _newton_step(
+    problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], damping: Float[Tensor, " n"]
+) -> Float[Tensor, "n d"]:
+    """Add −(AᵀA + μ I)⁻¹ Aᵀ r to h, for r = F(h, x) − h, its Jacobian A = J − I, and μ = damping · |r| / spread."""
+    following, slope = step_with_slopes(problem.step, h, x)
+    slope.diagonal(dim1=1, dim2=2).sub_(1)
+    residual = following - h
+    normal = slope.mT @ slope
+    normal.diagonal(dim1=1, dim2=2).add_((damping * residual.norm(dim=1) / problem.spread)[:, None])
+    factor, _ = torch.linalg.cholesky_ex(normal)  # one that fails gives a trial that gains nothing
+    return h - torch.cholesky_solve(slope.mT @ residual[:, :, None], factor)[:, :, 0]
+
+
+def _moved_to_known(
+    problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], known: Known
+) -> Float[Tensor, "n d"]:
+    """Move states to a known point where they differ from it by so little that they would count as the same."""
+    points, inputs = known
+    if not len(points):
+        return h
+    distance = torch.cdist(h, points, p=math.inf)
+    distance[~torch.isfinite(h).all(dim=1)] = math.inf  # cdist says 0 for them
+    distance[(x[:, None] != inputs).any(dim=2)] = math.inf
+    least, place = distance.min(dim=1)
+    near = least <= problem.recipe.distinct * problem.unit
+    return torch.where(near[:, None], points[place], h)
+
+
+LARGEST_CHANGE = 5.0
+"""How many times as long as the last one an implicit step may be."""
+
+LARGEST_GROWTH = 10.0
+"""How many times as large |F(h) − h| may become in an implicit step; with more, the step is tried again, shorter."""
+
+MAX_REFUSED = 8
+"""After so many refused steps in all, a state is given up."""
+
+
+def settle(
+    problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], *, first_leap: float
+) -> Float[Tensor, "n d"]:
+    """Where the network goes from each state in the long run, if it comes to rest; else where it was given up.
+
+    Newton and Adam lower the speed, and a wide LSTM has local minima of it everywhere. The network itself does not get
+    stuck in them: it follows dh/dt = r(h) = F(h, x) − h with steps of length 1. An implicit step of length τ along the
+    same path is h + (I/τ − A)⁻¹ r, with A = J − I, and the longer it is the more it is a step of Newton. Steps grow as
+    fast as |r| falls (pseudo-transient continuation; Kelley & Keyes 1998). The first is worth ``first_leap`` of the
+    network's own.
+    """
+    ends = [_Settling(problem, h[rows], x[rows], first_leap).run() for rows in row_blocks(*h.shape)]
+    return torch.cat([h[:0], *ends])
+
+
+class _Settling:
+    """States that follow the network at the same time, each with steps of a length of its own."""
+
+    def __init__(self, problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], first_leap: float):
+        self._problem, self._h, self._x = problem, h.clone(), x
+        self._residuals = (2 * problem.speed(h, x)).sqrt()
+        self._leaps = torch.full_like(self._residuals, first_leap)
+        self._refused = torch.zeros_like(self._residuals)
+        self._active = torch.arange(len(h), device=h.device)
+
+    def run(self) -> Float[Tensor, "n d"]:
+        """Make steps until every state is at rest or given up, or as many as the recipe allows."""
+        for _ in progress(range(self._problem.recipe.settle_steps), what="settling", unit="step"):
+            if not len(self._active):
+                break
+            self._step()
+        return self._h
+
+    def _step(self) -> None:
+        """One implicit step of every active state, refused where |r| grows much."""
+        problem, active = self._problem, self._active
+        h, x, leaps = self._h[active], self._x[active], self._leaps[active]
+        trial = _implicit_step(problem, h, x, leaps)
+        moved = (2 * problem.speed(trial, x)).sqrt().nan_to_num(math.inf)
+        before = self._residuals[active]
+        accepted = moved <= LARGEST_GROWTH * before
+        self._h[active] = torch.where(accepted[:, None], trial, h)
+        self._residuals[active] = torch.where(accepted, moved, before)
+        change = (before / moved).clamp(1 / LARGEST_CHANGE, LARGEST_CHANGE)  # the shortest where it was refused
+        self._leaps[active] = leaps * change.nan_to_num(LARGEST_CHANGE)  # 0 / 0: at rest before and after
+        self._refused[active] += (~accepted).to(h.dtype)
+        speeds = half_square(self._residuals[active][:, None])
+        done = (speeds <= problem.tolerance) | (self._refused[active] >= MAX_REFUSED)
+        self._active = active[~done]
+
+
+def _implicit_step(
+    problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], leaps: Float[Tensor, " n"]
+) -> Float[Tensor, "n d"]:
+    """Add (I/τ − A)⁻¹ r to h, for r = F(h, x) − h, its Jacobian A = J − I and the length τ of each step."""
+    if isinstance(problem.step, RecurrentStep):
+        with torch.no_grad():
+            return problem.step.implicit(h, x, leaps)
+    following, slopes = step_with_slopes(problem.step, h, x)
+    return h + solve_shifted(slopes, 1 + 1 / leaps, following - h)
+
+
+TOL_DQ = 1e-20
+"""FixedPointFinder's tol_dq: a speed that changes by less than this times the learning rate has stopped changing."""
+
+
+def descend(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) -> tuple[Float[Tensor, "n d"], int]:
+    """Lower the speeds with Adam in the recipe's precision; where each state came to, and the steps made."""
+    recipe = problem.recipe
+    dtype = getattr(torch, recipe.dtype)
+    h, x = h.to(dtype, copy=True).requires_grad_(), x.to(dtype)
+    first_rate = recipe.learning_rate * problem.unit
+    adam = torch.optim.Adam([h], lr=first_rate)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(adam, factor=0.95, patience=5)
+    speeds_before = torch.full_like(h[:, 0], math.inf)
+    steps = 0
+    for steps in progress(range(1, recipe.adam_steps + 1), what="descent", unit="step"):
+        speeds = half_square(problem.adam_step(h, x) - h)
+        loss = _loss(recipe, speeds)
+        # Not loss.backward(), which would also add to the gradients of the network's own parameters.
+        (h.grad,) = torch.autograd.grad(loss, h)
+        adam.step()
+        if recipe.schedule == "linear":
+            adam.param_groups[0]["lr"] = first_rate * (1 - steps / recipe.adam_steps)
+        elif recipe.schedule == "plateau":
+            plateau.step(loss.detach())
+        least_change = TOL_DQ * adam.param_groups[0]["lr"]
+        if _is_done(problem, speeds, speeds_before, least_change=least_change):
+            break
+        speeds_before = speeds.detach()
+    return h.detach().double(), steps
+
+
+def _loss(recipe: Recipe, speeds: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+    if recipe.average:
+        return speeds.mean()
+    return speeds.sum()
+
+
+def _is_done(
+    problem: Problem, speeds: Float[Tensor, " n"], before: Float[Tensor, " n"], *, least_change: float
+) -> bool:
+    """Whether the recipe stops at these speeds, those of the step before being ``before``."""
+    stop = problem.recipe.stop
+    if stop == "mean":
+        return bool(speeds.mean() <= problem.tolerance)
+    done = speeds <= problem.tolerance
+    if stop == "change":
+        done |= (speeds - before).abs() < least_change
+    return bool(done.all())

@@ -1,0 +1,491 @@
+"""Replace a layer's state after every step while the model runs."""
+
+import contextlib
+import copy
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from kann.analysis.coordinates import Coordinates
+from kann.backends.arrays import as_numpy
+from kann.checks import require_choice, require_instance
+from kann.data.states import as_states
+from kann.errors import KannError
+from kann.fitting.koopman import Koopman
+from kann.fitting.spectrum import Mode
+from kann.live.completion import Fill, converted, fit_fills, in_few_operations
+from kann.recording.fused import (
+    Intercept,
+    Kernel,
+    batch_order,
+    observe_forward,
+    run_layers,
+    states_replaced,
+    swapped_if,
+)
+from kann.recording.layer_selection import Target, select
+from kann.recording.layouts import as_complex, as_real, has_channels_first, is_state
+from kann.recording.recurrent import lstm_with_projection, step_of
+from kann.recording.runner import every_module_called, exclusive
+from kann.recording.sequence_data import tensors_of
+from kann.recording.tracer import hook_last
+from kann.typing import Float
+
+Advance = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
+"""One step of a layer: from what it reads, or what that adds to its gates, and its states to its next states."""
+
+STEPS_AT_ONCE = 64
+"""Steps whose inputs are multiplied by their weights at once; more need more memory, and are not quicker."""
+
+Replace = Callable[[Tensor], Tensor]
+"""From states (n, d) to the states that the network goes on with."""
+
+CELLS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.gru: torch.gru_cell,
+    torch.rnn_tanh: torch.rnn_tanh_cell,
+    torch.rnn_relu: torch.rnn_relu_cell,
+    torch.lstm: torch.lstm_cell,
+}
+"""One step of each kernel."""
+
+
+def run_step_by_step(
+    kernel: Kernel, replace: Replace, *, rule: Callable[..., Tensor], state: str, reverse: bool
+) -> tuple[Tensor, ...]:
+    """What the kernel of a single layer gives, (output, h) or (output, h, c), if its states are replaced on the way.
+
+    ``rule`` is that of `RecurrentStep`. ``state`` says what is replaced: "h", "c" or "hc"; ``reverse`` in which
+    direction. The other direction runs as always.
+    """
+    count, at = len(kernel.weights) // kernel.directions, int(reverse)
+    weights = kernel.weights[at * count : (at + 1) * count]
+    data = kernel.data
+    if kernel.sizes is None:
+        data = data.flatten(0, 1)  # a copy in order of time, where sequences came first
+    steps = data.split(kernel.flat_sizes().tolist())
+    if reverse:
+        steps = steps[::-1]
+    initial = tuple(part[at] for part in kernel.hidden)
+
+    advance, read = _advance(kernel, weights), iter(steps)
+    if not data.is_cuda:
+        advance, read = _advance_from_gates(kernel, weights, rule), _input_gates(steps, weights, kernel.bias)
+
+    def step(x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return replaced_states(advance(x, states), replace, state)
+
+    outputs, ends = _walk(read, initial, step)
+    if reverse:
+        outputs = outputs[::-1]
+    output = torch.cat(outputs).unflatten(0, kernel.data.shape[:-1])
+    if kernel.directions == 1:
+        return output, *(end[None] for end in ends)
+    whole, *hidden = kernel.run()
+    both = torch.cat(_with_half(whole.chunk(2, dim=-1), at, output), dim=-1)
+    return both, *(torch.stack(_with_half(part, at, end)) for part, end in zip(hidden, ends, strict=True))
+
+
+def _with_half(halves: Sequence[Tensor] | Tensor, at: int, half: Tensor) -> list[Tensor]:
+    """The results of two directions, with that of one of them replaced."""
+    results = list(halves)
+    results[at] = half
+    return results
+
+
+def _input_gates(steps: Sequence[Float[Tensor, "_ p"]], weights: Sequence[Tensor], bias: bool) -> Iterator[Tensor]:
+    """What the inputs of each step add to the gates, in the order of the steps."""
+    own = None
+    if bias:
+        own = weights[2]
+    for first in range(0, len(steps), STEPS_AT_ONCE):
+        part = list(steps[first : first + STEPS_AT_ONCE])
+        yield from linear(torch.cat(part), weights[0], own).split([len(x) for x in part])
+
+
+def _advance_from_gates(kernel: Kernel, weights: Sequence[Tensor], rule: Callable[..., Tensor]) -> Advance:
+    """One step of the layer from what its inputs add to the gates."""
+    weight, bias, projection = weights[1], None, None
+    if kernel.bias:
+        bias = weights[3]
+    if len(weights) > 2 + 2 * kernel.bias:
+        projection = weights[-1]
+
+    def advance(gates: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        h, c = states[0], None
+        if len(states) > 1:
+            c = states[1]
+        after = rule(h, c, gates, linear(h, weight, bias), projection)
+        if c is None:
+            return (after,)
+        return after.split([h.shape[-1], c.shape[-1]], dim=-1)
+
+    return advance
+
+
+def _advance(kernel: Kernel, weights: Sequence[Tensor]) -> Advance:
+    """One step of the layer from its inputs, by torch's own cells."""
+    cell = CELLS[kernel.function]
+    if kernel.function is not torch.lstm:
+        return lambda x, states: (cell(x, states[0], *weights),)
+    if len(weights) == 2 + 2 * kernel.bias:
+        return lambda x, states: cell(x, states, *weights)
+    return lambda x, states: lstm_with_projection(x, states[0], states[1], weights)
+
+
+def replaced_states(states: tuple[Tensor, ...], replace: Replace, state: str) -> tuple[Tensor, ...]:
+    """The states (h,) or (h, c) with those that ``state`` names replaced, side by side if it names both."""
+    if state == "h":
+        return replace(states[0]), *states[1:]
+    if state == "c":
+        return states[0], replace(states[1])
+    both = replace(torch.cat(states, dim=-1))
+    return both.split([part.shape[-1] for part in states], dim=-1)
+
+
+def _walk(
+    read: Iterator[Float[Tensor, "_ p"]], initial: tuple[Float[Tensor, "b _"], ...], step: Advance
+) -> tuple[list[Float[Tensor, "_ d"]], list[Float[Tensor, "b _"]]]:
+    """The output h of every step as they are read, and the last states of every sequence.
+
+    Sequences are sorted by length, so that each step holds the first ``n`` of them. Read from the end, the shorter ones
+    begin later.
+    """
+    outputs: list[Tensor] = []
+    finished: list[tuple[Tensor, ...]] = []
+    states = tuple(part[:0] for part in initial)
+    for x in read:
+        running, known = len(x), len(states[0])
+        if running < known:
+            finished.append(tuple(part[running:] for part in states))
+            states = tuple(part[:running] for part in states)
+        elif running > known:
+            states = tuple(torch.cat([part, first[known:running]]) for part, first in zip(states, initial, strict=True))
+        states = step(x, states)
+        outputs.append(states[0])
+    finished.append(states)
+    return outputs, [torch.cat(parts[::-1]) for parts in zip(*finished, strict=True)]
+
+
+def only_target(model: nn.Module, layer: Any, state: str) -> Target:
+    """The one layer that ``layer`` names, if its state can be replaced while the model runs."""
+    require_choice(state, "state", ("h", "c", "hc"))
+    targets, _ = select(model, layer)
+    if len(targets) > 1:
+        names = [target.name for target in targets]
+        raise KannError(f"layer={layer!r} means {names}; an operator is of one layer; pass one of them")
+    target = targets[0]
+    if target.module is None:
+        raise KannError(
+            f"layer {target.name!r} is read off the model's output, and nothing would follow from replacing it; pass "
+            "the name of the module that gives these states"
+        )
+    is_recurrent = isinstance(target.module, nn.RNNBase | nn.RNNCellBase)
+    if "c" in state and is_recurrent and not isinstance(target.module, nn.LSTM | nn.LSTMCell):
+        raise KannError(f"state={state!r} is for LSTMs; {target.path!r} is {type(target.module).__name__}")
+    return target
+
+
+def width_of(target: Target, state: str) -> int | None:
+    """How wide the state of a layer is; None if only its calls tell."""
+    module: Any = target.module
+    if not isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        return None
+    widths = {"h": getattr(module, "proj_size", 0) or module.hidden_size, "c": module.hidden_size}
+    return sum(widths[part] for part in state)
+
+
+@contextlib.contextmanager
+def replaced(model: nn.Module, target: Target, replace: Replace, *, state: str, width: int) -> Iterator[None]:
+    """Run a model so that a layer's states, ``width`` units wide, become ``replace(states)`` after every step."""
+    rule = None
+    if isinstance(target.module, nn.RNNBase):
+        rule = step_of(model, target.name).rule
+    replacement = _Replacement(target, replace, state=state, width=width, rule=rule)
+    refusal = KannError(
+        f"the states of {target.path!r} are being replaced already, in this thread or another; leave the other "
+        "kann.intervene first, and keep or remove all modes in one"
+    )
+    with exclusive(states_replaced(replacement.module), lambda: refusal), contextlib.ExitStack() as stack:
+        stack.enter_context(every_module_called())
+        if isinstance(replacement.module, nn.RNNBase):
+            observe_forward(replacement.module, replacement, stack, first=True)
+        else:
+            hook_last(replacement.module, replacement.on_call, stack)
+        yield
+
+
+class _Replacement:
+    """Replaces the states of one layer in the thread that asked for it, and refuses to run in others."""
+
+    def __init__(self, target: Target, replace: Replace, *, state: str, width: int, rule: Any):
+        self.module: Any = target.module
+        self._rule = rule
+        self._target, self._replace, self._state, self._width = target, replace, state, width
+        self._thread = threading.get_ident()
+
+    @property
+    def is_watching(self) -> bool:
+        """True: every call counts; one that another thread makes is refused."""
+        if self._thread != threading.get_ident():
+            raise KannError(
+                f"another thread runs {self._target.path!r} inside of kann.intervene and must not touch it; wait until "
+                "it is done, or give each thread a copy of the model"
+            )
+        return True
+
+    # Fused recurrent modules
+
+    def intercept(self, arguments: Sequence[Any]) -> Intercept:
+        """What runs the kernel calls of one call of the module layer by layer."""
+        order = batch_order(arguments)
+        return Intercept(lambda function, args: self._on_kernel_call(Kernel.of(function, args, order), function, args))
+
+    def on_return(self, output: Any) -> None:
+        """Leave what ``forward`` returned as it is."""
+
+    def _on_kernel_call(self, kernel: Kernel, function: Any, args: Sequence[Any]) -> Any:
+        first = self._first_level(kernel)
+        if not first <= self._target.level < first + kernel.layers:  # the recorder runs layers one by one
+            return function(*args)
+
+        def run_layer(level: int, single: Kernel) -> tuple[Tensor, ...]:
+            if first + level != self._target.level:
+                return single.run()
+            where: Any = {"state": self._state, "reverse": self._target.reverse}
+            return run_step_by_step(single, self._rows_replaced, rule=self._rule, **where)
+
+        (output, *hidden), _ = run_layers(kernel, run_layer)
+        # Only the call on padded data has the flag batch_first; with packed data argument 3 is the list of weights.
+        batch_first = isinstance(args[3], bool) and args[8]
+        return swapped_if(batch_first, output), *hidden
+
+    def _first_level(self, kernel: Kernel) -> int:
+        """The first of the module's layers that a call of its kernel runs, told by the weights that it is given."""
+        weights = self.module._flat_weights
+        place = next((i for i, weight in enumerate(weights) if weight is kernel.weights[0]), 0)
+        return place * self.module.num_layers // len(weights)
+
+    # Cells and other modules
+
+    def on_call(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        """Give back the output with its states replaced; a forward hook that is last."""
+        if not self.is_watching:
+            return None
+        found = [part for part in tensors_of(output) if is_state(part)]
+        if len(found) < len(self._state) or (self._state == "c" and len(found) < 2):
+            raise KannError(
+                f"state={self._state!r} is not among what {self._target.path!r} ({type(module).__name__}) gives: "
+                f"{len(found)} tensors of real numbers; pass state='h', or a layer that gives real numbers"
+            )
+        states = tuple(found[:2])
+        if self._state == "h":
+            states = (self._first_as_wide(found),)
+            if states[0].is_complex() or states[0].shape[-1] != self._width == _width_in_all(states[0]):
+                rows = self._rows_replaced(as_real(states[0]).flatten(1))
+                new = as_complex(rows.reshape(as_real(states[0]).shape), states[0])
+                return with_tensors(output, {id(states[0]): new})
+        turned = has_channels_first(module, states[0]) or self._is_image(states[0])
+        new = replaced_states(tuple(turned_if(turned, part) for part in states), self._rows_replaced, self._state)
+        pairs = zip(states, new, strict=True)
+        return with_tensors(output, {id(old): turned_back_if(turned, part) for old, part in pairs})
+
+    def _first_as_wide(self, found: Sequence[Tensor]) -> Tensor:
+        """The first output that is as wide as the operator: a cell may give an output before its state."""
+        return next((part for part in found if _width_in_all(part) == self._width), found[0])
+
+    def _is_image(self, values: Tensor) -> bool:
+        """Whether values are (B, C, H, W) with as many channels as the operator has units, as along depth."""
+        return values.ndim == 4 and values.shape[-1] != self._width == values.shape[1]
+
+    def _rows_replaced(self, values: Tensor) -> Tensor:
+        """States (..., d) with each replaced."""
+        if values.shape[-1:] != (self._width,):
+            raise KannError(
+                f"the operator is for {self._width} units; layer {self._target.path!r} gave {tuple(values.shape)}; "
+                "pass the layer, and the state, whose states the operator was fitted to"
+            )
+        if values.ndim == 2:
+            return self._replace(values)
+        return self._replace(values.reshape(-1, self._width)).reshape(values.shape)
+
+
+def _width_in_all(values: Tensor) -> int:
+    """How many real numbers each sequence's state holds, over all its axes; of complex numbers two each."""
+    return as_real(values[:1]).numel()
+
+
+def turned_if(turned: bool, values: Tensor) -> Tensor:
+    """The channels along the last axis, if they are along the second."""
+    if turned:
+        return values.movedim(1, -1)
+    return values
+
+
+def turned_back_if(turned: bool, values: Tensor) -> Tensor:
+    """The channels along the second axis again, if `turned_if` put them along the last."""
+    if turned:
+        return values.movedim(-1, 1)
+    return values
+
+
+def with_tensors(value: Any, new: Mapping[int, Tensor]) -> Any:
+    """The same nested structure with some tensors, known by their ``id``, replaced by others."""
+    if isinstance(value, Tensor):
+        return new.get(id(value), value)
+    if isinstance(value, Mapping):  # also what HuggingFace models return, which is a dataclass too
+        changed: Any = copy.copy(value)
+        for key, item in value.items():
+            changed[key] = with_tensors(item, new)
+        return changed
+    if isinstance(value, list | tuple):
+        items = [with_tensors(item, new) for item in value]
+        if hasattr(value, "_fields"):  # a namedtuple takes its fields one by one
+            return type(value)(*items)
+        return type(value)(items)
+    if hasattr(value, "__dataclass_fields__"):
+        changed = copy.copy(value)
+        for name in value.__dataclass_fields__:
+            object.__setattr__(changed, name, with_tensors(getattr(value, name), new))
+        return changed
+    return value
+
+
+Modes = int | Mode | Iterable[int | Mode]
+"""Modes of an operator, by themselves or by their numbers in ``koopman.modes``."""
+
+
+@contextlib.contextmanager
+def intervene(
+    model: nn.Module,
+    koopman: Koopman,
+    states: Any,
+    *,
+    keep: Modes | None = None,
+    remove: Modes | None = None,
+    fill: str = "curve",
+    layer: str | None = None,
+    state: str = "h",
+) -> Iterator[None]:
+    """Let a model run with its state replaced after every step: only some modes are kept of it, or some are removed.
+
+    >>> import kann
+    >>> model, words = nn.Sequential(nn.Embedding(10, 3), nn.GRU(3, 4, batch_first=True)), torch.arange(8).reshape(2, 4)
+    >>> states = kann.record(model, words)
+    >>> koopman = kann.fit(states, basis="pca")
+    >>> with kann.intervene(model, koopman, states, keep=[0], fill="linear"), torch.no_grad():
+    ...     outputs, _ = model(words)
+    >>> outputs.shape
+    torch.Size([2, 4, 4])
+
+    Inside the block the model is called as always, in the mode it is in and with gradients if they are on; call it in
+    the thread that entered the block. Of other modules than recurrent ones every position of the output is
+    replaced. `kann.record` inside the block records the replaced states. Afterwards the model is as it was, also after
+    an error.
+
+    Parameters
+    ----------
+    model
+        The model that the states were recorded from.
+    koopman
+        The operator whose modes are kept or removed.
+    states
+        Recorded states, as `States`, an array (S, T, d) or the path of a store: what is filled in is learnt from them,
+        once, when the block is entered.
+    keep
+        Numbers of the modes in ``koopman.modes`` that are kept; all else is filled. An empty list holds the state at
+        its mean.
+    remove
+        Numbers of the modes whose share is taken off instead: h − (what ``keep`` would give) + mean.
+    fill
+        What the rest of a state becomes, given the kept coordinates s: its mean given s (``"curve"``: in bins along one
+        coordinate, else by a quadratic regression; ``"linear"``: by a linear one), its mean (``"mean"``: along the
+        eigenvectors, as `kann.reconstruct` has it), or that of a recorded state with nearby coordinates
+        (``"resample"``; if modes are removed, their coordinates become those of a recorded state drawn at random).
+        The mean of the states is taken off first, and coordinates are clipped to the range that was recorded.
+    layer
+        The layer whose states were recorded, named as in `kann.record`; without a name, the only recurrent one.
+    state
+        Which state of an LSTM was recorded: "h", "c" or "hc".
+    """
+    require_instance(koopman, Koopman, "koopman")
+    modes, is_kept = _chosen(keep, remove)
+    target = only_target(model, layer, state)
+    recorded = as_states(states)
+    require_same_width(koopman.dim, recorded.dim, "the recorded states have")
+    require_layer_width(target, state, koopman.dim)
+    (fitted,) = fit_fills([Coordinates.of_modes(koopman, modes)], recorded, fill)
+    with replaced(model, target, replacement(fitted, keep=is_kept), state=state, width=koopman.dim):
+        yield
+
+
+def _chosen(keep: Modes | None, remove: Modes | None) -> tuple[Modes, bool]:
+    """The modes, and whether they are kept."""
+    if keep is not None and remove is None:
+        return keep, True
+    if remove is not None and keep is None:
+        return remove, False
+    raise KannError("pass either keep= or remove=, numbers of koopman.modes, and not both")
+
+
+def require_same_width(width: int, found: int, what: str) -> None:
+    """Refuse states of another number of units than the operator has."""
+    if found != width:
+        raise KannError(
+            f"the operator is for {width} units; {what} {found}; pass the operator, the states, the layer= and the "
+            "state= that belong together"
+        )
+
+
+def require_layer_width(target: Target, state: str, width: int) -> None:
+    """Refuse a recurrent layer of another width; the width of other modules shows when they are called."""
+    found = width_of(target, state)
+    if found is not None:
+        require_same_width(width, found, f"state={state!r} of {target.path!r} has")
+
+
+def replacement(fill: Fill, *, keep: bool) -> Replace:
+    """A fill as a function of tensors, in their precision, or in float32 where theirs is coarser.
+
+    The arrays of the fill are converted once for each device and precision.
+    """
+    known: dict[Any, Callable[[Tensor], Tensor]] = {}
+
+    def replace(h: Tensor) -> Tensor:
+        precise = torch.promote_types(h.dtype, torch.float32)
+        key = h.device, precise
+        if key not in known:
+            known[key] = _on_tensors(fill, h.device, precise, keep=keep)
+        return known[key](h.to(precise)).to(h.dtype)
+
+    return replace
+
+
+def as_tensors(fill: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """The fill with tensors in place of its arrays."""
+
+    def convert(values: Any) -> Tensor:
+        tensor = torch.from_numpy(as_numpy(values).copy())
+        if tensor.is_floating_point():
+            tensor = tensor.to(dtype)
+        return tensor.to(device)
+
+    return converted(fill, convert)
+
+
+def _on_tensors(fill: Fill, device: torch.device, dtype: torch.dtype, *, keep: bool) -> Callable[[Tensor], Tensor]:
+    own = as_tensors(in_few_operations(fill), device, dtype)
+    if keep:
+        return own.kept
+    if not isinstance(own, Fill):
+        return lambda h: h - own.kept(h) + own.mean
+    # Random numbers of its own, the same in every block: those of torch stay as they are.
+    generator = torch.Generator(device=device).manual_seed(0)
+
+    def draw(most: int, count: int) -> Tensor:
+        return torch.randint(most, (count,), generator=generator, device=device)
+
+    return lambda h: own.removed(h, draw=draw)

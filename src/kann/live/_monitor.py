@@ -1,0 +1,237 @@
+"""Watch a network's operator while it trains."""
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from kann.analysis._trust import Trust, trust
+from kann.analysis.distances import carried_by_modes
+from kann.analysis.history import FIGURES, Checkpoint, History
+from kann.checks import require_flag, require_instance, require_whole_number, shown
+from kann.data.moments import Moments
+from kann.errors import KannError, KannWarning, NotFiniteError
+from kann.fitting._fit import fit
+from kann.fitting.folds import FEWEST_FOLDS
+from kann.fitting.koopman import Koopman
+from kann.recording._record import record
+from kann.recording.layer_selection import require_module, select
+
+PREFIX = "koopman/"
+"""What the names of all figures begin with: loggers make a group of it."""
+
+EVERY = 250
+"""By default `Monitor.update` works once in so many calls, for a call in each step of training: as often as the
+paper's experiments write checkpoints. On the copy task it then takes below 3 % of the time."""
+
+FLAT_BELOW = 100.0
+"""States whose variance is below so many times their rounding, as a fraction of their energy, are called constant."""
+
+
+class Monitor:
+    """Watch the operator of a network while it trains: what it remembers, for how long, and when that came about.
+
+    >>> import torch
+    >>> model = nn.GRU(3, 8, batch_first=True)
+    >>> monitor = Monitor(model, torch.randn(20, 12, 3), every=2)
+    >>> for step in range(4):
+    ...     found = monitor.update(step=step, loss=1.0)  # after each step of training
+    >>> monitor.history.steps.tolist(), sorted(monitor.latest)[:2]
+    ([0, 2], ['koopman/copying', 'koopman/error'])
+
+    Training goes on as it would have without: random numbers, modes, buffers, gradients and the optimizer are as they
+    were after each update. Of a model in `DistributedDataParallel` every rank may update its own monitor, or one alone:
+    nothing is exchanged. A compiled model runs as it was written.
+
+    Parameters
+    ----------
+    model
+        Any torch module that `kann.record` takes.
+    probe
+        Some dozen sequences that are run at each update, as ``data`` of `kann.record`. Always the same ones: keep them
+        out of the training data, and do not shuffle them.
+    every
+        How often to work: at the first call of `update` and every so many calls later. Pass 1 to update once an epoch.
+    layer, state
+        As in `kann.record`. A single layer.
+    inputs
+        Whether to fit what the layer reads separately (a driven operator). By default if it is a recurrent one.
+    rank
+        As in `kann.fit`.
+    groups
+        Into how many groups sequences are put; each is held out once. At least 3.
+    history
+        What an earlier monitor of the same training kept, to go on with.
+    recording
+        Any other options of `kann.record`, such as ``lengths``, ``forward`` or ``batch_size``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        probe: Any,
+        *,
+        every: int = EVERY,
+        layer: Any = None,
+        state: str = "h",
+        inputs: bool | None = None,
+        rank: Any = 0.99,
+        groups: int = 5,
+        history: History | None = None,
+        **recording: Any,
+    ):
+        require_module(model)
+        if isinstance(probe, Iterator):
+            raise KannError("probe is an iterator, which is empty after the first update; pass a list of its batches")
+        self._every = require_whole_number(every, "every", too_small="never updates")
+        groups = require_whole_number(groups, "groups", least=FEWEST_FOLDS, too_small="leaves too little to hold out")
+        self._model, self._probe, self._rank = _replica(model), probe, rank
+        targets, single = select(self._model, layer)
+        if not single:
+            names = ", ".join(target.name for target in targets)
+            raise KannError(f"layer={shown(layer)} names several layers ({names}); pass one, and make several monitors")
+        if inputs is None:
+            inputs = isinstance(targets[0].module, nn.RNNBase | nn.RNNCellBase)
+        require_flag(inputs, "inputs")
+        self._driven = bool(inputs)
+        options = {"layer": layer, "state": state, "inputs": self._driven, "batch_size": 256} | recording
+        self._options = options | {"into": "moments", "groups": groups, "progress": False}
+        if history is None:
+            history = History()
+        require_instance(history, History, "history")
+        self.history = history
+        """All updates that worked."""
+        self.latest: dict[str, float] = {}
+        """What the last update that worked returned."""
+        self._calls = 0
+
+    def update(self, step: int | None = None, *, loss: Any = None) -> dict[str, float]:
+        """Record the probe, fit, and return the figures by name; an empty dict if it is not yet time again.
+
+        ``step`` is the step of training, by default the number of calls so far. ``loss`` is kept in the history, to be
+        shown beside the figures. Pass the dict to a logger as it is:
+
+        ``koopman/slow``
+            |λ| of the slowest mode that can be trusted; NaN if there is none. At 1 it is kept for ever.
+        ``koopman/horizon``
+            Steps until a tenth of that mode is left; infinite from |λ| = 1 on.
+        ``koopman/radius``
+            The largest |λ| of all modes, trusted or not.
+        ``koopman/error``
+            Error of predicting one step on sequences that were not fitted, as a fraction of the variance.
+        ``koopman/copying``
+            The same for copying the previous state. An operator that says anything is below it.
+        ``koopman/trusted``
+            How many modes can be trusted.
+        ``koopman/rank``
+            How many directions the states take up: as many as ``rank`` asks for.
+
+        If the network's states are NaN, infinite or constant, all of them are NaN, and training goes on.
+        """
+        due = self._calls % self._every == 0
+        if step is None:
+            step = self._next_step()
+        step = require_whole_number(step, "step", least=0)
+        if due:
+            self.history.require_later(step)
+            checkpoint, followed = self._checkpoint(step, _loss_value(loss))
+            self.history.add(checkpoint, followed)
+            self.latest = {f"{PREFIX}{name}": checkpoint.figures[name] for name in FIGURES}
+        self._calls += 1  # not before: an update that failed can be made again
+        if not due:
+            return {}
+        return dict(self.latest)
+
+    def _next_step(self) -> int:
+        """The number of calls so far; after a history that went further, what follows it."""
+        if not len(self.history):
+            return self._calls
+        return max(self._calls, int(self.history.steps[-1]) + 1)
+
+    def _checkpoint(self, step: int, loss: float) -> tuple[Checkpoint, Any]:
+        """What there is to say about the network as it is now."""
+        unknown = Checkpoint.unknown(step=step, loss=loss)
+        with warnings.catch_warnings():
+            if len(self.history):
+                warnings.simplefilter("ignore", KannWarning)  # the first update has said it
+            try:
+                recorded: Any = record(self._model, self._probe, **self._options)
+                groups = [part.numpy() for part in recorded if part.pairs]
+            except NotFiniteError:
+                return unknown, None
+            _require_enough(groups)
+            total = sum(groups[1:], start=groups[0])
+            if not _varies(total):
+                return unknown, None
+            koopman = fit(total, rank=self._rank, driven=self._driven)
+            judged = trust(koopman, groups)
+        followed = self.history.follow(koopman)
+        return (
+            Checkpoint(
+                step=step,
+                loss=loss,
+                figures=_figures(koopman, judged),
+                numbers=followed.numbers,
+                eigenvalues=followed.eigenvalues,
+                carried=carried_by_modes(koopman),
+                trusted=np.array([mode.trusted for mode in judged.modes]),
+            ),
+            followed,
+        )
+
+
+def _figures(koopman: Koopman, judged: Trust) -> dict[str, float]:
+    """The figures by the names in `FIGURES`."""
+    slow = horizon = math.nan
+    if judged.trusted:
+        slowest = koopman.modes[judged.trusted[0]]  # modes are in the order of |λ|
+        slow, horizon = slowest.modulus, slowest.horizon()
+    return {
+        "slow": slow,
+        "radius": koopman.modes[0].modulus,
+        "horizon": horizon,
+        "error": float(judged.error[0]),
+        "copying": float(judged.copying_error[0]),
+        "trusted": float(len(judged.trusted)),
+        "rank": float(koopman.rank),
+    }
+
+
+def _replica(model: nn.Module) -> nn.Module:
+    """The model that a wrapper for several processes or GPUs runs: to run the wrapper would make other ranks wait."""
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        return model.module
+    return model
+
+
+def _loss_value(loss: Any) -> float:
+    """A loss as a number, which may be NaN or infinite; NaN if none was given."""
+    if loss is None:
+        return math.nan
+    if isinstance(loss, Tensor):
+        loss = loss.detach()
+    try:
+        return float(loss)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise KannError(f"loss={shown(loss)} is no number; pass one, such as loss.item()") from error
+
+
+def _require_enough(groups: Sequence[Moments]) -> None:
+    """Refuse a probe of so few sequences that none could be held out."""
+    sequences = sum(part.sequences for part in groups)
+    if len(groups) < FEWEST_FOLDS:
+        raise KannError(
+            f"the probe holds {sequences} sequences of two steps or more, and {FEWEST_FOLDS} is the least of which one "
+            "can be held out; pass some dozen"
+        )
+
+
+def _varies(moments: Moments) -> bool:
+    """Whether states differ from each other by more than rounding."""
+    energy = float(np.trace(moments.hh))
+    mean = moments.sum_h / moments.states
+    variance = energy - moments.states * float(mean @ mean)
+    return variance > energy * max(moments.rounding, np.finfo(float).eps) * FLAT_BELOW

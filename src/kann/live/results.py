@@ -1,0 +1,201 @@
+"""What a network does with some coordinates of its state alone, and without them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.special import ndtri
+
+from kann import _display
+from kann._display import in_columns
+from kann.errors import KannError
+from kann.fitting.koopman import Koopman
+from kann.typing import Array, Float, Int
+
+NAMES = {
+    "modes": "modes, by what they do",
+    "contribution": "modes, largest contribution first",
+    "slowest": "modes, slowest first",
+    "pca": "principal components",
+    "readout": "the readout's directions",
+    "random": "random directions",
+    "learned": "a learned direction",
+}
+"""The methods of choosing coordinates, in words."""
+
+
+LARGE = 100.0
+"""Scores from this size on, such as an R² far below 0, are shown without decimals."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Effects:
+    """How well a network does if only some coordinates of its state are kept after every step, or if they are removed.
+
+    Scores have one row for each number of coordinates and one column for each sequence that was judged; NaN where a
+    method has no such coordinates, or the work was interrupted.
+
+    >>> import torch, kann
+    >>> from torch import nn
+    >>> _ = torch.manual_seed(0)
+    >>> class Reader(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.rnn, self.head = nn.GRU(2, 4, batch_first=True), nn.Linear(4, 1)
+    ...     def forward(self, x):
+    ...         return self.head(self.rnn(x)[0][:, -1])
+    >>> model, data = Reader(), torch.randn(24, 12, 2)
+    >>> states = kann.record(model, data, inputs=True)
+    >>> found = kann.effects(model, torch.randn(24, 12, 2), kann.fit(states), states, counts=(1, 2), progress=False)
+    >>> sorted(found.kept)
+    ['contribution', 'modes', 'pca', 'random', 'readout', 'slowest']
+    >>> float(found.full), found.kept["modes"].shape
+    (1.0, (2,))
+    """
+
+    counts: tuple[int, ...]
+    """How many coordinates; a conjugate pair of modes has two."""
+    metric: str
+    """What a score is: "agreement", "accuracy", "loss", or "own" for a function of the user's."""
+    fill: str
+    """How the rest of the state was filled."""
+    order: tuple[int, ...]
+    """The modes by what they do, as numbers of ``koopman.modes``."""
+    koopman: Koopman
+    """The operator whose modes these are: the one that was passed, or the one that was chosen."""
+    kept_scores: Mapping[str, Float[Array, "c s"]]
+    """By the name of the method: scores with only its coordinates kept. Of "random" they are means over draws."""
+    removed_scores: Mapping[str, Float[Array, "c s"]]
+    """The same with its coordinates removed."""
+    full_scores: Float[Array, " s"]
+    """Scores of the untouched network."""
+    none_scores: Float[Array, " s"]
+    """Scores of the network where nothing is kept: its state is held at the mean, or with ``fill="resample"`` at a
+    recorded state."""
+    random_kept: Float[Array, "w c"]
+    """Mean score of each draw of random directions kept."""
+    random_removed: Float[Array, "w c"]
+    """The same with them removed."""
+    judged: Int[Array, " s"]
+    """Which sequences of the data were judged; the others served to find the order and the operator."""
+    tried: tuple["Tried", ...] = ()
+    """The operators that were compared, best first, if one was to be chosen."""
+    chosen: Mapping[int, str] = field(default_factory=dict)
+    """By the number of coordinates above one, if operators were to be chosen: whose modes are kept together, and in
+    which order, such as "driven, rank 16, slowest". ``koopman`` and ``order`` are those of a single one."""
+    outputs: str = "class"
+    """What outputs are: "class", "labels" or "values". Agreement and accuracy of values are R², and the scores of
+    sequences are such that R² is their mean."""
+    level: float = 0.95
+    """Probability with which `interval` holds the mean over all sequences like these."""
+
+    @property
+    def full(self) -> float:
+        """Mean score of the untouched network."""
+        return self.full_scores.mean()
+
+    @property
+    def none(self) -> float:
+        """Mean score of the network where nothing of its state is kept."""
+        return self.none_scores.mean()
+
+    @property
+    def kept(self) -> dict[str, Float[Array, " c"]]:
+        """Mean scores with only the coordinates of each method kept."""
+        return {name: scores.mean(axis=1) for name, scores in self.kept_scores.items()}
+
+    @property
+    def removed(self) -> dict[str, Float[Array, " c"]]:
+        """Mean scores with the coordinates of each method removed."""
+        return {name: scores.mean(axis=1) for name, scores in self.removed_scores.items()}
+
+    @property
+    def recovered(self) -> dict[str, Float[Array, " c"]]:
+        """(kept − none) / (full − none): 1 if nothing is lost, 0 if it is as good as keeping nothing."""
+        if self.full == self.none:
+            return {name: np.full(len(self.counts), np.nan) for name in self.kept_scores}
+        return {name: (mean - self.none) / (self.full - self.none) for name, mean in self.kept.items()}
+
+    def interval(self, name: str, *, removed: bool = False) -> Float[Array, "c 2"]:
+        """Lower and upper end of the interval of each mean score over sequences."""
+        scores = self.kept_scores
+        if removed:
+            scores = self.removed_scores
+        if name not in scores:
+            raise KannError(f"there is no method {name!r}; the methods are {', '.join(scores)}; pass one of them")
+        return np.array([interval_of_mean(row, self.level) for row in scores[name]])
+
+    @property
+    def metric_in_words(self) -> str:
+        """The metric, and that it is an R² if it is one."""
+        if self.outputs == "values" and self.metric in ("agreement", "accuracy"):
+            return f"{self.metric} (R²)"
+        return self.metric
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of the methods."""
+        return tuple(self.kept_scores)
+
+    def __repr__(self) -> str:
+        first = ", ".join(f"{name} {scores[0]:.3f}" for name, scores in self.kept.items())
+        return f"Effects({self.metric_in_words} of {len(self.judged)} sequences, {self.counts[0]} kept: {first})"
+
+    def __str__(self) -> str:
+        """Two tables: what is left if coordinates are kept, and if they are removed."""
+        return "\n\n".join([_text(self, "kept", self.kept), _text(self, "removed", self.removed)])
+
+    def _repr_html_(self) -> str:
+        head = ["kept", *map(str, self.counts)]
+        rows = [[NAMES.get(name, name), *map(_number, means)] for name, means in self.kept.items()]
+        return _display.table(repr(self), head, rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Tried:
+    """An operator and a mode of it, tested live on sequences that were kept for choosing."""
+
+    koopman: Koopman
+    name: str
+    """Such as "driven, rank 16, largest contribution"."""
+    mode: int
+    """The number of the mode that was kept."""
+    recovered: float
+    """(kept − none) / (full − none) with that mode alone kept: 1 if nothing is lost, 0 if it is as good as nothing.
+
+    If the network does as well with nothing kept, the loss of score with its sign turned, at most 0.
+    """
+    sequences: int
+    """On how many sequences; operators that did badly were left out early."""
+
+
+def _text(effects: Effects, what: str, means: Mapping[str, Float[Array, " c"]]) -> str:
+    head = [f"{effects.metric_in_words}, coordinates {what}:", *map(str, effects.counts)]
+    lines = in_columns([head, *([f"  {NAMES.get(name, name)}", *map(_number, row)] for name, row in means.items())])
+    ends = f"untouched {_number(effects.full)}, nothing kept {_number(effects.none)}"
+    lines.append(f"  {ends}, {len(effects.judged)} sequences")
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    if not np.isfinite(value):
+        return "—"
+    if abs(value) >= LARGE:
+        return f"{value:.0f}"
+    return f"{value:.3f}"
+
+
+def interval_of_mean(scores: Float[Array, " s"], level: float) -> tuple[float, float]:
+    """The interval of a mean over sequences: Wilson's for scores that are 0 or 1, else by the normal distribution.
+
+    >>> low, high = interval_of_mean(np.ones(50), 0.95)
+    >>> round(low, 3), high
+    (0.929, 1.0)
+    """
+    n, mean, z = len(scores), float(scores.mean()), float(ndtri((1 + level) / 2))
+    if np.isin(scores, (0.0, 1.0)).all():  # the normal interval of 50 successes in 50 would have no width
+        middle = (mean + z**2 / (2 * n)) / (1 + z**2 / n)
+        half = z / (1 + z**2 / n) * np.sqrt(mean * (1 - mean) / n + z**2 / (4 * n**2))
+        return max(0.0, float(middle - half)), min(1.0, float(middle + half))
+    half = z * float(scores.std(ddof=min(1, n - 1))) / np.sqrt(n)
+    return mean - half, mean + half

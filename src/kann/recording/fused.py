@@ -1,0 +1,560 @@
+"""Record torch's fused recurrent modules: every layer, both directions, h and c."""
+
+import contextlib
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout, linear
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.overrides import TorchFunctionMode
+
+from kann.errors import KannError, PaddingWarning
+from kann.recording.layer_selection import Target
+from kann.recording.ragged import Packed, Padded, RealSteps, SequenceRows, previous_places, require_right_padding
+from kann.recording.recurrent import gate_values, lstm_gates
+from kann.recording.runner import in_force, shared
+from kann.recording.sequence_data import Batch, tensors_of
+from kann.recording.tracer import NamedRows, StateOptions, Tracer, continues, hook_last, join_calls, require_called
+from kann.typing import Array, Float, Int
+
+KERNELS = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+"""The functions that ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` call: one call runs all layers over all steps."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Kernel:
+    """One call of a fused kernel."""
+
+    function: Callable[..., Any]
+    """Which of `KERNELS`."""
+    data: Float[Tensor, "t b p"] | Float[Tensor, "n p"]
+    """What it reads, in order of time: padded, or packed."""
+    sizes: Tensor | None
+    """Batch sizes of packed data; None for padded data."""
+    order: Int[Array, " b"] | None
+    """The place of each sequence of the batch among the packed ones; None if they are in the batch's order."""
+    hidden: tuple[Float[Tensor, "l b _"], ...]
+    """Initial states of all layers and directions: (h,), or (h, c) of an LSTM."""
+    weights: Sequence[Tensor]
+    """All parameters, as torch orders them."""
+    bias: bool
+    """Whether there are biases among them."""
+    layers: int
+    """How many layers."""
+    dropout: float
+    """Between layers, while training."""
+    training: bool
+    """Whether the module is training."""
+    directions: int
+    """1, or 2 if bidirectional."""
+
+    @staticmethod
+    def of(function: Callable[..., Any], args: Sequence[Any], order: Int[Array, " b"] | None) -> "Kernel":
+        """Read the arguments of a call.
+
+        There are two forms: (data, hidden, weights, bias, …, batch_first) for padded data, and
+        (data, batch_sizes, hidden, weights, bias, …) for packed data.
+        """
+        data, sizes, options = args[0], None, args[1:8]
+        if not isinstance(args[3], bool):
+            sizes, options = args[1], args[2:9]
+        elif args[8]:
+            data = data.transpose(0, 1)
+        hidden, weights, bias, layers, drop, training, bidirectional = options
+        if isinstance(hidden, Tensor):
+            hidden = (hidden,)
+        return Kernel(
+            function=function,
+            data=data,
+            sizes=sizes,
+            order=order,
+            hidden=tuple(hidden),
+            weights=weights,
+            bias=bias,
+            layers=layers,
+            dropout=drop,
+            training=training,
+            directions=1 + bidirectional,
+        )
+
+    def at(self, level: int) -> "Kernel":
+        """The same call for one layer alone.
+
+        Its ``data`` is still what the first layer reads; replace it with the output of the layer below.
+        """
+        if self.layers == 1:
+            return self
+        count, at = len(self.weights) // self.layers, slice(level * self.directions, (level + 1) * self.directions)
+        return replace(
+            self,
+            hidden=tuple(part[at] for part in self.hidden),
+            weights=self.weights[level * count : (level + 1) * count],
+            layers=1,
+            dropout=0.0,
+        )
+
+    def run(self) -> tuple[Tensor, ...]:
+        """Call the kernel."""
+        hidden: Any = self.hidden
+        if self.function is not torch.lstm:
+            (hidden,) = self.hidden
+        options = (self.weights, self.bias, self.layers, self.dropout, self.training, self.directions == 2)
+        if self.sizes is None:
+            return self.function(self.data, hidden, *options, False)
+        return self.function(self.data, self.sizes, hidden, *options)
+
+    def packed(self, real: RealSteps) -> "Kernel":
+        """The same call on the sequences packed, so that the kernel does not read their padding."""
+        packed = pack_padded_sequence(self.data, torch.from_numpy(real.lengths), enforce_sorted=False)
+        by_length = packed.sorted_indices
+        return replace(
+            self,
+            data=packed.data,
+            sizes=packed.batch_sizes,
+            order=packed.unsorted_indices.cpu().numpy(),  # type: ignore[union-attr]
+            hidden=tuple(part.index_select(1, by_length) for part in self.hidden),  # type: ignore[arg-type]
+        )
+
+    def flat_sizes(self) -> Int[Array, " t"]:
+        """How many sequences have not yet ended at each step."""
+        if self.sizes is not None:
+            return self.sizes.numpy()
+        return np.full(self.data.shape[0], self.data.shape[1])
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Pass:
+    """What one layer read and gave, in all its directions."""
+
+    kernel: Kernel
+    """The call of this layer alone, with what it read."""
+    output: Tensor
+    """h of all steps, the directions side by side; shaped as what was read."""
+    replaced: Tensor | None = None
+    """What forward hooks of the user made of ``output``, in the same shape; None if there are none."""
+
+    def h(self, *, reverse: bool) -> Tensor:
+        """The states of one direction, as the kernel gave them."""
+        return self.output.chunk(self.kernel.directions, dim=-1)[int(reverse)]
+
+    def c(self, *, reverse: bool) -> Tensor:
+        """The cell states of one direction of an LSTM."""
+        kernel, at = self.kernel, int(reverse)
+        count = len(kernel.weights) // kernel.directions
+        c = cell_states(
+            _flat(kernel.data),
+            _flat(self.h(reverse=reverse)),
+            initial=(kernel.hidden[0][at], kernel.hidden[1][at]),
+            weights=kernel.weights[at * count : (at + 1) * count],
+            has_bias=kernel.bias,
+            sizes=kernel.flat_sizes(),
+            reverse=reverse,
+        )
+        return c.reshape(*self.output.shape[:-1], -1)
+
+    def states(self, state: str, *, reverse: bool) -> Tensor:
+        """What ``state`` names: "h" as hooks may have changed it, "c", or "hc" for both side by side."""
+        parts = [self._state(part, reverse=reverse) for part in state]
+        if len(parts) == 1:  # torch.cat would copy it
+            return parts[0]
+        return torch.cat(parts, dim=-1)
+
+    def _state(self, part: str, *, reverse: bool) -> Tensor:
+        if part == "c":
+            return self.c(reverse=reverse)
+        if self.replaced is not None:
+            return replace(self, output=self.replaced).h(reverse=reverse)
+        return self.h(reverse=reverse)
+
+    def initial(self, state: str, *, reverse: bool) -> Float[Tensor, "b d"]:
+        """The state that ``state`` names before the first step."""
+        return torch.cat([self.kernel.hidden["hc".index(part)][int(reverse)] for part in state], dim=-1)
+
+
+def _flat(values: Tensor) -> Float[Tensor, "n d"]:
+    return values.reshape(-1, values.shape[-1])
+
+
+def cell_states(
+    x: Float[Tensor, "n p"],
+    h: Float[Tensor, "n o"],
+    *,
+    initial: tuple[Float[Tensor, "b o"], Float[Tensor, "b d"]],
+    weights: Sequence[Tensor],
+    has_bias: bool,
+    sizes: Int[Array, " t"],
+    reverse: bool,
+) -> Float[Tensor, "n d"]:
+    """Every c of an LSTM layer from what it read and from every h that it gave, both in order of time.
+
+    c_t = f_t c_{t−1} + i_t g_t, where the gates are those of x_t and h_{t−1}. The output gate, and the projection if
+    there is one, lie between c and h and are not needed.
+    """
+    precise = torch.promote_types(x.dtype, torch.float32)  # half precision would lose more here than in the network
+    with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        c0 = initial[1].to(precise)
+        width = c0.shape[1]
+        # Three quarters of the rows of each weight are those of the gates i, f and g; the last quarter is that of o.
+        weight_ih, weight_hh, *biases = (weight[: 3 * width].to(precise) for weight in weights[: 2 + 2 * has_bias])
+        before = torch.from_numpy(previous_places(sizes, reverse=reverse)).to(x.device)
+        h_before = torch.cat([initial[0], h]).to(precise)[before]
+        bias = None
+        if has_bias:
+            bias = biases[0] + biases[1]
+        sums = linear(x.to(precise), weight_ih, bias).addmm_(h_before, weight_hh.T)
+        i, f, g = lstm_gates(sums.split(width, dim=1), in_place=True)
+        c = i * g
+        _scan(c, f, c0, sizes.tolist(), reverse=reverse)
+    return c.to(h.dtype)
+
+
+def _scan(added: Tensor, forget: Tensor, initial: Tensor, sizes: Sequence[int], *, reverse: bool) -> None:
+    """Make c_t = f_t c_{t−1} + i_t g_t of the products i_t g_t, in place and in order of time."""
+    steps = list(zip(added.split(sizes), forget.split(sizes), strict=True))
+    if reverse:
+        steps.reverse()
+    before = initial
+    for c, f in steps:
+        if len(before) < len(c):  # read from the end, shorter sequences start later
+            before = torch.cat([before, initial[len(before) : len(c)]])
+        before = c.addcmul_(f, before[: len(c)])
+
+
+def run_layers(
+    kernel: Kernel, run_layer: Callable[[int, Kernel], tuple[Tensor, ...]] = lambda _, single: single.run()
+) -> tuple[tuple[Tensor, ...], list[Pass]]:
+    """Run a call layer by layer; its result, and what each layer read and gave.
+
+    ``run_layer(level, single)`` runs one layer in place of its kernel.
+    """
+    data, output, passes, ends = kernel.data, kernel.data, [], []
+    for level in range(kernel.layers):
+        single = replace(kernel.at(level), data=data)
+        output, *hidden = run_layer(level, single)
+        passes.append(Pass(kernel=single, output=output))
+        ends.append(hidden)
+        data = output
+        if kernel.training and kernel.dropout and level < kernel.layers - 1:
+            data = dropout(output, kernel.dropout)
+    return (output, *(torch.cat(parts) for parts in zip(*ends, strict=True))), passes
+
+
+class Intercept(TorchFunctionMode):
+    """Hand every call of a fused kernel to ``handle(function, args)``, which returns its result."""
+
+    def __init__(self, handle: Callable[[Callable[..., Any], Sequence[Any]], Any]):
+        super().__init__()
+        self._handle = handle
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in KERNELS:
+            return self._handle(func, args)
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _FusedCall:
+    """What one call of a fused module gave."""
+
+    start: Tensor
+    """(l, b, d) h before the first step."""
+    end: Tensor
+    """(l, b, d) h after the last."""
+    layers: Mapping[str, Padded | SequenceRows]
+    """The states by the name of the layer; as rows where no later call can continue them."""
+
+
+class FusedTracer(Tracer):
+    """Records layers of an ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``."""
+
+    def __init__(self, module: nn.RNNBase, targets: Sequence[Target], options: StateOptions):
+        if "c" in options.state and not isinstance(module, nn.LSTM):
+            raise KannError(f"state={options.state!r} is for LSTMs; {targets[0].path!r} is {type(module).__name__}")
+        self._module, self._targets, self._options = module, targets, options
+        only_last = all(target.level % module.num_layers == module.num_layers - 1 for target in targets)
+        needs_lower_layers = options.inputs and module.num_layers > 1
+        # The module's own output is then all that is needed, and its layers need not be run one by one.
+        self._output_suffices = only_last and options.state == "h" and not needs_lower_layers
+        self._warned = False
+
+    def names(self) -> Sequence[str]:
+        """The names of the layers and directions."""
+        return [target.name for target in self._targets]
+
+    def attach(self, stack: contextlib.ExitStack) -> None:
+        """Ask to be told of the kernel calls inside the module's ``forward``, and of what hooks make of its output.
+
+        A hook alone would not do: it sees the module's output, which is h of the last layer alone.
+        """
+        observe_forward(self._module, self, stack)
+        hook_last(self._module, self._on_output, stack)
+
+    def intercept(self, arguments: Sequence[Any]) -> Intercept:
+        """What hands the kernel calls of one call of the module to this tracer."""
+        if "c" in self._options.state and in_force(states_replaced(self._module)):
+            raise KannError(
+                f"state={self._options.state!r} of {self._targets[0].path!r} cannot be recorded inside of "
+                "kann.intervene, where cell states do not follow from the outputs; pass state='h'"
+            )
+        order = batch_order(arguments)
+        self._passes = []
+        return Intercept(lambda function, args: self._on_kernel_call(function, args, order))
+
+    def on_return(self, output: Any) -> None:
+        """Note what ``forward`` returned, before any hook has seen it."""
+        self._returned, self._versions = output, _versions(output)
+
+    def begin(self, batch: Batch) -> None:
+        """Forget the calls of the last batch."""
+        super().begin(batch)
+        self._calls: list[_FusedCall] = []
+        self._passes: list[Pass] = []  # of the last layer, in the module's call that is running
+
+    def _on_kernel_call(self, function: Callable[..., Any], args: Sequence[Any], order: Any) -> Any:
+        """Run the kernel, whole or layer by layer, keep what its layers gave, and return its result."""
+        kernel = Kernel.of(function, args, order)
+        # Only the call on padded data has the flag batch_first; with packed data argument 3 is the list of weights.
+        batch_first = isinstance(args[3], bool) and args[8]
+        padding = self._padding_read_first(kernel)
+        if padding is not None:
+            result, passes = function(*args), run_layers(self._without_padding(kernel, padding))[1]
+        elif self._output_suffices:
+            result = function(*args)
+            last = Pass(kernel=kernel.at(kernel.layers - 1), output=swapped_if(batch_first, result[0]))
+            passes = [last] * kernel.layers
+        else:
+            (output, *hidden), passes = run_layers(kernel)
+            result = (swapped_if(batch_first, output), *hidden)
+        layers = {target.name: self._states(passes[target.level], target) for target in self._targets}
+        self._calls.append(_FusedCall(start=kernel.hidden[0], end=result[1], layers=layers))
+        self._passes.append(passes[-1])
+        return result
+
+    def _on_output(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Record what the model goes on with, if forward hooks of the user changed it; a forward hook that is last."""
+        if not self.is_watching or not self._passes or not _has_other_hooks(module):
+            return
+        if output is self._returned and _versions(output) == self._versions:
+            return
+        last = self._module.num_layers - 1
+        targets = [target for target in self._targets if target.level == last and "h" in self._options.state]
+        if not targets:  # a hook does not reach lower layers and cell states
+            return
+        tensors = [part for part in tensors_of(output) if part.is_floating_point()]
+        changed = replace(self._passes[-1], replaced=self._hooked_states(tensors))
+        call = self._calls[-1]
+        end = call.end
+        if len(tensors) > 1 and tensors[1].numel() == end.numel():  # the state that a next call may continue from
+            end = tensors[1].reshape(end.shape)
+        layers = {target.name: self._states(changed, target) for target in targets}
+        self._calls[-1] = replace(call, end=end, layers={**call.layers, **layers})
+
+    def _hooked_states(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The module's output after its hooks, in the layout of the kernel's."""
+        layer = self._passes[-1]
+        expected, got = layer.output.shape, None
+        if tensors:
+            states = tensors[0]
+            if layer.kernel.sizes is None and states.ndim == 2:  # a single sequence without an axis of sequences
+                states = states[:, None]
+            elif layer.kernel.sizes is None:
+                states = swapped_if(self._module.batch_first, states)
+            if states.shape == expected and len(self._passes) == 1:
+                return states
+            got = tuple(tensors[0].shape)
+        raise KannError(
+            f"a forward hook changes the output of {self._targets[0].path!r} to {got or 'no tensor'}, which are not "
+            f"the states of all steps that were recorded before it, {tuple(expected)}; remove the hook, pack padded "
+            "sequences in the model, or pass layer= a function of the model's output"
+        )
+
+    def _padding_read_first(self, kernel: Kernel) -> RealSteps | None:
+        """The real steps of a batch whose padding the backward direction reads before the sequences, else None."""
+        real = self.batch.real_of(self._targets[0].path)
+        if real is None or kernel.sizes is not None:
+            return None
+        require_right_padding(real, layer=self._targets[0].path)
+        if kernel.directions == 1:
+            return None
+        steps, sequences = kernel.data.shape[:2]
+        if len(real) != sequences or int(real.lengths.max()) > steps:  # refused with the layer's name in `take`
+            return None
+        if int(real.lengths.min()) == steps:
+            return None
+        return real
+
+    def _without_padding(self, kernel: Kernel, real: RealSteps) -> Kernel:
+        """The same call on the sequences alone; a warning says, once, that the model does otherwise."""
+        if not self._warned:
+            warnings.warn(
+                f"{self._targets[0].path!r} is bidirectional and reads the padding before the sequence; its states "
+                "were recorded from the sequences alone, which differs from what the model computes; pack the "
+                "sequences in the model, or pass lengths of all steps to record the padding too",
+                PaddingWarning,
+                stacklevel=2,
+            )
+            self._warned = True
+        return kernel.packed(real)
+
+    def _states(self, layer: Pass, target: Target) -> Padded | SequenceRows:
+        """The states of one layer and direction, copied: the model may change its output in place later."""
+        kernel, options, reverse = layer.kernel, self._options, target.reverse
+        values = layer.states(options.state, reverse=reverse)
+        inputs = initial = None
+        if options.inputs:
+            inputs = kernel.data
+        if options.inputs == "gates":
+            inputs = gate_values(target)(kernel.data)
+        if options.initial:
+            initial = layer.initial(options.state, reverse=reverse).to(values.dtype)
+        if kernel.sizes is None:
+            if inputs is not None:
+                inputs = _batch_first_copy(inputs, reverse=reverse)
+            return Padded(values=_batch_first_copy(values, reverse=reverse), inputs=inputs, initial=initial)
+        packed = Packed(
+            values=values,
+            sizes=kernel.flat_sizes(),
+            inputs=inputs,
+            initial=initial,
+            order=kernel.order,
+            reverse=reverse,
+        )
+        return packed.rows(limit=self.batch.limit)
+
+    def take(self, output: Any) -> NamedRows:
+        """The calls as sequences, those that continue each other as one."""
+        require_called(self._calls, self._targets[0].path)
+        runs = [[self._calls[0]]]
+        for before, call in zip(self._calls, self._calls[1:], strict=False):
+            if self._continues(before, call):
+                runs[-1].append(call)
+            else:
+                runs.append([call])
+        for calls in runs:
+            for target in self._targets:
+                yield target.name, self._joined_rows([call.layers[target.name] for call in calls], target)
+
+    def _joined_rows(self, calls: Sequence[Padded | SequenceRows], target: Target) -> SequenceRows:
+        """The rows of calls that continue each other."""
+        if isinstance(calls[0], SequenceRows):  # then it is the only one
+            return calls[0]
+        rows = self.rows(join_calls(calls), target.path)  # type: ignore[arg-type]
+        return replace(rows, reverse=target.reverse)
+
+    def _continues(self, before: _FusedCall, call: _FusedCall) -> bool:
+        """Whether a call goes on where the one before ended, as a decoder does that makes one step a call."""
+        states = next(iter(call.layers.values()))
+        if isinstance(states, SequenceRows) or self._module.bidirectional:
+            return False
+        return continues(before.end, call.start, exactly=states.values.shape[1] > 1)
+
+
+@runtime_checkable
+class ForwardObserver(Protocol):
+    """Something that sees, and may change, the kernel calls inside a fused module's ``forward``."""
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether a call that is made now, in this thread, is to be seen."""
+        ...
+
+    def intercept(self, arguments: Sequence[Any]) -> Intercept:
+        """What is handed the kernel calls of one call of the module."""
+        ...
+
+    def on_return(self, output: Any) -> None:
+        """Note what ``forward`` returned, before any hook has seen it."""
+        ...
+
+
+def states_replaced(module: nn.Module) -> Hashable:
+    """The key in `shared` under which a module's states are replaced while it runs."""
+    return "states replaced", id(module)
+
+
+def observe_forward(
+    module: nn.RNNBase, observer: ForwardObserver, stack: contextlib.ExitStack, *, first: bool = False
+) -> None:
+    """Let an observer see the kernel calls of a fused module until ``stack`` is closed.
+
+    Observers are nested: what the ``first`` one makes of a call is what all others see.
+    """
+    change = shared(("forward", id(module)), partial(_observed_forward, module))
+    observers: list[ForwardObserver] = stack.enter_context(change)
+    place = len(observers)
+    if first:
+        place = 0
+    observers.insert(place, observer)
+    stack.callback(observers.remove, observer)
+
+
+@contextlib.contextmanager
+def _observed_forward(module: nn.RNNBase) -> Iterator[list[ForwardObserver]]:
+    """Replace ``forward`` by one that lets observers see the kernel calls inside it; give the list of observers."""
+    forward, replaced = module.forward, module.__dict__.get("forward")
+    observers: list[ForwardObserver] = []
+
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        watching: list[ForwardObserver] = []
+        with contextlib.ExitStack() as stack:
+            for observer in tuple(observers):  # another thread may begin or end a recording meanwhile
+                if observer.is_watching:
+                    stack.enter_context(observer.intercept((*args, *kwargs.values())))
+                    watching.append(observer)
+            output = forward(*args, **kwargs)
+        for observer in watching:
+            observer.on_return(output)
+        return output
+
+    module.forward = observed
+    try:
+        yield observers
+    finally:
+        del module.forward
+        if replaced is not None:
+            module.forward = replaced
+
+
+def batch_order(arguments: Sequence[Any]) -> Int[Array, " b"] | None:
+    """Where each sequence of the batch stands among the sorted ones, if a PackedSequence sorted them."""
+    packed = next((argument for argument in arguments if isinstance(argument, PackedSequence)), None)
+    if packed is None or packed.unsorted_indices is None:
+        return None
+    return packed.unsorted_indices.cpu().numpy()
+
+
+def _has_other_hooks(module: nn.Module) -> bool:
+    """Whether a module has forward hooks besides the recorder's own, or torch has some for all modules."""
+    return len(module._forward_hooks) > 1 or bool(nn.modules.module._global_forward_hooks)
+
+
+def _versions(output: Any) -> list[Any]:
+    """How often each tensor was changed in place; where torch does not count that, what is equal to nothing else."""
+    return [_version(part) for part in tensors_of(output)]
+
+
+def _version(tensor: Tensor) -> Any:
+    if tensor.is_inference():
+        return object()
+    return tensor._version
+
+
+def swapped_if(swap: bool, values: Tensor) -> Tensor:
+    """The values with the axes of time and of sequences exchanged, or as they are."""
+    if swap:
+        return values.transpose(0, 1)
+    return values
+
+
+def _batch_first_copy(values: Float[Tensor, "t b d"], *, reverse: bool) -> Float[Tensor, "b t d"]:
+    """A copy with the axis of sequences first, in the order in which the steps were read."""
+    values = values.transpose(0, 1)
+    if reverse:
+        return values.flip(1)
+    return values.clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,268 @@
+"""A fitted operator as a small torch module, to run in place of the network."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kann.backends.arrays import as_numpy
+from kann.checks import require_real, shown
+from kann.errors import KannError
+from kann.fitting.bilinear import Bilinear
+from kann.fitting.features import (
+    ComponentFeatures,
+    FeatureMap,
+    FourierFeatures,
+    FunctionFeatures,
+    InputFeatures,
+    SquareFeatures,
+    TokenFeatures,
+)
+from kann.fitting.koopman import Koopman
+from kann.typing import AnyArray, Array, Float, Int
+
+
+def require_driven(koopman: Any) -> None:
+    """Refuse what is no operator, and one that reads nothing."""
+    if not isinstance(koopman, Koopman | Bilinear):
+        raise KannError(f"koopman={shown(koopman)} is no operator; pass what kann.fit returns")
+    if koopman.drive is None:
+        raise KannError("this operator is autonomous and reads no inputs; fit with driven=True or driven='bilinear'")
+
+
+def operator_weights(koopman: Koopman | Bilinear) -> dict[str, Array]:
+    """The arrays that a step and the decoding need."""
+    rank = koopman.rank
+    weights = {name: getattr(koopman, name) for name in ("matrix", "drive", "basis", "mean")}
+    offset = koopman.offset
+    if offset is None:
+        offset = np.zeros(rank)
+    weights |= {"offset": offset, "low": np.full(rank, -np.inf), "high": np.full(rank, np.inf)}
+    if isinstance(koopman, Bilinear):
+        weights |= {"gates": koopman.gates.reshape(-1, rank), "low": koopman.bounds[0], "high": koopman.bounds[1]}
+        if koopman.squares is not None:
+            weights["squares"] = koopman.squares
+    return weights
+
+
+try:
+    import torch
+    from torch import Tensor, nn
+except ImportError as error:
+    raise ImportError(f"stand-ins need torch ({error}): pip install 'kann[torch]'") from error
+
+
+def stand_in(
+    koopman: Koopman | Bilinear, *, vocabulary: AnyArray | None = None, dtype: torch.dtype = torch.float32
+) -> "StandIn":
+    """A driven or bilinear operator as a torch module, from inputs (n, t, p) to states (n, t, d).
+
+    >>> import kann
+    >>> states = kann.record(nn.GRU(2, 4, batch_first=True), torch.randn(9, 20, 2), inputs=True)
+    >>> module = stand_in(kann.fit(states, driven=True, rank=3))
+    >>> module(torch.randn(5, 7, 2)).shape
+    torch.Size([5, 7, 4])
+
+    With a ``vocabulary``, the inputs (w, p) that each word stands for, such as the weight of an embedding, the module
+    takes numbers of words (n, t) instead. The matrix of each word is then made once, when it is first read.
+    """
+    require_driven(koopman)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise KannError(f"dtype={shown(dtype)} is no floating-point type of torch; pass torch.float32")
+    return StandIn(koopman, vocabulary=vocabulary, dtype=dtype)
+
+
+class StandIn(nn.Module):
+    """An operator that runs in place of a network. Make it with `kann.stand_in`; its weights are buffers.
+
+    >>> import numpy as np, torch, kann
+    >>> rng = np.random.default_rng(0)
+    >>> pulses = (rng.random((30, 50, 1)) < 0.2) * rng.choice([-1.0, 1.0], size=(30, 50, 1))
+    >>> held = np.ones((30, 50, 1))
+    >>> for t in range(1, 50):
+    ...     held[:, t] = np.where(pulses[:, t] == 0, held[:, t - 1], pulses[:, t])
+    >>> states = kann.States.from_padded(held, inputs=pulses)
+    >>> koopman = kann.fit(states, driven="bilinear", features="squares")
+    >>> stand_in = kann.stand_in(koopman)
+    >>> stand_in(torch.tensor([[[1.0], [0.0], [-1.0]]])).round(decimals=3).flatten().tolist()
+    [1.0, 1.0, -1.0]
+    """
+
+    matrix: Tensor
+    drive: Tensor
+    gates: Tensor
+    offset: Tensor
+    squares: Tensor
+    low: Tensor
+    high: Tensor
+    basis: Tensor
+    mean: Tensor
+    vocabulary: Tensor
+    table: Tensor
+    known: Tensor
+    first: Tensor
+    second: Tensor
+
+    def __init__(self, koopman: Koopman | Bilinear, *, vocabulary: AnyArray | None, dtype: torch.dtype):
+        super().__init__()
+        self.features = _Features(koopman, dtype=dtype)
+        self.rank, self.dim = koopman.rank, koopman.dim
+        self.has_gates = isinstance(koopman, Bilinear)
+        self.has_squares = isinstance(koopman, Bilinear) and koopman.squares is not None
+        self.has_vocabulary = vocabulary is not None
+        for name, values in operator_weights(koopman).items():
+            self.register_buffer(name, torch.as_tensor(values, dtype=dtype))
+        pairs = torch.triu_indices(self.rank, self.rank)
+        self.register_buffer("first", pairs[0], persistent=False)
+        self.register_buffer("second", pairs[1], persistent=False)
+        if vocabulary is not None:
+            words = torch.as_tensor(_real_rows(vocabulary)).to(dtype)
+            if words.ndim != 2 or words.shape[1] != self.features.inputs or not len(words):
+                raise KannError(
+                    f"vocabulary has shape {tuple(words.shape)}; pass one row of {self.features.inputs} inputs a word"
+                )
+            self.register_buffer("vocabulary", words)
+            self.register_buffer("table", words.new_zeros(len(words), self.rank + 1, self.rank), persistent=False)
+            self.register_buffer("known", torch.zeros(len(words), dtype=torch.bool), persistent=False)
+            self.register_load_state_dict_post_hook(_forget_words)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "StandIn":
+        """Move or convert all buffers; the matrices of words are made anew, with the digits of the new type."""
+        super()._apply(fn, recurse)
+        if self.has_vocabulary:
+            self.known.zero_()
+        return self
+
+    def forward(self, inputs: Tensor, initial: Tensor | None = None) -> Float[Tensor, "n t d"]:
+        """The state after each input, from ``initial`` (n, d), by default zero."""
+        return self.decode(self.coordinates(inputs, initial))
+
+    def decode(self, z: Float[Tensor, "... r"]) -> Float[Tensor, "... d"]:
+        """States of coordinates."""
+        return z @ self.basis.T + self.mean
+
+    def coordinates(self, inputs: Tensor, initial: Tensor | None = None) -> Float[Tensor, "n t r"]:
+        """The coordinates of these states, which are all that a readout needs: (z Bᵀ + mean) Wᵀ is z (W B)ᵀ + W mean.
+
+        ``inputs`` are (n, t, p), or numbers of words (n, t) if there is a vocabulary.
+        """
+        self._require(inputs)
+        if initial is None:
+            initial = self.mean.new_zeros(len(inputs), self.dim)
+        if not isinstance(initial, Tensor) or initial.shape != (len(inputs), self.dim) or initial.is_complex():
+            raise KannError(f"initial={shown(initial)} are no states; pass a tensor ({len(inputs)}, {self.dim})")
+        z = (initial.to(self.mean) - self.mean) @ self.basis
+        if self.has_vocabulary:
+            return self._read_words(inputs.long(), z)  # bytes would be taken for masks
+        path = []
+        for u in inputs.to(self.mean).unbind(1):
+            z = self.step(z, u)
+            path.append(z)
+        return torch.stack(path, dim=1)
+
+    def step(self, z: Float[Tensor, "n r"], u: Float[Tensor, "n p"]) -> Float[Tensor, "n r"]:
+        """The coordinates after reading one input."""
+        phi = self.features(u)
+        after = torch.addmm(self.offset, z, self.matrix) + phi @ self.drive
+        if self.has_gates:
+            after = after + (phi[:, :, None] * z[:, None, :]).flatten(1) @ self.gates
+        return self._bounded(z, after)
+
+    def _bounded(self, z: Tensor, after: Tensor) -> Tensor:
+        """Add what products of coordinates do, and keep to the range that was recorded."""
+        if self.has_squares:
+            # Indexing as z[:, first] takes five times as long.
+            products = z.index_select(1, self.first) * z.index_select(1, self.second)
+            after = after + products @ self.squares
+        return torch.clamp(after, self.low, self.high)
+
+    def _read_words(self, words: Int[Tensor, "n t"], z: Float[Tensor, "n r"]) -> Float[Tensor, "n t r"]:
+        """The path of coordinates, from the table of words' matrices."""
+        self._learn(words)
+        path, count = [], self.rank
+        rows = self.table.flatten(1)  # one gather a step
+        for word in words.unbind(1):
+            entry = rows.index_select(0, word).view(len(z), count + 1, count)
+            after = torch.baddbmm(entry[:, count:], z[:, None, :], entry[:, :count])[:, 0]
+            z = self._bounded(z, after)
+            path.append(z)
+        return torch.stack(path, dim=1)
+
+    @torch.no_grad()
+    def _learn(self, words: Tensor) -> None:
+        """Make the matrices and pushes of words that were not read before."""
+        is_read = torch.zeros_like(self.known)
+        is_read[words.flatten()] = True
+        new = torch.nonzero(is_read & ~self.known)[:, 0]
+        if not len(new):
+            return
+        phi = self.features(self.vocabulary[new])
+        matrices = self.matrix.expand(len(new), -1, -1)
+        if self.has_gates:
+            matrices = matrices + (phi @ self.gates.view(phi.shape[1], -1)).view_as(matrices)
+        pushes = phi @ self.drive + self.offset
+        self.table[new] = torch.cat([matrices, pushes[:, None]], dim=1)
+        self.known[new] = True
+
+    def _require(self, inputs: Any) -> None:
+        """Refuse inputs of another shape or kind."""
+        what, ndim = f"inputs (n, t, {self.features.inputs})", 3
+        if self.has_vocabulary:
+            what, ndim = "numbers of words (n, t)", 2
+        fits = isinstance(inputs, Tensor) and inputs.ndim == ndim and inputs.numel() > 0
+        if fits and self.has_vocabulary:
+            is_whole = not (inputs.is_floating_point() or inputs.is_complex() or inputs.dtype == torch.bool)
+            fits = is_whole and int(inputs.max()) < len(self.vocabulary) and int(inputs.min()) >= 0
+        elif fits:
+            fits = inputs.shape[2] == self.features.inputs
+        if not fits:
+            raise KannError(f"the stand-in reads {what}; got {shown(inputs)}; pass a tensor of these")
+
+
+def _forget_words(module: StandIn, _: Any) -> None:
+    """Forget the matrices of words, which were made of other weights."""
+    module.known.zero_()
+
+
+def _real_rows(vocabulary: AnyArray) -> Array:
+    """What words stand for, as a numpy array of real numbers."""
+    rows = as_numpy(vocabulary)
+    require_real(rows, what="inputs of the vocabulary")
+    return np.asarray(rows, dtype=np.float64)
+
+
+class _Features(nn.Module):
+    """The features φ of an operator, from inputs (n, p) to (n, k)."""
+
+    centre: Tensor
+    weight: Tensor
+    phase: Tensor
+
+    def __init__(self, koopman: Koopman | Bilinear, *, dtype: torch.dtype):
+        super().__init__()
+        known: FeatureMap = InputFeatures(width=len(koopman.drive))  # type: ignore[arg-type]
+        if isinstance(koopman, Bilinear):
+            known = koopman.features
+        self.kind, self.inputs, self.count = known.kind, known.inputs, known.count
+        self.function: Callable[[Any], Any] | None = None
+        if isinstance(known, FunctionFeatures):
+            self.function = known.of
+        if isinstance(known, ComponentFeatures | FourierFeatures):
+            self.register_buffer("centre", torch.as_tensor(known.centre, dtype=dtype))
+            self.register_buffer("weight", torch.as_tensor(known.matrix, dtype=dtype))
+        if isinstance(known, FourierFeatures):
+            self.register_buffer("phase", torch.as_tensor(known.phase, dtype=dtype))
+
+    def forward(self, u: Float[Tensor, "n p"]) -> Float[Tensor, "n k"]:
+        """The features of inputs."""
+        if self.kind == SquareFeatures.kind:
+            return torch.cat([u, u.square()], dim=1)
+        if self.kind == ComponentFeatures.kind:
+            return (u - self.centre) @ self.weight
+        if self.kind == FourierFeatures.kind:
+            return 2**0.5 * torch.cos((u - self.centre) @ self.weight + self.phase)
+        if self.kind == TokenFeatures.kind:
+            return (u == torch.arange(self.count, device=u.device)).to(u.dtype)
+        if self.function is not None:
+            return torch.as_tensor(self.function(u.double().cpu().numpy())).to(u)
+        return u
