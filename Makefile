@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# Some virtual machines announce AMX and forbid it: torch then dies of an illegal instruction in half precision.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test test-minimum coverage check docs dist format fuzz bench gallery reproduce clean

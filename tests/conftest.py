@@ -1,5 +1,7 @@
 """One seed for all tests, which can be turned: ``pytest --seed 7``."""
 
+import os
+
 import jaxtyping
 import numpy as np
 import pytest
@@ -7,6 +9,9 @@ import pytest
 from tests import type_checks
 
 type_checks.install()
+
+# Some virtual machines announce AMX and forbid it: torch then dies of an illegal instruction in half precision.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 
 def pytest_addoption(parser):

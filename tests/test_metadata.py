@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 import kann
 
 ROOT = Path(__file__).parent.parent
-TESTED_EXTRAS = ("zarr", "torch", "report", "dask", "cli", "onnx", "paper")
+TESTED_EXTRAS = ("zarr", "torch", "report", "dask", "cli", "onnx")
 """The extras that the tests need; tests of the others are left out where they are not installed."""
 
 

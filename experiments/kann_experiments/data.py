@@ -241,5 +241,5 @@ def _pooch() -> Any:
     try:
         import pooch
     except ImportError as error:
-        raise ImportError("finding and downloading data needs pooch: pip install 'kann[cli]'") from error
+        raise ImportError("finding and downloading data needs pooch: pip install -e experiments") from error
     return pooch

@@ -28,7 +28,7 @@ try:
     from safetensors import safe_open
     from safetensors.torch import save
 except ImportError as error:
-    raise ImportError("the paper's experiments need safetensors: pip install 'kann[cli]'") from error
+    raise ImportError("the paper's experiments need safetensors: pip install -e experiments") from error
 
 CHECKSUM = "checksum of the tensors"
 """The entry of a checkpoint's header that tells a damaged one."""

@@ -36,6 +36,7 @@ from kann_experiments.training import Training, generator
 
 import kann
 from kann.errors import KannError
+from kann.zoo import copy_task
 from tests.experiments.tiny import TASK, tiny
 
 ARCHS = ["dtriv", "rnn", "gru", "lstm"]
@@ -73,7 +74,7 @@ def test_the_papers_example():
     assert y.tolist() == [[0, 0, 0, 0, 0, 0, 9, 2, 8]]
 
 
-@pytest.mark.parametrize("module", [task_module, configs, modes], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [copy_task, configs, modes], ids=lambda module: module.__name__)
 def test_the_examples_in_the_documentation_run(module):
     result = doctest.testmod(module)
     assert result.attempted

@@ -234,5 +234,5 @@ def test_a_logger_is_left_as_it_was(cache, reviews):
 
 def test_without_pooch(monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ImportError, match=r"pip install 'kann\[paper\]'"):
+    with pytest.raises(ImportError, match="pip install -e experiments"):
         data.fetch("imdb")

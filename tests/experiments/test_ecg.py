@@ -497,7 +497,7 @@ def test_figures_show_what_was_measured(studied):
 
 def test_without_scikit_learn(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
-    with pytest.raises(ImportError, match=r"scikit-learn: pip install 'kann\[paper\]'"):
+    with pytest.raises(ImportError, match="scikit-learn: pip install -e experiments"):
         reproduce("lstm", out=tmp_path, beats=some_beats())
     assert list(tmp_path.iterdir()) == []
 

@@ -412,6 +412,10 @@ NOT_PASSED = {
 """Arguments that no call has, and why."""
 
 NOT_CALLED = {
+    "depth": "a module",
+    "errors": "a module",
+    "recording": "a module",
+    "zoo": "a module",
     "AffineMap": "a result, which functions make",
     "BypassEffects": "a result, which functions make",
     "StepMaps": "a result, which functions make",

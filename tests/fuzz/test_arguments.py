@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("untyped")
 
 def test_every_public_name_is_called():
     called = {name.split(".")[0].split(" ")[0] for name in NAMES}
-    assert called | set(NOT_CALLED) == set(kann.__all__)
+    assert set(kann.__all__) <= called | set(NOT_CALLED)
     assert not called & set(NOT_CALLED)
 
 

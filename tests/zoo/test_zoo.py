@@ -16,7 +16,7 @@ from kann.zoo import sentiment_network as vocabulary
 
 def test_an_unknown_model():
     for function in (zoo.folder, zoo.provenance, zoo.load):
-        with pytest.raises(KannError, match="model 'mnist' is unknown; pass one of ecg, sentiment"):
+        with pytest.raises(KannError, match="model 'mnist' is unknown; pass one of copy, ecg, sentiment"):
             function("mnist")
 
 

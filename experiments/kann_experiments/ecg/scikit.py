@@ -7,4 +7,4 @@ def require_scikit_learn() -> None:
         import sklearn.decomposition
         import sklearn.metrics  # noqa: F401 - only to see that they are there
     except ImportError as error:
-        raise ImportError("the ECG experiment needs scikit-learn: pip install 'kann[cli]'") from error
+        raise ImportError("the ECG experiment needs scikit-learn: pip install -e experiments") from error
