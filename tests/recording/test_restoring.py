@@ -1,6 +1,7 @@
 # ruff: noqa: D102  # models in tests say what they are by their names
 """The model, its outputs and all random numbers are after a recording as they were before."""
 
+import contextlib
 import copy
 import random
 
@@ -83,6 +84,28 @@ def test_pythons_random_numbers_are_as_before(model):
         random.random()  # noqa: S311
         raise Failure
     assert random.getstate() == before
+
+
+@pytest.mark.parametrize("error", [None, Failure])
+def test_evaluation_with_gradients_restores_everything_too(error, words):
+    """Recurrent modules are in training mode inside, for cudnn, but give what they give in evaluation mode."""
+    model, data = Tagger(layers=2).train(), pad_sequence(words, batch_first=True)
+    model.rnn.dropout = 0.5
+    before, stopped = copy.deepcopy(condition(model)), pytest.raises(Failure) if error else contextlib.nullcontext()
+    with stopped, evaluation_mode(model, gradients=True):
+        output = model(data)
+        assert model.rnn.training
+        assert not model.dropout.training
+        (slopes,) = torch.autograd.grad(output.sum(), [model.embed.weight])
+        assert slopes.any()
+        if error is not None:
+            raise error
+    after = condition(model)
+    for key in before:
+        assert equal(before[key], after[key]), key
+    assert model.rnn.dropout == 0.5
+    with evaluation_mode(model), torch.no_grad():
+        np.testing.assert_allclose(output.detach(), model(data), atol=EXACT)
 
 
 def test_recording_leaves_the_outputs_of_the_network_alone(words):

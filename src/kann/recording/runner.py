@@ -84,10 +84,11 @@ NOT_CONTIGUOUS = ".*weights are not part of single contiguous chunk of memory.*"
 
 
 @contextlib.contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluate without gradients; afterwards restore modes, buffers and random numbers, whatever happened.
+def evaluation_mode(model: nn.Module, *, gradients: bool = False) -> Iterator[None]:
+    """Evaluate a model; afterwards restore modes, buffers and random numbers, whatever happened.
 
-    All of them but the gradients are shared with other threads, which may be recording too: the last one restores them.
+    Gradients are off, or on if ``gradients``. All other changes are shared with other threads, which may be recording
+    too: the last one restores them.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(shared("random numbers", _restored_random_numbers))
@@ -96,10 +97,28 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         for module in model.modules():
             stack.enter_context(shared(("module", id(module)), partial(_restored_module, module)))
         stack.enter_context(every_module_called())
-        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.set_grad_enabled(gradients))
         with contextlib.suppress(NotImplementedError):  # an exported program stays in the mode it was exported in
             model.eval()
+        if gradients:
+            for module in model.modules():
+                if isinstance(module, nn.RNNBase):
+                    stack.enter_context(shared(("backward", id(module)), partial(_differentiable, module)))
         yield
+
+
+@contextlib.contextmanager
+def _differentiable(module: nn.RNNBase) -> Iterator[None]:
+    """Let cudnn differentiate a recurrent module: it does so in training mode only. Without dropout both modes agree.
+
+    `_restored_module` restores the mode.
+    """
+    dropout, module.dropout = module.dropout, 0.0
+    module.training = True
+    try:
+        yield
+    finally:
+        module.dropout, module.training = dropout, False
 
 
 @contextlib.contextmanager
