@@ -6,6 +6,7 @@ meet.
 
 import os
 import shutil
+import time
 
 import pytest
 
@@ -38,6 +39,17 @@ def file_of(tmp_path_factory):
         return made[name]
 
     return file_of
+
+
+def wait_until(page, condition, *, seconds=10):
+    """Wait until a condition in JavaScript holds.
+
+    Not `page.wait_for_function`: it evaluates a string inside the page, which the page's security policy forbids.
+    """
+    end = time.monotonic() + seconds
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, f"did not become true within {seconds} s: {condition}"
+        page.wait_for_timeout(50)
 
 
 class Opened:

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.browser.conftest import READY
+from tests.browser.conftest import READY, wait_until
 from tests.reporting.html_pages import NASTY, content_of
 
 TRACES = "id => document.getElementById(id).data.map(trace => trace.name)"
@@ -39,11 +39,7 @@ def test_the_curve_shows_each_method_kept_and_removed(visit):
     ticks = page.evaluate("document.getElementById('curve').layout.xaxis.ticktext")
     assert ticks == ["1", "2", "4"]
     page.check("[name=kept-or-removed][value=removed]")
-    for _ in range(100):  # not wait_for_function, which evaluates a string in the page, and its policy forbids that
-        if page.evaluate("document.getElementById('curve').data[0].y[1]") < 0.5:
-            break
-        page.wait_for_timeout(50)
-    assert page.evaluate("document.getElementById('curve').data[0].y[1]") < 0.5
+    wait_until(page, "document.getElementById('curve').data[0].y[1] < 0.5")
     assert "coordinates removed" in page.inner_text("#curve-caption")
     page.check("[name=kept-or-removed][value=kept]")
     page.click("#effects details summary")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.browser.conftest import READY
+from tests.browser.conftest import READY, wait_until
 from tests.reporting.html_pages import NASTY
 
 
@@ -153,7 +153,7 @@ def test_a_report_of_very_many_sequences(visit):
     assert page.locator("#picker option").count() == 2001
     assert "more: search for one by its number" in page.text_content("#picker option:last-child")
     page.fill("#search", "129999")
-    page.wait_for_function("document.querySelectorAll('#picker option').length === 1")
+    wait_until(page, "document.querySelectorAll('#picker option').length === 1")
     assert page.inner_text("#text") == "good film"
     assert len(set(shading(page))) > 1
 
@@ -163,7 +163,7 @@ def test_a_report_of_a_very_long_text(visit):
     assert page.locator("#text span").count() == 5000
     page.fill("#from", "149990")
     page.press("#from", "Tab")
-    page.wait_for_function("document.querySelectorAll('#text span').length === 10")
+    wait_until(page, "document.querySelectorAll('#text span').length === 10")
     assert page.inner_text("#text").startswith("w149990")
     with page.expect_download() as waiting:
         page.click("#sequence-csv")
@@ -213,7 +213,7 @@ def test_the_page_draws_what_held_out_sequences_say(visit):
     ]
     assert page.evaluate("document.getElementById('pseudospectrum').data") is None  # on demand
     page.click("#more-spectrum summary")
-    page.wait_for_function("document.getElementById('pseudospectrum').data?.[0].type === 'contour'")
+    wait_until(page, "document.getElementById('pseudospectrum').data?.[0].type === 'contour'")
     names = page.evaluate("document.getElementById('plane').data.map(trace => trace.name)")
     assert {"shuffled states", "95 % interval", "trusted"} <= set(names)
     head = page.eval_on_selector_all("#table thead th", "cells => cells.map(cell => cell.textContent)")

@@ -24,7 +24,7 @@ def test_data_are_listed_without_the_extra(run, tmp_path, monkeypatch):
     assert listed.exit_code == 0, listed.output
     assert str(tmp_path / "aclImdb_v1.tar.gz") in listed.stdout
     assert "kann data fetch ecg5000" in listed.stdout
-    assert "pip install 'kann[cli]'" in run("data", "fetch", "ecg5000").stderr
+    assert "pip install -e experiments" in run("data", "fetch", "ecg5000").stderr
 
 
 def test_data_are_fetched(run, monkeypatch):

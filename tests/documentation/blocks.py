@@ -2,7 +2,7 @@
 
 import ast
 import builtins
-import importlib
+import importlib.util
 import inspect
 import re
 from collections.abc import Iterator
@@ -109,7 +109,10 @@ def wrong_names_of_kann(tree: ast.Module) -> list[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "kann":
             module = importlib.import_module(str(node.module))
-            wrong += [f"{node.module}.{alias.name}" for alias in node.names if not hasattr(module, alias.name)]
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                if not hasattr(module, alias.name) and not importlib.util.find_spec(name):
+                    wrong.append(name)
         if isinstance(node, ast.Attribute) and _of_kann(node) is AttributeError:
             wrong.append(ast.unparse(node))
         if isinstance(node, ast.Call):
@@ -123,6 +126,9 @@ def _of_kann(node: ast.expr) -> Any:
     if names[0] != "kann" or not all(name.isidentifier() for name in names):
         return None
     thing: Any = importlib.import_module("kann")
+    # Other modules below kann become its attributes only when something has imported them.
+    if len(names) > 1 and names[1] not in thing.__all__ and inspect.ismodule(getattr(thing, names[1], None)):
+        return AttributeError
     for number, name in enumerate(names[1:], start=2):
         try:
             thing = getattr(thing, name)

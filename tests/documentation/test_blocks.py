@@ -69,7 +69,7 @@ def test_there_are_blocks_to_run():
         ("kann.fit(states, rnak=3)", ["kann.fit(..., rnak=)"]),
         ("kann.plots.draw_all()", ["kann.plots.draw_all"]),
         ("from kann.plots import nothing", ["kann.plots.nothing"]),
-        ("kann.reporting.comparison_page.write('x.html', found)", []),
+        ("kann.reporting.write('x.html')", ["kann.reporting.write", "kann.reporting"]),
         ("kann.fit(states, rank=3).modes[0].horizon()", []),
     ],
 )
