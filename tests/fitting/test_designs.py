@@ -9,7 +9,7 @@ import kann
 from kann.data import rows as blocks
 from kann.errors import KannError
 from kann.fitting.folds import assign_folds
-from kann.fitting.normal_equations import Design, designs_of_folds, sum_of, without_each
+from kann.fitting.normal_equations import NormalEquations, designs_of_folds, sum_of, without_each
 from tests.systems import rotation
 
 SAME = {"rtol": 1e-9, "atol": 1e-9}
@@ -91,7 +91,7 @@ def test_weights_solve_the_least_squares_problem_of_the_pairs(ragged, basis, off
 def test_designs_of_moments_are_those_of_the_states(ragged, basis, driven):
     fold_of = assign_folds(ragged.lengths, folds=3)
     for fold, design in enumerate(designs_of_folds(ragged, fold_of, driven=driven, **basis)):
-        of_moments = Design.of_moments(kann.Moments.of(ragged[fold_of == fold]), driven=driven, **basis)
+        of_moments = NormalEquations.of_moments(kann.Moments.of(ragged[fold_of == fold]), driven=driven, **basis)
         for name in ("gram", "target", "total"):
             np.testing.assert_allclose(getattr(of_moments, name), getattr(design, name), **SAME)
         assert of_moments.shuffled is None

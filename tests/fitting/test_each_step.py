@@ -103,7 +103,7 @@ def test_what_weights_miss_is_the_sum_of_squares(rng):
     (moments,) = step_moments(states, np.zeros(30, dtype=int), [(0, 1)])
     design, weights = moments.design((0, 1)), rng.normal(size=(4, 3))
     x, y = states.padded()[:, 0], states.padded()[:, 1]
-    assert design.missed(weights) == pytest.approx(np.sum((y - x @ weights[:3] - weights[3]) ** 2))
+    assert design.residual_sum_of_squares(weights) == pytest.approx(np.sum((y - x @ weights[:3] - weights[3]) ** 2))
 
 
 def test_moments_of_folds_add_up(rng):

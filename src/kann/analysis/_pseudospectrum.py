@@ -12,7 +12,7 @@ from kann.checks import require_dense, require_instance
 from kann.data.moments import Moments
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
-from kann.fitting.normal_equations import Design, designs_of_folds, noise_floor, sum_of
+from kann.fitting.normal_equations import NormalEquations, designs_of_folds, noise_floor, sum_of
 from kann.typing import AnyArray, Array, Complex, Float
 
 GRID = 61
@@ -95,7 +95,7 @@ def _points(koopman: Koopman, grid: AnyArray | None) -> Complex[Array, "..."]:
     return points.astype(complex)
 
 
-def _design(koopman: Koopman, data: Any) -> Design:
+def _design(koopman: Koopman, data: Any) -> NormalEquations:
     """The Gram matrices of all pairs, in the basis of the operator."""
     basis: dict[str, Any] = {"basis": koopman.basis, "mean": koopman.mean, "driven": koopman.drive is not None}
     if isinstance(data, Moments):
@@ -109,13 +109,13 @@ def _design(koopman: Koopman, data: Any) -> Design:
     return design
 
 
-def _design_of_moments(koopman: Koopman, moments: Moments, basis: dict[str, Any]) -> Design:
+def _design_of_moments(koopman: Koopman, moments: Moments, basis: dict[str, Any]) -> NormalEquations:
     require_moments_of(koopman, moments)
     moments.require_pairs()
-    return Design.of_moments(moments.numpy(), **basis)
+    return NormalEquations.of_moments(moments.numpy(), **basis)
 
 
-def _whitened(koopman: Koopman, design: Design) -> tuple[Float[Array, "k k"], Float[Array, "k k"]]:
+def _whitened(koopman: Koopman, design: NormalEquations) -> tuple[Float[Array, "k k"], Float[Array, "k k"]]:
     """A and R with |Y v − ζ X v|² = |(A − ζ) w|² + w* R w and |X v| = |w|.
 
     What a least-squares step misses is orthogonal to X, so that Y = X C + E splits the residual: X (C − ζ) v and E v.

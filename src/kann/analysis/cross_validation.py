@@ -16,7 +16,7 @@ from kann.errors import KannError
 from kann.fitting.folds import FEWEST_FOLDS, assign_folds, repeats_of
 from kann.fitting.horizons import HeldOutErrors, enough_sequences, held_out_errors, powers_of_two
 from kann.fitting.koopman import Koopman
-from kann.fitting.normal_equations import Design, Step, designs_of_folds, sum_of, without_each
+from kann.fitting.normal_equations import NormalEquations, Step, designs_of_folds, sum_of, without_each
 from kann.fitting.pair_selection import only_pairs
 from kann.typing import Array, Complex, Float, Int
 
@@ -25,9 +25,9 @@ from kann.typing import Array, Complex, Float, Int
 class LeftOut:
     """The operator without one fold, its eigenpairs in the order of those of the whole operator."""
 
-    design: Design
+    design: NormalEquations
     """The fold that was left out."""
-    rest: Design
+    rest: NormalEquations
     """The folds that were fitted."""
     weights: Float[Array, "q r"]
     """C, D and c one below the other."""
@@ -41,7 +41,7 @@ class LeftOut:
         return self.design.step(self.weights)
 
 
-def leave_out_each(koopman: Koopman, designs: Sequence[Design], *, rounding: float) -> list[LeftOut]:
+def leave_out_each(koopman: Koopman, designs: Sequence[NormalEquations], *, rounding: float) -> list[LeftOut]:
     """Fit without each fold in turn, in the basis of the whole operator, and match the eigenvalues with its own."""
     found = []
     for design, rest in zip(designs, without_each(designs), strict=True):
@@ -149,7 +149,7 @@ class Folded:
 
     def __init__(
         self,
-        designs: tuple[Design, ...],
+        designs: tuple[NormalEquations, ...],
         *,
         rounding: float,
         states: States | None = None,
@@ -160,7 +160,7 @@ class Folded:
         self._states, self._fold_of, self._moments = states, fold_of, moments
 
     @cached_property
-    def total(self) -> Design:
+    def total(self) -> NormalEquations:
         """The design of all data."""
         return sum_of(self.designs)
 
@@ -269,7 +269,7 @@ def _folded_moments(koopman: Koopman, data: Sequence[Moments], basis: dict[str, 
         raise KannError(f"{len(used)} moments with pairs of states are too few folds; pass {FEWEST_FOLDS} or more")
     for moments in used:
         require_moments_of(koopman, moments)
-    designs = tuple(Design.of_moments(moments, **basis) for moments in used)
+    designs = tuple(NormalEquations.of_moments(moments, **basis) for moments in used)
     rounding = max(moments.rounding for moments in used)
     if koopman.drive is not None:
         rounding = max(rounding, *(moments.input_rounding for moments in used))

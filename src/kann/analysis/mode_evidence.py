@@ -9,7 +9,7 @@ import numpy as np
 from kann.analysis.cross_validation import Folded, LeftOut, angles_from, indistinct, jackknife_error, subspace_angle
 from kann.analysis.trust_rule import LARGEST_TURN
 from kann.fitting.koopman import Koopman
-from kann.fitting.normal_equations import ColumnEnergies, Design, dependence
+from kann.fitting.normal_equations import NormalEquations
 from kann.fitting.spectrum import quadratic_forms
 from kann.typing import Array, Complex, Float
 
@@ -89,9 +89,7 @@ class HeldOutResiduals:
         offset = koopman.offset is not None
         missed, copied, shuffled, without_state, energy = np.zeros((5, r))
         for left_out in fits:
-            about = np.zeros(r)
-            if offset:
-                about = left_out.rest.gram[-1, :r] / left_out.rest.gram[-1, -1]
+            about = left_out.rest.mean[:r] if offset else np.zeros(r)
             null_weights = left_out.rest.as_shuffled().weights(offset=offset, ridge=koopman.ridge, rounding=0.0)
             null_gram = left_out.design.as_shuffled().residual_gram(null_weights)
             missed += quadratic_forms(left_out.design.residual_gram(left_out.weights), left_out.right)
@@ -132,13 +130,13 @@ class Subspaces:
     turn: list[float]
 
     @staticmethod
-    def of(koopman: Koopman, total: Design, fits: Sequence[LeftOut], intervals: Intervals) -> "Subspaces":
+    def of(koopman: Koopman, total: NormalEquations, fits: Sequence[LeftOut], intervals: Intervals) -> "Subspaces":
         """Group modes that move too much alone and whose eigenvalues cannot be told apart; measure what moves.
 
         A direction that is steady needs no group, however close its eigenvalue is to others.
         """
         modes = koopman.modes
-        factor = _root(total.state_gram(total.gram[-1, : koopman.rank] / total.gram[-1, -1]))
+        factor = _root(total.state_gram())
 
         def turn_of(group: tuple[int, ...]) -> float:
             columns = [i for number in group for i in modes[number].indices]
@@ -164,13 +162,12 @@ def _root(gram: Float[Array, "r r"]) -> Float[Array, "r r"]:
     return np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
 
 
-def variation_of(koopman: Koopman, total: Design) -> Float[Array, " r"]:
+def variation_of(koopman: Koopman, total: NormalEquations) -> Float[Array, " r"]:
     """The fraction of each coefficient's energy that is variation; 1 if the fit has an offset, which takes the mean."""
     if koopman.offset is not None:
         return np.ones(koopman.rank)
     about_zero = quadratic_forms(total.state_gram(np.zeros(koopman.rank)), koopman.right)
-    mean = total.gram[-1, : koopman.rank] / total.gram[-1, -1]
-    about_mean = quadratic_forms(total.state_gram(mean), koopman.right)
+    about_mean = quadratic_forms(total.state_gram(), koopman.right)
     return np.maximum(about_mean, 0.0) / np.where(about_zero > 0, about_zero, 1.0)
 
 
@@ -178,8 +175,4 @@ def dependence_on_inputs(koopman: Koopman, folded: Folded) -> float:
     """How much of some direction of the states the inputs tell, as R²."""
     if koopman.drive is None:
         return 0.0
-    mean = folded.total.gram[-1] / folded.total.gram[-1, -1]
-    about = (folded.total.gram - np.outer(folded.total.gram[-1], mean))[:-1, :-1]
-    squares = np.diag(folded.total.gram)[:-1]
-    energies = ColumnEnergies(multiplied=squares, constant_below=np.finfo(float).eps * squares)
-    return dependence(about, koopman.rank, energies)
+    return folded.total.dependence()

@@ -11,11 +11,11 @@ from kann.analysis.cross_validation import jackknife_error
 from kann.backends.arrays import rounding as rounding_of
 from kann.checks import require_width
 from kann.data.states import as_states
-from kann.depth.maps import AffineMap, StepMaps, StepMoments, change_of, length_of, map_weights, step_moments
+from kann.depth.maps import AffineMap, StepMaps, StepMoments, length_of, map_weights, step_moments
 from kann.errors import KannError
 from kann.fitting.folds import assign_folds, repeats_of
 from kann.fitting.koopman import Koopman
-from kann.fitting.normal_equations import Design, sum_of, without_each
+from kann.fitting.normal_equations import NormalEquations, sum_of, without_each
 from kann.typing import Array, Float
 
 PREDICTIONS = {"identity": "identity", "one": "one operator", "each": "own map"}
@@ -160,14 +160,19 @@ def _of_step(own: AffineMap, moments: Sequence[StepMoments], ones: Sequence[Floa
     whole = sum_of(designs)
     _require_own(own, whole)
     mean = whole.target[-1] / whole.pairs
-    rest = without_each([change_of(design) for design in designs])
+    rest = without_each([design.change() for design in designs])
     identity = np.vstack([np.eye(whole.rank), np.zeros(whole.rank)])
     return _Step(
         missed={
-            "identity": np.array([design.missed(identity) for design in designs]),
-            "one": np.array([design.missed(weights) for design, weights in zip(designs, ones, strict=True)]),
+            "identity": np.array([design.residual_sum_of_squares(identity) for design in designs]),
+            "one": np.array(
+                [design.residual_sum_of_squares(weights) for design, weights in zip(designs, ones, strict=True)]
+            ),
             "each": np.array(
-                [design.missed(map_weights(others, own.ridge)) for design, others in zip(designs, rest, strict=True)]
+                [
+                    design.residual_sum_of_squares(map_weights(others, own.ridge))
+                    for design, others in zip(designs, rest, strict=True)
+                ]
             ),
         },
         spread=np.array([_spread(design, mean) for design in designs]),
@@ -175,21 +180,21 @@ def _of_step(own: AffineMap, moments: Sequence[StepMoments], ones: Sequence[Floa
     )
 
 
-def _spread(design: Design, mean: Float[Array, " d"]) -> float:
+def _spread(design: NormalEquations, mean: Float[Array, " d"]) -> float:
     """How far the states after a step vary about a point, Σ|y − mean|²."""
     return float(np.trace(design.total) - 2 * mean @ design.target[-1] + design.pairs * mean @ mean)
 
 
-def _spread_of_change(design: Design, identity: Float[Array, "q d"]) -> float:
+def _spread_of_change(design: NormalEquations, identity: Float[Array, "q d"]) -> float:
     """How far what a step changes varies about its mean, Σ|Δ − mean Δ|²."""
     total = design.target[-1] - design.gram[-1, : design.rank]  # Σ Δ
-    return max(0.0, float(design.missed(identity)) - float(total @ total) / design.pairs)
+    return max(0.0, float(design.residual_sum_of_squares(identity)) - float(total @ total) / design.pairs)
 
 
-def _require_own(own: AffineMap, whole: Design) -> None:
+def _require_own(own: AffineMap, whole: NormalEquations) -> None:
     """Refuse states to which a fit is another map."""
-    change = np.vstack([own.matrix, own.offset]) - map_weights(change_of(whole), own.ridge)
-    variance = _spread(whole, whole.target[-1] / whole.pairs) or 1.0
+    change = np.vstack([own.matrix, own.offset]) - map_weights(whole.change(), own.ridge)
+    variance = whole.variance() or 1.0
     apart = float(np.sum(change * (whole.gram @ change))) / variance
     if not apart <= REFIT_TO:
         raise KannError(

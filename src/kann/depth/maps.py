@@ -19,7 +19,7 @@ from kann.errors import FewPairsWarning, KannError
 from kann.fitting.basis import operand
 from kann.fitting.folds import FEWEST_FOLDS, Together, assign_folds, repeats_of
 from kann.fitting.koopman import Koopman
-from kann.fitting.normal_equations import Design, ridge_curve, ridge_weights, sum_of
+from kann.fitting.normal_equations import NormalEquations, ridge_curve, sum_of
 from kann.typing import AnyArray, Array, Complex, Float, Int
 
 
@@ -144,12 +144,12 @@ class StepMoments:
             products=_added(self.products, other.products),
         )
 
-    def design(self, steps: Steps) -> Design:
+    def design(self, steps: Steps) -> NormalEquations:
         """The regression of the states at the second step on those at the first."""
         first, last = steps
         count = np.array([[float(self.counts[steps])]])
         sum_x, sum_y = (as_numpy(self.sums[step])[:, None] for step in steps)
-        return Design(
+        return NormalEquations(
             gram=np.block([[as_numpy(self.grams[first]), sum_x], [sum_x.T, count]]),
             target=np.vstack([as_numpy(self.products[steps]), sum_y.T]),
             total=as_numpy(self.grams[last]),
@@ -402,22 +402,16 @@ def _folds(states: States, *, ridge: float | None, groups: Any) -> tuple[Int[Arr
 
 
 def _fit_step(folds: Sequence[StepMoments], steps: Steps, *, ridge: float | None, held_out: int) -> AffineMap:
-    changes = [change_of(moments.design(steps)) for moments in folds]
+    changes = [moments.design(steps).change() for moments in folds]
     if ridge is None:
         ridge = ridge_curve(changes, held_out=held_out, ridges=STEP_RIDGES).chosen
     weights = map_weights(sum_of(changes), float(ridge))
     return AffineMap(matrix=weights[:-1], offset=weights[-1], ridge=float(ridge), first=steps[0], last=steps[1] - 1)
 
 
-def change_of(design: Design) -> Design:
-    """The regression of the change Y − X instead of Y, so that a ridge pulls towards the identity instead of zero."""
-    rank = design.rank
-    return Design(gram=design.gram, target=design.target - design.gram[:, :rank], total=design.change_gram())
-
-
-def map_weights(change: Design, ridge: float) -> Float[Array, "q d"]:
+def map_weights(change: NormalEquations, ridge: float) -> Float[Array, "q d"]:
     """The matrix and the offset, one below the other, from the regression of the change."""
-    weights = ridge_weights(change, ridge)
+    weights = change.ridge_weights(ridge)
     weights[:-1] += np.eye(change.rank)
     return weights
 

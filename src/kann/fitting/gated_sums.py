@@ -29,7 +29,7 @@ from kann.fitting.features import (
     triple_panels,
 )
 from kann.fitting.folds import FEWEST_FOLDS, Together, repeats_of, row_checksums
-from kann.fitting.normal_equations import Design, RidgeCurve, ridge_curve, ridge_weights, sum_of
+from kann.fitting.normal_equations import NormalEquations, RidgeCurve, ridge_curve, sum_of
 from kann.typing import AnyArray, Array, Float, Int
 
 MOST_COLUMNS = 10_000
@@ -254,7 +254,7 @@ def _add_panels(
         start += len(panel)
 
 
-def design_of(sums: dict[str, Array], columns: GatedColumns) -> Design:
+def design_of(sums: dict[str, Array], columns: GatedColumns) -> NormalEquations:
     """The Gram matrices of the design of one group, its columns in the order z, (φ₁, φ₁ z), (φ₂, φ₂ z), …, lift, 1."""
     r1, k1 = columns.rank + 1, columns.features.count + 1
     z_pair, gate_pair = pair_index(r1), pair_index(k1)
@@ -268,7 +268,7 @@ def design_of(sums: dict[str, Array], columns: GatedColumns) -> Design:
         gram = np.block([[gram, cross], [cross.T, sums["lift_gram"]]])
         target = np.vstack([target, sums["lift_target"]])
     order = np.r_[1 : len(gram), 0]  # the constant goes last
-    return Design(gram=gram[np.ix_(order, order)], target=target[order], total=sums["total"])
+    return NormalEquations(gram=gram[np.ix_(order, order)], target=target[order], total=sums["total"])
 
 
 def gated_sums(states: States, columns: GatedColumns, projection: Projection, group_of: Int[Array, " s"]) -> GatedSums:
@@ -347,7 +347,7 @@ def fit_bilinear(
         ridge = curve.chosen
     total = sum_of(designs)
     designs.clear()
-    weights = ridge_weights(total, ridge)
+    weights = total.ridge_weights(ridge)
     bounds = np.stack([sums.low, sums.high]) * deviation
     koopman = _operator(total, weights, columns, basis, deviation, bounds=bounds, ridge=ridge, curve=curve)
     return koopman, total.pairs, columns.count
@@ -372,7 +372,7 @@ def _folds(states: States, columns: GatedColumns, request: GatedRequest, groups:
 
 
 def _operator(
-    total: Design,
+    total: NormalEquations,
     weights: Float[Array, "q r"],
     columns: GatedColumns,
     basis: Basis,
@@ -393,7 +393,7 @@ def _operator(
         first, second = np.triu_indices(r)
         squares = weights[-1 - pair_count(r) : -1] * deviation / (deviation[first] * deviation[second])[:, None]
     mean = columns.feature_mean
-    about = total.state_gram(total.gram[-1, :r] / total.pairs)
+    about = total.state_gram()
     scales = np.outer(deviation, deviation)
     return Bilinear(
         matrix=linear * back - np.tensordot(mean, gates, axes=1),

@@ -15,7 +15,7 @@ from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis, RankCurve
 from kann.fitting.folds import FEWEST_FOLDS, Together, assign_folds, repeats_of
-from kann.fitting.normal_equations import Design, Step, designs_of_folds, without_each
+from kann.fitting.normal_equations import NormalEquations, Step, designs_of_folds, without_each
 from kann.typing import AnyArray, Array, Float, Int
 
 STATES_TO_PREDICT = 20_000
@@ -267,7 +267,7 @@ def ranks_to_try(largest: int) -> list[int]:
     return sorted(rank for rank in ranks if 1 <= rank <= largest)
 
 
-def _steps_without(designs: Sequence[Design], rank: int, *, offset: bool, ridge: float) -> list[Step]:
+def _steps_without(designs: Sequence[NormalEquations], rank: int, *, offset: bool, ridge: float) -> list[Step]:
     """The step of this rank without each fold."""
     others = without_each([design.leading(rank) for design in designs])
     return [rest.step(rest.weights(offset=offset, ridge=ridge, rounding=0.0)) for rest in others]

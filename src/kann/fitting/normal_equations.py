@@ -1,6 +1,6 @@
 """Least squares from additive sums: normal equations, their solution, and ridge."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 
 from kann.backends.arrays import as_numpy, indices_for, namespace, segment_sums, to_device_of
-from kann.data.moments import Moments, centred, refuse_not_finite
+from kann.data.moments import Moments, refuse_not_finite
 from kann.data.reduction import accumulate
 from kann.data.rows import Block, Cut, Projection
 from kann.data.states import States
@@ -42,6 +42,11 @@ class ColumnEnergies:
         """
         return ColumnEnergies(multiplied=multiplied, constant_below=max(rounding / 4, ROUNDINGS * EPS) ** 2 * stored)
 
+    @staticmethod
+    def of_stored(squares: Float[Array, " q"]) -> "ColumnEnergies":
+        """For columns that were multiplied as they are stored."""
+        return ColumnEnergies(multiplied=squares, constant_below=EPS * squares)
+
     def and_inputs(self, inputs: "ColumnEnergies") -> "ColumnEnergies":
         """Those of the columns of states, followed by those of inputs."""
         return ColumnEnergies(
@@ -51,8 +56,237 @@ class ColumnEnergies:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class NormalEquations:
+    """Sums of products of the rows (z, u, 1) of a design A and of its targets Y. They add up over pairs of states."""
+
+    gram: Float[Array, "q q"]
+    """AᵀA; the last column of A is constant, the first r are the coordinates z."""
+    target: Float[Array, "q r"]
+    """AᵀY"""
+    total: Float[Array, "r r"]
+    """YᵀY"""
+    shuffled: Float[Array, "q r"] | None = None
+    """AᵀY averaged over all ways to shuffle Y within each sequence; None if sequences are not known."""
+
+    @staticmethod
+    def of_moments(
+        moments: Moments, *, basis: Float[Array, "d r"], mean: Float[Array, " d"], driven: bool
+    ) -> "NormalEquations":
+        """The equations for coordinates (h − mean) @ basis, from moments of the states h."""
+        return NormalEquations.of_coordinates(moments.in_basis(basis), driven=driven).shifted(mean @ basis)
+
+    @staticmethod
+    def of_coordinates(moments: Moments, *, driven: bool) -> "NormalEquations":
+        """The equations for the coordinates that the moments are of."""
+        x, y, n = moments.sum_x[:, None], moments.sum_y[:, None], np.array([[float(moments.pairs)]])
+        if not driven:
+            gram, target = np.block([[moments.xx, x], [x.T, n]]), np.vstack([moments.xy, y.T])
+        else:
+            xu, u = moments.xu, moments.sum_u[:, None]
+            gram = np.block([[moments.xx, xu, x], [xu.T, moments.uu, u], [x.T, u.T, n]])
+            target = np.vstack([moments.xy, moments.uy, y.T])
+        return NormalEquations(gram=gram, target=target, total=moments.yy)
+
+    def __add__(self, other: "NormalEquations") -> "NormalEquations":
+        is_known = self.shuffled is not None and other.shuffled is not None
+        return NormalEquations(
+            gram=self.gram + other.gram,
+            target=self.target + other.target,
+            total=self.total + other.total,
+            shuffled=self.shuffled + other.shuffled if is_known else None,  # pyright: ignore[reportOptionalOperand]
+        )
+
+    @property
+    def pairs(self) -> int:
+        """The number of pairs of states."""
+        return round(float(self.gram[-1, -1]))
+
+    @property
+    def rank(self) -> int:
+        """The number of coordinates r."""
+        return len(self.total)
+
+    @property
+    def mean(self) -> Float[Array, " q"]:
+        """The mean row of A; its last entry is 1."""
+        return self.gram[-1] / self.gram[-1, -1]
+
+    @property
+    def target_mean(self) -> Float[Array, " r"]:
+        """The mean row of Y."""
+        return self.target[-1] / self.gram[-1, -1]
+
+    def in_basis(self, basis: Float[Array, "d r"], *, mean: Float[Array, " d"]) -> "NormalEquations":
+        """The equations for coordinates (h − mean) @ basis, from those of states h without inputs."""
+        wide = scipy.linalg.block_diag(basis, [[1.0]])
+        inside = NormalEquations(
+            gram=wide.T @ self.gram @ wide, target=wide.T @ self.target @ basis, total=basis.T @ self.total @ basis
+        )
+        return inside.shifted(mean @ basis)
+
+    def shifted(self, shift: Float[Array, " r"]) -> "NormalEquations":
+        """The equations for coordinates z − shift."""
+        if not shift.any():
+            return self
+        change = np.eye(len(self.gram))
+        change[-1, : self.rank] = -shift
+        target = change.T @ (self.target - np.outer(self.gram[:, -1], shift))
+        crossed = np.outer(self.target[-1], shift)
+        total = self.total - crossed - crossed.T + self.gram[-1, -1] * np.outer(shift, shift)
+        return NormalEquations(gram=change.T @ self.gram @ change, target=target, total=total)
+
+    def centred(self) -> "NormalEquations":
+        """The equations about the means of all columns, which is what an offset amounts to."""
+        gram = self.gram - np.outer(self.gram[-1], self.mean)
+        gram[-1], gram[:, -1], gram[-1, -1] = 0.0, 0.0, self.gram[-1, -1]
+        target = self.target - np.outer(self.mean, self.target[-1])
+        target[-1] = 0.0
+        total = self.total - np.outer(self.target[-1], self.target_mean)
+        return NormalEquations(gram=gram, target=target, total=total)
+
+    def leading(self, rank: int) -> "NormalEquations":
+        """The equations for the first ``rank`` coordinates alone."""
+        kept = np.r_[:rank, self.rank : len(self.gram)]
+        return NormalEquations(
+            gram=self.gram[np.ix_(kept, kept)], target=self.target[kept, :rank], total=self.total[:rank, :rank]
+        )
+
+    def as_shuffled(self) -> "NormalEquations":
+        """The equations if the order of the states carried no information: shuffled within sequences where known."""
+        shuffled = self.shuffled if self.shuffled is not None else np.outer(self.gram[:, -1], self.target_mean)
+        return replace(self, target=shuffled, shuffled=None)
+
+    def weights(self, *, offset: bool, ridge: float, rounding: float) -> Float[Array, "q r"]:
+        """Least-squares weights of A W = Y: C, D and c stacked; c is zero unless there is an ``offset``.
+
+        The ridge adds ridge·(|C|² + |D|²) and does not shrink the offset.
+        """
+        squares = np.diag(self.gram)[:-1]
+        about = self.centred() if offset else self
+        found = solve(
+            about.gram[:-1, :-1],
+            about.target[:-1],
+            squares=squares,
+            energies=ColumnEnergies.of_stored(squares),
+            ridge=ridge,
+            floor=noise_floor(len(squares), rounding),
+        ).weights
+        constant = self.target_mean - self.mean[:-1] @ found if offset else np.zeros(self.rank)
+        return np.vstack([found, constant])
+
+    def weights_without_state(self, *, ridge: float) -> Float[Array, "q r"]:
+        """Weights with an offset that predict the next coordinates from inputs alone: those of C are zero."""
+        r = self.rank
+        inputs = NormalEquations(gram=self.gram[r:, r:], target=self.target[r:], total=self.total)
+        return np.vstack([np.zeros((r, r)), inputs.weights(offset=True, ridge=ridge, rounding=0.0)])
+
+    def standardised_weights(
+        self, ridges: Sequence[float], *, allow_dependent: bool = True
+    ) -> Iterator[Float[Array, "q r"] | None]:
+        """Weights for each ridge, counted per pair and in units of each column's variance; the constant is last.
+
+        The ridge does not shrink the constant. Where columns depend on each other and the ridge is small, the weights
+        are those of smallest norm, which takes long for thousands of columns, or None unless ``allow_dependent``.
+        """
+        pairs, mean, target_mean = self.gram[-1, -1], self.mean[:-1], self.target_mean
+        gram = self.gram[:-1, :-1] / pairs  # changed in place below: it may take a gigabyte
+        squares = np.diag(gram).copy()
+        gram -= np.outer(mean, mean)
+        is_constant = np.diag(gram) <= CONSTANT_BELOW * squares
+        scale = np.sqrt(np.where(is_constant, 1.0, np.diag(gram)))
+        gram /= scale
+        gram /= scale[:, None]
+        target = (self.target[:-1] / pairs - np.outer(mean, target_mean)) / scale[:, None]
+        gram[is_constant], gram[:, is_constant], target[is_constant] = 0.0, 0.0, 0.0
+        np.fill_diagonal(gram, 1.0)
+        ones, floor = np.ones(len(gram)), noise_floor(len(gram), 0.0)
+        for ridge in ridges:
+            held = gram.copy()
+            held[np.diag_indices_from(held)] += ridge
+            factor = factor_if_independent(held, floor)
+            if factor is not None:
+                weights = scipy.linalg.cho_solve((factor.T, False), target)
+            elif allow_dependent:
+                energies = ColumnEnergies(multiplied=ones, constant_below=0 * ones)
+                weights = solve(gram, target, squares=ones, energies=energies, ridge=ridge, floor=floor).weights
+            else:
+                yield None
+                continue
+            weights = weights / scale[:, None]
+            yield np.vstack([weights, target_mean - mean @ weights])
+
+    def ridge_weights(self, ridge: float) -> Float[Array, "q r"]:
+        """The weights for one ridge, counted per pair and in units of each column's variance."""
+        (weights,) = self.standardised_weights([ridge])
+        return weights  # pyright: ignore[reportReturnType]
+
+    def step(self, weights: Float[Array, "q r"]) -> "Step":
+        """The weights by name."""
+        r = self.rank
+        return Step(matrix=weights[:r], drive=weights[r:-1], offset=weights[-1])
+
+    def residual_gram(self, weights: Float[Array, "q r"]) -> Float[Array, "r r"]:
+        """The Gram matrix of the residuals, (Y − A W)ᵀ(Y − A W)."""
+        cross = weights.T @ self.target
+        return self.total - cross - cross.T + weights.T @ self.gram @ weights
+
+    def residual_sum_of_squares(self, weights: Float[Array, "q r"]) -> float:
+        """Σ|Y − A W|²: one matrix product, where the Gram matrix takes three."""
+        found = np.trace(self.total) + np.sum(weights * (self.gram @ weights - 2 * self.target))
+        return max(0.0, float(found))
+
+    def variance(self) -> float:
+        """Return Σ|Y − mean|²."""
+        return float(np.trace(self.total) - self.target_mean @ self.target[-1])
+
+    def change(self) -> "NormalEquations":
+        """The equations for the change Y − X instead of Y, so that a ridge pulls towards the identity."""
+        return NormalEquations(gram=self.gram, target=self.target - self.gram[:, : self.rank], total=self.change_gram())
+
+    def change_gram(self) -> Float[Array, "r r"]:
+        """The Gram matrix of the residuals of copying the state, (Y − X)ᵀ(Y − X)."""
+        cross = self.target[: self.rank]
+        return self.total - cross - cross.T + self.gram[: self.rank, : self.rank]
+
+    def state_gram(self, about: Float[Array, " r"] | None = None) -> Float[Array, "r r"]:
+        """The Gram matrix of the coordinates about a point, (X − about)ᵀ(X − about); about their mean by default."""
+        r = self.rank
+        about = self.mean[:r] if about is None else about
+        crossed = np.outer(self.gram[-1, :r], about)
+        return self.gram[:r, :r] - crossed - crossed.T + self.gram[-1, -1] * np.outer(about, about)
+
+    def dependence(self, energies: ColumnEnergies | None = None) -> float:
+        """The largest R² with which the inputs predict a direction of the states.
+
+        It is the square of the largest canonical correlation: the largest singular value of the cross products of
+        states and inputs once both are whitened.
+        """
+        r = self.rank
+        gram = self.centred().gram[:-1, :-1]
+        energies = energies or ColumnEnergies.of_stored(np.diag(self.gram)[:-1])
+        is_used = np.diag(gram) > energies.constant_below
+        states, inputs = np.flatnonzero(is_used[:r]), r + np.flatnonzero(is_used[r:])
+        if not len(states) or not len(inputs):
+            return 0.0
+        whitened = _whitening(gram, states).T @ gram[np.ix_(states, inputs)] @ _whitening(gram, inputs)
+        return min(1.0, float(np.linalg.norm(whitened, 2))) ** 2
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Step:
+    """z[t+1] ≈ z[t] C + u[t+1] D + c."""
+
+    matrix: Float[Array, "r r"]
+    """C"""
+    drive: Float[Array, "p r"]
+    """D, without rows if the step is autonomous."""
+    offset: Float[Array, " r"]
+    """c, zero if there is none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class LinearStep:
-    """One step of the linear system, z[t+1] ≈ z[t] C + u[t+1] D + c, and how well it fits."""
+    """The step that fits all pairs best, and how well it fits."""
 
     matrix: Float[Array, "r r"]
     """C"""
@@ -65,21 +299,19 @@ class LinearStep:
     state_gram: Float[Array, "r r"]
     """XᵀX in the basis; about the mean of the pairs if there is an offset, which explains that mean."""
     noise: Float[Array, " r"]
-    """What of the diagonal of ``state_gram`` may be rounding."""
+    """The part of the diagonal of ``state_gram`` that may be rounding."""
     error: float
     """Estimated relative error of C and D because products of the columns were rounded."""
     mean_error: float
     """The part of it that comes from means, which were taken off after multiplying."""
     dependence: float
-    """How much of some direction of the states the inputs tell: its R². 1 if inputs contain it, 0 if autonomous."""
+    """The largest R² with which the inputs predict a direction of the states: 1 if they contain it, 0 if autonomous."""
 
     @property
     def unknowns(self) -> int:
-        """How many numbers each column of the regression has to find: rows of C and D, and the offset."""
-        count = len(self.matrix)
-        if self.drive is not None:
-            count += len(self.drive)
-        return count + int(self.offset is not None)
+        """The number of unknowns of each column of the regression: rows of C and D, and the offset."""
+        inputs = 0 if self.drive is None else len(self.drive)
+        return len(self.matrix) + inputs + (self.offset is not None)
 
 
 def regress(
@@ -97,77 +329,28 @@ def regress(
     ``moments`` are those of coordinates in the basis, from which ``shift`` is still to be taken off, and of inputs from
     which ``input_mean`` was taken off.
     """
-    r, squares = len(moments.sum_x), np.diag(moments.xx)
-    products, rounding = _products(moments, shift, driven=driven, offset=offset), moments.rounding
+    r, equations = len(shift), NormalEquations.of_coordinates(moments, driven=driven)
+    about = equations.centred() if offset else equations.shifted(shift)
+    squares = np.diag(equations.gram)[:-1]
+    floor = noise_floor(len(squares), max(moments.rounding, moments.input_rounding if driven else 0.0))
+    gram = about.gram[:-1, :-1]
+    solution = solve(gram, about.target[:-1], squares=squares, energies=energies, ridge=ridge, floor=floor)
+    matrix, drive = solution.weights[:r], solution.weights[r:]
+    # The means are subtracted from each other first: multiplied by C one by one, large ones would leave rounding.
+    constant = (equations.target_mean - shift) - (equations.mean[:r] - shift) @ matrix
     if driven:
-        squares = np.concatenate([squares, np.diag(moments.uu)])
-        rounding = max(rounding, moments.input_rounding)
-    floor = noise_floor(len(squares), rounding)
-    solution = solve(products.design, products.target, squares=squares, energies=energies, ridge=ridge, floor=floor)
-    matrix, drive, constant, mean_error = solution.weights[:r], None, None, 0.0
-    if driven:
-        drive = solution.weights[r:]
-    if offset:
-        constant = _offset(moments, shift, solution.weights, input_mean)
-    if offset or shift.any():
-        mean_error = _mean_error(products.design, squares + ridge, energies)
+        constant = constant - (equations.mean[r:-1] + (0.0 if input_mean is None else input_mean)) @ drive
     return LinearStep(
         matrix=matrix,
-        drive=drive,
-        offset=constant,
-        residual_gram=residual_gram(products.design, products.target, products.total, solution.weights),
-        state_gram=products.design[:r, :r],
+        drive=drive if driven else None,
+        offset=constant if offset else None,
+        residual_gram=about.residual_gram(np.vstack([solution.weights, np.zeros(r)])),
+        state_gram=gram[:r, :r],
         noise=floor * energies.multiplied[:r],
         error=solution.error,
-        mean_error=mean_error,
-        dependence=dependence(products.design, r, energies),
+        mean_error=_mean_error(gram, squares + ridge, energies) if offset or shift.any() else 0.0,
+        dependence=equations.dependence(energies) if driven else 0.0,
     )
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Products:
-    """What the normal equations are made of: A holds the columns of z and of u, if the system is driven."""
-
-    design: Float[Array, "q q"]
-    """AᵀA"""
-    target: Float[Array, "q r"]
-    """AᵀY"""
-    total: Float[Array, "r r"]
-    """YᵀY"""
-
-
-def _products(moments: Moments, shift: Float[Array, " r"], *, driven: bool, offset: bool) -> _Products:
-    """The products of the regression: about the means of the pairs if there is an offset, else about ``shift``.
-
-    A driven system always has an offset.
-    """
-    n, x, y, u = moments.pairs, moments.sum_x, moments.sum_y, moments.sum_u
-
-    def about(products: Array, left: Array, right: Array) -> Array:
-        if offset:
-            return centred(products, left, right, n)
-        return _shifted(products, left, right, shift, n)
-
-    design, target, total = about(moments.xx, x, x), about(moments.xy, x, y), about(moments.yy, y, y)
-    if driven:
-        xu = centred(moments.xu, x, u, n)
-        design = np.block([[design, xu], [xu.T, centred(moments.uu, u, u, n)]])
-        target = np.vstack([target, centred(moments.uy, u, y, n)])
-    return _Products(design=design, target=target, total=total)
-
-
-def _offset(
-    moments: Moments, shift: Float[Array, " r"], weights: Float[Array, "q r"], input_mean: Float[Array, " p"] | None
-) -> Float[Array, " r"]:
-    """The constant c that makes the mean of the predicted states the mean of the true ones."""
-    r, n = len(shift), moments.pairs
-    constant = (moments.sum_y / n - shift) - (moments.sum_x / n - shift) @ weights[:r]
-    if len(weights) == r:
-        return constant
-    mean_u = moments.sum_u / n
-    if input_mean is not None:
-        mean_u = mean_u + input_mean
-    return constant - mean_u @ weights[r:]
 
 
 def noise_floor(size: int, rounding: float) -> float:
@@ -185,22 +368,6 @@ def _mean_error(gram: Float[Array, "q q"], squares: Float[Array, " q"], energies
     return PRODUCT_ROUNDING * float(np.max(worst / np.where(worst > 0, np.abs(left), 1.0)))
 
 
-def dependence(design: Float[Array, "q q"], r: int, energies: ColumnEnergies) -> float:
-    """The largest R² with which the inputs, columns r onwards of the design, tell a direction of the states.
-
-    It is the square of the largest canonical correlation: the largest singular value of the cross products of states
-    and inputs once both are whitened.
-    """
-    if len(design) == r:
-        return 0.0
-    is_used = np.diag(design) > energies.constant_below
-    states, inputs = np.flatnonzero(is_used[:r]), r + np.flatnonzero(is_used[r:])
-    if not len(states) or not len(inputs):
-        return 0.0
-    whitened = _whitening(design, states).T @ design[np.ix_(states, inputs)] @ _whitening(design, inputs)
-    return min(1.0, float(np.linalg.norm(whitened, 2))) ** 2
-
-
 def _whitening(design: Float[Array, "q q"], columns: Array) -> Float[Array, "k m"]:
     """A matrix that makes these columns of the design uncorrelated and of unit energy; without what is rounding."""
     gram = design[np.ix_(columns, columns)]
@@ -208,27 +375,6 @@ def _whitening(design: Float[Array, "q q"], columns: Array) -> Float[Array, "k m
     values, vectors = np.linalg.eigh(gram / np.outer(scale, scale))
     kept = values > noise_floor(len(gram), 0.0)
     return vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None]
-
-
-def _shifted(
-    products: Float[Array, "r r"],
-    left: Float[Array, " r"],
-    right: Float[Array, " r"],
-    shift: Float[Array, " r"],
-    n: int,
-) -> Float[Array, "r r"]:
-    """Σ(a − shift)(b − shift)ᵀ from Σabᵀ, Σa and Σb."""
-    if not shift.any():
-        return products
-    return products - np.outer(shift, right) - np.outer(left, shift) + n * np.outer(shift, shift)
-
-
-def residual_gram(
-    design: Float[Array, "q q"], target: Float[Array, "q r"], total: Float[Array, "r r"], weights: Float[Array, "q r"]
-) -> Float[Array, "r r"]:
-    """The Gram matrix of the residuals Y − A W from AᵀA, AᵀY and YᵀY."""
-    cross = weights.T @ target
-    return total - cross - cross.T + weights.T @ design @ weights
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -326,149 +472,6 @@ SILENT_BELOW = 1e-4
 hundredfold to those that are held out: a few faint clicks in a recording made errors of 300 %."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Step:
-    """z[t+1] ≈ z[t] C + u[t+1] D + c."""
-
-    matrix: Float[Array, "r r"]
-    """C"""
-    drive: Float[Array, "p r"]
-    """D, without rows if the step is autonomous."""
-    offset: Float[Array, " r"]
-    """c, zero if there is none."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Design:
-    """Gram matrices of the rows (z, u, 1) of a design A and of the next coordinates Y. They add up over pairs."""
-
-    gram: Float[Array, "q q"]
-    """AᵀA; the last column of A is constant, the first r are the coordinates z."""
-    target: Float[Array, "q r"]
-    """AᵀY"""
-    total: Float[Array, "r r"]
-    """YᵀY"""
-    shuffled: Float[Array, "q r"] | None = None
-    """AᵀY in the mean over all ways to shuffle Y within each sequence; None if sequences are not known."""
-
-    @property
-    def pairs(self) -> int:
-        """How many pairs of states these are."""
-        return round(float(self.gram[-1, -1]))
-
-    @property
-    def rank(self) -> int:
-        """The number of coordinates r."""
-        return len(self.total)
-
-    def __add__(self, other: "Design") -> "Design":
-        shuffled = None
-        if self.shuffled is not None and other.shuffled is not None:
-            shuffled = self.shuffled + other.shuffled
-        return Design(
-            gram=self.gram + other.gram,
-            target=self.target + other.target,
-            total=self.total + other.total,
-            shuffled=shuffled,
-        )
-
-    @staticmethod
-    def of_moments(moments: Moments, *, basis: Float[Array, "d r"], mean: Float[Array, " d"], driven: bool) -> "Design":
-        """The design of coordinates (h − mean) @ basis, from moments of the states h."""
-        inside = moments.in_basis(basis)
-        x, y, n = inside.sum_x[:, None], inside.sum_y[:, None], np.array([[float(inside.pairs)]])
-        if driven:
-            u = inside.sum_u[:, None]
-            gram = np.block([[inside.xx, inside.xu, x], [inside.xu.T, inside.uu, u], [x.T, u.T, n]])
-            target = np.vstack([inside.xy, inside.uy, y.T])
-        else:
-            gram = np.block([[inside.xx, x], [x.T, n]])
-            target = np.vstack([inside.xy, y.T])
-        return Design(gram=gram, target=target, total=inside.yy)._shifted(mean @ basis)
-
-    def in_basis(self, basis: Float[Array, "d r"], *, mean: Float[Array, " d"]) -> "Design":
-        """The design of coordinates (h − mean) @ basis, from one of states h without inputs."""
-        wide = scipy.linalg.block_diag(basis, [[1.0]])
-        inside = Design(
-            gram=wide.T @ self.gram @ wide, target=wide.T @ self.target @ basis, total=basis.T @ self.total @ basis
-        )
-        return inside._shifted(mean @ basis)
-
-    def _shifted(self, shift: Float[Array, " r"]) -> "Design":
-        """The same for coordinates z − shift."""
-        change = np.eye(len(self.gram))
-        change[-1, : self.rank] = -shift
-        gram, sum_y = change.T @ self.gram @ change, self.target[-1]
-        target = change.T @ (self.target - np.outer(self.gram[:, -1], shift))
-        crossed = np.outer(sum_y, shift)
-        total = self.total - crossed - crossed.T + self.gram[-1, -1] * np.outer(shift, shift)
-        return Design(gram=gram, target=target, total=total)
-
-    def leading(self, rank: int) -> "Design":
-        """The same for the first ``rank`` coordinates alone."""
-        kept = np.r_[:rank, self.rank : len(self.gram)]
-        return Design(
-            gram=self.gram[np.ix_(kept, kept)], target=self.target[kept, :rank], total=self.total[:rank, :rank]
-        )
-
-    def as_shuffled(self) -> "Design":
-        """The design of states whose order within each sequence, or among all if these are not known, tells nothing."""
-        shuffled = self.shuffled
-        if shuffled is None:
-            shuffled = np.outer(self.gram[:, -1], self.target[-1]) / self.gram[-1, -1]
-        return replace(self, target=shuffled, shuffled=None)
-
-    def weights(self, *, offset: bool, ridge: float, rounding: float) -> Float[Array, "q r"]:
-        """Least-squares weights of A W = Y: C, D and c one below the other; c is zero unless there is an ``offset``.
-
-        The ridge does not hold the offset down, as in `kann.fitting.normal_equations`.
-        """
-        mean = np.zeros(len(self.gram))
-        if offset:
-            mean = self.gram[-1] / self.gram[-1, -1]
-        about = self.gram - np.outer(self.gram[-1], mean)
-        target = self.target - np.outer(mean, self.target[-1])
-        gram, squares = about[:-1, :-1], np.diag(self.gram)[:-1]
-        energies = ColumnEnergies(multiplied=squares, constant_below=np.finfo(float).eps * squares)
-        floor = noise_floor(len(gram), rounding)
-        found = solve(gram, target[:-1], squares=squares, energies=energies, ridge=ridge, floor=floor).weights
-        constant = np.zeros(self.rank)
-        if offset:
-            constant = self.target[-1] / self.gram[-1, -1] - mean[:-1] @ found
-        return np.vstack([found, constant])
-
-    def weights_without_state(self, *, ridge: float) -> Float[Array, "q r"]:
-        """Weights with an offset that predict the next coordinates from inputs alone: those of C are zero."""
-        r = self.rank
-        inputs = Design(gram=self.gram[r:, r:], target=self.target[r:], total=self.total)
-        return np.vstack([np.zeros((r, r)), inputs.weights(offset=True, ridge=ridge, rounding=0.0)])
-
-    def step(self, weights: Float[Array, "q r"]) -> Step:
-        """The weights by name."""
-        r = self.rank
-        return Step(matrix=weights[:r], drive=weights[r:-1], offset=weights[-1])
-
-    def residual_gram(self, weights: Float[Array, "q r"]) -> Float[Array, "r r"]:
-        """The Gram matrix of what the weights miss, (Y − A W)ᵀ(Y − A W)."""
-        return residual_gram(self.gram, self.target, self.total, weights)
-
-    def missed(self, weights: Float[Array, "q r"]) -> float:
-        """What the weights miss in all, Σ|Y − A W|²: one matrix product, where the Gram matrix takes three."""
-        found = np.trace(self.total) + np.sum(weights * (self.gram @ weights - 2 * self.target))
-        return max(0.0, float(found))
-
-    def change_gram(self) -> Float[Array, "r r"]:
-        """The Gram matrix of what copying the previous state misses, (Y − X)ᵀ(Y − X)."""
-        cross = self.target[: self.rank]
-        return self.total - cross - cross.T + self.gram[: self.rank, : self.rank]
-
-    def state_gram(self, about: Float[Array, " r"]) -> Float[Array, "r r"]:
-        """The Gram matrix of the coordinates about a point, (X − about)ᵀ(X − about)."""
-        r = self.rank
-        crossed = np.outer(self.gram[-1, :r], about)
-        return self.gram[:r, :r] - crossed - crossed.T + self.gram[-1, -1] * np.outer(about, about)
-
-
 def designs_of_folds(
     states: States,
     fold_of: Int[Array, " s"],
@@ -476,7 +479,7 @@ def designs_of_folds(
     basis: Float[Array, "d r"],
     mean: Float[Array, " d"],
     driven: bool,
-) -> tuple[Design, ...]:
+) -> tuple[NormalEquations, ...]:
     """The design of each fold, in one reading of the states."""
     make = partial(_FoldProducts, fold_of=fold_of, lengths=states.lengths)
     projection = Projection(matrix=basis, mean=mean)
@@ -491,7 +494,7 @@ def designs_of_folds(
 class _FoldSums:
     """Designs of folds without those sequences that were cut, and the sums over the pieces of these."""
 
-    designs: dict[int, Design]
+    designs: dict[int, NormalEquations]
     pieces: dict[int, tuple[int, Float[Array, " q"], Float[Array, " r"]]]
     """Of each cut sequence, by number: its fold, and the sums of its rows of A and of Y."""
 
@@ -507,7 +510,7 @@ class _FoldSums:
             pieces[number] = (fold, rows, target)
         return _FoldSums(designs=designs, pieces=pieces)
 
-    def finished(self) -> tuple[Design, ...]:
+    def finished(self) -> tuple[NormalEquations, ...]:
         """The designs by fold, with the sequences that were cut."""
         designs = dict(self.designs)
         for fold, rows, target in self.pieces.values():
@@ -575,12 +578,12 @@ def _design_rows(z: AnyArray, inputs: AnyArray | None) -> AnyArray:
     return xp.concat(columns, axis=1)
 
 
-def _design(rows: AnyArray, target: AnyArray, *, shuffled: Float[Array, "q r"]) -> Design:
+def _design(rows: AnyArray, target: AnyArray, *, shuffled: Float[Array, "q r"]) -> NormalEquations:
     gram, cross, total = (as_numpy(product) for product in (rows.T @ rows, rows.T @ target, target.T @ target))
-    return Design(gram=gram, target=cross, total=total, shuffled=shuffled)
+    return NormalEquations(gram=gram, target=cross, total=total, shuffled=shuffled)
 
 
-def sum_of(designs: Sequence[Design]) -> Design:
+def sum_of(designs: Sequence[NormalEquations]) -> NormalEquations:
     """All of the designs together."""
     total = designs[0]
     for design in designs[1:]:
@@ -588,7 +591,7 @@ def sum_of(designs: Sequence[Design]) -> Design:
     return total
 
 
-def without_each(designs: Sequence[Design]) -> list[Design]:
+def without_each(designs: Sequence[NormalEquations]) -> list[NormalEquations]:
     """For each of two or more designs all the others together, without inputs that are all but silent in these.
 
     The others are added up, since subtraction would leave rounding where an input is silent.
@@ -603,7 +606,7 @@ def without_each(designs: Sequence[Design]) -> list[Design]:
     return [_without_silent(rest, least=SILENT_BELOW * energy) for rest in others]
 
 
-def _without_silent(design: Design, *, least: Float[Array, " q"]) -> Design:
+def _without_silent(design: NormalEquations, *, least: Float[Array, " q"]) -> NormalEquations:
     """The design with zero in place of the columns whose energy is less."""
     is_silent = np.diag(design.gram) < least
     if not is_silent.any():
@@ -624,70 +627,6 @@ SAME_ERROR = 1e-13
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class UnitDesign:
-    """The normal equations of a design about the means of its columns, each scaled to unit variance."""
-
-    gram: Float[Array, "m m"]
-    """Correlations of the columns; a constant column is replaced by one that has none with any other."""
-    target: Float[Array, "m r"]
-    """Covariances of the unit columns with the next coordinates."""
-    mean: Float[Array, " m"]
-    scale: Float[Array, " m"]
-    target_mean: Float[Array, " r"]
-
-    @staticmethod
-    def of(design: Design) -> "UnitDesign":
-        """From the sums of a design whose last column is constant."""
-        pairs = design.gram[-1, -1]
-        mean, target_mean = design.gram[-1, :-1] / pairs, design.target[-1] / pairs
-        gram = design.gram[:-1, :-1] / pairs
-        squares = np.diag(gram).copy()
-        gram -= np.outer(mean, mean)
-        variance = np.diag(gram).copy()
-        is_constant = variance <= CONSTANT_BELOW * squares
-        scale = np.sqrt(np.where(is_constant, 1.0, variance))
-        gram /= scale
-        gram /= scale[:, None]
-        target = (design.target[:-1] / pairs - np.outer(mean, target_mean)) / scale[:, None]
-        gram[is_constant], gram[:, is_constant], target[is_constant] = 0.0, 0.0, 0.0
-        np.fill_diagonal(gram, 1.0)
-        return UnitDesign(gram=gram, target=target, mean=mean, scale=scale, target_mean=target_mean)
-
-    def weights(self, ridge: float) -> Float[Array, "q r"] | None:
-        """The weights of all columns, the constant last; None if columns depend on each other and the ridge is small.
-
-        The ridge does not hold the constant down.
-        """
-        gram = self.gram.copy()
-        gram[np.diag_indices_from(gram)] += ridge
-        factor = factor_if_independent(gram, noise_floor(len(gram), 0.0))
-        if factor is None:
-            return None
-        return self._unscaled(scipy.linalg.cho_solve((factor.T, False), self.target))
-
-    def smallest_weights(self, ridge: float) -> Float[Array, "q r"]:
-        """The weights, the smallest ones where columns depend on each other; slow for thousands of columns."""
-        ones = np.ones(len(self.gram))
-        energies = ColumnEnergies(multiplied=ones, constant_below=0 * ones)
-        floor = noise_floor(len(ones), 0.0)
-        found = solve(self.gram, self.target, squares=ones, energies=energies, ridge=ridge, floor=floor)
-        return self._unscaled(found.weights)
-
-    def _unscaled(self, weights: Float[Array, "m r"]) -> Float[Array, "q r"]:
-        weights = weights / self.scale[:, None]
-        return np.vstack([weights, self.target_mean - self.mean @ weights])
-
-
-def ridge_weights(design: Design, ridge: float) -> Float[Array, "q r"]:
-    """The weights of a design with this ridge."""
-    unit = UnitDesign.of(design)
-    found = unit.weights(ridge)
-    if found is None:
-        found = unit.smallest_weights(ridge)
-    return found
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RidgeCurve:
     """Held-out errors of the ridges that were tried."""
 
@@ -702,24 +641,18 @@ class RidgeCurve:
         return float(self.ridges[np.argmax(self.errors <= self.errors.min() + SAME_ERROR)])
 
 
-def ridge_curve(designs: Sequence[Design], *, held_out: int, ridges: Sequence[float] = RIDGES) -> RidgeCurve:
-    """Errors of all ridges on each of the first ``held_out`` designs, by weights that are fitted to the others."""
-    judged, errors = sum_of(designs[:held_out]), np.zeros(len(ridges))
-    for design in designs[:held_out]:
-        unit = UnitDesign.of(sum_of([other for other in designs if other is not design]))
-        for i, ridge in enumerate(ridges):
-            weights = unit.weights(ridge)
-            if weights is None:
-                errors[i] = np.inf
-            else:
-                errors[i] += design.missed(weights)
+def ridge_curve(equations: Sequence[NormalEquations], *, held_out: int, ridges: Sequence[float] = RIDGES) -> RidgeCurve:
+    """Errors of all ridges on each of the first ``held_out`` folds, by weights that are fitted to the others."""
+    judged, errors = sum_of(equations[:held_out]), np.zeros(len(ridges))
+    for fold in equations[:held_out]:
+        rest = sum_of([other for other in equations if other is not fold])
+        for i, weights in enumerate(rest.standardised_weights(ridges, allow_dependent=False)):
+            errors[i] += np.inf if weights is None else fold.residual_sum_of_squares(weights)
     if not np.isfinite(errors).any():
         raise KannError(
             f"no ridge up to {max(ridges)} tells the columns apart on held-out sequences; pass a larger ridge=, or "
             "fewer features"
         )
-    mean = judged.target[-1] / judged.pairs
-    variance = float(np.trace(judged.total) - judged.pairs * mean @ mean)
-    if variance <= 0:  # nothing varies, and every ridge is as good
-        variance = 1.0
-    return RidgeCurve(ridges=np.array(ridges), errors=np.maximum(errors, 0.0) / variance)
+    variance = judged.variance()
+    # If nothing varies, every ridge is equally good.
+    return RidgeCurve(ridges=np.array(ridges), errors=errors / (variance if variance > 0 else 1.0))
