@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kann
+from kann._format import signed
 from tests.reporting.html_pages import made_effects
 
 
@@ -22,13 +23,13 @@ def states(rng):
 def test_movers_are_a_table_of_inputs_and_modes(states):
     found = kann.movers(kann.fit(states, driven=True), states, names=["force", "gate"], modes=[0, 1])
     head, modes, force, gate, note = str(found).splitlines()
-    assert head == "Movers(2 inputs, 2 modes): pushes in standard deviations of the mode [95% interval]"
+    assert head == "Movers(2 inputs, 2 modes): pushes in standard deviations of the mode [95 % interval]"
     assert modes.split() == ["mode", "0", "mode", "1"]
     assert force.startswith("force ")
     cells = [[each.strip() for each in line.split("[")] for line in (force, gate)]
     slow, fast = found.of("force", 0), found.of("gate", 1)
-    assert cells[0][1] == f"{slow.low:+.2f}, {slow.high:+.2f}]*" + cells[0][1].split("*")[1]
-    assert f"{fast.push:+.2f} [{fast.low:+.2f}, {fast.high:+.2f}]*" in gate
+    assert cells[0][1] == f"{signed(slow.low)}, {signed(slow.high)}]*" + cells[0][1].split("*")[1]
+    assert f"{signed(fast.push)} [{signed(fast.low)}, {signed(fast.high)}]*" in gate
     assert force.count("*") == gate.count("*") == 1  # force does nothing to the fast memory
     assert note.startswith("  * the interval excludes zero")
 
@@ -96,5 +97,5 @@ def test_a_layer_of_which_nothing_is_left_to_tell_has_no_linear_part(rng):
     first = rng.normal(size=(60, 3))
     states = np.stack([first, first + 1, 2 * first], axis=1)
     found = kann.trust(kann.fit(states, each_step=True), states)
-    assert [line.split()[-1] for line in str(found).splitlines()[1:]] == ["–", "100%"]
+    assert [line.split()[-2:] for line in str(found).splitlines()[1:]] == [["0.000", "–"], ["100.0", "%"]]
     assert "nan" not in found._repr_html_()

@@ -122,7 +122,7 @@ def test_results_tell_what_they_are(rng):
     assert (len(trust), trust.folds, trust.level, trust.sequences) == (STEPS, 4, 0.9, 200)
     assert trust.better_than_identity == (0, 1, 2)
     assert "own maps beat the identity at 3 steps" in repr(trust)
-    assert " ".join(str(trust).split()[:12]) == "step identity one operator own map 90% of own map linear part"
+    assert " ".join(str(trust).split()[:13]) == "step identity one operator own map 90 % of own map linear part"
     assert len(str(trust).splitlines()) == STEPS + 1
     assert "linear part" in trust._repr_html_()
 

@@ -497,7 +497,7 @@ def test_a_result_shows_itself(states):
     )
     html = found._repr_html_()
     assert "shuffled" in html
-    assert "95% of |λ|" in html
+    assert "95 % of |λ|" in html
 
 
 @pytest.mark.usefixtures("untyped")

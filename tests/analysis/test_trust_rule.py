@@ -24,10 +24,10 @@ GOOD = {
         ({"variation": 0.001}, "constant: its coefficient hardly varies, so it is the mean of the states"),
         ({"pairs": 49}, "too few pairs: 49 for 10 unknowns in each column"),
         ({"dependence": 1 - 1e-6}, "inputs contain the state"),
-        ({"residual": 0.11}, "one step misses 11% of it on held-out sequences (limit 10%)"),
-        ({"residual": float("nan")}, "one step misses nan"),
-        ({"copying": 0.04}, "copying the previous state predicts it better (missing 4%)"),
-        ({"null": 0.08}, "a null, without the order of states, predicts it nearly as well (missing 8%)"),
+        ({"residual": 0.11}, "one step misses 11.0 % of it on held-out sequences (limit 10 %)"),
+        ({"residual": float("nan")}, "one step misses –"),
+        ({"copying": 0.04}, "copying the previous state predicts it better (missing 4.0 %)"),
+        ({"null": 0.08}, "a null, without the order of states, predicts it nearly as well (missing 8.0 %)"),
         ({"width": 0.3}, "the interval of its eigenvalue is 0.3 wide (limit 0.1)"),
         ({"turn": 45.0}, "its direction moves by 45° with the sequences fitted"),
         ({"turn": 45.0, "subspace": (0, 3)}, "the space of 2 modes that cannot be told apart moves by 45°"),
@@ -42,7 +42,10 @@ def test_every_condition_of_the_rule_can_fail_alone(change, words):
 
 
 def test_a_trusted_mode_says_what_it_is_read_with():
-    assert reasons(Evidence(**GOOD)) == "one step misses 5% of it on held-out sequences (copying 20%, shuffled 90%)"
+    assert (
+        reasons(Evidence(**GOOD))
+        == "one step misses 5.0 % of it on held-out sequences (copying 20.0 %, shuffled 90.0 %)"
+    )
     assert "modes 1, 4 cannot be told apart" in reasons(Evidence(**(GOOD | {"subspace": (1, 4)})))
 
 

@@ -81,8 +81,8 @@ def test_a_card_says_how_long_a_mode_remembers_and_what_it_does(visit, file_of):
     steps = np.log(0.5) / np.log(modulus)
     assert f"{steps:.2g} steps" in text
     assert f"{500 * steps:.3g} ms" in text
-    assert "70 %" in text
-    assert "60 %" in text
+    assert "70.0 %" in text
+    assert "60.0 %" in text
     columns = card.locator(".figures").evaluate("each => getComputedStyle(each).gridTemplateColumns.split(' ').length")
     assert columns == 2  # four figures fill two rows
     bars = card.locator(".bars tr").count()

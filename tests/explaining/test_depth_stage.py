@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import kann
+from kann._format import percent
 from kann.analysis._trust import Trust
 from kann.explaining import depth_stage, stages
 from kann.explaining import sentences as wording
@@ -99,20 +100,20 @@ def test_a_mean_that_one_layer_makes_is_not_praised(rng):
     text = layers_in_words(findings(steps, layer=["a", "b", "c", "d"]))
     assert text.startswith(
         "On held-out sequences a linear map of its own is surely better than copying the state for 2 of the 4 layers; "
-        "the most linear is “d” (its map tells 100% of what it does), the least “"
+        "the most linear is “d” (its map tells 100.0 % of what it does), the least “"
     )
     assert steps.better_than_identity == (2, 3)
     assert "misses more than copying at 3 of the 4, so that its mean over layers says little" in text
-    assert "own maps miss less than 0.01% to " in text
+    assert "own maps miss below 0.001 % to " in text
 
 
 def test_an_operator_that_holds_for_all_layers_is_said_to(rng):
     states = rng.normal(size=(200, 1, 3)) * 0.5 ** np.arange(5)[:, None]
     text = layers_in_words(findings(steps_of(states), errors=(0.01, 0.9)))
     assert "says little" not in text
-    assert "One operator for all layers misses 1.00% of the states' variance, and copying 90.00%" in text
-    assert "for each of the 4 layers; of what a layer does, its map tells 100%." in text
-    assert text.endswith("own maps miss less than 0.01%.")
+    assert "One operator for all layers misses 1.0 % of the states' variance, and copying 90.0 %" in text
+    assert "for each of the 4 layers; of what a layer does, its map tells 100.0 %." in text
+    assert text.endswith("own maps miss 0.0 %.")
     assert "at 0 of the 4" in layers_in_words(findings(steps_of(states), errors=None))
 
 
@@ -127,7 +128,7 @@ def test_where_nothing_is_known_of_layers_the_errors_are_those_of_the_operator(r
     assert layers_in_words(findings(None)) is None
     found = findings(None)
     found.fitted = None
-    assert "one layer of the operator misses 18.00%" in wording._errors(found)
+    assert "one layer of the operator misses 18.0 %" in wording._errors(found)
 
 
 def test_layers_are_named_by_what_they_give(rng):
@@ -141,7 +142,7 @@ def test_small_errors_are_written_with_the_same_digits(rng):
     first, noise = rng.normal(size=(300, 4)), rng.normal(size=(2, 300, 4))
     steps = steps_of(np.stack([first, 2 * first + 0.05 * noise[0], -first + 0.05 * noise[1]], axis=1))
     text = layers_in_words(findings(steps, errors=(0.0003, 0.0009)))
-    assert "misses 0.03% of the states' variance, and copying 0.09%; own maps miss " in text
+    assert "misses 0.03 % of the states' variance, and copying 0.09 %; own maps miss " in text
     low, high = steps.errors["each"]
-    assert text.endswith(f"own maps miss {low:.2%} to {high:.2%}.")
+    assert text.endswith(f"own maps miss {percent(low)} to {percent(high)}.")
     assert 0.0005 < low < 0.001  # with one digit it would read as more than copying misses

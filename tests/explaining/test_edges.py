@@ -196,7 +196,7 @@ def test_several_answers_are_compared_with_their_labels(generator):
     found = explain(model, x, labels=marks, outputs="labels")
     assert found.accuracy[0] == 1
     assert 0.3 < found.accuracy[1] < 0.8
-    assert "The network's answers are right in 100.0% on the held-out sequences" in " ".join(found.sentences)
+    assert "The network's answers are right in 100.0 % on the held-out sequences" in " ".join(found.sentences)
 
 
 class Blocks(nn.Module):

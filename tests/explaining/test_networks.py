@@ -57,7 +57,7 @@ def test_the_turning_memories_of_an_orthogonal_network_that_copies_are_stated():
     turned = np.sort(np.abs(np.angle(found.koopman.eigenvalues)))[::2]
     np.testing.assert_allclose(turned, angles, atol=1e-3)
     text = " ".join(found.sentences)
-    assert "The network is right on 100.0%" in text
+    assert "The network is right on 100.0 %" in text
     assert "20 memories can be trusted" in text
     assert "(|λ| = 1.000, a pair of eigenvalues counts twice)" in text
     turns = [float(steps) for steps in re.findall(r"no fading was measured, it turns once in ([\d.]+) steps", text)]

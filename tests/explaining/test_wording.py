@@ -46,7 +46,7 @@ def findings(modulus, interval=None, step_seconds=None):
         (0.0, (0.0, 0.1), "less than half of it is left after one step"),
         (0.999, (0.98, 1.002), "half of it is left after 34 steps or more"),
         (1.001, (0.98, 1.02), "half of it is left after 34 steps or more"),
-        (1.02, (1.01, 1.03), "it grows by 2.0% in a step"),
+        (1.02, (1.01, 1.03), "it grows by 2.0 % in a step"),
         (1.0, (1.0, 1.0), "no fading was measured"),
         (1.02, None, "no fading was measured"),
     ],
@@ -140,7 +140,7 @@ def test_pushes_that_are_sure_but_negligible_are_not_named():
 
 def test_less_than_nothing_is_nothing():
     assert choosing._brings_back(-2.12) == "nothing"
-    assert choosing._brings_back(0.204) == "20%"
+    assert choosing._brings_back(0.204) == "20.4 %"
 
 
 def test_where_no_mode_is_trusted_the_one_that_decides_is_described_as_no_more_than_that():
@@ -160,14 +160,26 @@ def test_where_no_mode_is_trusted_the_one_that_decides_is_described_as_no_more_t
 @pytest.mark.parametrize(
     ("outputs", "score", "low", "baseline", "text"),
     [
-        ("class", 0.6, 0.45, 0.5, "the network is right in 60% (95% interval 45% to 70%), and always giving the most "),
-        ("labels", 0.6, 0.45, 0.5, "the network's answers are right in 60% (95% interval 45% to 70%), and always giv"),
+        (
+            "class",
+            0.6,
+            0.45,
+            0.5,
+            "the network is right in 60.0 % (95 % interval 45.0 % to 70.0 %), and always ",
+        ),
+        (
+            "labels",
+            0.6,
+            0.45,
+            0.5,
+            "the network's answers are right in 60.0 % (95 % interval 45.0 % to 70.0 %), and alw",
+        ),
         (
             "values",
             0.1,
             -0.1,
             0.0,
-            "its outputs match the labels with an R² of 0.10 (95% interval -0.10 to 0.70), and ",
+            "its outputs match the labels with an R² of 0.10 (95 % interval -0.10 to 0.70), and ",
         ),
         ("class", 0.6, 0.55, 0.5, None),
         ("values", 0.4, 0.2, 0.0, None),
@@ -272,7 +284,7 @@ def operators():
 @pytest.mark.parametrize(
     ("recovered", "ours", "said"),
     [
-        (0.2, -2.1, "the chosen operator brings back nothing of the network's score, the best one 20%, less"),
+        (0.2, -2.1, "the chosen operator brings back nothing of the network's score, the best one 20.0 %, less"),
         (0.9, 0.3, "but it predicts states worse than copying them"),
         (0.31, 0.3, "which is not surely more on so few"),
     ],

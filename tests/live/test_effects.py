@@ -356,7 +356,7 @@ def test_what_was_finished_is_kept_after_an_interruption(reader, sequences):
         found = measured(reader, sequences, metric=interrupting)
     assert np.isfinite(found.kept["modes"][0])
     assert np.isnan(found.removed["random"][1])
-    assert "—" in str(found)
+    assert "–" in str(found)
 
 
 def test_an_operator_is_chosen_live_and_judged_on_other_sequences(diagonal):

@@ -88,7 +88,7 @@ def test_what_matters_is_always_shown(tmp_path):
 
 def test_scores_of_single_modes_are_written_as_the_live_test_is(explained):
     text, page, _ = explained
-    assert page["cards"][0]["alone"] == {"kept": "70 %", "removed": "60 %", "none": "50 %", "full": "100 %"}
+    assert page["cards"][0]["alone"] == {"kept": "70.0 %", "removed": "60.0 %", "none": "50.0 %", "full": "100.0 %"}
     assert "Save as CSV" in text
     assert page["effects"]["score_in_full"] == "the fraction of decisions that stay the network's"
 

@@ -48,7 +48,7 @@ def test_the_page_lists_pairs_nearest_first_and_runs_no_script(found, tmp_path):
     assert "<script" not in text
     assert "A &lt;b&gt; title" in text
     rows = text.split("<tbody>")[1].split("</tr>")
-    assert "<td>a</td><td>&lt;d&gt;</td><td>0.1</td><td>0.05 – 0.25</td><td>0.02</td>" in rows[0] + rows[1]
+    assert "<td>a</td><td>&lt;d&gt;</td><td>0.1</td><td>0.05 to 0.25</td><td>0.02</td>" in rows[0] + rows[1]
     assert text.count("data:image/png") == 2
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import kann
 import kann._display
-from kann import _display as units
-from kann._display import percent
+from kann import _format as units
+from kann._format import percent
 from kann.errors import KannError
 from kann.live import mode_selection as mattering
 from kann.reporting import _report as page
@@ -111,7 +111,7 @@ def test_numbers_of_noise_are_written_for_people(tmp_path, rng):
 
 
 def test_percents():
-    assert [percent(value) for value in (0.9962, 1.0, 0.0, 12.3)] == ["100 %", "100 %", "0 %", "1230 %"]
+    assert [percent(value) for value in (0.9962, 1.0, 0.0, 12.3)] == ["99.6 %", "100.0 %", "0.0 %", "1,230.0 %"]
 
 
 def test_states_that_were_fitted_are_held_out_in_turn(tmp_path):

@@ -291,7 +291,7 @@ def test_with_trust_the_spectrum_shows_intervals_and_trusted_modes(ax):
     assert ax.child_axes[0].get_ylabel() == "residual on held-out sequences"
     trusted = [value for number in trust.trusted for value in koopman.eigenvalues[list(koopman.modes[number].indices)]]
     np.testing.assert_allclose(rings.get_offsets() @ [1, 1j], trusted)
-    assert names(ax) == ["eigenvalues", "95% interval", f"trusted ({len(trust.trusted)} modes)"]
+    assert names(ax) == ["eigenvalues", "95 % interval", f"trusted ({len(trust.trusted)} modes)"]
     edges = [path.vertices @ [1, 1j] for path in boxes.get_paths()]
     for value, edge, own in zip(koopman.eigenvalues, edges, own_trust, strict=True):
         np.testing.assert_allclose([np.abs(edge).min(), np.abs(edge).max()], own.interval)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import kann
+from kann._format import percent
 from kann.reporting.trust_payload import KnownTrust, known_trust
 from kann.reporting.verdict import verdict
 from tests.reporting.html_pages import turning_states
@@ -58,8 +59,8 @@ def test_without_held_out_sequences_no_mode_is_the_networks_own():
     assert "Nothing was held out, so no mode is called trusted" in text
     assert "was not fitted to these sequences" in text
     assert "network's own" not in text
-    assert "On the sequences shown, one step misses 1.00%" in text
-    assert "copying the previous state misses 10.00%" in text
+    assert "On the sequences shown, one step misses 1.0 %" in text
+    assert "copying the previous state misses 10.0 %" in text
 
 
 @pytest.mark.parametrize(
@@ -111,9 +112,9 @@ def test_trusted_modes_are_not_called_learned_unless_the_untrained_network_lacks
 )
 def test_held_out_errors_stand_beside_those_of_copying(trust, error, words):
     text = says(numbers(0.01), copying=numbers(0.9), known=known(trust, error=error, copying=0.5, trusted=1))
-    assert f"On held-out sequences, one step misses {error:.2%}" in text
-    assert "misses 50.00%: " + words in text
-    assert "Over 8 steps it misses 100%, copying 200%, and predicting the mean 100%." in text
+    assert f"On held-out sequences, one step misses {percent(error)}" in text
+    assert "misses 50.0 %: " + words in text
+    assert "Over 8 steps it misses 100.0 %, copying 200.0 %, and predicting the mean 100 %." in text
 
 
 @pytest.mark.parametrize(
@@ -127,17 +128,17 @@ def test_held_out_errors_stand_beside_those_of_copying(trust, error, words):
 def test_decisions_stand_beside_those_of_copying(kept, copied, words):
     sentences = verdict(numbers(0.01, kept), copying=numbers(0.1, copied), driven=None, known=UNKNOWN)
     (decisions,) = [sentence for sentence in sentences if "Read out" in sentence]
-    assert f"{kept:.1%} of the decisions" in decisions
-    assert f"{copied:.1%} are" in decisions
+    assert f"{percent(kept)} of the decisions" in decisions
+    assert f"{percent(copied)} are" in decisions
     assert words in decisions
 
 
 def test_a_change_by_less_than_a_factor_of_2_means_little():
     quality, copying = numbers(0.1), numbers(0.5)
     assert "most of what this one misses is what the inputs did" in says(quality, copying=copying, driven=numbers(0.04))
-    assert "0.06%" not in says(quality, copying=copying, driven=numbers(0.06))
+    assert "0.06 %" not in says(quality, copying=copying, driven=numbers(0.06))
     assert (
-        "misses 6.00% of the states' variance, and this one 10.00%: a difference by a factor of less than 2 means "
+        "misses 6.0 % of the states' variance, and this one 10.0 %: a difference by a factor of less than 2 means "
         in says(quality, copying=copying, driven=numbers(0.06))
     )
     assert "reads the inputs" not in says(numbers(0.1, driven=True), copying=copying, driven=numbers(0.04))
@@ -145,7 +146,7 @@ def test_a_change_by_less_than_a_factor_of_2_means_little():
 
 def test_what_the_basis_lacks_is_said():
     text = says(numbers(0.1, explained=0.5, condition=None), copying=numbers(0.5))
-    assert "holds 50.0% of the states' variance; a higher rank holds more" in text
+    assert "holds 50.0 % of the states' variance; a higher rank holds more" in text
     assert "nearly dependent" in text
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 import kann
-from kann.fitting.spectrum import format_eigenvalue
+from kann._format import format_eigenvalue
 from kann_experiments.results import Printed, Row, expected, markdown_table
 from kann_experiments.sentiment.analysis import Study
 from kann_experiments.sentiment.comparisons import Trajectory

@@ -9,6 +9,7 @@ import numpy as np
 
 from kann import _display
 from kann._display import in_columns
+from kann._format import confidence, signed
 from kann.analysis.coordinates import Spread, mode_variances, spread_of
 from kann.analysis.decisions import linear_weight
 from kann.analysis.modes import chosen_modes
@@ -443,7 +444,7 @@ class Movers:
             [self.names[row], *(_in_words(self._mover(row, column)) for column in range(len(modes)))] for row in rows
         ]
         lines = [
-            f"{self!r}: pushes in standard deviations of the mode [{self.level:.0%} interval]",
+            f"{self!r}: pushes in standard deviations of the mode [{confidence(self.level)} interval]",
             *in_columns(table),
             "  * the interval excludes zero, also if widened for the number of names that were looked at",
         ]
@@ -465,7 +466,7 @@ class Movers:
         rows = []
         for mode in self.modes[:ROWS_SHOWN]:
             sides = (self.up(mode, ROWS_SHOWN), self.down(mode, ROWS_SHOWN))
-            rows.append([mode, *(", ".join(f"{each.name} {each.push:+.2f}" for each in side) for side in sides)])
+            rows.append([mode, *(", ".join(f"{each.name} {signed(each.push)}" for each in side) for side in sides)])
         return _display.table(repr(self), ("mode", "pushed up by", "pushed down by"), rows)
 
 
@@ -473,7 +474,7 @@ def _in_words(mover: Mover) -> str:
     mark = " "
     if mover.sure:
         mark = "*"
-    return f"{mover.push:+.2f} [{mover.low:+.2f}, {mover.high:+.2f}]{mark}"
+    return f"{signed(mover.push)} [{signed(mover.low)}, {signed(mover.high)}]{mark}"
 
 
 def movers(

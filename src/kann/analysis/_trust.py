@@ -9,6 +9,7 @@ from typing import Any, overload
 import numpy as np
 
 from kann import _display
+from kann._format import confidence, format_eigenvalue, percent
 from kann.analysis.cross_validation import (
     ONE_INPUT,
     Folded,
@@ -42,7 +43,7 @@ from kann.errors import KannError
 from kann.fitting._fit import fit
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
-from kann.fitting.spectrum import Mode, format_eigenvalue
+from kann.fitting.spectrum import Mode
 from kann.typing import Array, Float, Int
 
 SAME_BASIS_TO = 1e-6
@@ -154,7 +155,7 @@ class Trust:
             learned = f", {len(self.learned)} of them learned"
         return (
             f"Trust({len(self.trusted)} of {len(self.modes)} modes trusted{learned}; held out in {self.folds} folds, "
-            f"one step misses {self.error[0]:.2%} of the variance, copying {self.copying_error[0]:.2%})"
+            f"one step misses {percent(self.error[0])} of the variance, copying {percent(self.copying_error[0])})"
         )
 
     def _repr_html_(self) -> str:
@@ -172,7 +173,7 @@ class Trust:
                     mode.why,
                 ]
             )
-        head = ("mode", "λ", f"{self.level:.0%} of |λ|", "residual", "copying", "shuffled", "trusted", "why")
+        head = ("mode", "λ", f"{confidence(self.level)} of |λ|", "residual", "copying", "shuffled", "trusted", "why")
         return _display.table(repr(self), head, rows)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from kann._format import percent
 from kann.backends.arrays import rounding as rounding_of
 from kann.checks import require_width
 from kann.data.moments import Moments
@@ -291,7 +292,8 @@ def _require_own(koopman: Koopman, folded: Folded) -> None:
     apart = float(np.trace(change.T @ total.gram @ change)) / energy
     if not apart <= REFIT_TO:
         raise KannError(
-            f"the operator was not fitted to these sequences: a fit to them predicts states that differ by {apart:.1%} "
+            f"the operator was not fitted to these sequences: a fit to them predicts states that differ by "
+            f"{percent(apart)} "
             "of their energy; pass the states or moments that it was fitted to, and where= if it was fitted with it "
             f"({ONE_INPUT})"
         )

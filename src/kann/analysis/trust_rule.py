@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kann._format import confidence, percent
 from kann.fitting._fit import LARGEST_INFLATION, PAIRS_PER_UNKNOWN
 from kann.fitting.spectrum import TRUSTED
 
@@ -74,13 +75,13 @@ def objections(evidence: Evidence) -> list[str]:
     if evidence.dependence > 1 - 1 / LARGEST_INFLATION:
         found.append("inputs contain the state, so what each of them does cannot be told apart")
     if not evidence.residual <= LARGEST_RESIDUAL:
-        missed = f"{100 * evidence.residual:.3g}% of it"
-        found.append(f"one step misses {missed} on held-out sequences (limit {LARGEST_RESIDUAL:.0%})")
+        missed = f"{percent(evidence.residual)} of it"
+        found.append(f"one step misses {missed} on held-out sequences (limit {confidence(LARGEST_RESIDUAL)})")
     if not evidence.residual <= COPYING_SLACK * evidence.copying:
-        found.append(f"copying the previous state predicts it better (missing {100 * evidence.copying:.2g}%)")
+        found.append(f"copying the previous state predicts it better (missing {percent(evidence.copying)})")
     if not evidence.residual < NULL_FRACTION * evidence.null or evidence.null < NULL_IS_EXACT:
         found.append(
-            f"a null, without the order of states, predicts it nearly as well (missing {100 * evidence.null:.2g}%)"
+            f"a null, without the order of states, predicts it nearly as well (missing {percent(evidence.null)})"
         )
     if not evidence.width <= WIDEST_INTERVAL:
         found.append(f"the interval of its eigenvalue is {evidence.width:.2g} wide (limit {WIDEST_INTERVAL})")
@@ -96,8 +97,8 @@ def reasons(evidence: Evidence) -> str:
         others = ", ".join(str(number) for number in evidence.subspace)
         together = f"; modes {others} cannot be told apart and are to be read together"
     return (
-        f"one step misses {100 * evidence.residual:.2g}% of it on held-out sequences (copying "
-        f"{100 * evidence.copying:.2g}%, shuffled {100 * evidence.null:.2g}%){together}"
+        f"one step misses {percent(evidence.residual)} of it on held-out sequences (copying "
+        f"{percent(evidence.copying)}, shuffled {percent(evidence.null)}){together}"
     )
 
 

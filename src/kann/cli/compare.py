@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 import kann
+from kann._format import significant
 from kann.cli import loading
 from kann.cli.errors import AsJson, Force, one_line_errors, print_result, require_free
 from kann.errors import KannError
@@ -63,7 +64,8 @@ def _in_words(found: kann.Comparison) -> str:
     lines = [repr(found)]
     for i, j in enumerate(found.nearest().tolist()):
         lines.append(
-            f"{found.names[i]}: nearest {found.names[j]}, {found.matrix[i, j]:.4g} (floor {found.floor[i]:.3g})"
+            f"{found.names[i]}: nearest {found.names[j]}, {significant(found.matrix[i, j], 4)} (floor "
+            f"{significant(found.floor[i])})"
         )
     return "\n".join(lines)
 

@@ -10,6 +10,7 @@ import numpy as np
 import typer
 
 from kann._display import visible
+from kann._format import percent
 from kann.analysis.contributions import contribution_changes
 from kann.cli.errors import Force, one_line_errors, require_free
 from kann.errors import KannError
@@ -135,7 +136,7 @@ def _verdict(logits: Float[Array, " t"], unknown: tuple[bool, ...]) -> str:
     if logit > 0:
         judgement = "positive"
     words = f"{len(unknown)} word{'s' * (len(unknown) != 1)}, {sum(unknown)} of them unknown"
-    return f"{judgement}: logit {logit:+.2f}, probability of positive {100 * _sigmoid(logit):.0f} %; {words}"
+    return f"{judgement}: logit {logit:+.2f}, probability of positive {percent(_sigmoid(logit))}; {words}"
 
 
 def _sigmoid(logit: float) -> float:

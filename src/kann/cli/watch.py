@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import kann
+from kann._format import percent
 from kann.cli import loading
 from kann.cli import loading as recording
 from kann.cli.errors import AsJson, Force, one_line_errors, print_result, require_free
@@ -89,7 +90,7 @@ def _update(monitor: "kann.Monitor", step: int, data: Path) -> None:
 def _in_words(history: kann.History, out: Path) -> str:
     rows = [
         f"step {each.step}: slowest trusted |λ| {each.figures['slow']:.4f}, held-out error "
-        f"{each.figures['error']:.2%}, copying {each.figures['copying']:.2%}, "
+        f"{percent(each.figures['error'])}, copying {percent(each.figures['copying'])}, "
         f"{each.figures['trusted']:.0f} modes trusted"
         for each in history
     ]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kann import _display
+from kann._format import confidence, fixed, from_to, percent
 from kann.analysis.cross_validation import jackknife_error
 from kann.backends.arrays import rounding as rounding_of
 from kann.checks import require_width
@@ -86,7 +87,7 @@ class StepTrust:
         return len(self.errors["each"])
 
     def __repr__(self) -> str:
-        means = ", ".join(f"{PREDICTIONS[name]} {errors.mean():.3f}" for name, errors in self.errors.items())
+        means = ", ".join(f"{PREDICTIONS[name]} {fixed(errors.mean())}" for name, errors in self.errors.items())
         return (
             f"StepTrust({len(self)} steps, missed on held-out sequences in the mean: {means}; own maps beat the "
             f"identity at {len(self.better_than_identity)} steps)"
@@ -108,12 +109,9 @@ class StepTrust:
         rows = []
         for step in range(len(self)):
             low, high = self.intervals["each"][step]
-            errors = [f"{self.errors[name][step]:.3f}" for name in PREDICTIONS]
-            part = f"{self.linear_part[step]:.0%}"
-            if np.isnan(self.linear_part[step]):
-                part = "–"
-            rows.append([str(step), *errors, f"{low:.3f} – {high:.3f}", part])
-        return ["step", *PREDICTIONS.values(), f"{self.level:.0%} of own map", "linear part"], rows
+            errors = [fixed(self.errors[name][step]) for name in PREDICTIONS]
+            rows.append([str(step), *errors, from_to(low, high, fixed), percent(self.linear_part[step])])
+        return ["step", *PREDICTIONS.values(), f"{confidence(self.level)} of own map", "linear part"], rows
 
 
 _WIDTHS = (4, 10, 14, 9, 19, 13)
@@ -199,7 +197,7 @@ def _require_own(own: AffineMap, whole: NormalEquations) -> None:
     if not apart <= REFIT_TO:
         raise KannError(
             f"the maps were not fitted to these sequences: a fit to them predicts states after step {own.first} that "
-            f"differ by {apart:.1%} of their variance; pass the states that they were fitted to"
+            f"differ by {percent(apart)} of their variance; pass the states that they were fitted to"
         )
 
 

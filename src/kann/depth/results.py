@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kann import _display
+from kann._format import confidence, fixed, from_to
 from kann.checks import require_choice
 from kann.live.results import interval_of_mean
 from kann.typing import Array, Float, Int
@@ -93,9 +94,9 @@ class BypassEffects:
     def __repr__(self) -> str:
         measure = self.main_measure
         best = self.means[measure].min(axis=1)
-        found = ", ".join(f"{name} {value:.3f}" for name, value in zip(self.names[:4], best.tolist(), strict=False))
+        found = ", ".join(f"{name} {fixed(value)}" for name, value in zip(self.names[:4], best.tolist(), strict=False))
         return (
-            f"BypassEffects({measure} of {len(self.judged)} sequences, untouched {self.own[measure]:.3f}, best in "
+            f"BypassEffects({measure} of {len(self.judged)} sequences, untouched {fixed(self.own[measure])}, best in "
             f"place of {found})"
         )
 
@@ -108,17 +109,18 @@ class BypassEffects:
         lines = [measure.ljust(width) + "".join(f"{words:>24}" for words in METHODS.values())]
         intervals, means = self.interval(measure), self.means[measure]
         for name, row, ends in zip(self.names, means, intervals, strict=True):
-            cells = [f"{mean:.3f} ({low:.3f} – {high:.3f})" for mean, (low, high) in zip(row, ends, strict=True)]
+            cells = [
+                f"{fixed(mean)} ({from_to(low, high, fixed)})" for mean, (low, high) in zip(row, ends, strict=True)
+            ]
             lines.append(name.ljust(width) + "".join(f"{cell:>24}" for cell in cells))
-        lines.append(f"untouched {self.own[measure]:.3f}, {len(self.judged)} sequences, {self.level:.0%} intervals")
+        lines.append(
+            f"untouched {fixed(self.own[measure])}, {len(self.judged)} sequences, {confidence(self.level)} intervals"
+        )
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         measure = self.main_measure
-        rows = [
-            [name, *(f"{value:.3f}" for value in row)]
-            for name, row in zip(self.names, self.means[measure], strict=True)
-        ]
+        rows = [[name, *map(fixed, row)] for name, row in zip(self.names, self.means[measure], strict=True)]
         return _display.table(repr(self), (measure, *METHODS.values()), rows)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from kann._format import percent
 from kann.analysis._trust import trust
 from kann.depth._trust import StepTrust
 from kann.explaining.context import Findings, folds_of
@@ -19,9 +20,6 @@ SECONDS_FOR_EACH = 3e-8
 
 MAY_TAKE = 0.5
 """Fraction of the time that is left which maps may take; the live test and trust follow."""
-
-LEAST_WRITTEN = 1e-4
-"""The smallest error that two digits of a percentage tell from none."""
 
 
 def map_each_layer(found: Findings) -> None:
@@ -87,21 +85,12 @@ def _most_and_least(steps: StepTrust, names: list[str]) -> str:
 
 
 def _part(part: float) -> str:
-    if part <= 0:
-        return "nothing"
-    return f"{part:.0%}"
-
-
-def _missed(error: float) -> str:
-    """An error in percent with two digits; what would read as none is called less than the smallest that is written."""
-    if error < LEAST_WRITTEN:
-        return f"less than {LEAST_WRITTEN:.2%}"
-    return f"{error:.2%}"
+    return percent(part) if part > 0 else "nothing"
 
 
 def _one_operator(found: Findings, steps: StepTrust) -> str:
     """The one operator for all layers beside copying and own maps; no praise of a mean that few layers make."""
-    low, high = _missed(steps.errors["each"].min()), _missed(steps.errors["each"].max())
+    low, high = percent(steps.errors["each"].min()), percent(steps.errors["each"].max())
     own = f"own maps miss {low} to {high}"
     if low == high:
         own = f"own maps miss {low}"
@@ -109,8 +98,8 @@ def _one_operator(found: Findings, steps: StepTrust) -> str:
     figures = ""
     if found.trust is not None:
         figures = (
-            f"misses {_missed(found.trust.error[0])} of the states' variance, and copying "
-            f"{_missed(found.trust.copying_error[0])}"
+            f"misses {percent(found.trust.error[0])} of the states' variance, and copying "
+            f"{percent(found.trust.copying_error[0])}"
         )
     if most_are_worse(worse, total):
         says = f"One operator for all layers misses more than copying at {worse} of the {total}"

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from kann._display import duration, half_life, number_of_steps, plural
+from kann._format import duration, format_eigenvalue, half_life, number_of_steps, percent, plural
 from kann.analysis._movers import Movers, Phrase
 from kann.explaining.context import Findings
 from kann.fitting.koopman import Koopman
-from kann.fitting.spectrum import format_eigenvalue
 from kann.live.mode_selection import ADDS, modes_that_matter
 from kann.live.results import Effects
 
@@ -162,7 +161,7 @@ def _half_life(number: int, found: Findings) -> str:
     if found.trust is not None:
         low, high = found.trust.modes[number].interval
         if low > 1 and modulus >= GROWS_FROM:
-            return f"it grows by {modulus - 1:.1%} in a {step_name}"
+            return f"it grows by {percent(modulus - 1)} in a {step_name}"
     if number_of_steps(half_life(low)) == "∞":
         return "no fading was measured"
     depth = _depth(found)

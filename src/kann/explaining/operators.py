@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kann._format import percent
 from kann.analysis.fidelity import copying, relative_error
 from kann.backends.arrays import as_numpy
 from kann.data.moments import Moments
@@ -115,8 +116,8 @@ def choose_operator_held_out(states: States, groups: Any) -> Fitted:
     driven, error = found
     figures = (
         f"Up to {_horizons(states)[-1]} steps ahead on held-out sequences, the operator that also reads the inputs "
-        f"misses {error:.2%} of the states' variance (rank {driven.rank}), the autonomous one {own_error:.2%} (rank "
-        f"{autonomous.rank})"
+        f"misses {percent(error)} of the states' variance (rank {driven.rank}), the autonomous one "
+        f"{percent(own_error)} (rank {autonomous.rank})"
     )
     if own_error < WORTH_IT * error:
         why = [f"{figures}: the autonomous one is explained."]
@@ -173,8 +174,8 @@ def _with_gates(driven: Fitted) -> Fitted:
     if compared is None or compared[0] > compared[1] / CLEAR:
         return driven
     figures = (
-        f"Inputs gate this network: an operator whose matrix they change misses {compared[0]:.2%} on sequences "
-        f"that it was not fitted to, and one to which they only add {compared[1]:.2%}"
+        f"Inputs gate this network: an operator whose matrix they change misses {percent(compared[0])} on sequences "
+        f"that it was not fitted to, and one to which they only add {percent(compared[1])}"
     )
     gated = _fit_gated(states, rank, driven.groups)
     is_quiet = _reads_nothing(inputs)
@@ -242,8 +243,8 @@ def _quiet(driven: Fitted, gated: Bilinear, is_quiet: Shaped[Array, " n"], figur
         groups = [driven.groups[i] for i in source]
     koopman, _ = _fit_auto(pieces, groups, driven=False)
     why = (
-        f"{figures}. So that modes are the network's own, they are those of the {is_quiet.mean():.0%} of steps that "
-        f"read nothing (rank {koopman.rank})."
+        f"{figures}. So that modes are the network's own, they are those of the {percent(is_quiet.mean())} of "
+        f"steps that read nothing (rank {koopman.rank})."
     )
     return Fitted(
         koopman=koopman,
@@ -258,9 +259,7 @@ def _quiet(driven: Fitted, gated: Bilinear, is_quiet: Shaped[Array, " n"], figur
 
 def _brings_back(fraction: float) -> str:
     """What a mode brings back of the score; it may do worse than no mode."""
-    if fraction < 0.005:
-        return "nothing"
-    return f"{fraction:.0%}"
+    return "nothing" if fraction < 0.005 else percent(fraction)
 
 
 def _is_worse_than_copying(koopman: Koopman, states: States) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from kann._format import percent
 from kann.backends.arrays import as_numpy
 from kann.errors import KannError
 from kann.explaining.options import Options
@@ -105,7 +106,7 @@ def _told_by_shape(
     if real.min() >= 0 and real.max() <= 1:
         positive = float((real > 0.5).mean())
     if RARE <= positive <= 1 - RARE:
-        return "class", f"there is one, and {positive:.0%} of them say yes"
+        return "class", f"there is one, and {percent(positive)} of them say yes"
     return "values", "there is one, and nearly all of them have the same sign"
 
 

@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from kann._display import with_step_name
+from kann._format import confidence, fixed, format_eigenvalue, percent, with_step_name
 from kann.analysis._trust import Trust
 from kann.analysis.coordinates import mode_variances, spread_of
 from kann.explaining.context import Findings, Rightness
 from kann.explaining.depth_stage import layers_in_words
 from kann.explaining.layer_search import Place
 from kann.explaining.memory_sentences import NAMES_SHOWN, carrier, decisions, gated_memory, memories, number_word
-from kann.fitting.spectrum import format_eigenvalue
 from kann.live.mode_selection import first_modes
 from kann.live.results import Effects
 from kann.typing import Array, Float, Shaped
@@ -80,15 +79,15 @@ def _not_right(found: Rightness) -> str:
     """That the network does no better on held-out sequences than what needs no network."""
     if found.outputs == "values":
         return (
-            f"on held-out sequences its outputs match the labels with an R² of {found.score:.2f} (95% interval "
+            f"on held-out sequences its outputs match the labels with an R² of {found.score:.2f} (95 % interval "
             f"{found.low:.2f} to {found.high:.2f}), and the mean of the labels does with 0"
         )
     what = "the network is right in"
     if found.outputs == "labels":
         what = "the network's answers are right in"
     return (
-        f"on held-out sequences {what} {found.score:.0%} (95% interval {found.low:.0%} to {found.high:.0%}), and "
-        f"always giving the most frequent label in {found.baseline:.0%}"
+        f"on held-out sequences {what} {percent(found.score)} (95 % interval {percent(found.low)} to "
+        f"{percent(found.high)}), and always giving the most frequent label in {percent(found.baseline)}"
     )
 
 
@@ -97,10 +96,10 @@ def _how_right(found: Rightness | None) -> str:
     if found is None:
         return ""
     if found.outputs == "values":
-        return f"The network's outputs match the labels of held-out sequences with an R² of {found.score:.3f}. "
+        return f"The network's outputs match the labels of held-out sequences with an R² of {fixed(found.score)}. "
     if found.outputs == "labels":
-        return f"The network's answers are right in {found.score:.1%} on the held-out sequences. "
-    return f"The network is right on {found.score:.1%} of the held-out sequences. "
+        return f"The network's answers are right in {percent(found.score)} on the held-out sequences. "
+    return f"The network is right on {percent(found.score)} of the held-out sequences. "
 
 
 def _by(outputs: str) -> str:
@@ -255,12 +254,12 @@ def _of_what(outputs: str) -> str:
 
 def _score(effects: Effects, value: float) -> str:
     if effects.outputs == "values":
-        return f"{round(value, 3) + 0.0:.3f}"  # never -0.000
-    return f"{value:.1%}"
+        return fixed(value)
+    return percent(value)
 
 
 def _interval(effects: Effects, low: float, high: float) -> str:
-    return f"{effects.level:.0%} interval {_score(effects, low)} to {_score(effects, min(1.0, high))}"
+    return f"{confidence(effects.level)} interval {_score(effects, low)} to {_score(effects, min(1.0, high))}"
 
 
 def _beside_pca(effects: Effects, at: int) -> str:
@@ -305,7 +304,7 @@ def _reaching(found: Findings) -> str | None:
     what = f"{number_word(count)} of {len(order)} modes reach the outputs: {', '.join(names)}"
     if count == 1:
         what = f"Of {len(order)} modes one reaches the outputs: {names[0]}"
-    return f"{what}, with {fractions[count - 1]:.1%} of what all modes contribute to them."
+    return f"{what}, with {percent(fractions[count - 1])} of what all modes contribute to them."
 
 
 def _errors(found: Findings) -> str:
@@ -314,11 +313,15 @@ def _errors(found: Findings) -> str:
     if trust is None:
         return "How far modes can be trusted was not measured."
     text = (
-        f"On held-out sequences{_which_steps(found)} one {step_name} of the operator misses {trust.error[0]:.2%} of "
-        f"the states' variance, and copying the previous state {trust.copying_error[0]:.2%}"
+        f"On held-out sequences{_which_steps(found)} one {step_name} of the operator misses "
+        f"{percent(trust.error[0])} of "
+        f"the states' variance, and copying the previous state {percent(trust.copying_error[0])}"
     )
     if len(trust.horizons) > 1:
-        text += f"; over {trust.horizons[-1]} {step_name}s {trust.error[-1]:.0%} and {trust.copying_error[-1]:.0%}"
+        text += (
+            f"; over {trust.horizons[-1]} {step_name}s {percent(trust.error[-1])} and "
+            f"{percent(trust.copying_error[-1])}"
+        )
     return f"{text}."
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from kann._format import percent
 from kann.backends.arrays import as_numpy
 from kann.checks import require_names
 from kann.data.states import States, require_one_per_state
@@ -53,7 +54,8 @@ def require_same_direction(tokens: Sequence[Sequence[str]], sequences: Sequences
     if forwards < FITS_NOT and backwards >= FITS:
         raise KannError(
             f"tokens run in the other direction than the data: turned round they fit the numbers of words that are "
-            f"read in {backwards:.0%} of places, as they are in {forwards:.0%}; pass them in the order of the text"
+            f"read in {percent(backwards)} of places, as they are in {percent(forwards)}; pass them in the order "
+            f"of the text"
         )
 
 

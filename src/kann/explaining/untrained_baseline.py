@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import nn
 
+from kann._format import format_eigenvalue
 from kann.analysis._trust import ModeTrust, Trust, trust
 from kann.analysis.trust_rule import SAME_EIGENVALUE, SMALLEST_MODULUS
 from kann.data.states import States
 from kann.fitting.koopman import Koopman
-from kann.fitting.spectrum import format_eigenvalue
 from kann.recording.untrained import untrained_twin
 
 TWINS = 3

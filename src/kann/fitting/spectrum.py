@@ -217,13 +217,6 @@ def quadratic_forms(gram: Float[Array, "r r"], vectors: Complex[Array, "r k"]) -
     return np.sum(real * (gram @ real) + imaginary * (gram @ imaginary), axis=0)
 
 
-def format_eigenvalue(eigenvalue: complex) -> str:
-    """An eigenvalue for people to read; of a conjugate pair, both in one."""
-    if not eigenvalue.imag:
-        return f"{eigenvalue.real:.4f}"
-    return f"{eigenvalue.real:.4f} ± {abs(eigenvalue.imag):.4f}i"
-
-
 def modes(eigenvalues: Complex[Array, " r"], residual: Float[Array, " r"]) -> tuple[Mode, ...]:
     """Join conjugate pairs, which stand side by side with the positive imaginary part first."""
     found = []

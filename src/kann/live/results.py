@@ -8,6 +8,7 @@ from scipy.special import ndtri
 
 from kann import _display
 from kann._display import in_columns
+from kann._format import fixed
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import Array, Float, Int
@@ -22,10 +23,6 @@ NAMES = {
     "learned": "a learned direction",
 }
 """The methods of choosing coordinates, in words."""
-
-
-LARGE = 100.0
-"""Scores from this size on, such as an R² far below 0, are shown without decimals."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -138,7 +135,7 @@ class Effects:
         return tuple(self.kept_scores)
 
     def __repr__(self) -> str:
-        first = ", ".join(f"{name} {scores[0]:.3f}" for name, scores in self.kept.items())
+        first = ", ".join(f"{name} {fixed(scores[0])}" for name, scores in self.kept.items())
         return f"Effects({self.metric_in_words} of {len(self.judged)} sequences, {self.counts[0]} kept: {first})"
 
     def __str__(self) -> str:
@@ -147,7 +144,7 @@ class Effects:
 
     def _repr_html_(self) -> str:
         head = ["kept", *map(str, self.counts)]
-        rows = [[NAMES.get(name, name), *map(_number, means)] for name, means in self.kept.items()]
+        rows = [[NAMES.get(name, name), *map(fixed, means)] for name, means in self.kept.items()]
         return _display.table(repr(self), head, rows)
 
 
@@ -171,18 +168,10 @@ class Tried:
 
 def _text(effects: Effects, what: str, means: Mapping[str, Float[Array, " c"]]) -> str:
     head = [f"{effects.metric_in_words}, coordinates {what}:", *map(str, effects.counts)]
-    lines = in_columns([head, *([f"  {NAMES.get(name, name)}", *map(_number, row)] for name, row in means.items())])
-    ends = f"untouched {_number(effects.full)}, nothing kept {_number(effects.none)}"
+    lines = in_columns([head, *([f"  {NAMES.get(name, name)}", *map(fixed, row)] for name, row in means.items())])
+    ends = f"untouched {fixed(effects.full)}, nothing kept {fixed(effects.none)}"
     lines.append(f"  {ends}, {len(effects.judged)} sequences")
     return "\n".join(lines)
-
-
-def _number(value: float) -> str:
-    if not np.isfinite(value):
-        return "—"
-    if abs(value) >= LARGE:
-        return f"{value:.0f}"
-    return f"{value:.3f}"
 
 
 def interval_of_mean(scores: Float[Array, " s"], level: float) -> tuple[float, float]:

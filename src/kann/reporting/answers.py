@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from kann._format import significant
 from kann.analysis.decisions import decide
 from kann.backends.arrays import as_numpy
 from kann.errors import KannError
@@ -118,7 +119,7 @@ def _those_set(is_set: Sequence[bool] | Array, names: Sequence[str]) -> str:
 
 def _numbers(row: Float[Array, "..."]) -> str:
     values = np.asarray(row, dtype=np.float64).reshape(-1)
-    text = ", ".join(f"{value:.3g}" for value in values[:VALUES_NAMED])
+    text = ", ".join(significant(value) for value in values[:VALUES_NAMED])
     if len(values) > VALUES_NAMED:
         text += ", …"
     return text

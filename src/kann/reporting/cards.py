@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from kann._display import duration, half_life, number_of_steps, plural, signed, with_step_name
+from kann._format import duration, from_to, half_life, number_of_steps, plural, signed, significant, with_step_name
 from kann.analysis._movers import Mover, Movers, Phrase
 from kann.analysis._trust import ModeTrust
 from kann.fitting.spectrum import Mode
@@ -165,7 +165,7 @@ def _memory(mode: Mode, own: ModeTrust | None, inputs: ReportInputs) -> dict[str
         found["seconds"] = duration(steps * inputs.step_seconds)
     if own is not None:
         low, high = own.interval
-        found["interval"] = f"{low:.4g} to {high:.4g}"
+        found["interval"] = from_to(low, high, lambda end: significant(end, 4))
         ends = [number_of_steps(half_life(end)) for end in (low, high)]
         if half_life(high) > _deepest(inputs):
             ends[1] = "more"
@@ -202,7 +202,7 @@ def _live(inputs: ReportInputs, number: int) -> dict[str, Any]:
         return {"alone": None}
     kept, removed = inputs.alone[number]
     if effects is None:
-        return {"alone": {"kept": f"{kept:.3g}", "removed": f"{removed:.3g}", "none": None, "full": None}}
+        return {"alone": {"kept": significant(kept), "removed": significant(removed), "none": None, "full": None}}
     return {
         "alone": {
             "kept": written_score(effects, kept),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kann._format import from_to, significant
 from kann.analysis.comparison import Comparison
 from kann.checks import require_instance, require_path, require_text
 from kann.data.serialization import replacing
@@ -85,8 +86,10 @@ def _nearest_pairs(comparison: Comparison) -> list[list[str]]:
     for i, j in zip(first[nearest].tolist(), second[nearest].tolist(), strict=True):
         interval, floor = "–", "–"
         if np.isfinite(comparison.low[i, j]):
-            interval = f"{comparison.low[i, j]:.3g} – {comparison.high[i, j]:.3g}"
+            interval = from_to(comparison.low[i, j], comparison.high[i, j])
         if np.isfinite(comparison.floor[[i, j]]).all():
-            floor = f"{max(comparison.floor[i], comparison.floor[j]):.3g}"
-        rows.append([comparison.names[i], comparison.names[j], f"{comparison.matrix[i, j]:.4g}", interval, floor])
+            floor = significant(max(comparison.floor[i], comparison.floor[j]))
+        rows.append(
+            [comparison.names[i], comparison.names[j], significant(comparison.matrix[i, j], 4), interval, floor]
+        )
     return rows

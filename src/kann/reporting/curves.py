@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from kann._format import percent, significant
 from kann.live.results import NAMES, Effects
 from kann.reporting.packing import finite_or_none
 from kann.typing import Array, Float
@@ -70,11 +71,7 @@ def is_fraction(effects: Effects) -> bool:
 
 def written_score(effects: Effects, value: float) -> str:
     """A score as people read it: 93 %, or a number."""
-    if not np.isfinite(value):
-        return "–"
-    if is_fraction(effects):
-        return f"{100 * value:.3g} %"
-    return f"{value:.3g}"
+    return percent(value) if is_fraction(effects) else significant(value)
 
 
 def _curve(means: Float[Array, " c"], intervals: Float[Array, "c 2"]) -> list[list[float | None]]:

@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from kann._display import percent
+from kann._format import percent
 from kann._version import __version__
 from kann.reporting.packing import Packed, compress, compress_json
 

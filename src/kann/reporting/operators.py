@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kann._display import with_step_name
+from kann._format import with_step_name
 from kann.analysis.fidelity import agreement, relative_error
 from kann.analysis.modes import importance
 from kann.backends.arrays import as_numpy

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from scipy import ndimage
 
+from kann._format import confidence
 from kann.analysis._movers import Movers
 from kann.analysis._pseudospectrum import Pseudospectrum
 from kann.analysis._trust import ModeTrust, Trust
@@ -348,7 +349,7 @@ def _draw_intervals(koopman: Koopman, trust: Trust, *, ax: Axes) -> None:
         for value in koopman.eigenvalues[list(mode.indices)]
     ]
     edges = [_interval_edge(value, trust.modes[number]) for value, number in values]
-    name = f"{trust.level:.0%} interval"
+    name = f"{confidence(trust.level)} interval"
     boxes = PolyCollection(edges, facecolors="#99999955", edgecolors="#666666", linewidths=0.5, zorder=2, label=name)
     ax.add_collection(boxes)
     trusted = np.array([value for value, number in values if trust.modes[number].trusted], dtype=complex)

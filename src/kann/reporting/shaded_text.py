@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kann._format import format_eigenvalue
 from kann.analysis._trust import Trust
 from kann.analysis.contributions import contribution_changes, contributions
 from kann.analysis.modes import magnitude
 from kann.data.serialization import replacing
 from kann.fitting.koopman import Koopman
-from kann.fitting.spectrum import format_eigenvalue
 from kann.typing import AnyArray, Array, Float
 
 if TYPE_CHECKING:

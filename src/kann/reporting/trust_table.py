@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kann._display import percent
+from kann._format import fixed, percent, significant
 from kann.reporting.trust_payload import KnownTrust
 from kann.reporting.verdict import CLEAR_FACTOR, KEPT, NEARLY_DEPENDENT
 
@@ -94,9 +94,9 @@ def _about_decisions(quality: dict[str, Any], copying: dict[str, Any], step_name
         says = f"the last {step_name} decides so little that this says nothing"
     if quality["outputs"] == "values":
         says = "how far outputs read from the predicted last state are the network's"
-        return [_row("R² of the outputs", f"{kept:.3f}", f"copying {copied:.3f}", says)]
-    baseline = f"copying {100 * copied:.1f} %"
-    return [_row("Decisions kept by the predicted last state", f"{100 * kept:.1f} %", baseline, says)]
+        return [_row("R² of the outputs", fixed(kept), f"copying {fixed(copied)}", says)]
+    baseline = f"copying {percent(copied)}"
+    return [_row("Decisions kept by the predicted last state", percent(kept), baseline, says)]
 
 
 def _about_data(known: KnownTrust) -> list[Row]:
@@ -106,24 +106,19 @@ def _about_data(known: KnownTrust) -> list[Row]:
     says = "enough data for the fit"
     if ratio < FEW_PAIRS:
         says = f"few data for the fit: below {FEW_PAIRS}"
-    text = f"{ratio:.3g}"
-    if ratio >= 1000:
-        text = f"{ratio:,.0f}"  # three digits would be written with an exponent
-    return [_row("Pairs of states for each unknown", text, f"{FEW_PAIRS} at least", says)]
+    return [_row("Pairs of states for each unknown", significant(ratio), f"{FEW_PAIRS} at least", says)]
 
 
 def _about_basis(quality: dict[str, Any]) -> Row:
     says = "little lies outside the operator's basis"
     if quality["explained"] < KEPT:
         says = "much lies outside the operator's basis; a higher rank holds more"
-    return _row("Variance of the states in the basis", f"{100 * quality['explained']:.1f} %", "–", says)
+    return _row("Variance of the states in the basis", percent(quality["explained"]), "–", says)
 
 
 def _about_eigenvectors(quality: dict[str, Any]) -> Row:
     condition, says = quality["condition"], "contributions of single modes can be read"
     if condition is None or condition > NEARLY_DEPENDENT:
         says = "nearly dependent: contributions of single modes may cancel each other"
-    text = "∞"
-    if condition is not None:
-        text = f"{condition:.2g}"
+    text = "∞" if condition is None else significant(condition, 2)
     return _row("Condition of the eigenvectors", text, f"{NEARLY_DEPENDENT:,.0f} at most", says)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kann._format import fixed, percent
 from kann.analysis._trust import Trust
 from kann.reporting.trust_payload import KnownTrust
 
@@ -102,19 +103,19 @@ def _about_prediction(
 ) -> list[str]:
     if trust is None:
         figures = (
-            f"On the sequences shown, one {step_name} misses {quality['error']:.2%} of the states' variance; copying "
-            f"the previous state misses {copying['error']:.2%}"
+            f"On the sequences shown, one {step_name} misses {percent(quality['error'])} of the states' variance; "
+            f"copying the previous state misses {percent(copying['error'])}"
         )
         return [f"{figures}: {judged}."]
     figures = (
-        f"On held-out sequences, one {step_name} misses {trust.error[0]:.2%} of the states' variance; copying the "
-        f"previous state misses {trust.copying_error[0]:.2%}"
+        f"On held-out sequences, one {step_name} misses {percent(trust.error[0])} of the states' variance; copying the "
+        f"previous state misses {percent(trust.copying_error[0])}"
     )
     sentences = [f"{figures}: {judged}."]
     if len(trust.horizons) > 1:
         sentences.append(
-            f"Over {trust.horizons[-1]} {step_name}s it misses {trust.error[-1]:.0%}, copying "
-            f"{trust.copying_error[-1]:.0%}, and predicting the mean 100%."
+            f"Over {trust.horizons[-1]} {step_name}s it misses {percent(trust.error[-1])}, copying "
+            f"{percent(trust.copying_error[-1])}, and predicting the mean 100 %."
         )
     return sentences
 
@@ -133,12 +134,12 @@ def _about_decisions(quality: Numbers, copying: Numbers, gain: float, step_name:
         return []
     if quality.get("outputs") == "values":
         return [
-            f"Read out from the predicted last state, outputs match the network's with R² = {kept:.3f}; read out from "
-            f"the state before it, with R² = {copied:.3f}."
+            f"Read out from the predicted last state, outputs match the network's with R² = {fixed(kept)}; read "
+            f"out from the state before it, with R² = {fixed(copied)}."
         ]
     figures = (
-        f"Read out from the predicted last state, {kept:.1%} of the decisions shown are the network's; read out from "
-        f"the state before it, {copied:.1%} are"
+        f"Read out from the predicted last state, {percent(kept)} of the decisions shown are the network's; read "
+        f"out from the state before it, {percent(copied)} are"
     )
     if _ratio(1 - kept, 1 - copied) >= CLEAR_FACTOR:
         return [f"{figures}: the operator loses decisions that copying keeps."]
@@ -160,8 +161,8 @@ def _about_inputs(quality: Numbers, driven: Numbers | None) -> list[str]:
         return []
     gain = _ratio(quality["error"], driven["error"])
     figures = (
-        f"On the sequences shown, an operator that also reads the inputs misses {driven['error']:.2%} of the states' "
-        f"variance, and this one {quality['error']:.2%}"
+        f"On the sequences shown, an operator that also reads the inputs misses {percent(driven['error'])} of the "
+        f"states' variance, and this one {percent(quality['error'])}"
     )
     if gain >= CLEAR_FACTOR:
         return [f"{figures}: most of what this one misses is what the inputs did."]
@@ -174,7 +175,7 @@ def _about_basis(quality: Numbers) -> list[str]:
     sentences = []
     if quality["explained"] < KEPT:
         sentences.append(
-            f"The basis holds {quality['explained']:.1%} of the states' variance; a higher rank holds more."
+            f"The basis holds {percent(quality['explained'])} of the states' variance; a higher rank holds more."
         )
     if quality["condition"] is None or quality["condition"] > NEARLY_DEPENDENT:
         sentences.append(

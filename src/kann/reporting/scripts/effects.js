@@ -35,7 +35,7 @@ function drawEffects() {
     xaxis: axis(`coordinates ${state.effect} (of ${page.units})`, { type: "log", tickvals: counts, ticktext: counts.map(String) }),
     yaxis: axis(score, { tickformat: percent ? ".0%" : undefined, range: [low - room, high + room] }) });
 }
-const scoreText = (value) => page.effects.percent ? percentText(value, 3) : significant(value, 3);
+const scoreText = (value) => page.effects.percent ? percentText(value) : significant(value, 3);
 
 function startEffects() {
   if (!page.effects) return;

@@ -19,10 +19,10 @@ function drawHorizons() {
 
 function fitRows() {
   const fits = [["this operator", page.fit], ...(page.driven ? [["reading the inputs", page.driven]] : []), ...Object.entries(page.others)];
-  const isValue = page.outputs_kind === "values", kept = (fit) => isValue ? (fit.agreement === null ? "–" : significant(fit.agreement, 3)) : percentText(fit.agreement, 4);
+  const isValue = page.outputs_kind === "values", kept = (fit) => isValue ? (fit.agreement === null ? "–" : significant(fit.agreement, 3)) : percentText(fit.agreement);
   return [["", "Rank", `Error of one ${page.step} (of the variance)`, isValue ? "R² of the outputs" : "Decisions kept", `|λ| > ${page.limits.slow}`, "Trusted"], ...fits.map(([name, fit]) => [name, fit.rank,
-    percentText(fit.error, 3), kept(fit), fit.slow, fit.trusted === null ? "not tested" : `${fit.trusted} of ${fit.modes}`]),
-    ["copying the previous state", "–", percentText(page.copying.error, 3), kept(page.copying), "–", "–"]];
+    percentText(fit.error), kept(fit), fit.slow, fit.trusted === null ? "not tested" : `${fit.trusted} of ${fit.modes}`]),
+    ["copying the previous state", "–", percentText(page.copying.error), kept(page.copying), "–", "–"]];
 }
 
 function drawFits() {

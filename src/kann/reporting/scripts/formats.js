@@ -9,7 +9,9 @@ const escapeMarkup = (text) => String(text).replaceAll("&", "&amp;").replaceAll(
 const fourDecimals = (value) => value.toFixed(4);
 const eigenvalueText = (m) => m.pair ? `${fourDecimals(m.re)} ± ${fourDecimals(m.im)}i` : fourDecimals(m.re);
 const intervalText = (m) => `${fourDecimals(m.interval[0])} – ${fourDecimals(m.interval[1])}`;
-const percentText = (value, count) => value === null ? "–" : `${significant(100 * value, count)} %`;
+// As kann._format.percent writes it: one decimal, and two significant digits below 1 %.
+const percentText = (value) => !Number.isFinite(value) ? "–" : value > 0 && value < 1e-5 ? "below 0.001 %"
+  : `${value > 0 && value < 0.00995 ? significant(100 * value, 2) : (100 * value).toFixed(1)} %`;
 const colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#882255", "#F0E442", "#332288"];
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 /** "step 3", "layer 3": depth is called depth. */

@@ -11,7 +11,7 @@ function drawLayers() {
     x: layers.map((layer) => layer.number + 0.04 * (i - 1)), y: layers.map((layer) => layer[key][0]),
     error_y: { type: "data", symmetric: false, thickness: 1.2, width: 3, array: layers.map((layer) => layer[key][2] - layer[key][0]),
       arrayminus: layers.map((layer) => layer[key][0] - layer[key][1]) },
-    customdata: layers.map((layer) => `${layerTitle(layer)}: ${layer[key].map((value) => percentText(value, 3)).join(", ").replace(", ", " (").replace(", ", " to ")})`),
+    customdata: layers.map((layer) => `${layerTitle(layer)}: ${layer[key].map((value) => percentText(value)).join(", ").replace(", ", " (").replace(", ", " to ")})`),
     hovertemplate: "%{customdata}<extra>%{fullData.name}</extra>",
   }));
   const shown = traces.flatMap((trace) => trace.y).filter((value) => value !== null);
