@@ -121,3 +121,12 @@ def test_word_numbers_may_be_bytes_and_not_truth_values(rng):
     torch.testing.assert_close(module(words.to(torch.uint8)), module(words))
     with pytest.raises(kann.KannError, match="numbers of words"):
         module(words > 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")
+def test_it_is_exported_and_scripting_names_the_ways_that_work(states):
+    module = kann.stand_in(kann.fit(states, rank=4, driven="bilinear", features=kann.features.Fourier(9)))
+    read = torch.randn(3, 5, 3, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(torch.export.export(module, (read,)).module()(read), module(read))
+    with pytest.raises(kann.KannError, match=r"torch\.export\.export or torch\.compile"):
+        torch.jit.script(module)

@@ -6,7 +6,7 @@ A class such as `Fourier` says which functions are wanted. Fitted to the inputs 
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -167,9 +167,19 @@ class FeatureMap(ABC):
     def count(self) -> int:
         """The number of functions k."""
 
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The fitted arrays that `formula` needs, by name."""
+        return {}
+
     @abstractmethod
+    def formula(self, xp: Any, inputs: Any, arrays: Mapping[str, Any]) -> Any:
+        """Compute φ(u) from the operations of an array namespace: numpy, torch, or one that writes an ONNX graph."""
+
     def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
-        """φ(u) for float64 inputs (..., p), on the device where these are."""
+        """Compute φ(u) for float64 inputs (..., p), on the device where these are."""
+        arrays = {name: to_device_of(inputs, values) for name, values in self.arrays.items()}
+        return self.formula(namespace(inputs), inputs, arrays)
 
     def of_nothing(self) -> Float[Array, " k"]:
         """φ while nothing is read: an input of zeros."""
@@ -208,9 +218,10 @@ class _Projected(FeatureMap):
         """The number of functions."""
         return self.matrix.shape[1]
 
-    def projections(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
-        """The inputs about the centre, along each column."""
-        return (inputs - to_device_of(inputs, self.centre)) @ to_device_of(inputs, self.matrix)
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Centre and projection."""
+        return {"centre": self.centre, "weight": self.matrix}
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -224,8 +235,8 @@ class InputFeatures(_OfWidth):
         """The number of functions."""
         return self.width
 
-    def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
-        """The inputs themselves."""
+    def formula(self, xp: Any, inputs: Any, arrays: Mapping[str, Any]) -> Any:
+        """Return the inputs themselves."""
         return inputs
 
 
@@ -240,9 +251,9 @@ class SquareFeatures(_OfWidth):
         """The number of functions."""
         return 2 * self.width
 
-    def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
+    def formula(self, xp: Any, inputs: Any, arrays: Mapping[str, Any]) -> Any:
         """Inputs and their squares side by side."""
-        return namespace(inputs).concat([inputs, inputs**2], axis=-1)
+        return xp.concat([inputs, inputs * inputs], axis=-1)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -251,9 +262,9 @@ class ComponentFeatures(_Projected):
 
     kind: ClassVar[str] = "pca"
 
-    def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
-        """The components of inputs about their mean."""
-        return self.projections(inputs)
+    def formula(self, xp: Any, inputs: Any, arrays: Mapping[str, Any]) -> Any:
+        """Project the inputs about their mean."""
+        return (inputs - arrays["centre"]) @ arrays["weight"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -263,9 +274,14 @@ class FourierFeatures(_Projected):
     kind: ClassVar[str] = "fourier"
     phase: Float[Array, " k"]
 
-    def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Centre, frequencies and phases."""
+        return {"centre": self.centre, "weight": self.matrix, "phase": self.phase}
+
+    def formula(self, xp: Any, inputs: Any, arrays: Mapping[str, Any]) -> Any:
         """Cosines of random projections of the inputs."""
-        return 2**0.5 * namespace(inputs).cos(self.projections(inputs) + to_device_of(inputs, self.phase))
+        return 2**0.5 * xp.cos((inputs - arrays["centre"]) @ arrays["weight"] + arrays["phase"])
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -285,11 +301,14 @@ class TokenFeatures(FeatureMap):
         """The number of tokens."""
         return self.vocabulary
 
-    def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The numbers of all tokens."""
+        return {"numbers": np.arange(self.vocabulary, dtype=np.float64)}
+
+    def formula(self, xp: Any, inputs: Any, arrays: Mapping[str, Any]) -> Any:
         """A row with a single 1 for each token number."""
-        xp = namespace(inputs)
-        numbers = xp.arange(self.vocabulary, dtype=inputs.dtype, device=inputs.device)
-        return xp.astype(inputs == numbers, inputs.dtype)
+        return xp.astype(inputs == arrays["numbers"], inputs.dtype)
 
     def of_nothing(self) -> Float[Array, " k"]:
         """There is no such thing: some token is read in every step."""
@@ -322,8 +341,8 @@ class FunctionFeatures(_OfWidth):
         """The number of functions."""
         return self.columns
 
-    def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
-        """What the function returns, checked."""
+    def formula(self, xp: Any, inputs: Any, arrays: Mapping[str, Any]) -> Any:
+        """Call the function, and check its result."""
         rows = inputs.reshape(-1, inputs.shape[-1])
         found = call_features(self.function, rows)
         if found.shape[1] != self.columns:

@@ -1,7 +1,12 @@
-"""One step of a stand-in as an ONNX file, to run where there is no Python."""
+"""One step of a stand-in as an ONNX file, to run where there is no Python.
+
+The graph is written by tracing: the formulas of a step and of its features are evaluated on arrays that add a node to
+the graph for each operation. ``torch.onnx.export`` would need torch, onnxscript and onnx_ir of versions that fit each
+other, and takes four seconds for these dozen nodes.
+"""
 
 import os
-from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +15,9 @@ from kann.checks import require_path
 from kann.data.atomic_write import replacing
 from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
-from kann.fitting.features import ComponentFeatures, FeatureMap, FourierFeatures, FunctionFeatures, TokenFeatures
+from kann.fitting.features import FunctionFeatures
 from kann.fitting.koopman import Koopman
-from kann.stand_ins._stand_in import operator_weights, require_driven
+from kann.stand_ins.weights import features_of, operator_weights, require_driven
 from kann.typing import Array
 
 try:
@@ -21,53 +26,86 @@ except ImportError as error:
     raise ImportError("ONNX files need onnx: pip install 'kann[onnx]'") from error
 
 IR_VERSION, OPSET = 8, 13
-"""The versions of the format and of its operators: old enough for any runtime of the last years."""
+"""Versions of the format and of its operators, of 2021: old enough for any runtime in use."""
 
-Shapes = Mapping[str, Sequence[int | str]]
-"""The shape of each array by name; a size that is text is a name for any number."""
+
+class Traced:
+    """An array of the graph. Arithmetic adds nodes."""
+
+    dtype = TensorProto.FLOAT
+
+    def __init__(self, graph: "Graph", name: str):
+        self.graph, self.name = graph, name
+
+    def __add__(self, other: "Traced") -> "Traced":
+        return self.graph.add("Add", self, other)
+
+    def __sub__(self, other: "Traced") -> "Traced":
+        return self.graph.add("Sub", self, other)
+
+    def __mul__(self, other: "Traced") -> "Traced":
+        return self.graph.add("Mul", self, other)
+
+    def __rmul__(self, factor: float) -> "Traced":
+        return self.graph.add("Mul", self, self.graph.constant(np.array(factor)))
+
+    def __matmul__(self, other: "Traced") -> "Traced":
+        return self.graph.add("MatMul", self, other)
+
+    def __eq__(self, other: "Traced") -> "Traced":  # type: ignore[override]
+        return self.graph.add("Equal", self, other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Graph:
-    """Nodes in the order in which they are computed, and the numbers that they use."""
+    """Nodes in the order in which they are computed, and the constants that they use."""
 
     def __init__(self):
-        self._nodes, self._tensors = [], []
+        self.nodes, self.tensors = [], []
+        self.operations = SimpleNamespace(
+            concat=lambda arrays, axis: self.add("Concat", *arrays, axis=axis),
+            cos=lambda array: self.add("Cos", array),
+            astype=lambda array, dtype: self.add("Cast", array, to=dtype),
+        )
+        """The array namespace that `FeatureMap.formula` computes with."""
 
-    def constant(self, name: str, values: Array) -> str:
-        """Keep an array under a name, which is returned; numbers with a point are kept in float32."""
-        values = np.asarray(values)
-        if values.dtype.kind == "f":
-            values = values.astype(np.float32)
-        self._tensors.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
-        return name
+    def constant(self, values: Array) -> Traced:
+        """Add an array; floating-point numbers become float32."""
+        name = f"constant_{len(self.tensors)}"
+        values = np.asarray(values, dtype=np.float32 if np.asarray(values).dtype.kind == "f" else None)
+        self.tensors.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        return Traced(self, name)
 
-    def add(self, operator: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
-        """Add a node, and return the name of what it gives."""
-        if output is None:
-            output = f"{operator.lower()}_{len(self._nodes)}"
-        self._nodes.append(helper.make_node(operator, inputs, [output], **attributes))
-        return output
+    def add(self, operator: str, *inputs: Traced, output: str | None = None, **attributes: Any) -> Traced:
+        """Add a node and return its output."""
+        output = output or f"{operator.lower()}_{len(self.nodes)}"
+        names = [each.name for each in inputs]
+        self.nodes.append(helper.make_node(operator, names, [output], **attributes))
+        return Traced(self, output)
 
-    def model(self, *, name: str, inputs: Shapes, outputs: Shapes) -> bytes:
-        """The whole model as the bytes of a file."""
-        graph = helper.make_graph(self._nodes, name, _floats(inputs), _floats(outputs), self._tensors)
+    def to_bytes(self, *, inputs: dict[str, int], outputs: dict[str, int]) -> bytes:
+        """The whole model as the bytes of a file, for any number of rows; the widths of inputs and outputs by name."""
+        given, found = (
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, ("n", width)) for name, width in widths.items()]
+            for widths in (inputs, outputs)
+        )
         model = helper.make_model(
-            graph, producer_name="kann", ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)]
+            helper.make_graph(self.nodes, "stand-in", given, found, self.tensors),
+            producer_name="kann",
+            ir_version=IR_VERSION,
+            opset_imports=[helper.make_opsetid("", OPSET)],
         )
         checker.check_model(model, full_check=True)
         return model.SerializeToString()
 
 
-def _floats(shapes: Shapes) -> list[Any]:
-    return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
-
-
 def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str]) -> None:
     """Write one step of a driven or bilinear operator as an ONNX model, in float32.
 
-    It takes ``z`` (n, r), the coordinates before the step, and ``u`` (n, p), what is read in it, and gives ``next``
-    (n, r), the coordinates after it, and ``state`` (n, d), the hidden state that they stand for. A network starts from
-    the coordinates of its first state, ``koopman.encode(h)``. Needs ``kann[onnx]``.
+    The model maps ``z`` (n, r), the coordinates before the step, and ``u`` (n, p), the inputs, to ``next`` (n, r), the
+    coordinates after the step, and ``state`` (n, d), the hidden state. To run a sequence, start from
+    ``koopman.encode(h)`` and pass ``next`` as ``z`` of the following step. Needs ``kann[onnx]``, and no torch.
 
     >>> import pathlib, tempfile
     >>> import numpy as np, kann
@@ -84,62 +122,36 @@ def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str]) -> None
     """
     require_driven(koopman)
     require_path(path)
-    graph, rank = Graph(), koopman.rank
-    weights = {name: graph.constant(name, values) for name, values in operator_weights(koopman).items()}
-    inputs = len(koopman.drive)  # type: ignore[arg-type]
-    phi = "u"
-    if isinstance(koopman, Bilinear):
-        inputs = koopman.features.inputs
-        phi = _features(graph, koopman.features)
-    after = graph.add("Add", graph.add("MatMul", "z", weights["matrix"]), weights["offset"])
-    after = graph.add("Add", after, graph.add("MatMul", phi, weights["drive"]))
-    if isinstance(koopman, Bilinear):
-        after = graph.add("Add", after, _gated(graph, phi, weights["gates"]))
-        if koopman.squares is not None:
-            after = graph.add("Add", after, _lifted(graph, rank, weights["squares"]))
-        after = graph.add("Max", after, weights["low"])
-        after = graph.add("Min", after, weights["high"])
-    graph.add("Identity", after, output="next")
-    decoder = graph.constant("decoder", koopman.basis.T)
-    graph.add("Add", graph.add("MatMul", after, decoder), weights["mean"], output="state")
-    model = graph.model(
-        name="stand-in",
-        inputs={"z": ("n", rank), "u": ("n", inputs)},
-        outputs={"next": ("n", rank), "state": ("n", koopman.dim)},
-    )
-    with replacing(path) as temporary:
-        temporary.write_bytes(model)
-
-
-def _features(graph: "Graph", features: FeatureMap) -> str:
-    """The features of ``u``."""
+    features = features_of(koopman)
     if isinstance(features, FunctionFeatures):
         raise KannError("features that are a Python function cannot be written to ONNX; fit with features by name")
-    if isinstance(features, TokenFeatures):
-        numbers = graph.constant("numbers", np.arange(features.count, dtype=np.float64))
-        return graph.add("Cast", graph.add("Equal", "u", numbers), to=1)
-    if features.kind == "squares":
-        return graph.add("Concat", "u", graph.add("Mul", "u", "u"), axis=1)
-    if not isinstance(features, ComponentFeatures | FourierFeatures):
-        return "u"
-    shifted = graph.add("Sub", "u", graph.constant("centre", features.centre))
-    mapped = graph.add("MatMul", shifted, graph.constant("projection", features.matrix))
-    if isinstance(features, ComponentFeatures):
-        return mapped
-    angle = graph.add("Add", mapped, graph.constant("phase", features.phase))
-    return graph.add("Mul", graph.add("Cos", angle), graph.constant("root", np.array(2**0.5)))
+    graph = Graph()
+    z, u = Traced(graph, "z"), Traced(graph, "u")
+    arrays = {name: graph.constant(values) for name, values in features.arrays.items()}
+    after = _after(graph, koopman, z, features.formula(graph.operations, u, arrays))
+    graph.add("Identity", after, output="next")
+    decoded = after @ graph.constant(koopman.basis.T)
+    graph.add("Add", decoded, graph.constant(koopman.mean), output="state")
+    content = graph.to_bytes(
+        inputs={"z": koopman.rank, "u": features.inputs}, outputs={"next": koopman.rank, "state": koopman.dim}
+    )
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
 
 
-def _gated(graph: "Graph", phi: str, gates: str) -> str:
-    """Σ φ_k z E_k: the products of all features with all coordinates, times one matrix."""
-    columns = graph.add("Unsqueeze", phi, graph.constant("last_axis", np.array([2])))
-    rows = graph.add("Unsqueeze", "z", graph.constant("middle_axis", np.array([1])))
-    products = graph.add("Flatten", graph.add("Mul", columns, rows), axis=1)
-    return graph.add("MatMul", products, gates)
-
-
-def _lifted(graph: "Graph", rank: int, squares: str) -> str:
-    """What products of coordinates add."""
-    first, second = (graph.constant(name, part) for name, part in zip("ij", np.triu_indices(rank), strict=True))
-    products = graph.add("Mul", graph.add("Gather", "z", first, axis=1), graph.add("Gather", "z", second, axis=1))
-    return graph.add("MatMul", products, squares)
+def _after(graph: Graph, koopman: Koopman | Bilinear, z: Traced, phi: Traced) -> Traced:
+    """The coordinates after a step, z C + φ D + c + Σ φ_k z E_k and what products of coordinates add, within bounds."""
+    weights = operator_weights(koopman)
+    matrix, offset, drive = (graph.constant(weights[name]) for name in ("matrix", "offset", "drive"))
+    after = z @ matrix + offset + phi @ drive
+    if not isinstance(koopman, Bilinear):
+        return after
+    columns = graph.add("Unsqueeze", phi, graph.constant(np.array([2])))
+    rows = graph.add("Unsqueeze", z, graph.constant(np.array([1])))
+    after = after + graph.add("Flatten", columns * rows, axis=1) @ graph.constant(weights["gates"])
+    if koopman.squares is not None:
+        first, second = map(graph.constant, np.triu_indices(koopman.rank))
+        products = graph.add("Gather", z, first, axis=1) * graph.add("Gather", z, second, axis=1)
+        after = after + products @ graph.constant(weights["squares"])
+    low, high = (graph.constant(bound) for bound in koopman.bounds)
+    return graph.add("Min", graph.add("Max", after, low), high)

@@ -1,4 +1,4 @@
-"""A fitted operator as a small torch module, to run in place of the network."""
+"""A fitted operator as a small torch module that runs instead of the network."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,44 +9,14 @@ from kann.backends.arrays import as_numpy
 from kann.checks import require_real, shown
 from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
-from kann.fitting.features import (
-    ComponentFeatures,
-    FeatureMap,
-    FourierFeatures,
-    FunctionFeatures,
-    InputFeatures,
-    SquareFeatures,
-    TokenFeatures,
-)
+from kann.fitting.features import FeatureMap, FunctionFeatures
 from kann.fitting.koopman import Koopman
-from kann.typing import AnyArray, Array, Float, Int
-
-
-def require_driven(koopman: Any) -> None:
-    """Refuse what is no operator, and one that reads nothing."""
-    if not isinstance(koopman, Koopman | Bilinear):
-        raise KannError(f"koopman={shown(koopman)} is no operator; pass what kann.fit returns")
-    if koopman.drive is None:
-        raise KannError("this operator is autonomous and reads no inputs; fit with driven=True or driven='bilinear'")
-
-
-def operator_weights(koopman: Koopman | Bilinear) -> dict[str, Array]:
-    """The arrays that a step and the decoding need."""
-    rank = koopman.rank
-    weights = {name: getattr(koopman, name) for name in ("matrix", "drive", "basis", "mean")}
-    offset = koopman.offset
-    if offset is None:
-        offset = np.zeros(rank)
-    weights |= {"offset": offset, "low": np.full(rank, -np.inf), "high": np.full(rank, np.inf)}
-    if isinstance(koopman, Bilinear):
-        weights |= {"gates": koopman.gates.reshape(-1, rank), "low": koopman.bounds[0], "high": koopman.bounds[1]}
-        if koopman.squares is not None:
-            weights["squares"] = koopman.squares
-    return weights
-
+from kann.stand_ins.weights import features_of, operator_weights, require_driven
+from kann.typing import AnyArray, Float, Int
 
 try:
     import torch
+    from array_api_compat import torch as torch_namespace
     from torch import Tensor, nn
 except ImportError as error:
     raise ImportError(f"stand-ins need torch ({error}): pip install 'kann[torch]'") from error
@@ -55,7 +25,7 @@ except ImportError as error:
 def stand_in(
     koopman: Koopman | Bilinear, *, vocabulary: AnyArray | None = None, dtype: torch.dtype = torch.float32
 ) -> "StandIn":
-    """A driven or bilinear operator as a torch module, from inputs (n, t, p) to states (n, t, d).
+    """Turn a driven or bilinear operator into a torch module, from inputs (n, t, p) to states (n, t, d).
 
     >>> import kann
     >>> states = kann.record(nn.GRU(2, 4, batch_first=True), torch.randn(9, 20, 2), inputs=True)
@@ -63,8 +33,8 @@ def stand_in(
     >>> module(torch.randn(5, 7, 2)).shape
     torch.Size([5, 7, 4])
 
-    With a ``vocabulary``, the inputs (w, p) that each word stands for, such as the weight of an embedding, the module
-    takes numbers of words (n, t) instead. The matrix of each word is then made once, when it is first read.
+    With a ``vocabulary`` (w, p), the input vector of each word, such as the weight of an embedding, the module takes
+    word numbers (n, t) instead. The matrix of a word is computed once, when it is first read.
     """
     require_driven(koopman)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
@@ -73,7 +43,7 @@ def stand_in(
 
 
 class StandIn(nn.Module):
-    """An operator that runs in place of a network. Make it with `kann.stand_in`; its weights are buffers.
+    """An operator that runs instead of a network. Make it with `kann.stand_in`; its weights are buffers.
 
     >>> import numpy as np, torch, kann
     >>> rng = np.random.default_rng(0)
@@ -105,7 +75,7 @@ class StandIn(nn.Module):
 
     def __init__(self, koopman: Koopman | Bilinear, *, vocabulary: AnyArray | None, dtype: torch.dtype):
         super().__init__()
-        self.features = _Features(koopman, dtype=dtype)
+        self.features = _Features(features_of(koopman), dtype=dtype)
         self.rank, self.dim = koopman.rank, koopman.dim
         self.has_gates = isinstance(koopman, Bilinear)
         self.has_squares = isinstance(koopman, Bilinear) and koopman.squares is not None
@@ -116,7 +86,9 @@ class StandIn(nn.Module):
         self.register_buffer("first", pairs[0], persistent=False)
         self.register_buffer("second", pairs[1], persistent=False)
         if vocabulary is not None:
-            words = torch.as_tensor(_real_rows(vocabulary)).to(dtype)
+            rows = as_numpy(vocabulary)
+            require_real(rows, what="inputs of the vocabulary")
+            words = torch.as_tensor(np.asarray(rows, dtype=np.float64)).to(dtype)
             if words.ndim != 2 or words.shape[1] != self.features.inputs or not len(words):
                 raise KannError(
                     f"vocabulary has shape {tuple(words.shape)}; pass one row of {self.features.inputs} inputs a word"
@@ -126,8 +98,15 @@ class StandIn(nn.Module):
             self.register_buffer("known", torch.zeros(len(words), dtype=torch.bool), persistent=False)
             self.register_load_state_dict_post_hook(_forget_words)
 
+    def __prepare_scriptable__(self) -> "StandIn":
+        # torch.jit.script asks for this first; later its compiler stops at the shapes in annotations.
+        raise KannError(
+            "torch.jit.script cannot compile a stand-in; pass it to torch.export.export or torch.compile, or write one "
+            "step with kann.save_onnx"
+        )
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "StandIn":
-        """Move or convert all buffers; the matrices of words are made anew, with the digits of the new type."""
+        """Move or convert all buffers; the matrices of words are computed again in the new type."""
         super()._apply(fn, recurse)
         if self.has_vocabulary:
             self.known.zero_()
@@ -169,7 +148,7 @@ class StandIn(nn.Module):
         return self._bounded(z, after)
 
     def _bounded(self, z: Tensor, after: Tensor) -> Tensor:
-        """Add what products of coordinates do, and keep to the range that was recorded."""
+        """Add the term of products of coordinates, and clip to the range that was recorded."""
         if self.has_squares:
             # Indexing as z[:, first] takes five times as long.
             products = z.index_select(1, self.first) * z.index_select(1, self.second)
@@ -177,7 +156,7 @@ class StandIn(nn.Module):
         return torch.clamp(after, self.low, self.high)
 
     def _read_words(self, words: Int[Tensor, "n t"], z: Float[Tensor, "n r"]) -> Float[Tensor, "n t r"]:
-        """The path of coordinates, from the table of words' matrices."""
+        """Step through the words with a table that holds the matrix of each."""
         self._learn(words)
         path, count = [], self.rank
         rows = self.table.flatten(1)  # one gather a step
@@ -190,7 +169,7 @@ class StandIn(nn.Module):
 
     @torch.no_grad()
     def _learn(self, words: Tensor) -> None:
-        """Make the matrices and pushes of words that were not read before."""
+        """Add words that were not read before to the table: their matrices, and below each what the word adds."""
         is_read = torch.zeros_like(self.known)
         is_read[words.flatten()] = True
         new = torch.nonzero(is_read & ~self.known)[:, 0]
@@ -205,17 +184,15 @@ class StandIn(nn.Module):
         self.known[new] = True
 
     def _require(self, inputs: Any) -> None:
-        """Refuse inputs of another shape or kind."""
-        what, ndim = f"inputs (n, t, {self.features.inputs})", 3
-        if self.has_vocabulary:
-            what, ndim = "numbers of words (n, t)", 2
-        fits = isinstance(inputs, Tensor) and inputs.ndim == ndim and inputs.numel() > 0
+        """Raise if the inputs have another shape or kind."""
+        fits = isinstance(inputs, Tensor) and inputs.ndim == (2 if self.has_vocabulary else 3) and inputs.numel() > 0
         if fits and self.has_vocabulary:
             is_whole = not (inputs.is_floating_point() or inputs.is_complex() or inputs.dtype == torch.bool)
             fits = is_whole and int(inputs.max()) < len(self.vocabulary) and int(inputs.min()) >= 0
         elif fits:
             fits = inputs.shape[2] == self.features.inputs
         if not fits:
+            what = "numbers of words (n, t)" if self.has_vocabulary else f"inputs (n, t, {self.features.inputs})"
             raise KannError(f"the stand-in reads {what}; got {shown(inputs)}; pass a tensor of these")
 
 
@@ -224,45 +201,17 @@ def _forget_words(module: StandIn, _: Any) -> None:
     module.known.zero_()
 
 
-def _real_rows(vocabulary: AnyArray) -> Array:
-    """What words stand for, as a numpy array of real numbers."""
-    rows = as_numpy(vocabulary)
-    require_real(rows, what="inputs of the vocabulary")
-    return np.asarray(rows, dtype=np.float64)
-
-
 class _Features(nn.Module):
-    """The features φ of an operator, from inputs (n, p) to (n, k)."""
+    """The features φ of an operator, from inputs (n, p) to (n, k), with their arrays as buffers."""
 
-    centre: Tensor
-    weight: Tensor
-    phase: Tensor
-
-    def __init__(self, koopman: Koopman | Bilinear, *, dtype: torch.dtype):
+    def __init__(self, features: FeatureMap, *, dtype: torch.dtype):
         super().__init__()
-        known: FeatureMap = InputFeatures(width=len(koopman.drive))  # type: ignore[arg-type]
-        if isinstance(koopman, Bilinear):
-            known = koopman.features
-        self.kind, self.inputs, self.count = known.kind, known.inputs, known.count
-        self.function: Callable[[Any], Any] | None = None
-        if isinstance(known, FunctionFeatures):
-            self.function = known.of
-        if isinstance(known, ComponentFeatures | FourierFeatures):
-            self.register_buffer("centre", torch.as_tensor(known.centre, dtype=dtype))
-            self.register_buffer("weight", torch.as_tensor(known.matrix, dtype=dtype))
-        if isinstance(known, FourierFeatures):
-            self.register_buffer("phase", torch.as_tensor(known.phase, dtype=dtype))
+        self.map, self.inputs = features, features.inputs
+        for name, values in features.arrays.items():
+            self.register_buffer(name, torch.as_tensor(values, dtype=dtype), persistent=name != "numbers")
 
     def forward(self, u: Float[Tensor, "n p"]) -> Float[Tensor, "n k"]:
         """The features of inputs."""
-        if self.kind == SquareFeatures.kind:
-            return torch.cat([u, u.square()], dim=1)
-        if self.kind == ComponentFeatures.kind:
-            return (u - self.centre) @ self.weight
-        if self.kind == FourierFeatures.kind:
-            return 2**0.5 * torch.cos((u - self.centre) @ self.weight + self.phase)
-        if self.kind == TokenFeatures.kind:
-            return (u == torch.arange(self.count, device=u.device)).to(u.dtype)
-        if self.function is not None:
-            return torch.as_tensor(self.function(u.double().cpu().numpy())).to(u)
-        return u
+        if isinstance(self.map, FunctionFeatures):  # a function of numpy arrays, for all that is known
+            return torch.as_tensor(self.map.of(u.double().cpu().numpy())).to(u)
+        return self.map.formula(torch_namespace, u, dict(self.named_buffers()))

@@ -1,0 +1,38 @@
+"""The numbers that one step of an operator needs, as numpy arrays: for a torch module and for an ONNX file."""
+
+from typing import Any
+
+import numpy as np
+
+from kann.checks import shown
+from kann.errors import KannError
+from kann.fitting.bilinear import Bilinear
+from kann.fitting.features import FeatureMap, InputFeatures
+from kann.fitting.koopman import Koopman
+from kann.typing import Array
+
+
+def require_driven(koopman: Any) -> None:
+    """Raise if this is not an operator that reads inputs."""
+    if not isinstance(koopman, Koopman | Bilinear):
+        raise KannError(f"koopman={shown(koopman)} is no operator; pass what kann.fit returns")
+    if koopman.drive is None:
+        raise KannError("this operator is autonomous and reads no inputs; fit with driven=True or driven='bilinear'")
+
+
+def features_of(koopman: Koopman | Bilinear) -> FeatureMap:
+    """The features φ that drive the operator: the inputs themselves where nothing gates it."""
+    if isinstance(koopman, Bilinear):
+        return koopman.features
+    return InputFeatures(width=len(koopman.drive))  # type: ignore[arg-type]
+
+
+def operator_weights(koopman: Koopman | Bilinear) -> dict[str, Array]:
+    """The arrays of a step and of the decoding: ``gates`` and ``squares`` only where the operator has them."""
+    rank = koopman.rank
+    weights = {name: getattr(koopman, name) for name in ("matrix", "drive", "basis", "mean")}
+    weights["offset"] = np.zeros(rank) if koopman.offset is None else koopman.offset
+    if not isinstance(koopman, Bilinear):
+        return weights | {"low": np.full(rank, -np.inf), "high": np.full(rank, np.inf)}
+    weights |= {"gates": koopman.gates.reshape(-1, rank), "low": koopman.bounds[0], "high": koopman.bounds[1]}
+    return weights if koopman.squares is None else weights | {"squares": koopman.squares}
