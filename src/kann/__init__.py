@@ -18,6 +18,7 @@ from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting import features
 from kann.fitting._fit import fit
+from kann.fitting.balance import Balance
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
 
@@ -74,6 +75,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Balance",
     "Bilinear",
     "Comparison",
     "Effects",

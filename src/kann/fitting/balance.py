@@ -1,0 +1,388 @@
+"""Balanced coordinates: directions along which states vary and on which the outputs depend."""
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from kann import _display
+from kann.backends.arrays import as_numpy, to_device_of
+from kann.checks import require_all_finite, require_float, require_path, require_width
+from kann.data.moments import centre_in_place, state_gram
+from kann.data.serialization import Field, load_npz, save_npz
+from kann.data.states import as_states
+from kann.errors import KannError
+from kann.fitting.basis import operand
+from kann.typing import AnyArray, Array, Float, Int
+
+KIND = "kann.Balance"
+VERSION = 1
+FIELDS = {
+    "values": Field(axes="k"),
+    "directions": Field(axes="d k"),
+    "decoder": Field(axes="k d"),
+    "mean": Field(axes="d"),
+    "resampled": Field(axes="b q", group="resampled"),
+    "has_adjoints": Field(numbers="whole"),
+}
+"""Arrays of a saved balance."""
+
+CONSISTENT_TO = 1e-6
+"""Largest |W A − I| of a saved balance. Rounding leaves about 1e-10."""
+
+MOST_DIRECTIONS = 256
+"""Directions that are kept. With 100,000 units they and their decoder take 400 MB."""
+
+BLOCK_NUMBERS = 2**24
+"""Numbers of a snapshot matrix converted to float64 at a time (128 MB)."""
+
+EXACT, ROUNDED = 64 * np.finfo(np.float64).eps, 1e-7
+"""Singular values below this fraction of |X| |Y| are rounding noise: of float64 snapshots; of float32 ones, and of
+covariances, whose factors keep half of the digits of float64."""
+
+REPLICATES, LEADING = 200, 32
+"""Bootstrap replicates of the leading singular values."""
+
+LEVEL = 0.95
+"""Fraction of the replicates that must have a gap, and that the interval of the count covers."""
+
+SHOWN = 12
+"""Coordinates in a printed table."""
+
+LEAST_RATIO, LEAST_LEAD, LEAST_VALUE = 3.0, 2.0, 0.05
+
+
+def count_before_gap(values: Float[Array, " k"]) -> int | None:
+    """Count the singular values before the gap; None if there is no gap."""
+    if len(values) < 2:
+        return None
+    ratios = np.log(values[:-1] / values[1:])
+    candidates = np.flatnonzero(values[:-1] >= LEAST_VALUE * values[0])
+    best = int(candidates[ratios[candidates].argmax()])
+    others = np.delete(ratios[candidates], best)
+    rest = others.max() if len(others) else 0.0
+    if ratios[best] < np.log(LEAST_RATIO) or ratios[best] < rest + np.log(LEAST_LEAD):
+        return None
+    return best + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Balance:
+    """Directions that balance how much the states vary with how much the outputs depend on them.
+
+    Coordinates of states are s = (h − mean) A. They are uncorrelated on the recorded states, their variances are the
+    singular values, and mean + s W is the linear regression of the state on them. With P = X Xᵀ the covariance of the
+    states, Q = Y Yᵀ that of the adjoints (gradients of the outputs with respect to the state) and the singular value
+    decomposition Yᵀ X = U Σ Vᵀ, A = Y U Σ^(−1/2) and W = (X V Σ^(−1/2))ᵀ. This is balanced truncation (Moore 1981) with
+    covariances of states and gradients (Otto, Padovan and Rowley 2022). Adjoints are scaled so that Σ begins with 1.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> states = rng.normal(size=(500, 3)) * [10.0, 1.0, 0.1]
+    >>> adjoints = rng.normal(size=(500, 3)) * [0.0, 1.0, 0.1]  # the outputs ignore the unit that varies most
+    >>> balance = Balance.of_snapshots(states, adjoints)
+    >>> np.abs(balance.directions[:, 0]).round(1).tolist()
+    [0.0, 1.0, 0.0]
+    """
+
+    values: Float[Array, " k"]
+    """Singular values relative to the first, decreasing."""
+    directions: Float[Array, "d k"]
+    """A, in columns. The component of largest modulus of each is positive."""
+    decoder: Float[Array, "k d"]
+    """W: by how much the mean state changes with each coordinate. W A = I."""
+    mean: Float[Array, " d"]
+    """Mean of the states."""
+    resampled: Float[Array, "b q"] | None = None
+    """The leading singular values of bootstrap replicates over sequences; None if sequences were not told apart."""
+    has_adjoints: bool = True
+    """False for principal components, see `of_states`."""
+
+    instead = "pass what kann.balance or Balance.of_states returned"
+
+    @property
+    def dim(self) -> int:
+        """Number of hidden units d."""
+        return self.directions.shape[0]
+
+    @property
+    def rank(self) -> int:
+        """Number of directions k."""
+        return self.directions.shape[1]
+
+    @property
+    def count(self) -> int | None:
+        """Number of coordinates before the gap in the singular values; None without a gap, or without adjoints.
+
+        A gap that fewer than 95 % of the replicates over sequences have is none.
+        """
+        is_stable = self.resampled is None or self._resampled_counts() is not None
+        return count_before_gap(self.values) if self.has_adjoints and is_stable else None
+
+    @property
+    def count_interval(self) -> tuple[int, int] | None:
+        """Range of the count over resampled sequences; None without a gap, or without sequences to resample."""
+        counts = None if self.count is None or self.resampled is None else self._resampled_counts()
+        if counts is None:
+            return None
+        low, high = np.quantile(counts, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="closest_observation")
+        return int(low), int(high)
+
+    def _resampled_counts(self) -> list[int] | None:
+        """The count of each replicate that has a gap; None if too few have."""
+        assert self.resampled is not None  # noqa: S101  # the callers have seen that there are some
+        counts = [count for row in self.resampled if (count := count_before_gap(row)) is not None]
+        return counts if len(counts) >= LEVEL * len(self.resampled) else None
+
+    def coordinates(self, h: AnyArray) -> Float[AnyArray, "... k"]:
+        """Coordinates s = (h − mean) A of states (..., d)."""
+        h = operand(h, require_float, what="states")
+        require_width(h, self.dim, what="states", of="the balance")
+        return (h - to_device_of(h, self.mean)) @ to_device_of(h, self.directions)
+
+    def complete(self, s: AnyArray) -> Float[AnyArray, "... d"]:
+        """Mean state given the first coordinates s (..., j), by linear regression: mean + s W."""
+        s = operand(s, require_float, what="coordinates")
+        if not s.ndim or not 0 < s.shape[-1] <= self.rank:
+            raise KannError(f"coordinates of shape {tuple(s.shape)} were passed; pass (..., j) with j<={self.rank}")
+        return s @ to_device_of(s, self.decoder[: s.shape[-1]]) + to_device_of(s, self.mean)
+
+    @staticmethod
+    def of_snapshots(
+        states: AnyArray,
+        adjoints: AnyArray,
+        *,
+        sequences: Int[Array, "_"] | None = None,
+        rank: int | None = None,
+    ) -> "Balance":
+        """Balance states with adjoints, both in rows; nothing of size d × d is formed if there are fewer rows.
+
+        Parameters
+        ----------
+        states
+            States (n, d).
+        adjoints
+            Adjoints (m, d), or (draws, n, d): several of each state.
+        sequences
+            The sequence that each state is of. The singular values are then resampled over sequences; it needs
+            the adjoints of the same n states.
+        rank
+            Largest number of directions to keep.
+        """
+        states, rows = as_numpy(states), as_numpy(adjoints)
+        rows = rows.reshape(-1, rows.shape[-1]) if rows.ndim == 3 else rows
+        _require_rows(states, rows)
+        mean = states.mean(axis=0, dtype=np.float64)
+        x, y = _factor(states, mean), _factor(rows, np.zeros_like(mean))
+        exact = states.dtype == rows.dtype == np.float64
+        balance = _balanced(x, y, mean=mean, count=len(states), noise=EXACT if exact else ROUNDED, rank=rank)
+        if sequences is None:
+            return balance
+        if len(sequences) != len(states) or len(rows) % len(states):
+            raise KannError(
+                f"there are {len(sequences)} sequence numbers and {len(rows)} adjoints for {len(states)} states; pass "
+                "one number and equally many adjoints for each state"
+            )
+        return _with_replicates(balance, states, rows, sequences)
+
+    @staticmethod
+    def of_covariances(
+        states: Float[Array, "d d"],
+        adjoints: Float[Array, "d d"],
+        *,
+        mean: Float[Array, " d"] | None = None,
+        rank: int | None = None,
+    ) -> "Balance":
+        """Balance the covariance P of the states with the second moments Q of the adjoints.
+
+        A covariance keeps half of the digits: singular values below 1e-7 of the largest possible are left out.
+        """
+        _require_rows(states, adjoints)
+        centre = np.zeros(len(states)) if mean is None else mean
+        x, y = _factor_of_covariance(states), _factor_of_covariance(adjoints)
+        return _balanced(x, y, mean=centre, count=1, noise=ROUNDED, rank=rank)
+
+    @staticmethod
+    def of_states(states: Any, *, rank: int | None = None) -> "Balance":
+        """Principal components, for states without a model: as if the outputs depended on the states as they vary.
+
+        They are where the states vary most, which need not be what the outputs depend on: in a sentiment network one
+        balanced coordinate keeps 93 % of the decisions, and the first principal component 72 %. ``values`` are
+        variances relative to the largest, and say nothing about the number of coordinates that the outputs need.
+
+        >>> states = np.random.default_rng(0).normal(size=(20, 50, 3)) * [1.0, 3.0, 0.1]
+        >>> np.abs(Balance.of_states(states).values).round(2).tolist()
+        [1.0, 0.12, 0.0]
+        """
+        states = as_states(states)
+        if len(states.values) > states.dim:
+            found = state_gram(states)
+            total, n = as_numpy(found.sum_h), found.states
+            covariance = centre_in_place(as_numpy(found.hh).copy(), total, n) / n
+            balance = Balance.of_covariances(covariance, covariance, mean=total / n, rank=rank)
+        else:
+            rows = as_numpy(states.values)
+            balance = Balance.of_snapshots(rows, rows - rows.mean(axis=0), rank=rank)
+        return replace(balance, has_adjoints=False)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an ``.npz`` file that `load` reads."""
+        arrays = {name: getattr(self, name) for name in FIELDS} | {"has_adjoints": np.array(int(self.has_adjoints))}
+        save_npz(path, kind=KIND, version=VERSION, arrays=arrays)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "Balance":
+        """Read what `save` wrote; raise if fields are damaged or contradict each other."""
+        require_path(path)
+        arrays: Any = load_npz(path, kind=KIND, version=VERSION, fields=FIELDS, check=_require_consistent)
+        return Balance(**arrays | {"has_adjoints": bool(arrays["has_adjoints"])})
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{value:.2g}" for value in self.values[:6]) + (", …" if self.rank > 6 else "")
+        return f"Balance({self.dim} units, {self.rank} coordinates, {self._count_in_words()}; values {shown})"
+
+    def __str__(self) -> str:
+        rows = [["coordinate", "value", "next/this"]]
+        for i, value in enumerate(self.values[:SHOWN]):
+            following = f"{self.values[i + 1] / value:.2f}" if i + 1 < self.rank else "–"
+            rows.append([f"{i + 1}{' <' if i + 1 == self.count else ''}", f"{value:.3f}", following])
+        return "\n".join([f"{self.dim} units, {self._count_in_words()}", *_display.in_columns(rows)])
+
+    def _count_in_words(self) -> str:
+        if self.count is None:
+            return "no gap" if self.has_adjoints else "principal components"
+        interval = self.count_interval
+        return f"count {self.count}" + (f" ({interval[0]}–{interval[1]})" if interval else "")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Factor:
+    """Rows F with FᵀF = the second moments about a mean; they are centred and converted block by block."""
+
+    rows: Float[Array, "r d"]
+    centre: Float[Array, " d"]
+
+    def columns(self, at: slice) -> Float[Array, "r _"]:
+        return self.rows[:, at] - self.centre[at]  # float64, as the centre is
+
+
+def _factor(rows: Float[Array, "n d"], centre: Float[Array, " d"]) -> _Factor:
+    """The rows themselves where they are few, else d rows with the same second moments."""
+    n, d = rows.shape
+    if n <= d:
+        return _Factor(rows=rows, centre=centre)
+    step = max(2 * d, BLOCK_NUMBERS // d)
+    blocks = (rows[first : first + step] - centre for first in range(0, n, step))
+    if rows.dtype != np.float64:  # rounded to 6e-8, below which a Gram matrix loses digits; five times as fast as QR
+        return _factor_of_covariance(sum((block.T @ block for block in blocks), start=np.zeros((d, d))))
+    factor: Any = np.empty((0, d))
+    for block in blocks:
+        factor = scipy.linalg.qr(np.concatenate([factor, block]), mode="r", overwrite_a=True, check_finite=False)[0][:d]
+    return _Factor(rows=factor, centre=np.zeros(d))
+
+
+def _factor_of_covariance(matrix: Float[Array, "d d"]) -> _Factor:
+    """√Λ Vᵀ of a covariance V Λ Vᵀ."""
+    values, vectors = np.linalg.eigh(matrix)
+    rows = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+    return _Factor(rows=rows, centre=np.zeros(len(rows)))
+
+
+def _balanced(
+    x: _Factor, y: _Factor, *, mean: Float[Array, " d"], count: int, noise: float, rank: int | None
+) -> Balance:
+    """Balance XXᵀ/count with YYᵀ: Yᵀ X = U Σ Vᵀ, in blocks of units."""
+    d = len(mean)
+    step = max(1, BLOCK_NUMBERS // max(len(x.rows), len(y.rows)))
+    blocks = [slice(first, first + step) for first in range(0, d, step)]
+    core, energies = 0.0, np.zeros(2)
+    for at in blocks:
+        left, right = y.columns(at), x.columns(at)
+        core = core + left @ right.T
+        energies += np.vdot(left, left), np.vdot(right, right)
+    _require_energies(*energies)
+    u, values, vt = np.linalg.svd(core, full_matrices=False)
+    resolved = int(np.sum(values > noise * np.sqrt(energies.prod())))
+    k = min(resolved, MOST_DIRECTIONS if rank is None else rank)
+    if not k:
+        raise KannError(
+            "the states do not vary where the outputs depend on them, so there is nothing to balance; pass other "
+            "sequences, or use Balance.of_states(states), whose directions are principal components"
+        )
+    values, relative = values[:k], values[:k] / values[0]
+    # The scale of the adjoints is arbitrary: with this one the coordinates have the relative values as variances.
+    left, right = u[:, :k] / np.sqrt(relative) * (np.sqrt(count) / values[0]), vt[:k].T / np.sqrt(relative * count)
+    directions, decoder = np.empty((d, k)), np.empty((k, d))
+    for at in blocks:
+        directions[at] = y.columns(at).T @ left
+        decoder[:, at] = right.T @ x.columns(at)
+    largest = directions[np.abs(directions).argmax(axis=0), np.arange(k)]
+    signs = np.where(largest < 0, -1.0, 1.0)
+    return Balance(values=relative, directions=directions * signs, decoder=decoder * signs[:, None], mean=mean)
+
+
+def _with_replicates(
+    balance: Balance, states: Float[Array, "n d"], adjoints: Float[Array, "m d"], sequences: Int[Array, " n"]
+) -> Balance:
+    """Resample the leading values over sequences.
+
+    In balanced coordinates P and Q are small: AᵀPA and WQWᵀ, whose product has the squared singular values as
+    eigenvalues. Each sequence adds to both, so that a replicate costs sums of small matrices.
+    """
+    q = min(LEADING, balance.rank)
+    _, place = np.unique(sequences, return_inverse=True)
+    s = _times(states, balance.directions[:, :q]) - balance.mean @ balance.directions[:, :q]
+    g = _times(adjoints, balance.decoder[:q].T)
+    p_of, q_of = _products_by(place, s), _products_by(np.tile(place, len(g) // len(s)), g)
+    rng, groups = np.random.default_rng(0), len(p_of)
+    draws = rng.multinomial(groups, np.full(groups, 1 / groups), size=REPLICATES)
+    resampled = []
+    for weights in draws:
+        x, y = (_factor_of_covariance(np.tensordot(weights, each, axes=1)).rows for each in (p_of, q_of))
+        values = np.linalg.svd(y @ x.T, compute_uv=False)
+        resampled.append(values / values[0])
+    return replace(balance, resampled=np.array(resampled))
+
+
+def _times(rows: Float[Array, "n d"], columns: Float[Array, "d q"]) -> Float[Array, "n q"]:
+    """The product in float64, converting some rows at a time."""
+    step = max(1, BLOCK_NUMBERS // rows.shape[1])
+    return np.concatenate([rows[i : i + step].astype(np.float64) @ columns for i in range(0, len(rows), step)])
+
+
+def _products_by(place: Int[Array, " n"], rows: Float[Array, "n q"]) -> Float[Array, "g q q"]:
+    """Σ zᵀz over the rows of each group."""
+    order = np.argsort(place, kind="stable")
+    groups = np.split(rows[order], np.flatnonzero(np.diff(place[order])) + 1)
+    return np.stack([group.T @ group for group in groups])
+
+
+def _require_rows(states: Array, adjoints: Array) -> None:
+    """Raise unless both have rows of the same width, of finite numbers."""
+    for rows, what in ((states, "states"), (adjoints, "adjoints")):
+        if rows.ndim != 2 or not rows.size or rows.shape[1] != states.shape[-1]:
+            raise KannError(f"{what} have shape {rows.shape}, states {states.shape}; pass rows of the same width")
+        require_float(rows, what=what)
+        require_all_finite(rows, what=what, remedy="shorten the sequences, or run the model in float64")
+
+
+def _require_energies(adjoints: float, states: float) -> None:
+    """Raise if there is nothing to balance."""
+    if not states > 0:
+        raise KannError("every state is the same, so there is nothing to balance; pass states that change")
+    if not adjoints > 0:
+        raise KannError(
+            "all adjoints are zero: the outputs do not depend on these states; pass another layer, or use "
+            "Balance.of_states(states), whose directions are principal components"
+        )
+
+
+def _require_consistent(arrays: dict[str, Array]) -> None:
+    """Raise if W A is not I, or values are not decreasing from 1."""
+    values, identity = arrays["values"], arrays["decoder"] @ arrays["directions"]
+    if np.abs(identity - np.eye(len(values))).max() > CONSISTENT_TO:
+        raise ValueError("its decoder does not belong to its directions")
+    if values[0] != 1 or values.min() <= 0 or (np.diff(values) > 0).any():
+        raise ValueError("its values do not decrease from 1")
