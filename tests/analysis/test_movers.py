@@ -196,7 +196,7 @@ def test_bad_arguments_are_refused(rng):
         kann.movers(koopman, states.values.reshape(40, 30, 2), by="inputs")
     with pytest.raises(KannError, match=r"weight of shape \(2, 3\); pass a linear one"):
         kann.movers(koopman, states, words, readout=np.ones((2, 3)))
-    with pytest.raises(KannError, match=r"level=1\.0 is no probability"):
+    with pytest.raises(KannError, match=r"level=1\.0 is no confidence level"):
         kann.movers(koopman, states, words, level=1.0)
     with pytest.raises(KannError, match="every sequence has one state only"):
         kann.movers(koopman, states.values[:, None], [[word] for own in words for word in own])

@@ -11,7 +11,8 @@ import torch
 
 import kann
 from kann import zoo
-from kann.analysis.cross_validation import indistinct, jackknife_error, subspace_angle
+from kann.analysis.cross_validation import indistinct, subspace_angle
+from kann.analysis.intervals import jackknife_error
 from kann.errors import KannError
 from kann.fitting.folds import assign_folds
 from kann.zoo.autoencoder import draw_beats

@@ -8,12 +8,12 @@ from torch import nn
 
 import kann
 from kann.analysis.coordinates import Coordinates, Spread, spread_of
+from kann.analysis.intervals import interval_of_mean
 from kann.live import _effects as judging
 from kann.live._effects import modes_within, places_of_same
 from kann.live._intervene import only_target, replacement
 from kann.live.evaluation import Running, make_trials
 from kann.live.mode_search import Search, Several, choose_several, spread_evenly
-from kann.live.results import interval_of_mean
 from kann.live.scoring import Scorer
 
 DECAYS = np.array([0.95, 0.9, 0.8, 0.7, 0.5, 0.3])
@@ -457,7 +457,7 @@ def test_a_learned_direction_is_the_upper_bound(diagonal):
         ({"labels": [1, 2]}, "2 labels for 60 sequences"),
         ({"labels": 3}, "labels=3 is no list"),
         ({"draws": -1}, "draws=-1"),
-        ({"level": 2}, "level=2 is no probability"),
+        ({"level": 2}, "level=2 is no confidence level"),
         ({"readout": np.ones((1, 7))}, r"weight of shape \(1, 7\)"),
         ({"layer": "head"}, "the operator is for 4 units; layer 'head' gave"),
         ({"forward": lambda model, batch: torch.ones(7)}, r"returned \(7,\) for 8 sequences"),

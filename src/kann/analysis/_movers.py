@@ -12,9 +12,10 @@ from kann._display import in_columns
 from kann._format import confidence, signed
 from kann.analysis.coordinates import Spread, mode_variances, spread_of
 from kann.analysis.decisions import linear_weight
+from kann.analysis.intervals import require_level, student_width
 from kann.analysis.modes import chosen_modes
 from kann.backends.arrays import as_numpy
-from kann.checks import require_choice, require_instance, require_names, require_number, require_width
+from kann.checks import require_choice, require_instance, require_names, require_width
 from kann.data.reduction import Total, accumulate, take_rows
 from kann.data.rows import Block, Projection
 from kann.data.states import States, as_states, checked_tokens
@@ -40,9 +41,7 @@ class LabelMeans:
 
     def half_width(self, level: float) -> Float[Array, "k m"]:
         """Half the width of the intervals that hold the mean with probability ``level``."""
-        from scipy.stats import t  # here, since it takes long to import
-
-        return t.ppf((1 + level) / 2, np.maximum(self.freedom, 1))[:, None] * self.error
+        return student_width(level, np.maximum(self.freedom, 1))[:, None] * self.error
 
 
 def means_by_label(
@@ -522,8 +521,7 @@ def movers(
     require_instance(koopman, Koopman, "koopman")
     states = as_states(states)
     require_width(states.values, koopman.dim, what="states", of="the operator")
-    if not 0 < require_number(level, "level", remedy="pass 0 < level < 1") < 1:
-        raise KannError(f"level={level} is no probability; pass 0 < level < 1")
+    level = require_level(level)
     by = _chosen_way(by, tokens, states)
     named = _names_of_inputs(names, by, states)
     weight = linear_weight(readout, koopman.dim)
@@ -550,7 +548,7 @@ def movers(
         sure=np.abs(found.means.mean) - safe,
         count=found.means.count,
         sequences=found.means.sequences,
-        level=float(level),
+        level=level,
         outputs=outputs,
         phrases=found.phrases(axes, pushes, level=level),
     )

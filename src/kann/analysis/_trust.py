@@ -19,6 +19,7 @@ from kann.analysis.cross_validation import (
     moments_where,
     require_states_of,
 )
+from kann.analysis.intervals import require_level
 from kann.analysis.mode_evidence import (
     HeldOutResiduals,
     Intervals,
@@ -35,7 +36,7 @@ from kann.analysis.trust_rule import (
     objections,
     reasons,
 )
-from kann.checks import require_instance, require_number
+from kann.checks import require_instance
 from kann.data.moments import Moments
 from kann.depth._trust import StepTrust, trust_steps
 from kann.depth.maps import StepMaps
@@ -245,9 +246,7 @@ def trust(
         States of the same network before training (see `kann.recording.untrained_twin`), over the same data. A
         trusted mode is then called learned, or own and not learned if the untrained network has it just as well.
     """
-    level = require_number(level, "level", remedy="pass 0 < level < 1")
-    if not 0 < level < 1:
-        raise KannError(f"level={level} is no confidence level; pass 0 < level < 1")
+    level = require_level(level)
     if isinstance(koopman, StepMaps):
         if untrained is not None or where is not None:
             raise KannError("untrained= and where= are for the modes of one operator; leave them out, or pass maps.one")

@@ -15,7 +15,6 @@ import numpy as np
 
 from kann import _display
 from kann.analysis._trust import trust
-from kann.analysis.cross_validation import jackknife_error
 from kann.analysis.decisions import linear_weight
 from kann.analysis.distances import (
     Response,
@@ -27,11 +26,11 @@ from kann.analysis.distances import (
     transport,
     weighed_spectrum,
 )
+from kann.analysis.intervals import jackknife_error, require_level, student_width
 from kann.checks import (
     entries_by_name,
     require_choice,
     require_flag,
-    require_number,
     require_path,
     require_sequence,
     require_whole_number,
@@ -94,15 +93,8 @@ class How:
             modes=require_whole_number(given.modes, "modes", too_small="leaves no subspace"),
             rank=given.rank,
             weights=given.weights,
-            level=_level(given.level),
+            level=require_level(given.level),
         )
-
-
-def _level(level: Any) -> float:
-    level = require_number(level, "level", remedy="pass 0 < level < 1")
-    if not 0 < level < 1:
-        raise KannError(f"level={level} is no confidence level; pass 0 < level < 1")
-    return level
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -318,8 +310,6 @@ def distance(a: Any, b: Any, *, readouts: Any = None, **options: Unpack[Options]
 
 def between(a: Compared, b: Compared, how: How) -> Distance:
     """The distance of two networks, with its interval and floor."""
-    from scipy.special import stdtrit  # here, since it takes long to import
-
     measure = measure_of(how)
     value = measure(a.whole, b.whole)
     floor = max(floor_of(a, how), floor_of(b, how))
@@ -331,7 +321,7 @@ def between(a: Compared, b: Compared, how: How) -> Distance:
         error = jackknife_error(column, whole=np.array([value]), sizes=np.ones(len(column)))[0]
         variance += float(error) ** 2
         freedom = min(freedom, len(column) - 1)
-    half = float(stdtrit(freedom, (1 + how.level) / 2)) * math.sqrt(variance)
+    half = float(student_width(how.level, freedom)) * math.sqrt(variance)
     return Distance(value, kind=how.kind, interval=(max(0.0, value - half), value + half), floor=floor)
 
 

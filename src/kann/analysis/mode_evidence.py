@@ -6,7 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from kann.analysis.cross_validation import Folded, LeftOut, angles_from, indistinct, jackknife_error, subspace_angle
+from kann.analysis.cross_validation import Folded, LeftOut, angles_from, indistinct, subspace_angle
+from kann.analysis.intervals import jackknife_error, student_width
 from kann.analysis.trust_rule import LARGEST_TURN
 from kann.fitting.koopman import Koopman
 from kann.fitting.normal_equations import NormalEquations
@@ -28,12 +29,10 @@ class Intervals:
     @staticmethod
     def of(koopman: Koopman, fits: Sequence[LeftOut], *, level: float) -> "Intervals":
         """From the eigenvalues without each fold, which are matched to those of the operator."""
-        from scipy.stats import t as student  # here, since it takes long to import
-
         first, second = ([mode.indices[place] for mode in koopman.modes] for place in (0, -1))
         whole = koopman.eigenvalues[first]
         values, conjugates = (np.array([fit.eigenvalues[places] for fit in fits]) for places in (first, second))
-        width = float(student.ppf((1 + level) / 2, len(fits) - 1))
+        width = float(student_width(level, len(fits) - 1))
         error = partial(jackknife_error, sizes=np.array([float(fit.design.pairs) for fit in fits]))
         modulus, angle = np.abs(whole), np.angle(whole)
         # Where eigenvalues meet, they change with the root of what changes in the operator, so that no standard error

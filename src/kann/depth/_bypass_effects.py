@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kann.analysis.intervals import require_level
 from kann.backends.arrays import as_numpy
-from kann.checks import require_flag, require_instance, require_number, require_sequence, shown
+from kann.checks import require_flag, require_instance, require_sequence, shown
 from kann.data.states import as_states
 from kann.depth._bypass import Span, bypass, maps_of, span_of
 from kann.depth.maps import StepMaps, fit_steps
@@ -158,8 +159,7 @@ def bypass_effects(
     """
     require_instance(maps, StepMaps, "maps")
     require_flag(progress, "progress")
-    if not 0 < require_number(level, "level", remedy="pass 0 < level < 1") < 1:
-        raise KannError(f"level={level} is no confidence level; pass 0 < level < 1")
+    require_level(level)
     if labels is not None:
         require_sequence(labels, "labels")
     jobs = _jobs(spans_of(model, spans), maps, states, groups)

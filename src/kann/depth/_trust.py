@@ -8,7 +8,7 @@ import numpy as np
 
 from kann import _display
 from kann._format import confidence, fixed, from_to, percent
-from kann.analysis.cross_validation import jackknife_error
+from kann.analysis.intervals import jackknife_error, student_width
 from kann.backends.arrays import rounding as rounding_of
 from kann.checks import require_width
 from kann.data.states import as_states
@@ -223,9 +223,7 @@ def _judged(
     sequences: int,
 ) -> StepTrust:
     """Errors over all folds, and their intervals by a jackknife that deletes a fold at a time."""
-    from scipy.stats import t as student  # here, since it takes long to import
-
-    width = float(student.ppf((1 + level) / 2, len(sizes) - 1))
+    width = student_width(level, len(sizes) - 1)
     without = _fraction(spread.sum(axis=1, keepdims=True) - spread)
 
     def interval(amount: Float[Array, "t f"]) -> Float[Array, "t 2"]:

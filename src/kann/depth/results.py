@@ -7,8 +7,8 @@ import numpy as np
 
 from kann import _display
 from kann._format import confidence, fixed, from_to
+from kann.analysis.intervals import interval_of_mean
 from kann.checks import require_choice
-from kann.live.results import interval_of_mean
 from kann.typing import Array, Float, Int
 
 METHODS = {"identity": "identity", "one": "one operator", "each": "own maps", "span": "one map"}

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from kann.analysis.intervals import interval_of_mean
 from kann.backends.arrays import as_numpy
 from kann.checks import shown
 from kann.errors import KannError
@@ -13,7 +14,6 @@ from kann.explaining.options import Options
 from kann.explaining.outputs import Outputs
 from kann.explaining.sequences import Sequences
 from kann.live._effects import Bench
-from kann.live.results import interval_of_mean
 from kann.live.scoring import Scorer, labels_of_classes, labels_of_outputs
 from kann.typing import Array, Float, Int, Shaped
 

@@ -15,8 +15,9 @@ from kann.analysis.coordinates import (
     spread_of,
 )
 from kann.analysis.decisions import linear_weight
+from kann.analysis.intervals import require_level
 from kann.backends.arrays import as_numpy
-from kann.checks import require_choice, require_flag, require_instance, require_number, require_whole_number, shown
+from kann.checks import require_choice, require_flag, require_instance, require_whole_number, shown
 from kann.data.states import as_states
 from kann.errors import KannError, UnfinishedWarning
 from kann.fitting.koopman import Koopman
@@ -450,5 +451,4 @@ def _require_options(koopman: Any, *, counts: Any, fill: Any, choose: Any, learn
         raise KannError(f"counts={shown(counts)} are no numbers of coordinates; pass some, such as (1, 2, 4)")
     for count in counts:
         require_whole_number(count, "counts")
-    if not 0 < require_number(level, "level", remedy="pass 0 < level < 1") < 1:
-        raise KannError(f"level={level} is no probability; pass 0 < level < 1")
+    require_level(level)

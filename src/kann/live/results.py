@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from scipy.special import ndtri
 
 from kann import _display
 from kann._display import in_columns
 from kann._format import fixed
+from kann.analysis.intervals import interval_of_mean
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import Array, Float, Int
@@ -172,19 +172,3 @@ def _text(effects: Effects, what: str, means: Mapping[str, Float[Array, " c"]]) 
     ends = f"untouched {fixed(effects.full)}, nothing kept {fixed(effects.none)}"
     lines.append(f"  {ends}, {len(effects.judged)} sequences")
     return "\n".join(lines)
-
-
-def interval_of_mean(scores: Float[Array, " s"], level: float) -> tuple[float, float]:
-    """The interval of a mean over sequences: Wilson's for scores that are 0 or 1, else by the normal distribution.
-
-    >>> low, high = interval_of_mean(np.ones(50), 0.95)
-    >>> round(low, 3), high
-    (0.929, 1.0)
-    """
-    n, mean, z = len(scores), float(scores.mean()), float(ndtri((1 + level) / 2))
-    if np.isin(scores, (0.0, 1.0)).all():  # the normal interval of 50 successes in 50 would have no width
-        middle = (mean + z**2 / (2 * n)) / (1 + z**2 / n)
-        half = z / (1 + z**2 / n) * np.sqrt(mean * (1 - mean) / n + z**2 / (4 * n**2))
-        return max(0.0, float(middle - half)), min(1.0, float(middle + half))
-    half = z * float(scores.std(ddof=min(1, n - 1))) / np.sqrt(n)
-    return mean - half, mean + half
