@@ -166,6 +166,12 @@ def test_record_passes_lengths_to_a_model_that_reads_them(run):
         assert kann.States.open("s.zarr").lengths.tolist() == [7, 2, 4]
 
 
+def test_of_a_model_that_reads_lengths_all_steps_are_real_if_none_are_passed(run):
+    np.save("tokens.npy", np.arange(21).reshape(3, 7) % 9)
+    assert run("record", "model_for_tests:Reader", "--data", "tokens.npy", "-o", "s.zarr").exit_code == 0
+    assert kann.States.open("s.zarr").lengths.tolist() == [7, 7, 7]
+
+
 def test_record_takes_one_direction_of_a_bidirectional_model(run, tmp_path):
     asked = ("record", "model_for_tests:both", "--data", "data.npy", "-o", "s.zarr", "--inputs")
     result = run(*asked)
@@ -282,6 +288,10 @@ def python_source(path):
     path.write_bytes(b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (" + b" " * 66 + b"\n")
 
 
+def endless(path):
+    path.symlink_to("/dev/zero")
+
+
 @pytest.mark.parametrize(
     ("make", "name", "before"),
     [
@@ -293,6 +303,9 @@ def python_source(path):
         ),
         (python_source, "d.npy", ["record", "model_for_tests:build", "-o", "n.zarr", "--data"]),
         (python_source, "d.npy", ["fit", "-o", "n.npz"]),
+        (os.mkfifo, "t.json", ["report", "operator.npz", "states.zarr", "--tokens"]),
+        (os.mkfifo, "t.json", ["report", "operator.npz", "states.zarr", "--labels"]),
+        (endless, "t.json", ["report", "operator.npz", "states.zarr", "--tokens"]),
         (os.mkfifo, "d.npy", ["record", "model_for_tests:build", "-o", "n.zarr", "--data"]),
         (os.mkfifo, "w.pt", ["record", "model_for_tests:build", "--data", "data.npy", "-o", "n.zarr", "--weights"]),
     ],
@@ -407,11 +420,9 @@ def test_record_reads_lengths(run):
             ["record", "model_for_tests:build", "--data", "wide.npy", "-o", "n.zarr"],
             "the model cannot read data of this shape",
         ),
-        (["record", "model_for_tests:Reader", "--data", "data.npy", "-o", "n.zarr"], "forward needs tokens, lengths"),
-        (
-            ["record", "model_for_tests:Needy", "--data", "data.npz", "-o", "n.zarr"],
-            "forward needs tokens, lengths, mood",
-        ),
+        (["record", "model_for_tests:Needy", "--data", "data.npz", "-o", "n.zarr"], "'mood'"),
+        (["fit", "states.zarr", "-o", "-"], "results are not written to standard output"),
+        (["report", "operator.npz", "states.zarr", "-o", "-"], "pass the name of a file"),
         (["record", "model_for_tests:build", "--data", "complex.npy", "-o", "n.zarr"], "complex.npy holds no data"),
     ],
 )

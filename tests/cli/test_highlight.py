@@ -1,6 +1,9 @@
 import doctest
 import io
+import os
 import re
+import subprocess
+import sys
 import unicodedata
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -224,6 +227,13 @@ def test_highlight_prints_or_writes_a_page(run, tmp_path):
     assert "Good" in (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "page.html exists" in run("highlight", "Good.", "--html", "page.html").stderr
     assert "mode 999 does not exist" in run("highlight", "Good.", "--mode", "999").stderr
+
+
+def test_a_terminal_that_knows_few_characters_gets_question_marks(tmp_path):
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "kann", "highlight", "A naïve plot."]
+    done = subprocess.run(command, capture_output=True, env=environment, cwd=tmp_path, check=True)
+    assert b"na?ve" in done.stdout
 
 
 def test_highlight_reads_standard_input(run):

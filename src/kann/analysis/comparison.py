@@ -410,13 +410,16 @@ class Comparison:
         return float(np.mean([labels[i] == labels[j] for i, j in enumerate(self.nearest().tolist())]))
 
     def csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The pairs as CSV, one line each, with intervals and floors; also written to a file if a path is given."""
-        text = io.StringIO()
+        """The pairs as CSV, one line each, with intervals and floors; also written to a file if a path is given.
+
+        Control characters of names become visible, and names that a spreadsheet would compute begin with an apostrophe.
+        """
+        text, names = io.StringIO(), [_csv_cell(name) for name in self.names]
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["a", "b", "distance", "low", "high", "floor"])
         for i, j in zip(*np.triu_indices(len(self.names), 1), strict=True):
             numbers = (self.matrix[i, j], self.low[i, j], self.high[i, j], max(self.floor[i], self.floor[j]))
-            writer.writerow([self.names[i], self.names[j], *(f"{number:.6g}" for number in numbers)])
+            writer.writerow([names[i], names[j], *(f"{number:.6g}" for number in numbers)])
         if path is not None:
             require_path(path)
             with replacing(Path(path)) as temporary:
@@ -511,3 +514,9 @@ def _readouts_of(readouts: Any, networks: Mapping[str, Any]) -> dict[str, Any]:
         apart = sorted(set(heads) ^ set(networks))
         raise KannError(f"readouts and networks have different names: {', '.join(apart)}; pass one readout for each")
     return heads
+
+
+def _csv_cell(name: str) -> str:
+    """Return a name as CSV can hold it: a spreadsheet takes text that begins with one of these signs for a formula."""
+    name = " ".join(_display.visible(name).split("\n"))
+    return f"'{name}" if name.startswith(("=", "+", "-", "@")) else name

@@ -1,21 +1,21 @@
-"""All commands of ``kann``, and the options that they have in common.
+"""All commands of ``kann``.
 
-Each command is a function in a module of its own idea. Those modules import torch, plotly and the paper's experiments
-only when a command runs, so that ``kann --help`` answers at once.
+Their modules import torch and plotly only when a command runs, so that ``kann --help`` answers at once.
 """
 
+import sys
 from importlib.metadata import entry_points
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
 
 import kann
 from kann.cli.analyse import effects, explain, fit, record, report
-from kann.cli.compare import compare
 from kann.cli.demo import demo
 from kann.cli.errors import SHOW_TRACEBACKS
 from kann.cli.highlight import highlight
-from kann.cli.watch import watch
+from kann.cli.networks import compare, watch
 
 app = typer.Typer(
     name="kann",
@@ -43,6 +43,9 @@ def main(
 ) -> None:
     """Options of all commands."""
     SHOW_TRACEBACKS.set(debug)
+    for stream in (sys.stdout, sys.stderr):  # a terminal that knows no ä gets a question mark, and not a traceback
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 EXAMPLES = {

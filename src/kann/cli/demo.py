@@ -4,8 +4,6 @@ The first classifies film reviews; the reviews were written for the demo. The se
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -30,27 +28,13 @@ COPIES = 120
 def demo(out: Annotated[Path, typer.Option(help="Folder for the reports.")] = Path("demo")) -> None:
     """Explain two networks that ship with kann, in a report each."""
     with one_line_errors():
-        for written in write_reports(out):
-            typer.echo("\n".join([*written.sentences, f"  -> open {written.path}", ""]))
+        out.mkdir(parents=True, exist_ok=True)
+        for name, explain in (("report.html", explain_sentiment), ("copy.html", explain_copy_task)):
+            typer.echo("\n".join([*explain(out / name), f"  -> open {out / name}", ""]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenReport:
-    """A report, and in a few sentences what it shows."""
-
-    path: Path
-    sentences: tuple[str, ...]
-
-
-def write_reports(out: Path) -> Iterator[WrittenReport]:
-    """Write the reports into a folder, one after the other."""
-    out.mkdir(parents=True, exist_ok=True)
-    yield explain_sentiment(out / "report.html")
-    yield explain_copy_task(out / "copy.html")
-
-
-def explain_sentiment(path: Path) -> WrittenReport:
-    """Explain the network that ships with kann, on reviews that were written for the demo."""
+def explain_sentiment(path: Path) -> tuple[str, ...]:
+    """Explain the network that classifies film reviews, and write the page. Return the sentences."""
     from kann import zoo
 
     model = zoo.load("sentiment")
@@ -70,7 +54,7 @@ def explain_sentiment(path: Path) -> WrittenReport:
         f"The {len(texts)} reviews that it reads here were put together from sentences written for this page, so that "
         "the same sentence is in several of them.",
     )
-    return WrittenReport(path=path, sentences=found.sentences)
+    return found.sentences
 
 
 def _reviews() -> tuple[list[str], list[str]]:
@@ -85,8 +69,8 @@ def _reviews() -> tuple[list[str], list[str]]:
     return texts, labels
 
 
-def explain_copy_task(path: Path) -> WrittenReport:
-    """Explain the network that ships with kann and remembers digits."""
+def explain_copy_task(path: Path) -> tuple[str, ...]:
+    """Explain the network that remembers digits, and write the page. Return the sentences."""
     from kann import zoo
 
     model = zoo.load("copy")
@@ -104,7 +88,7 @@ def explain_copy_task(path: Path) -> WrittenReport:
         about="48 units with an orthogonal hidden matrix. It reads three digits, waits, and repeats them when it reads "
         "the sign ':'.",
     )
-    return WrittenReport(path=path, sentences=found.sentences)
+    return found.sentences
 
 
 def _characters_read(inputs: Float[Array, "s t c"], characters: list[str]) -> list[list[str]]:

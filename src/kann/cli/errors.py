@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -19,6 +19,9 @@ from kann.errors import KannError, KannWarning
 SHOW_TRACEBACKS = ContextVar("show_tracebacks", default=False)
 """Whether errors are shown with their traceback, as ``kann --debug`` asks for."""
 
+PIPED_WIDTH = 200
+"""Columns of a table that is not printed to a terminal."""
+
 INTERRUPTED = 130
 """The exit status that shells expect of a program that was stopped with Ctrl-C: 128 + SIGINT."""
 
@@ -27,7 +30,7 @@ INTERRUPTED = 130
 def one_line_errors(interrupted: str | Callable[[], str] = "interrupted") -> Iterator[None]:
     """Turn an error inside this block into one line on standard error and exit status 1.
 
-    ``interrupted`` is what is printed after Ctrl-C, or a function that finds out what to print.
+    ``interrupted`` is the message after Ctrl-C, or a function that returns it.
     """
     if SHOW_TRACEBACKS.get():
         yield
@@ -36,13 +39,11 @@ def one_line_errors(interrupted: str | Callable[[], str] = "interrupted") -> Ite
         with _one_line_warnings():
             yield
     except BrokenPipeError:
-        # Whoever reads our output (such as `head`) has closed it. Python would flush the rest at exit and complain.
+        # The reader of our output (such as `head`) has closed it. Python would flush the rest at exit and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        if not isinstance(interrupted, str):
-            interrupted = interrupted()
-        typer.echo(visible(interrupted), err=True)
+        typer.echo(visible(interrupted if isinstance(interrupted, str) else interrupted()), err=True)
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
         message = _message(error)
@@ -54,15 +55,18 @@ def one_line_errors(interrupted: str | Callable[[], str] = "interrupted") -> Ite
 
 @contextlib.contextmanager
 def errors_of_model(source: str, *, command: str) -> Iterator[None]:
-    """Turn whatever the user's model raises inside this block into a `KannError` that names its data."""
+    """Turn any exception of the user's model inside this block into a `KannError` that names its data."""
     try:
         yield
     except (KannError, OSError, ImportError):
         raise
     except Exception as error:  # the user's model may raise anything
-        raise KannError(
-            f"the model cannot run on {source} ({type(error).__name__}: {reason(error)}); see 'kann --debug {command}'"
-        ) from error
+        raise KannError(f"the model cannot run on {source} ({named(error)}); see 'kann --debug {command}'") from error
+
+
+def named(error: Exception) -> str:
+    """Return the type and the message of an error in one short line."""
+    return f"{type(error).__name__}: {reason(error)}"
 
 
 @contextlib.contextmanager
@@ -82,34 +86,52 @@ def _one_line_warnings() -> Iterator[None]:
 
 
 def _message(error: Exception) -> str:
-    """What to tell the user about an error that they can do something about; empty for a bug in kann."""
+    """Return the message of an error that the user can do something about; empty for a bug in kann."""
     text = " ".join(str(error).split())
     if isinstance(error, ImportError):
-        if "install" in text.lower():
-            return text
-        return f"{text}; pip install 'kann[cli]'"
+        return text if "install" in text.lower() else f"{text}; pip install 'kann[cli]'"
     if isinstance(error, KannError | OSError):
         return text
     # Dask's exceptions have no base class in common, and importing them would need Dask.
-    if type(error).__module__.startswith("distributed"):
-        return f"the Dask cluster gave up ({text})"
-    return ""
-
-
-Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+    return f"the Dask cluster gave up ({text})" if type(error).__module__.startswith("distributed") else ""
 
 
 def require_free(path: Path, *, force: bool) -> None:
-    """Refuse to replace what exists unless the user forces it, and in any case what is neither a file nor a folder."""
+    """Raise if a path exists and the user does not force it, or if it is neither a file nor a folder."""
+    if str(path) == "-":
+        raise KannError("- names no file, and results are not written to standard output; pass the name of a file")
     if path.exists() and not path.is_file() and not path.is_dir():
         raise KannError(f"{path} is not a regular file; pass another path")
     if path.exists() and not force:
         raise KannError(f"{path} exists; pass --force to replace it, or another path")
 
 
-def print_result(text: str, numbers: dict[str, Any], *, as_json: bool) -> None:
-    """Print the text for people, or the numbers for programs."""
+Rows = list[list[str]]
+"""A table: its head, and its rows."""
+
+
+def print_result(*parts: str | Rows, numbers: dict[str, Any], as_json: bool) -> None:
+    """Print lines and tables for people, or the numbers for programs."""
     if as_json:
-        text = json.dumps(numbers, allow_nan=False)
-    typer.echo(text)
+        typer.echo(json.dumps(numbers, allow_nan=False))
+        return
+    for part in parts:
+        if isinstance(part, str):
+            typer.echo(part)
+        else:
+            _print_table(part)
+
+
+def _print_table(rows: Rows) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    # In a pipe each row keeps its own line, so that other programs can read it.
+    console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for place, name in enumerate(rows[0]):
+        table.add_column(name, justify="right" if place else "left")
+    for row in rows[1:]:
+        table.add_row(*map(visible, row))
+    console.print(table)

@@ -1,22 +1,21 @@
-"""``kann record``: a single layer of any model, over data in a file."""
+"""Read what the user names on the command line: models, data, states, operators, lists."""
 
 import asyncio
 import contextlib
 import importlib
-import inspect
 import json
 import os
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import kann
-from kann.cli.errors import errors_of_model
+from kann.cli.errors import named
 from kann.data.archives import damage_explained, reason, require_file
 from kann.data.moments import Moments
 from kann.data.reduction import require_on_dask
@@ -56,9 +55,7 @@ def rank(text: str | None, data: States | Moments) -> int | float | str | None:
     """The rank that the user typed; "auto" if none was, or all directions if too few sequences could be held out."""
     if text is not None:
         return number(text)
-    if isinstance(data, States) and int((data.lengths > 1).sum()) >= FEWEST_FOLDS:
-        return "auto"
-    return None
+    return "auto" if isinstance(data, States) and int((data.lengths > 1).sum()) >= FEWEST_FOLDS else None
 
 
 def states_or_moments(path: str) -> States | Moments:
@@ -87,9 +84,7 @@ def states(path: str) -> States:
 
 def require_inputs(data: States | Moments, path: str) -> None:
     """Refuse to fit what inputs do to states that were recorded without them."""
-    has_inputs = isinstance(data, Moments) and data.input_dim > 0
-    if isinstance(data, States):
-        has_inputs = data.inputs is not None
+    has_inputs = data.input_dim > 0 if isinstance(data, Moments) else data.inputs is not None
     if not has_inputs:
         raise KannError(
             f"--driven needs what the network read, and {path} has no inputs; record them with 'kann record --inputs', "
@@ -144,9 +139,7 @@ def dask_workers(address: str | None, data: States | Moments) -> Iterator[str]:
     with client, dask.config.set(scheduler=client):
         require_on_dask(data)
         count = len(client.scheduler_info(n_workers=-1)["workers"])
-        workers = "waiting for Dask workers"
-        if count:
-            workers = f"{count} Dask worker{'s' * (count != 1)}"
+        workers = f"{count} Dask worker{'s' * (count != 1)}" if count else "waiting for Dask workers"
         yield f"{workers}; follow them at {client.dashboard_link}"
 
 
@@ -183,10 +176,15 @@ async def _greet(address: str) -> None:
         await server.close_rpc()
 
 
-def json_list(path: Path) -> list[Any]:
-    """The list in a JSON file."""
+def json_lists(**paths: Path | None) -> dict[str, Any]:
+    """Return the lists in JSON files by name, without those for which the user named no file."""
+    return {name: _json_list(path) for name, path in paths.items() if path is not None}
+
+
+def _json_list(path: Path) -> list[Any]:
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
+    require_file(path)  # a FIFO would block, and /dev/zero never ends
     with damage_explained(path, problem="is not JSON", remedy="pass a JSON list with one entry per sequence"):
         entries = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(entries, list):
@@ -208,21 +206,16 @@ def model(factory: str, weights: Path | None) -> Any:
     try:
         build: Callable[[], Any] = getattr(importlib.import_module(module), name)
     except Exception as error:  # the user's module may raise anything
-        raise KannError(f"{factory!r} cannot be imported ({_named(error)}); 'kann --debug …' shows where") from error
+        raise KannError(f"{factory!r} cannot be imported ({named(error)}); 'kann --debug …' shows where") from error
     try:
         built = build()
     except Exception as error:
-        raise KannError(f"{factory!r} failed ({_named(error)}); 'kann --debug …' shows where") from error
+        raise KannError(f"{factory!r} failed ({named(error)}); 'kann --debug …' shows where") from error
     if not hasattr(built, "named_modules"):
         raise KannError(f"{factory!r} returned {type(built).__name__}; it must return a torch module")
     if weights is not None:
         load_weights(built, weights)
     return built
-
-
-def _named(error: Exception) -> str:
-    """The name of an error and what it says."""
-    return f"{type(error).__name__}: {reason(error)}"
 
 
 def load_weights(network: Any, path: Path) -> None:
@@ -247,25 +240,32 @@ def _tensors(path: Path) -> Any:
     return torch.load(path, weights_only=True, map_location="cpu")
 
 
-def model_data(path: Path) -> tuple[Any, Any]:
-    """What the model reads, and the lengths of the sequences if the file has them."""
-    if path.suffix == ".npz":
-        arrays = _data_arrays(path)
-        if "data" not in arrays:
-            raise KannError(f"{path} holds no array 'data'; it has {sorted(arrays)}; pass numpy.savez(path, data=...)")
-        return arrays["data"], arrays.get("lengths")
-    return _data_arrays(path)["data"], None
+class ModelRun(NamedTuple):
+    """A model and its data, from files."""
+
+    model: Any
+    data: Array
+    lengths: Array | None
+    """The recorder passes them to a model that reads them, too."""
+    source: str
+    """Name of the data in messages."""
+
+
+def model_and_data(factory: str, weights: Path | None, data: Path, lengths: Path | None = None) -> ModelRun:
+    """Build the model, and read its data and the lengths of the sequences."""
+    built, arrays = model(factory, weights), _data_arrays(data)
+    if "data" not in arrays:
+        raise KannError(f"{data} holds no array 'data'; it has {sorted(arrays)}; pass numpy.savez(path, data=...)")
+    values = arrays["data"]
+    known = arrays.get("lengths") if lengths is None else _data_arrays(lengths)["data"]
+    source = f"{data}, whose data are {values.dtype} of shape {values.shape}"
+    return ModelRun(model=built, data=values, lengths=known, source=source)
 
 
 def require_data(path: Path) -> None:
     """Refuse a file of data that is not there."""
     if not path.exists():
         raise FileNotFoundError(f"no data at {path}")
-
-
-def sequence_lengths(path: Path) -> Any:
-    """The lengths in an ``.npy`` file."""
-    return _data_arrays(path)["data"]
 
 
 def _data_arrays(path: Path) -> dict[str, Any]:
@@ -339,73 +339,20 @@ def require_store_name(out: Path) -> None:
         raise KannError(f"{out} is an address; record to a folder, and copy it there with fsspec or your cloud's tools")
 
 
-def record(
-    model: Any, values: Array, lengths: Array | None, *, source: Path, options: Mapping[str, Any]
-) -> kann.States:
-    """Run the model over the data that came from the file ``source``, and record a single layer."""
-    _require_one_layer(model, options)
-    data, lengths_of = as_called(model, values, lengths)
-    with errors_of_model(f"{source}, whose data are {values.dtype} of shape {values.shape}", command="record"):
-        return kann.record(model, data, lengths=lengths_of, **options)
-
-
-def _require_one_layer(model: Any, options: Mapping[str, Any]) -> None:
-    """Refuse what names several layers, such as the two directions of a bidirectional one, which need a store each."""
+def require_one_layer(model: Any, *, layer: str | None, state: str, inputs: bool) -> None:
+    """Raise if several layers are named, such as the two directions of a bidirectional one: each needs a store."""
     from kann.recording._record import make_tracers
     from kann.recording.tracer import StateOptions
 
-    wanted = StateOptions(state=options["state"], inputs=options["inputs"], initial=False)
-    tracers, single = make_tracers(model, options["layer"], wanted, axis="time", embedding=None)
+    wanted = StateOptions(state=state, inputs=inputs, initial=False)
+    tracers, single = make_tracers(model, layer, wanted, axis="time", embedding=None)
     if not single:
         names = ", ".join(name for tracer in tracers for name in tracer.names())
         raise KannError(f"the model has several layers or directions to record; pass --layer with one of {names}")
 
 
-def as_called(model: Any, values: Array, lengths: Array | None) -> tuple[Any, Any]:
-    """The data and their lengths as `kann.record` takes them; by name for a model that reads the lengths itself."""
-    names, required = _arguments(model)
-    if required > 2 or (required == 2 and lengths is None):
-        raise KannError(
-            f"the model's forward needs {', '.join(names[:required])}; kann passes data and lengths "
-            "(--lengths, or 'lengths' in an .npz); for anything else call kann from Python with forward="
-        )
-    if lengths is None:
-        return values, None
-    name = None
-    if required == 2:
-        name = names[1]
-    elif "lengths" in names[1:]:
-        name = "lengths"
-    if name is None:
-        return values, lengths
-    if len(lengths) != len(values):
-        raise KannError(f"there are {len(lengths)} lengths for {len(values)} sequences; pass one for each")
-    return _as_tensors(model, {names[0]: values, name: lengths}), name
-
-
-def _arguments(model: Any) -> tuple[list[str], int]:
-    """Names of what the model's forward takes by position, and how many of them have no default."""
-    try:
-        parameters = inspect.signature(model.forward).parameters.values()
-    except (TypeError, ValueError):  # compiled code may have no signature
-        return [], 0
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    found = [parameter for parameter in parameters if parameter.kind in by_position]
-    return [parameter.name for parameter in found], sum(parameter.default is parameter.empty for parameter in found)
-
-
-def _as_tensors(model: Any, arrays: Mapping[str, Array]) -> dict[str, Any]:
-    """Arrays as tensors; real numbers in the type of the model's parameters."""
-    import torch
-
-    kinds = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
-    kind = next(kinds, torch.get_default_dtype())
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    return tensors | {name: each.to(kind) for name, each in tensors.items() if each.is_floating_point()}
-
-
-def what_is_left(out: Path) -> Callable[[], str]:
-    """A function that says, after Ctrl-C, what of the recording is at ``out``; call this before the recording."""
+def remains_of_recording(out: Path) -> Callable[[], str]:
+    """Return a function that describes, after Ctrl-C, what is at ``out``. Call this before the recording."""
     before = _version(out)
 
     def say() -> str:
