@@ -68,6 +68,15 @@ def test_tokens_are_words_themselves(rng):
     np.testing.assert_allclose(found, koopman.simulate(tokens[:3]), atol=1e-9)
 
 
+@pytest.mark.parametrize("driven", [True, "bilinear"])
+def test_coordinates_that_are_not_orthonormal_are_decoded_by_the_regression(rng, driven):
+    states = kann.States.from_padded(rng.normal(size=(30, 20, 5)), inputs=rng.normal(size=(30, 20, 2)))
+    koopman = kann.fit(states, basis=rng.normal(size=(5, 2)), driven=driven)
+    module = kann.stand_in(koopman, dtype=torch.float64)
+    found = module(torch.as_tensor(states.inputs[None, :20]))
+    np.testing.assert_allclose(found, koopman.simulate(states.inputs[None, :20]), atol=1e-9)
+
+
 def test_weights_are_saved_and_loaded(states, network):
     koopman = kann.fit(states, rank=4, driven="bilinear", features="squares", lift="squares")
     module = kann.stand_in(koopman, vocabulary=network[0].weight)

@@ -44,6 +44,13 @@ def test_driven_operators_and_tokens(states, tmp_path, rng):
     assert_runs(koopman, tmp_path / "step.onnx", np.arange(5.0)[:, None], states.values[:5])
 
 
+def test_a_file_decodes_by_the_regression(states, tmp_path, rng):
+    koopman = kann.fit(states, driven=True, basis=rng.normal(size=(states.dim, 2)))
+    assert_runs(
+        koopman, tmp_path / "step.onnx", rng.normal(size=(5, states.inputs.shape[1])), rng.normal(size=(5, states.dim))
+    )
+
+
 def test_a_file_is_written_without_torch(tmp_path):
     code = (
         "import sys, numpy, kann; rng = numpy.random.default_rng(0);"

@@ -110,7 +110,7 @@ def axis_of(koopman: Koopman, mode: Mode, spread: Spread) -> ModeAxis:
     scale = 1 / np.sqrt(max(values[-1], np.finfo(float).tiny))
     turn = complex(along[0], -along[1]) * scale
     # The mode's part of a state is Re(coordinate · left), twice for a pair; one unit along the axis is 1/turn.
-    effect = len(mode.indices) * np.real((koopman.left[first] @ koopman.basis.T) / turn)
+    effect = len(mode.indices) * np.real((koopman.left[first] @ koopman.state_vectors) / turn)
     offset = 0j
     if koopman.offset is not None:
         offset = complex(koopman.offset @ right)

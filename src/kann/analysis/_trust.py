@@ -280,6 +280,8 @@ def trust(
 
 def _basis_kind(koopman: Koopman, data: Any) -> str | Float[Array, "d r"]:
     """The basis for the untrained network: the kind that states choose, or this very basis if they did not."""
+    if koopman.in_coordinates:
+        return koopman.basis
     if koopman.mean.any():
         return "pca"
     if isinstance(data, list | tuple) and all(isinstance(part, Moments) for part in data):

@@ -83,7 +83,7 @@ def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArra
     require_instance(koopman, Koopman, "koopman")
     h, weight = as_numpy(h), _linear_readout(weight, koopman.dim)
     z = koopman.encode(h)
-    coordinates, weights = z @ koopman.right, koopman.left @ (koopman.basis.T @ weight.T)  # (..., r) and (r, o)
+    coordinates, weights = z @ koopman.right, koopman.left @ (koopman.state_vectors @ weight.T)  # (..., r) and (r, o)
     per_mode = []
     for mode in koopman.modes:
         indices = list(mode.indices)

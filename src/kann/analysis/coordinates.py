@@ -81,7 +81,7 @@ class Coordinates:
                 rows.append(np.stack([2 * np.real(left), -2 * np.imag(left)]))
         return Coordinates(
             directions=koopman.basis @ np.concatenate(columns, axis=1),
-            vectors=np.concatenate(rows) @ koopman.basis.T,
+            vectors=np.concatenate(rows) @ koopman.state_vectors,
         )
 
     @staticmethod

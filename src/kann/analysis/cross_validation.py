@@ -164,6 +164,7 @@ class Folded:
             mean=koopman.mean,
             horizons=powers_of_two(states.lengths[chosen], largest=LONGEST_HORIZON),
             driven=koopman.drive is not None,
+            in_coordinates=koopman.in_coordinates,
         )
 
 
@@ -280,14 +281,22 @@ def _require_own(koopman: Koopman, folded: Folded) -> None:
 
 
 def _one_step_errors(koopman: Koopman, fits: Sequence[LeftOut], moments: Moments) -> HeldOutErrors:
-    """Held-out errors one step ahead, from moments."""
+    """Held-out errors one step ahead, from moments; those of the coordinates where the rest is not modelled."""
+    missed = sum(float(np.trace(fit.design.residual_gram(fit.weights))) for fit in fits)
+    if koopman.in_coordinates:
+        total = sum_of([fit.design for fit in fits])
+        return HeldOutErrors(
+            horizons=np.array([1]),
+            operator=np.array([[missed / total.variance()]]),
+            copying=np.array([float(np.trace(total.change_gram())) / total.variance()]),
+            count=np.array([total.pairs]),
+        )
     whole = moments.numpy()
     mean = whole.sum_y / whole.pairs
     variance = float(np.trace(whole.yy)) - whole.pairs * float(mean @ mean)
     about = koopman.mean
     energy = float(np.trace(whole.yy)) - 2 * float(about @ whole.sum_y) + whole.pairs * float(about @ about)
     inside = sum(float(np.trace(fit.design.total)) for fit in fits)
-    missed = sum(float(np.trace(fit.design.residual_gram(fit.weights))) for fit in fits)
     copied = float(np.trace(whole.yy) - 2 * np.trace(whole.xy) + np.trace(whole.xx))
     return HeldOutErrors(
         horizons=np.array([1]),

@@ -105,11 +105,12 @@ EQUAL_TO = 1e-12
 def carried_by(koopman: Koopman) -> Float[Array, " r"]:
     """The fraction of the states' energy that each eigenpair carries; they add up to one.
 
-    Coordinates along the basis are uncorrelated with variances `explained`, so that E|z v|² = Σ explained |v|². What a
-    mode puts into the state is that times the squared length of its left eigenvector. Rotating the units or scaling all
-    of them changes nothing.
+    Principal and balanced coordinates are uncorrelated, so that E|z v|² = Σ var(z) |v|². What a mode puts into the
+    state is that times the squared length of the state vector of its left eigenvector. Rotating the units or scaling
+    all of them changes nothing.
     """
-    energy = koopman.explained @ np.abs(koopman.right) ** 2 * np.sum(np.abs(koopman.left) ** 2, axis=1)
+    directions = np.sum(np.abs(koopman.left @ koopman.state_vectors) ** 2, axis=1)
+    energy = _deviations(koopman) ** 2 @ np.abs(koopman.right) ** 2 * directions
     total = energy.sum()
     if not total > 0:
         raise KannError("the operator's modes carry nothing of its states; fit it to states that vary")
@@ -185,7 +186,7 @@ def span_of(koopman: Koopman, modes: Sequence[int]) -> Float[Array, "d k"]:
         rows.append(np.real(left))
         if len(koopman.modes[number].indices) == 2:
             rows.append(np.imag(left))
-    return koopman.basis @ np.linalg.qr(np.array(rows).T)[0]
+    return np.linalg.qr((np.array(rows) @ koopman.state_vectors).T)[0]
 
 
 def leading_modes(koopman: Koopman, *, count: int, among: Sequence[int]) -> list[int]:
@@ -233,9 +234,13 @@ class Response:
             )
         outputs, matrix, drive = None, _bounded(koopman), koopman.drive
         if readout is not None:
-            outputs = koopman.basis.T @ readout.T
+            outputs = koopman.state_vectors @ readout.T
         elif weights == "equal":
             deviation = _deviations(koopman)
+            if not (deviation > 0).all():
+                raise KannError(
+                    'an operator has a direction along which its states do not vary; pass weights="carried"'
+                )
             matrix, drive = matrix * deviation[:, None] / deviation, drive / deviation
         unsized = Response(matrix=matrix, drive=drive, readout=outputs, steps=steps, size=1.0)
         size = float(np.sqrt(max(0.0, _product(unsized, unsized))))
@@ -295,9 +300,7 @@ def _summed(
 
 def _deviations(koopman: Koopman) -> Float[Array, " r"]:
     """The standard deviation of each coordinate, up to a common factor."""
-    if not (koopman.explained > 0).all():
-        raise KannError('an operator has a direction along which its states do not vary; pass weights="carried"')
-    return np.sqrt(koopman.explained)
+    return np.sqrt(koopman.explained) / np.linalg.norm(koopman.state_vectors, axis=1)
 
 
 def _bounded(koopman: Koopman) -> Float[Array, "r r"]:

@@ -59,7 +59,7 @@ class Followed:
 def _unnumbered(koopman: Koopman) -> tuple[Complex[Array, " m"], Complex[Array, "m d"]]:
     """Eigenvalue and direction of each mode."""
     first = [mode.indices[0] for mode in koopman.modes]
-    directions = koopman.left[first] @ koopman.basis.T
+    directions = koopman.left[first] @ koopman.state_vectors
     return koopman.eigenvalues[first], directions / np.linalg.norm(directions, axis=1, keepdims=True)
 
 

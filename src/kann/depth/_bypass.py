@@ -183,9 +183,9 @@ def _affine(operator: Any) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
         raise KannError(f"{shown(operator)} is no operator of states; pass a Koopman or an AffineMap")
     if operator.drive is not None:
         raise KannError("the operator is driven by inputs, which layers do not read; pass one fitted without driven=")
-    matrix, offset = operator.basis @ operator.matrix @ operator.basis.T, operator.mean.copy()
+    matrix, offset = operator.basis @ operator.matrix @ operator.state_vectors, operator.mean.copy()
     if operator.offset is not None:
-        offset = offset + operator.basis @ operator.offset
+        offset = offset + operator.offset @ operator.state_vectors
     return matrix, offset - operator.mean @ matrix
 
 

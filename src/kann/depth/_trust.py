@@ -204,7 +204,7 @@ def _require_own(own: AffineMap, whole: NormalEquations) -> None:
 def _one_without_each(one: Koopman, moments: Sequence[StepMoments], *, rounding: float) -> list[Float[Array, "q d"]]:
     """The one operator fitted without each fold, as a map of whole states: its matrix and its offset."""
     designs = [sum_of([each.design(steps) for steps in each.counts]) for each in moments]
-    back = one.basis.T
+    back = one.state_vectors
     found = []
     for rest in without_each([design.in_basis(one.basis, mean=one.mean) for design in designs]):
         weights = rest.weights(offset=one.offset is not None, ridge=one.ridge, rounding=rounding)

@@ -53,7 +53,7 @@ def fit(
     data: States | Moments | AnyArray,
     *,
     rank: Any = None,
-    basis: str | AnyArray = "pca",
+    basis: Any = "pca",
     offset: bool = True,
     lengths: Any = None,
     driven: bool = False,
@@ -68,7 +68,7 @@ def fit(
     data: States | AnyArray,
     *,
     rank: Any = None,
-    basis: str | AnyArray = "pca",
+    basis: Any = "pca",
     offset: bool = True,
     lengths: Any = None,
     ridge: int | float | None = None,
@@ -80,7 +80,7 @@ def fit(
     data: States | AnyArray,
     *,
     rank: Any = None,
-    basis: str | AnyArray = "pca",
+    basis: Any = "pca",
     lengths: Any = None,
     driven: Literal["bilinear"],
     features: Any = None,
@@ -95,7 +95,7 @@ def fit(
     data: States | Moments | AnyArray,
     *,
     rank: Any = None,
-    basis: str | AnyArray = "pca",
+    basis: Any = "pca",
     offset: bool = True,
     lengths: Any = None,
     driven: bool | str = False,
@@ -129,7 +129,9 @@ def fit(
         ``koopman.rank_curve`` keeps all errors.
     basis
         ``"pca"``, directions of largest variation about the mean of the states; ``"svd"``, directions of largest energy
-        about zero; ``"fourier"``, which looks at no data; or an orthonormal (d, r) array.
+        about zero; ``"fourier"``, which looks at no data; a `Balance`; or an array (d, k) of directions, whose columns
+        need not be orthonormal. In the coordinates of a `Balance` or an array, states are restored by their regression
+        on the coordinates, and errors are those of the coordinates: the rest of a state is not modelled.
     offset
         Fit a constant c too. Without it, and without taking the mean off, the mean of the states is a direction that
         hardly changes: a mode with λ ≈ 1 that passes for memory. The paper's operator is that one:
@@ -173,7 +175,11 @@ def fit(
         states = _states_of_steps(data, lengths)
         return _fit_each_step(states, rank=rank, basis=basis, offset=offset, ridge=ridge, groups=groups)
     request = Request(
-        rank=parse_rank(rank), kind=parse_basis(basis), driven=kind == "driven", offset=offset, ridge=float(ridge or 0)
+        rank=parse_rank(rank),
+        kind=parse_basis(basis, offset=offset),
+        driven=kind == "driven",
+        offset=offset,
+        ridge=float(ridge or 0),
     )
     chooses_ridge = kind == "bilinear" and ridge is None
     if groups is not None and not (request.rank.is_auto or chooses_ridge):
@@ -247,7 +253,9 @@ def _fit_each_step(
     states: States, *, rank: Any, basis: Any, offset: bool, ridge: float | None, groups: Any
 ) -> StepMaps:
     """The map of each step, and the one operator for all of them."""
-    request = Request(rank=parse_rank(rank), kind=parse_basis(basis), driven=False, offset=offset, ridge=0.0)
+    request = Request(
+        rank=parse_rank(rank), kind=parse_basis(basis, offset=offset), driven=False, offset=offset, ridge=0.0
+    )
     one = _fit_linear(states, request, groups)
     steps = [(step, step + 1) for step in range(length_of(states) - 1)]
     return StepMaps(each=tuple(fit_steps(states, steps, ridge=ridge, groups=groups)), one=one)
@@ -298,6 +306,7 @@ def _fit_linear(source: States | Moments, request: Request, groups: Any) -> Koop
         offset=step.offset,
         ridge=request.ridge,
         rank_curve=curve,
+        decoder=pairs.basis.decoder,
     )
 
 

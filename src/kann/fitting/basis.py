@@ -47,9 +47,7 @@ class Rank:
         if self.is_limit:
             return min(self.count, available)
         if self.count > available:
-            what = "columns of the basis"
-            if of_units:
-                what = "hidden units recorded"
+            what = "hidden units recorded" if of_units else "columns of the basis"
             raise KannError(f"rank={self.count} exceeds the {available} {what}; pass rank<={available} or rank=None")
         return self.count
 
@@ -125,7 +123,11 @@ LANCZOS_FROM_RATIO = 64
 16 of them, 2/5 for 64, and twice the time for 256."""
 
 ORTHONORMAL_TO = 1e-6
-"""How far BᵀB of a user's own basis may be from I; float32 bases are orthonormal to about 1e-7."""
+"""How far BᵀB of an orthonormal basis may be from I; float32 bases are orthonormal to about 1e-7."""
+
+DEPENDENT_BELOW = 1e-8
+"""Smallest singular value of a basis with columns of unit length. Below, coordinates have half of float64's digits in
+common, and the Gram matrix of the coordinates, which squares it, cannot tell them apart."""
 
 DATA_BASES = ("svd", "pca")
 BASES = (*DATA_BASES, "fourier")
@@ -133,49 +135,62 @@ BASES = (*DATA_BASES, "fourier")
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Basis:
-    """An orthonormal basis and how much of the states it holds."""
+    """Directions of the states, how much of the states they hold, and how states are restored from coordinates."""
 
     vectors: Float[Array, "d r"]
     """B, in columns; where the data chose it, those that explain most come first."""
     mean: Float[Array, " d"]
-    """What is taken off a state before it is projected; zero unless the basis is ``"pca"``."""
+    """Subtracted from a state before it is projected."""
     explained: Float[Array, " r"]
-    """Fraction of Σ|h − mean|² in each direction."""
+    """Fraction of Σ|h − mean|² that each coordinate explains, beyond those before it."""
+    decoder: Float[Array, "r d"] | None = None
+    """The regression of the state on the coordinates; None if it is Bᵀ and errors are those of whole states."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class BasisKind:
-    """Which basis the user asked for."""
+    """The basis that the user asked for."""
 
     name: str
     """One of `BASES`, or ``"own"``."""
     own: AnyArray | None = None
-    """The user's own basis."""
+    """The user's directions (d, k)."""
+    origin: Array | None = None
+    """The state at which the user's coordinates are zero; None if that is the state zero."""
+    is_centred: bool = False
+    """Whether variation counts about the mean of the states."""
 
     @property
     def is_from_data(self) -> bool:
         """Whether the states choose the directions, and in which order they come."""
         return self.name in DATA_BASES
 
-    @property
-    def is_centred(self) -> bool:
-        """Whether the mean is taken off the states first."""
-        return self.name == "pca"
+    def zero(self, mean: Float[Array, " d"]) -> Float[Array, " d"]:
+        """The state whose coordinates are zero, for states of this mean."""
+        if self.name == "pca":
+            return mean
+        return np.zeros_like(mean) if self.origin is None else self.origin
 
     def vectors(self, d: int) -> Float[Array, "d r"]:
         """The columns of a basis that the states do not choose."""
-        if self.name == "fourier":
-            return fourier(d)
-        return _checked(self.own, d)
+        return fourier(d) if self.name == "fourier" else _checked(self.own, d)
 
 
-def parse_basis(basis: str | AnyArray) -> BasisKind:
-    """Read the name of a basis, or an array that is one."""
-    if not isinstance(basis, str):
-        return BasisKind(name="own", own=basis)
-    if basis not in BASES:
-        raise KannError(f"basis={basis!r} is unknown; pass one of {', '.join(BASES)}, or an orthonormal (d, r) array")
-    return BasisKind(name=basis)
+def parse_basis(basis: Any, *, offset: bool) -> BasisKind:
+    """Read the name of a basis, an array of directions, or balanced coordinates.
+
+    With an ``offset`` states are restored from the user's coordinates by a regression with a constant.
+    """
+    if isinstance(basis, str):
+        if basis not in BASES:
+            raise KannError(
+                f"basis={basis!r} is unknown; pass one of {', '.join(BASES)}, a Balance, or an array (d, k) of "
+                "directions"
+            )
+        return BasisKind(name=basis, is_centred=basis == "pca")
+    if hasattr(basis, "directions"):
+        return BasisKind(name="own", own=basis.directions, origin=as_numpy(basis.mean), is_centred=True)
+    return BasisKind(name="own", own=basis, is_centred=offset)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -305,17 +320,19 @@ def fourier(d: int) -> Float[Array, "d d"]:
 
 
 def choose_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, " d"]) -> Basis:
-    """The basis of this kind, cut to ``rank`` columns, for states that vary about ``mean``."""
+    """The basis of this kind, cut to ``rank`` columns; ``svd`` is that of the states about ``mean`` or about zero."""
     if not svd.resolved:
         raise KannError(
             "every state is the same up to rounding, so nothing evolves; pass states that change over time, and take a "
             "constant near their mean off first if it dwarfs the change"
         )
     d = len(mean)
-    if not kind.is_from_data:
+    if kind.name == "own":
+        return _own_basis(kind, rank, svd, mean)
+    if kind.name == "fourier":
         vectors = kind.vectors(d)
         explained = np.sum((svd.values[:, None] * (svd.vectors.T @ vectors)) ** 2, axis=0) / svd.energy
-        columns = rank.columns(explained, of_units=vectors.shape[1] == d)
+        columns = rank.columns(explained, of_units=True)
         return Basis(vectors=vectors[:, :columns], mean=mean, explained=explained[:columns])
     explained = svd.values**2 / svd.energy
     columns = rank.columns(explained, of_units=len(explained) == d)
@@ -331,25 +348,60 @@ def choose_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, 
     return Basis(vectors=svd.vectors[:, :columns], mean=mean, explained=explained[:columns])
 
 
+def _own_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, " d"]) -> Basis:
+    """The user's directions, with the regression of the state on the coordinates as decoder.
+
+    Bᵀ would not do: what the directions leave out is correlated with the coordinates, so that decoding with Bᵀ can
+    miss more than all of the states' variance. With H = U Σ Vᵀ about its mean, the coordinates are U F with F = Σ VᵀB,
+    and the regression of H on them is F⁺ Σ Vᵀ: nothing is squared, and U is not needed.
+    """
+    vectors = kind.vectors(len(mean))
+    factor = svd.values[:, None] * (svd.vectors.T @ vectors)
+    # What each coordinate adds to R², so that fractions add up although coordinates may be correlated.
+    added = np.linalg.qr(factor)[0].T @ (svd.values[:, None] * svd.vectors.T)
+    explained = np.sum(added**2, axis=1) / svd.energy
+    columns = rank.columns(explained, of_units=vectors.shape[1] == len(mean))
+    vectors, explained = vectors[:, :columns], explained[:columns]
+    origin = kind.zero(mean)
+    if kind.origin is None and columns == len(mean) and _is_orthonormal(vectors):
+        return Basis(vectors=vectors, mean=origin, explained=explained)
+    decoder = np.linalg.lstsq(factor[:, :columns], svd.values[:, None] * svd.vectors.T)[0]
+    # z is the same for any origin that differs by a state whose coordinates are zero. This one makes z @ decoder +
+    # origin the regression with its constant: the mean coordinates decode to the mean state.
+    gap = mean - origin
+    return Basis(vectors=vectors, mean=origin + gap - gap @ vectors @ decoder, explained=explained, decoder=decoder)
+
+
+def _is_orthonormal(vectors: Float[Array, "d r"]) -> bool:
+    return bool(np.abs(vectors.T @ vectors - np.eye(vectors.shape[1])).max() < ORTHONORMAL_TO)
+
+
 def _checked(vectors: AnyArray, d: int) -> Float[Array, "d r"]:
-    """Refuse a basis of the user's own that is not orthonormal or of another width."""
+    """Raise if the user's directions depend on each other or are of another width."""
     vectors = as_numpy(vectors)
     require_float(vectors, what="basis vectors")
     if vectors.ndim != 2 or vectors.shape[0] != d or not 1 <= vectors.shape[1] <= d:
         raise KannError(f"a basis for {d} hidden units has shape ({d}, r), r<={d}; got {vectors.shape}")
     vectors = vectors.astype(np.float64)
-    error = np.abs(vectors.T @ vectors - np.eye(vectors.shape[1])).max()
-    if not error < ORTHONORMAL_TO:
-        raise KannError(f"the basis is not orthonormal: |BᵀB − I| reaches {error:.2g}; pass numpy.linalg.qr(basis)[0]")
+    lengths = np.linalg.norm(vectors, axis=0)
+    if not np.isfinite(lengths).all() or not lengths.all():
+        raise KannError("a column of the basis is zero or not finite; leave it out")
+    smallest = np.linalg.svd(vectors / lengths, compute_uv=False)[-1]
+    if not smallest > DEPENDENT_BELOW:
+        raise KannError(
+            f"the columns of the basis depend on each other (smallest singular value {smallest:.1g} at unit length); "
+            "leave out those that repeat others, or pass numpy.linalg.qr(basis)[0]"
+        )
     return vectors
 
 
-class InBasis:
-    """An operator on coordinates z = (h − mean) B of states h, for a basis B with orthonormal columns."""
+class LinearEncoder:
+    """Linear coordinates z = (h − mean) B of states h, and the states restored from them."""
 
     __slots__ = ()
     basis: Float[Array, "d r"]
     mean: Float[Array, " d"]
+    decoder: Float[Array, "r d"] | None
 
     @property
     def dim(self) -> int:
@@ -358,8 +410,18 @@ class InBasis:
 
     @property
     def rank(self) -> int:
-        """The number of basis directions r."""
+        """The number of coordinates r."""
         return self.basis.shape[1]
+
+    @property
+    def in_coordinates(self) -> bool:
+        """Whether errors are measured in the coordinates, since the rest of a state is not modelled."""
+        return self.decoder is not None
+
+    @property
+    def state_vectors(self) -> Float[Array, "r d"]:
+        """The change of the state for a unit of each coordinate: Bᵀ, or the regression of the state on coordinates."""
+        return self.basis.T if self.decoder is None else self.decoder
 
     def encode(self, h: AnyArray) -> Float[AnyArray, "... r"]:
         """Coordinates z = (h − mean) B of states (..., d).
@@ -371,10 +433,14 @@ class InBasis:
         return (h - to_device_of(h, self.mean)) @ to_device_of(h, self.basis)
 
     def decode(self, z: AnyArray) -> Float[AnyArray, "... d"]:
-        """States z Bᵀ + mean of coordinates (..., r)."""
+        """States of coordinates (..., r): z Bᵀ + mean, or the regression of the state on the coordinates.
+
+        The latter holds where ``basis`` was a `Balance` or an array: there the coordinates tell something about the
+        rest of the state too.
+        """
         z = operand(z, require_float, what="coordinates")
         require_width(z, self.rank, what="coordinates", of="the operator's basis")
-        return z @ to_device_of(z, self.basis.T) + to_device_of(z, self.mean)
+        return z @ to_device_of(z, self.state_vectors) + to_device_of(z, self.mean)
 
 
 def operand(values: AnyArray, require: Callable[..., None], *, what: str) -> AnyArray:

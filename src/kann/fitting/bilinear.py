@@ -13,7 +13,7 @@ from kann.checks import require_instance, require_path, require_real, require_wh
 from kann.data.serialization import Field, load_npz, save_npz
 from kann.data.states import States
 from kann.errors import KannError
-from kann.fitting.basis import ORTHONORMAL_TO, InBasis, operand
+from kann.fitting.basis import ORTHONORMAL_TO, LinearEncoder, operand
 from kann.fitting.features import (
     KINDS,
     ComponentFeatures,
@@ -43,6 +43,7 @@ FIELDS = {
     "squares": Field(axes="s r", group="lift"),
     "feature_mean": Field(axes="k"),
     "basis": Field(axes="d r"),
+    "decoder": Field(axes="r d", group="decoder"),
     "mean": Field(axes="d"),
     "explained": Field(axes="r"),
     "bounds": Field(axes="two r"),
@@ -67,6 +68,7 @@ PLAIN = (
     "squares",
     "feature_mean",
     "basis",
+    "decoder",
     "mean",
     "explained",
     "bounds",
@@ -134,7 +136,7 @@ def _features(arrays: dict[str, Array], function: Any, path: str | os.PathLike[s
 def _require_consistent(arrays: dict[str, Array]) -> None:
     """Refuse fields that contradict each other."""
     basis, rank = arrays["basis"], len(arrays["matrix"])
-    if np.abs(basis.T @ basis - np.eye(rank)).max() > rank * ORTHONORMAL_TO:
+    if "decoder" not in arrays and np.abs(basis.T @ basis - np.eye(rank)).max() > rank * ORTHONORMAL_TO:
         raise ValueError("its basis is not orthonormal")
     if "squares" in arrays and len(arrays["squares"]) != pair_count(rank):
         raise ValueError(f"'squares' has {len(arrays['squares'])} rows for {pair_count(rank)} products of coordinates")
@@ -171,7 +173,7 @@ def _require_known_features(arrays: dict[str, Array]) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Bilinear(InBasis):
+class Bilinear(LinearEncoder):
     """An operator that its inputs gate: z[t+1] ≈ z[t] C + φ D + c + Σ φ_k z[t] E_k with features φ of u[t+1].
 
     While u is read it is one linear operator, ``koopman.at(u)``, with eigenvalues and modes of its own. Where the state
@@ -213,11 +215,11 @@ class Bilinear(InBasis):
     feature_mean: Float[Array, " k"]
     """The mean of φ over the pairs that were fitted."""
     basis: Float[Array, "d r"]
-    """B, with BᵀB = I"""
+    """B, in columns"""
     mean: Float[Array, " d"]
     """What is taken off a state first."""
     explained: Float[Array, " r"]
-    """Fraction of the states' energy Σ|h − mean|² in each basis direction."""
+    """Fraction of the states' energy Σ|h − mean|² that each coordinate explains, beyond those before it."""
     bounds: Float[Array, "2 r"]
     """The smallest and largest coordinates that were recorded, which bound every predicted state."""
     residual_gram: Float[Array, "r r"]
@@ -228,6 +230,8 @@ class Bilinear(InBasis):
     """The ridge that it was fitted with, per pair and in units of the columns' variance."""
     ridge_curve: RidgeCurve | None = None
     """The held-out errors of the ridges that were tried, unless one was passed."""
+    decoder: Float[Array, "r d"] | None = None
+    """The regression of the state on the coordinates, if the basis is a `Balance` or an array; None if it is Bᵀ."""
 
     def at(self, u: Any = None, *, around: AnyArray | None = None, states: States | None = None) -> Koopman:
         """The operator while ``u`` (p,) is read, z C + φ(u) D + c + Σ φ_k(u) z E_k, with its own modes.
@@ -267,6 +271,7 @@ class Bilinear(InBasis):
             residuals=found,
             condition=spectrum.condition,
             offset=offset,
+            decoder=self.decoder,
         )
 
     def matrices(self, inputs: AnyArray) -> Float[AnyArray, "n r r"]:

@@ -406,6 +406,7 @@ def _operator(
         basis=basis.vectors,
         mean=basis.mean,
         explained=basis.explained,
+        decoder=basis.decoder,
         bounds=bounds,
         residual_gram=_positive(total.residual_gram(weights) * scales),
         state_gram=_positive(about * scales),

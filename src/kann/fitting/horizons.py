@@ -10,7 +10,7 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy, indices_for, namespace, row_products, to_device_of
 from kann.data.reduction import Total, accumulate
-from kann.data.rows import Block
+from kann.data.rows import Block, Projection
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis, RankCurve
@@ -65,11 +65,17 @@ def held_out_errors(
     mean: Float[Array, " d"],
     horizons: Sequence[int],
     driven: bool,
+    in_coordinates: bool = False,
 ) -> HeldOutErrors:
     """Errors ``horizons`` steps ahead, in one reading: ``steps[j][f]`` predicts the sequences of fold ``f``.
 
-    Steps of lower rank than the basis use its first columns. What lies outside of these columns is missed.
+    Steps of lower rank than the basis use its first columns and miss what lies outside of these. With
+    ``in_coordinates`` errors are those of the coordinates along the basis, and what lies outside of it does not count.
     """
+    projection = None
+    if in_coordinates:
+        projection = Projection(matrix=basis, mean=mean)
+        basis, mean = np.eye(basis.shape[1]), np.zeros(basis.shape[1])
     find = partial(
         _errors_in_block,
         fold_of=fold_of,
@@ -79,7 +85,7 @@ def held_out_errors(
         horizons=tuple(horizons),
         driven=driven,
     )
-    found = accumulate(states, partial(Total, find), inputs=driven, what="predictions")
+    found = accumulate(states, partial(Total, find), inputs=driven, projection=projection, what="predictions")
     used = found.count > 0
     if not used.any():
         raise KannError("no state can be predicted: every sequence has one step only")
@@ -250,7 +256,14 @@ def rank_curve(
     ranks = ranks_to_try(basis.vectors.shape[1])
     steps = [_steps_without(designs, rank, offset=offset, ridge=ridge) for rank in ranks]
     chosen = enough_sequences(states.lengths, seed=seed)
-    found = held_out_errors(states[chosen], fold_of[chosen], steps, horizons=HORIZONS, **arguments)
+    found = held_out_errors(
+        states[chosen],
+        fold_of[chosen],
+        steps,
+        horizons=HORIZONS,
+        in_coordinates=basis.decoder is not None,
+        **arguments,
+    )
     errors = np.where(np.isfinite(found.operator), found.operator, np.inf)
     return RankCurve(ranks=np.array(ranks), horizons=found.horizons, errors=errors, copying=found.copying)
 

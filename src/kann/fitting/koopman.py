@@ -12,7 +12,7 @@ from kann.backends.arrays import namespace, to_device_of
 from kann.checks import require_path, require_real, require_whole_number, require_width
 from kann.data.serialization import Field, load_npz, save_npz
 from kann.errors import KannError
-from kann.fitting.basis import ORTHONORMAL_TO, InBasis, RankCurve, operand
+from kann.fitting.basis import ORTHONORMAL_TO, LinearEncoder, RankCurve, operand
 from kann.fitting.spectrum import DOUBTFUL, TRUSTED, Mode, modes
 from kann.typing import AnyArray, Array, Complex, Float
 
@@ -27,6 +27,7 @@ MOST_STEPS = 10**8
 FIELDS = {
     "matrix": Field(axes="r r"),
     "basis": Field(axes="d r"),
+    "decoder": Field(axes="r d", group="decoder"),
     "mean": Field(axes="d"),
     "explained": Field(axes="r"),
     "eigenvalues": Field(axes="r", numbers="complex"),
@@ -50,7 +51,7 @@ below 1e-11, also for thousands of units, and what an edited field breaks is far
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Koopman(InBasis):
+class Koopman(LinearEncoder):
     """One linear system for a network's hidden states: z[t+1] ≈ z[t] C + c, or z[t] C + u[t+1] D + c if it is driven.
 
     States are rows. z = (h − mean) B are a state's coordinates; C V = V Λ and U = V⁻¹.
@@ -72,11 +73,11 @@ class Koopman(InBasis):
     matrix: Float[Array, "r r"]
     """C"""
     basis: Float[Array, "d r"]
-    """B, with BᵀB = I"""
+    """B, in columns"""
     mean: Float[Array, " d"]
-    """What is taken off a state first: the mean of all states, or zero if the basis is not PCA."""
+    """Subtracted from a state first: the mean of all states for PCA, zero for SVD and Fourier."""
     explained: Float[Array, " r"]
-    """Fraction of the states' energy Σ|h − mean|² in each basis direction."""
+    """Fraction of the states' energy Σ|h − mean|² that each coordinate explains, beyond those before it."""
     eigenvalues: Complex[Array, " r"]
     """λ, by decreasing modulus, conjugate pairs side by side."""
     right: Complex[Array, "r r"]
@@ -96,6 +97,8 @@ class Koopman(InBasis):
     """The ridge that it was fitted with."""
     rank_curve: RankCurve | None = None
     """The held-out errors of the ranks that were tried, if ``rank="auto"`` was asked for."""
+    decoder: Float[Array, "r d"] | None = None
+    """The regression of the state on the coordinates, if the basis is a `Balance` or an array; None if it is Bᵀ."""
 
     @property
     def modes(self) -> tuple[Mode, ...]:
@@ -223,7 +226,7 @@ def require_same_batch(inputs: AnyArray, z: AnyArray) -> None:
 
 
 def _require_consistent(arrays: dict[str, Array]) -> None:
-    """Refuse fields that contradict each other: BᵀB = I, C V = V Λ and V U = I must hold, and the order of the modes.
+    """Refuse fields that contradict each other: C V = V Λ, V U = I and, without a decoder, BᵀB = I.
 
     Matrix identities are tested on a vector of random signs, in r² operations: both sides agree only if the matrices
     do, up to chance. Multiplying the matrices would take minutes for thousands of units.
@@ -231,7 +234,7 @@ def _require_consistent(arrays: dict[str, Array]) -> None:
     matrix, basis, right = arrays["matrix"], arrays["basis"], arrays["right"]
     eigenvalues, rank = arrays["eigenvalues"], len(arrays["matrix"])
     signs = np.random.default_rng(0).choice([-1.0, 1.0], size=rank)
-    if np.abs(basis.T @ (basis @ signs) - signs).max() > rank * ORTHONORMAL_TO:
+    if "decoder" not in arrays and np.abs(basis.T @ (basis @ signs) - signs).max() > rank * ORTHONORMAL_TO:
         raise ValueError("its basis is not orthonormal")
     step = matrix @ (right @ signs) - right @ (eigenvalues * signs)
     if np.linalg.norm(step) > CONSISTENT_TO * np.sqrt(rank) * np.linalg.norm(matrix):

@@ -247,7 +247,7 @@ def read_twice(states: States, request: Request) -> PairsInBasis:
     return PairsInBasis(
         basis=basis,
         moments=moments,
-        shift=(mean - centre) @ basis.vectors,
+        shift=(request.kind.zero(units.mean) - centre) @ basis.vectors,
         energies=units.energies(basis, moments, np.eye(len(basis.explained)), inputs=inputs),
         input_mean=None,
         is_fine=units.is_fine,
@@ -285,7 +285,7 @@ def read_once(source: States | Moments, request: Request) -> PairsInBasis:
     return PairsInBasis(
         basis=basis,
         moments=first.in_basis(basis.vectors),
-        shift=mean @ basis.vectors,
+        shift=request.kind.zero(units.mean) @ basis.vectors,
         energies=units.energies(basis, first, basis.vectors, inputs=inputs),
         input_mean=None,
         is_fine=units.is_fine,
@@ -343,7 +343,7 @@ def read_in_orthonormal_coordinates(states: States, request: Request, first: Mom
     return PairsInBasis(
         basis=basis,
         moments=moments.in_basis(matrix),
-        shift=(mean - centre) @ basis.vectors,
+        shift=(request.kind.zero(units.mean) - centre) @ basis.vectors,
         energies=units.energies(basis, moments, matrix, inputs=inputs),
         input_mean=input_mean,
         is_fine=units.is_fine,

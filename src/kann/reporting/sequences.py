@@ -154,7 +154,7 @@ def output_gains(inputs: ReportInputs, outputs: Float[Array, "s ..."] | None) ->
     listed = _outputs_listed(len(weight), decided)
     place_of = {output: place for place, output in enumerate(listed)}
     koopman = inputs.koopman
-    effects = koopman.left @ (koopman.basis.T @ weight[listed].T)
+    effects = koopman.left @ (koopman.state_vectors @ weight[listed].T)
     gains = []
     for number in inputs.modes_shown:
         indices = koopman.modes[number].indices

@@ -130,7 +130,7 @@ def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str]) -> None
     arrays = {name: graph.constant(values) for name, values in features.arrays.items()}
     after = _after(graph, koopman, z, features.formula(graph.operations, u, arrays))
     graph.add("Identity", after, output="next")
-    decoded = after @ graph.constant(koopman.basis.T)
+    decoded = after @ graph.constant(koopman.state_vectors)
     graph.add("Add", decoded, graph.constant(koopman.mean), output="state")
     content = graph.to_bytes(
         inputs={"z": koopman.rank, "u": features.inputs}, outputs={"next": koopman.rank, "state": koopman.dim}

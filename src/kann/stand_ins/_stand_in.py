@@ -66,6 +66,7 @@ class StandIn(nn.Module):
     low: Tensor
     high: Tensor
     basis: Tensor
+    decoder: Tensor
     mean: Tensor
     vocabulary: Tensor
     table: Tensor
@@ -79,6 +80,7 @@ class StandIn(nn.Module):
         self.rank, self.dim = koopman.rank, koopman.dim
         self.has_gates = isinstance(koopman, Bilinear)
         self.has_squares = isinstance(koopman, Bilinear) and koopman.squares is not None
+        self.has_decoder = koopman.in_coordinates
         self.has_vocabulary = vocabulary is not None
         for name, values in operator_weights(koopman).items():
             self.register_buffer(name, torch.as_tensor(values, dtype=dtype))
@@ -118,7 +120,7 @@ class StandIn(nn.Module):
 
     def decode(self, z: Float[Tensor, "... r"]) -> Float[Tensor, "... d"]:
         """States of coordinates."""
-        return z @ self.basis.T + self.mean
+        return z @ (self.decoder if self.has_decoder else self.basis.T) + self.mean
 
     def coordinates(self, inputs: Tensor, initial: Tensor | None = None) -> Float[Tensor, "n t r"]:
         """The coordinates of these states, which are all that a readout needs: (z Bᵀ + mean) Wᵀ is z (W B)ᵀ + W mean.

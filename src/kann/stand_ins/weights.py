@@ -31,6 +31,8 @@ def operator_weights(koopman: Koopman | Bilinear) -> dict[str, Array]:
     """The arrays of a step and of the decoding: ``gates`` and ``squares`` only where the operator has them."""
     rank = koopman.rank
     weights = {name: getattr(koopman, name) for name in ("matrix", "drive", "basis", "mean")}
+    if koopman.decoder is not None:
+        weights["decoder"] = koopman.decoder
     weights["offset"] = np.zeros(rank) if koopman.offset is None else koopman.offset
     if not isinstance(koopman, Bilinear):
         return weights | {"low": np.full(rank, -np.inf), "high": np.full(rank, np.inf)}
