@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kann.data.serialization import replacing
+from kann.data.atomic_write import replacing
 from kann.errors import KannError, KannWarning
 
 VARIABLE = "KANN_DATA_DIR"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from kann.data.serialization import replacing
+from kann.data.atomic_write import replacing
 
 WIDE, COLUMN = 7.0, 3.5
 """Widths in inches of a page and of a column."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kann.data.serialization import replacing
+from kann.data.atomic_write import replacing
 from kann.errors import KannError
 from kann_experiments.results import Printed, Quantity, Row, markdown_table
 

@@ -16,7 +16,7 @@ import scipy
 import torch
 
 import kann
-from kann.data.serialization import replacing
+from kann.data.atomic_write import replacing
 from kann_experiments.configs import as_json, differences
 
 Format = Literal["number", "percent"]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from kann.data.archives import damage_explained, require_file
-from kann.data.serialization import remove, replacing
+from kann.data.atomic_write import remove, replacing
 from kann.errors import KannError
 from kann.progress import progress
 from kann.typing import Array, Float

@@ -5,7 +5,7 @@ dependency: where it is not installed the same annotations mean the bare array t
 scipy alone.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import numpy as np
 
@@ -22,12 +22,29 @@ else:
         from jaxtyping import Complex, Float, Inexact, Int, Shaped
     except ImportError:
 
-        class _Unchecked:
-            """``Float[Array, "n d"]`` is ``Array``."""
+        def _annotation(name: str) -> type:
+            """Return a stand-in for an annotation of jaxtyping, which keeps the shape for readers of files."""
 
-            def __class_getitem__(cls, item):
-                return item[0]
+            def annotate(cls, item):
+                return Annotated[item[0], name, item[1]]
 
-        Complex = Float = Inexact = Int = Shaped = _Unchecked
+            return type(name, (), {"__class_getitem__": classmethod(annotate)})
 
-__all__ = ["AnyArray", "Array", "Complex", "Float", "Inexact", "Int", "Shaped"]
+        Complex, Float, Inexact, Int, Shaped = map(_annotation, ("Complex", "Float", "Inexact", "Int", "Shaped"))
+
+DTYPE_KINDS = {"Complex": "c", "Float": "f", "Inexact": "fc", "Int": "iu", "Shaped": "biufcU"}
+"""The kinds of numpy types that each annotation allows."""
+
+
+def array_annotation(annotation: Any) -> tuple[str, list[str]] | None:
+    """Return the numpy kinds and the names of the axes of an annotated array, or None for any other annotation."""
+    if hasattr(annotation, "dim_str"):
+        name, axes = annotation.dtype.__name__, annotation.dim_str
+    elif get_origin(annotation) is Annotated:
+        name, axes = annotation.__metadata__
+    else:
+        return None
+    return DTYPE_KINDS[name], axes.split()
+
+
+__all__ = ["AnyArray", "Array", "Complex", "Float", "Inexact", "Int", "Shaped", "array_annotation"]

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 import kann
 from kann.cli import loading
-from kann.data.serialization import save_npz
+from kann.data.serialization import save_arrays
 from tests.reporting.html_pages import rank_deficient_states, turning_states
 
 MODEL = """
@@ -438,7 +438,7 @@ def test_bad_input_is_told_in_one_line(run, tmp_path, arguments, message):
     np.save("words.npy", np.array([["a", "b"]]))
     np.save("wide.npy", np.zeros((5, 7, 9), dtype=np.float32))
     np.save("complex.npy", np.zeros((5, 7, 3), dtype=np.complex64))
-    save_npz("steering.npz", kind="\x1b]0;owned\x07", version=1, arrays={})
+    save_arrays("steering.npz", kind="\x1b]0;owned\x07", arrays={})
     torch.save({"weight": torch.zeros(1)}, "other.pt")
     result = run(*arguments)
     assert result.exit_code == 1

@@ -12,6 +12,7 @@ import pytest
 import kann
 from kann import zoo
 from kann.data.archives import open_npy, read_npz
+from kann.data.serialization import save_arrays
 from kann.errors import KannError
 
 
@@ -30,8 +31,13 @@ def saved(request, tmp_path, rng):
         return path, load, dict(arrays)
 
 
-def _refused(path, load, arrays, **edits):
-    np.savez(path, **{name: array for name, array in (arrays | edits).items() if array is not None})
+def _refused(path, load, arrays, *, sealed=False, **edits):
+    """Both as it is edited by hand, and sealed with a true checksum, as by an attacker."""
+    edited = {name: array for name, array in (arrays | edits).items() if array is not None}
+    if sealed:
+        save_arrays(path, kind=json.loads(bytes(edited.pop("header")))["kind"], arrays=edited)
+    else:
+        np.savez(path, **edited)
     with pytest.raises(KannError, match=r"saved\.npz (is not a whole kann file|has |holds ).*; \w+") as caught:
         load(path)
     assert "\n" not in str(caught.value)
@@ -43,17 +49,17 @@ def test_every_edited_field_is_refused(saved):
     for name, array in arrays.items():
         if name == "header":
             continue
-        _refused(path, load, arrays, **{name: None})
-        _refused(path, load, arrays, **{name: array[None]})
         _refused(path, load, arrays, **{name: array.real.astype(np.float32)})
-        _refused(path, load, arrays, **{name: array.astype(str)})
-        if array.ndim:
-            _refused(path, load, arrays, **{name: array[..., :-1]})
-            _refused(path, load, arrays, **{name: array[:0]})
-        if array.dtype.kind in "fc":
-            _refused(path, load, arrays, **{name: array * np.nan})
-        if name not in ("mean", "offset", "drive", "sum_h", "sum_x", "sum_y", "sum_u", "xy", "xu", "uy"):
-            _refused(path, load, arrays, **{name: -1 - np.abs(array)})
+        for sealed in (False,) if name == "content" else (False, True):
+            _refused(path, load, arrays, sealed=sealed, **{name: None})
+            _refused(path, load, arrays, sealed=sealed, **{name: array[None]})
+            _refused(path, load, arrays, sealed=sealed, **{name: array.astype(str)})
+            _refused(path, load, arrays, sealed=sealed, **{name: array[..., :-1]})
+            _refused(path, load, arrays, sealed=sealed, **{name: array[:0]})
+            if array.dtype.kind in "fc" and name != "residuals":
+                _refused(path, load, arrays, sealed=sealed, **{name: array * np.nan})
+            if name not in ("mean", "offset", "drive", "sum_h", "sum_x", "sum_y", "sum_u", "xy", "xu", "uy"):
+                _refused(path, load, arrays, sealed=sealed, **{name: -1.0 - np.abs(array)})
     _refused(path, load, arrays, another=np.ones(3))
     np.savez(path, **arrays)
     load(path)
@@ -72,7 +78,7 @@ def test_every_edited_field_is_refused(saved):
         b'{"kind": "KIND", "version": "1"}',
         b'{"kind": "KIND", "version": true}',
         b'{"kind": "KIND", "version": 0}',
-        b'{"kind": "KIND", "version": 2}',
+        b'{"kind": "KIND", "version": 3}',
         b"[" * 9000,
         b"\xff\xfe",
     ],
@@ -82,6 +88,19 @@ def test_every_edited_header_is_refused(saved, header):
     kind = json.loads(bytes(arrays["header"]))["kind"].encode()
     _refused(path, load, arrays, header=np.frombuffer(header.replace(b"KIND", kind), dtype=np.uint8))
     _refused(path, load, arrays, header=arrays["header"].astype(np.int64))
+
+
+def _seal(path, arrays):
+    """Write edited arrays with a true checksum."""
+    header = json.loads(bytes(arrays["header"]))
+    save_arrays(path, kind=header["kind"], arrays={name: array for name, array in arrays.items() if name != "header"})
+
+
+def _content(arrays, **fields):
+    """The content of a file with other fields."""
+    content = json.loads(bytes(arrays["content"]))
+    content["fields"] |= fields
+    return np.frombuffer(json.dumps(content).encode(), dtype=np.uint8)
 
 
 def test_fields_that_contradict_each_other_are_refused(tmp_path, rng):
@@ -96,10 +115,10 @@ def test_fields_that_contradict_each_other_are_refused(tmp_path, rng):
         "eigenvalues": (arrays["eigenvalues"] * 1.01, "are not those of its matrix"),
         "left": (arrays["left"] * 1.01, "not the inverse of the right ones"),
         "residuals": (-arrays["residuals"], "holds numbers below 0"),
-        "condition": (np.array(0.5), "holds numbers below 1"),
+        "content": (_content(arrays, condition=0.5), "holds numbers below 1"),
     }
     for name, (edited, message) in messages.items():
-        np.savez(path, **(arrays | {name: edited}))
+        _seal(path, arrays | {name: edited})
         with pytest.raises(KannError, match=message):
             kann.Koopman.load(path)
     order = np.argsort(np.abs(arrays["eigenvalues"]), kind="stable")
@@ -108,19 +127,20 @@ def test_fields_that_contradict_each_other_are_refused(tmp_path, rng):
         "right": arrays["right"][:, order],
         "left": arrays["left"][order],
     }
-    np.savez(path, **(arrays | turned))
+    _seal(path, arrays | turned)
     with pytest.raises(KannError, match=r"not sorted by modulus|side by side"):
         kann.Koopman.load(path)
     kann.Moments.of(states).save(path)
     with np.load(path) as file:
         arrays = dict(file)
     for edits, message in (
-        ({"states": np.array(3)}, "contradict each other"),
-        ({"pairs": np.array(10**9)}, "contradict each other"),
+        ({"content": _content(arrays, states=3)}, "contradict each other"),
+        ({"content": _content(arrays, pairs=10**9)}, "contradict each other"),
+        ({"content": _content(arrays, sequences=True)}, "'sequences' is True, not int"),
         ({"hh": np.triu(arrays["hh"]) * 2}, "no Gram matrix"),
-        ({"rounding": np.array(2.0)}, "no spacing of numbers"),
+        ({"content": _content(arrays, rounding=2.0)}, "no spacing of numbers"),
     ):
-        np.savez(path, **(arrays | edits))
+        _seal(path, arrays | edits)
         with pytest.raises(KannError, match=message):
             kann.Moments.load(path)
 

@@ -38,7 +38,7 @@ def test_a_folder_holds_everything(found, tmp_path):
     assert {each.name for each in place.iterdir()} == {
         "koopman.npz",
         "explanation.npz",
-        "states.zarr",
+        "states.npz",
         "explanation.json",
         "report.html",
     }
@@ -48,7 +48,7 @@ def test_a_folder_holds_everything(found, tmp_path):
     assert numbers_kept["step_seconds"] == 0.5
     assert len(numbers_kept["modes"]) == len(found.koopman.modes)
     assert kann.Koopman.load(place / "koopman.npz").rank == found.koopman.rank
-    assert len(kann.States.open(place / "states.zarr")) == len(found.states)
+    assert len(kann.States.open(place / "states.npz")) == len(found.states)
 
 
 def test_the_page_is_shown_inline_without_network(found, tmp_path):

@@ -1,7 +1,8 @@
 """A saved explanation is opened without the network, and says, draws and writes the same."""
 
+import errno
 import json
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -9,34 +10,15 @@ import torch
 from torch import nn
 
 import kann
+from kann.data.archives import read_npz
+from kann.data.serialization import Decoder, Encoder, save_arrays
 from kann.errors import KannError
 from kann.explaining.readout_search import PartReadout, RectifiedReadout, head_of
-from kann.explaining.serialization import Keeper, Reader, write_results
+from kann.explaining.serialization import SavedReadout
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
 from tests.reporting.html_pages import content_of
-
-
-def assert_same(one, other):
-    """Every number, text and array, also inside other results, is the same to the last bit."""
-    if is_dataclass(one):
-        assert type(one) is type(other)
-        for field in fields(one):
-            assert_same(getattr(one, field.name), getattr(other, field.name))
-    elif isinstance(one, torch.Tensor | np.ndarray):
-        np.testing.assert_array_equal(np.asarray(one), other)
-    elif isinstance(one, dict):
-        assert list(one) == list(other)
-        for name, value in one.items():
-            assert_same(value, other[name])
-    elif isinstance(one, list | tuple):
-        assert type(one) is type(other)
-        for mine, theirs in zip(one, other, strict=True):
-            assert_same(mine, theirs)
-    elif isinstance(one, float):
-        np.testing.assert_equal(other, one)
-    else:
-        assert one == other
+from tests.saved import assert_same
 
 
 def signal_explanation():
@@ -127,6 +109,7 @@ def test_a_folder_is_replaced_only_on_request(tmp_path):
 
 def test_what_is_inside_a_folder_is_named(tmp_path):
     place = signal_explanation().save(tmp_path / "saved")
+    kann.States.open(place / "states.npz").save(place / "states.zarr")
     with pytest.raises(KannError, match=r"is a folder of stores: pass .*saved/states\.zarr"):
         kann.States.open(place)
     with pytest.raises(
@@ -146,18 +129,16 @@ def test_what_was_not_saved_cannot_be_opened(tmp_path):
 
 
 def test_values_of_all_kinds_come_back():
-    head = nn.Linear(3, 2, bias=False)
     curve = kann.fit(np.random.default_rng(0).normal(size=(5, 9, 2)))
     values = [None, True, 3, 0.1, float("inf"), float("-inf"), 1 + 2j, "a", (1, [2.5]), {0: (0.5, 1.0), "b": [1]}]
     values += [np.arange(3), np.ones((2, 0)), np.array([True]), np.float32(0.25), curve, curve]
-    keeper = Keeper()
-    plain = json.loads(json.dumps(keeper.plain([*values, head]), allow_nan=False))
-    back = Reader(keeper.arrays).value(plain)
-    assert_same(values, back[:-1])
-    assert back[-2] is back[-3]
-    torch.testing.assert_close(back[-1](torch.ones(1, 3)), head(torch.ones(1, 3)))
+    encoder = Encoder()
+    plain = json.loads(json.dumps(encoder.plain(values, "values"), allow_nan=False))
+    back = Decoder(encoder.arrays).value(plain)
+    assert_same(values, back)
+    assert back[-1] is back[-2]
     with pytest.raises(KeyError):
-        Reader({}).value({"result": "Path", "fields": {}})
+        Decoder({}).value({"result": "Path", "fields": {}})
 
 
 def two_layers():
@@ -205,10 +186,9 @@ def test_a_head_is_passed_again_and_reads_what_it_read(make, tmp_path):
 def test_readouts_of_part_of_a_state_come_back_with_a_linear_head():
     states = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     readout = PartReadout(RectifiedReadout(nn.Linear(3, 2)), 3)
-    keeper = Keeper()
-    plain = json.loads(json.dumps(keeper.plain(readout)))
-    back = Reader(keeper.arrays).value(plain)
-    np.testing.assert_array_equal(back(states), readout(states))
+    np.testing.assert_array_equal(SavedReadout.of(readout).restored()(states), readout(states))
+    head = nn.Linear(3, 2, bias=False)
+    torch.testing.assert_close(SavedReadout.of(head).restored()(torch.ones(1, 3)), head(torch.ones(1, 3)))
 
 
 def test_a_linear_layer_with_a_forward_of_its_own_is_not_taken_for_a_linear_one():
@@ -219,12 +199,56 @@ def test_a_linear_layer_with_a_forward_of_its_own_is_not_taken_for_a_linear_one(
     class Named(nn.Linear):
         pass
 
-    assert isinstance(Keeper().plain(Doubled(3, 2)), str)
-    assert Keeper().plain(Named(3, 2))["readout"] == "Named"
+    assert isinstance(SavedReadout.of(Doubled(3, 2)), str)
+    assert SavedReadout.of(Named(3, 2)).readout == "Named"
 
 
 def test_a_file_that_lacks_a_result_is_refused(tmp_path):
     place = signal_explanation().save(tmp_path / "saved")
-    write_results(place / "explanation.npz", {"sentences": ("One.",)})
-    with pytest.raises(KannError, match=r"explanation\.npz is not a whole explanation \('choices'\); save it again"):
+    content = {"result": "Explanation", "fields": {"sentences": {"tuple": ["One."]}}}
+    arrays = {"content": np.frombuffer(json.dumps(content).encode(), dtype=np.uint8)}
+    save_arrays(place / "explanation.npz", kind="kann.Explanation", arrays=arrays)
+    with pytest.raises(KannError, match=r"explanation\.npz is not a whole kann file \(Explanation lacks \['accuracy'"):
         kann.Explanation.open(place)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_an_explanation_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, error):
+    """Whichever of its files fails, as on a full disk or by Ctrl-C, the folder is as before, with no file more."""
+    found = signal_explanation()
+    place = found.save(tmp_path / "saved")
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    other = replace(found, sentences=("Another.",))
+    for name in ("kann.fitting.koopman.Koopman.save", "numpy.savez", "kann.explaining.explanation.save_npz"):
+
+        def fail(*arguments, **named):
+            raise error
+
+        with monkeypatch.context() as patched:
+            patched.setattr(name, fail)
+            with pytest.raises(type(error)):
+                other.save(place, overwrite=True)
+            with pytest.raises(type(error)):
+                other.save(tmp_path / "new")
+        assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+        assert not (tmp_path / "new").exists()
+    other.save(place, overwrite=True)
+    assert kann.Explanation.open(place).sentences == ("Another.",)
+
+
+def test_what_lies_in_a_folder_besides_is_left_alone_and_parts_of_others_do_not_mix(tmp_path):
+    found = signal_explanation()
+    place = found.save(tmp_path / "saved")
+    (place / "notes.txt").write_text("mine")
+    other = replace(found, sentences=("Another.",), koopman=replace(found.koopman, mean=found.koopman.mean + 1)).save(
+        tmp_path / "other"
+    )
+    for name in ("koopman.npz", "states.npz"):  # files to use alone: `open` does not read them
+        (place / name).write_bytes((other / name).read_bytes())
+    assert_same(kann.Explanation.open(place).koopman, found.koopman)
+    arrays, others = read_npz(place / "explanation.npz"), read_npz(other / "explanation.npz")
+    np.savez(place / "explanation.npz", **arrays | {"content": others["content"]})
+    with pytest.raises(KannError, match="checksum"):
+        kann.Explanation.open(place)
+    found.save(place, overwrite=True)
+    assert (place / "notes.txt").read_text() == "mine"

@@ -209,8 +209,8 @@ def test_other_layers_have_no_inputs_unless_asked():
 
 def damaged(tmp_path, **changes):
     """A saved history with other arrays."""
-    from kann.analysis.history import KIND
-    from kann.data.serialization import read_npz, save_npz
+    from kann.data.archives import read_npz
+    from kann.data.serialization import save_arrays
 
     monitor = kann.Monitor(network(), probe(), every=1)
     monitor.update(0)
@@ -219,7 +219,7 @@ def damaged(tmp_path, **changes):
     monitor.history.save(path)
     arrays = read_npz(path)
     del arrays["header"]
-    save_npz(path, kind=KIND, version=1, arrays=arrays | {name: change(arrays) for name, change in changes.items()})
+    save_arrays(path, kind="kann.History", arrays=arrays | {name: change(arrays) for name, change in changes.items()})
     return kann.History.load(path)
 
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from kann.data.serialization import replacing
+from kann.data.atomic_write import replacing
 from kann.zoo.autoencoder import Autoencoder, Beats, Config
 from kann.zoo.files import PROVENANCE, WEIGHTS
 from kann_experiments.configs import as_json

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from kann.analysis.history import History
-from kann.data.serialization import load_npz, remove, save_npz
+from kann.data.atomic_write import remove
+from kann.data.serialization import load_arrays, save_arrays
 from kann.live._monitor import Monitor
 from kann.typing import Array, Float
 from kann_experiments.comparing.networks import CONFIGS, COPY, FLIPFLOP
@@ -27,7 +28,7 @@ PROBED = 32
 SILENT = 24
 """Steps of the probe in which nothing is read after the digits or pulses: what is kept then is memory."""
 
-KIND, VERSION = "kann_experiments.learning", 1
+KIND = "kann_experiments.learning"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -61,7 +62,7 @@ def watched(
         for path in paths:  # a training that was stopped has watched only a part: it is made again
             remove(path)
         _train(task, config, seed=seed, folder=folder, shuffled=shuffled)
-    arrays = load_npz(paths[2], kind=KIND, version=VERSION)
+    arrays = load_arrays(paths[2], kind=KIND)[1]
     return Watched(task=task, seed=seed, history=History.load(paths[1]), **arrays)
 
 
@@ -82,9 +83,7 @@ def _train(task: str, config: Any, *, seed: int, folder: Path, shuffled: bool) -
         made_by["shuffled"] = True
     losses = train(network, optimizer, loss, plan=config.training, path=folder / "network.safetensors", made_by=made_by)
     monitor.history.save(folder / "history.npz")
-    save_npz(
-        folder / "gradients.npz", kind=KIND, version=VERSION, arrays={"losses": losses, "gradients": norms.values()}
-    )
+    save_arrays(folder / "gradients.npz", kind=KIND, arrays={"losses": losses, "gradients": norms.values()})
 
 
 def _parts(task: str, config: Any, seed: int, *, shuffled: bool) -> tuple[nn.Module, torch.optim.Optimizer, Any]:

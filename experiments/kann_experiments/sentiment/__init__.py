@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kann.data.serialization import replacing
+from kann.data.atomic_write import replacing
 from kann_experiments.experiment import start_run, write_results
 from kann_experiments.results import Reproduction
 from kann_experiments.sentiment.analysis import Study, study_network

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kann.data.serialization import load_npz, remove, save_npz
+from kann.data.atomic_write import remove
+from kann.data.serialization import load_arrays, save_arrays
 from kann.errors import KannError, KannWarning
 from kann.typing import Array, Int, Shaped
 from kann.zoo.sentiment_network import LINE_BREAK, WORD, Vocabulary
@@ -28,7 +29,7 @@ VOCABULARY = 10_000
 BATCHES_SORTED = 50
 """Reviews of this many batches, drawn at random, are sorted by length together and then cut into batches."""
 
-KIND, VERSION = "kann.Reviews", 2
+KIND = "kann.Reviews"
 """What the cache file says it is. Version 2 also holds a checksum of its arrays."""
 
 
@@ -103,7 +104,7 @@ def load_corpus(
             remove(kept)
     arrays = _numbered(read_archive(archive), words)
     folder.mkdir(parents=True, exist_ok=True)
-    save_npz(kept, kind=KIND, version=VERSION, arrays=arrays | {"checksum": _checksum(arrays)})
+    save_arrays(kept, kind=KIND, arrays=arrays)
     return _from_arrays(arrays, source=kept)
 
 
@@ -120,19 +121,7 @@ def _cache_key(content: str, words: int) -> str:
 
 def _read_cache(path: Path) -> Corpus:
     """The corpus in a cache file, if its arrays are those that were written."""
-    arrays = load_npz(path, kind=KIND, version=VERSION)
-    if "checksum" not in arrays or bytes(arrays.pop("checksum")) != bytes(_checksum(arrays)):
-        raise KannError("its checksum does not match")
-    return _from_arrays(arrays, source=path)
-
-
-def _checksum(arrays: dict[str, Array]) -> Array:
-    """The sha256 of named arrays, as bytes."""
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
-        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode() + array.tobytes())
-    return np.frombuffer(digest.digest(), dtype=np.uint8)
+    return _from_arrays(load_arrays(path, kind=KIND)[1], source=path)
 
 
 def _numbered(texts: dict[Folder, list[NumberedText]], words: int) -> dict[str, Array]:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save
 
 import kann
-from kann.data.serialization import replacing
+from kann.data.atomic_write import replacing
 from kann.errors import KannError
 from kann.typing import Array, Int
 from kann.zoo.files import PROVENANCE, WEIGHTS, read_provenance

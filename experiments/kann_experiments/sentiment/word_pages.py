@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from kann import zoo
-from kann.data.serialization import replacing
+from kann.data.atomic_write import replacing
 from kann_experiments.drawing import WIDE, save_figures
 from kann_experiments.results import versions, write_json
 from kann_experiments.sentiment.corpus import load_corpus

@@ -18,6 +18,7 @@ from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_instance, require_names, require_width
 from kann.data.reduction import Total, accumulate, take_rows
 from kann.data.rows import Block, Projection
+from kann.data.serialization import Saved, Stored
 from kann.data.states import States, as_states, checked_tokens
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
@@ -215,7 +216,7 @@ MOST_PHRASES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phrase:
+class Phrase(Stored):
     """Two tokens in a row, and how they push a mode together."""
 
     words: tuple[str, str]
@@ -352,7 +353,7 @@ class Mover:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Movers:
+class Movers(Saved):
     """What pushes the modes of an operator.
 
     A push is what a step adds to the coordinate of a mode beyond the mode's own decay, x[t+1] − λ x[t] − c, in standard

@@ -38,6 +38,7 @@ from kann.analysis.trust_rule import (
 )
 from kann.checks import require_instance
 from kann.data.moments import Moments
+from kann.data.serialization import Saved, Stored
 from kann.depth._trust import StepTrust, trust_steps
 from kann.depth.maps import StepMaps
 from kann.errors import KannError
@@ -52,7 +53,7 @@ SAME_BASIS_TO = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ModeTrust:
+class ModeTrust(Stored):
     """How far one mode can be trusted. Residuals are of sequences that were not fitted.
 
     >>> import numpy as np, kann
@@ -104,7 +105,7 @@ class ModeTrust:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Trust:
+class Trust(Saved):
     """How far an operator and each of its modes can be trusted, on sequences that were not fitted.
 
     >>> import numpy as np, kann

@@ -35,8 +35,9 @@ from kann.checks import (
     require_sequence,
     require_whole_number,
 )
+from kann.data.atomic_write import replacing
 from kann.data.moments import Moments
-from kann.data.serialization import replacing
+from kann.data.serialization import Saved
 from kann.data.states import as_states
 from kann.errors import KannError, KannWarning
 from kann.fitting._fit import fit
@@ -337,7 +338,7 @@ MOST_IN_A_TABLE = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Comparison:
+class Comparison(Saved):
     """The distances between several networks.
 
     >>> import numpy as np, kann

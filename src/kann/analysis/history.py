@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from kann import _display
-from kann.checks import require_choice, require_instance, require_path, shown
-from kann.data.serialization import Field, load_npz, save_npz
+from kann.checks import require_choice, require_instance, shown
+from kann.data.serialization import Saved, require_annotations, save_npz
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import Array, Complex, Float, Int
@@ -63,26 +63,21 @@ def _unnumbered(koopman: Koopman) -> tuple[Complex[Array, " m"], Complex[Array, 
     return koopman.eigenvalues[first], directions / np.linalg.norm(directions, axis=1, keepdims=True)
 
 
-KIND = "kann.History"
-VERSION = 1
-
 FIGURES: tuple[str, ...] = ("slow", "radius", "horizon", "error", "copying", "trusted", "rank")
 """What is measured at each checkpoint; see `kann.Monitor`."""
 
-FIELDS = {
-    "steps": Field(axes="k", numbers="whole"),
-    "loss": Field(axes="k", may_be_nan=True, may_be_infinite=True),
-    "figures": Field(axes="k f", may_be_nan=True, may_be_infinite=True),
-    "places": Field(axes="m", numbers="whole", group="modes"),
-    "numbers": Field(axes="m", numbers="whole", group="modes"),
-    "eigenvalues": Field(axes="m", numbers="complex", group="modes"),
-    "carried": Field(axes="m", group="modes"),
-    "trusted": Field(axes="m", numbers="whole", group="modes"),
-    "last_numbers": Field(axes="l", numbers="whole", group="modes"),
-    "last_eigenvalues": Field(axes="l", numbers="complex", group="modes"),
-    "last_directions": Field(axes="l d", numbers="complex", group="modes"),
+STEPS = {"steps": Int[Array, " k"], "loss": Float[Array, " k"], "figures": Float[Array, "k f"]}
+MODES = {
+    "places": Int[Array, " m"],
+    "numbers": Int[Array, " m"],
+    "eigenvalues": Complex[Array, " m"],
+    "carried": Float[Array, " m"],
+    "trusted": Int[Array, " m"],
+    "last_numbers": Int[Array, " l"],
+    "last_eigenvalues": Complex[Array, " l"],
+    "last_directions": Complex[Array, "l d"],
 }
-"""What a saved history holds. ``places`` says to which checkpoint a mode belongs."""
+"""The arrays of a saved history, those of its modes only if there are any."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -120,7 +115,7 @@ class Checkpoint:
         )
 
 
-class History:
+class History(Saved):
     """The checkpoints of one training, in their order.
 
     >>> history = History()
@@ -195,38 +190,43 @@ class History:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` file that `load` reads."""
-        require_path(path)
         self.require_checkpoints("nothing to save")
-        arrays: dict[str, Any] = {
+        save_npz(path, self)
+
+    def _content(self) -> dict[str, Any]:
+        """Return all checkpoints in few arrays; ``places`` says to which checkpoint a mode belongs."""
+        content: dict[str, Any] = {
             "steps": self.steps,
             "loss": self.loss,
             "figures": np.array([[each.figures[name] for name in FIGURES] for each in self]),
         }
         if self._last is not None:
-            arrays |= {
+            content |= {
                 "places": np.repeat(np.arange(len(self)), [len(each.numbers) for each in self]),
                 "last_numbers": self._last.numbers,
                 "last_eigenvalues": self._last.eigenvalues,
                 "last_directions": self._last.directions,
             }
             for name in ("numbers", "eigenvalues", "carried"):
-                arrays[name] = np.concatenate([getattr(each, name) for each in self])
-            arrays["trusted"] = np.concatenate([each.trusted for each in self]).astype(np.int64)
-        save_npz(path, kind=KIND, version=VERSION, arrays=arrays)
+                content[name] = np.concatenate([getattr(each, name) for each in self])
+            content["trusted"] = np.concatenate([each.trusted for each in self]).astype(np.int64)
+        return content
 
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> "History":
-        """Read what `save` wrote; refuse a file whose fields are damaged or contradict each other."""
-        require_path(path)
-        arrays = load_npz(path, kind=KIND, version=VERSION, fields=FIELDS, check=_require_consistent)
+    @classmethod
+    def _from_content(cls, content: dict[str, Any]) -> "History":
+        _require_consistent(content)
         history = History()
-        for place in range(len(arrays["steps"])):
-            history.add(_checkpoint(arrays, place))
-        if "numbers" in arrays:
+        for place in range(len(content["steps"])):
+            history.add(_checkpoint(content, place))
+        if "numbers" in content:
             names = ("numbers", "eigenvalues", "directions")
-            history._last = Followed(**{name: arrays[f"last_{name}"] for name in names})
-            history._unused = int(arrays["numbers"].max()) + 1
+            history._last = Followed(**{name: content[f"last_{name}"] for name in names})
+            history._unused = int(content["numbers"].max()) + 1
         return history
+
+    @classmethod
+    def _from_version_1(cls, arrays: dict[str, Array], path: str | os.PathLike[str]) -> dict[str, Any]:
+        return dict(arrays)
 
     def __repr__(self) -> str:
         if not self._checkpoints:
@@ -269,7 +269,11 @@ def _checkpoint(arrays: Mapping[str, Array], place: int) -> Checkpoint:
 
 
 def _require_consistent(arrays: dict[str, Array]) -> None:
-    """Refuse steps that are not in order, and modes of checkpoints that are not there."""
+    """Raise ValueError if steps are not in order, or modes are of checkpoints that are not there."""
+    expected = STEPS | (MODES if "numbers" in arrays else {})
+    if set(arrays) != set(expected):
+        raise ValueError(f"it holds {sorted(arrays)}, not {sorted(expected)}")
+    require_annotations(arrays, expected)
     if arrays["figures"].shape[1] != len(FIGURES):
         raise ValueError(f"it holds {arrays['figures'].shape[1]} figures, not {len(FIGURES)}")
     if (np.diff(arrays["steps"]) <= 0).any():

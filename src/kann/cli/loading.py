@@ -16,10 +16,9 @@ import numpy as np
 
 import kann
 from kann.cli.errors import named
-from kann.data.archives import damage_explained, reason, require_file
+from kann.data.archives import damage_explained, read_npz, reason, require_file
 from kann.data.moments import Moments
 from kann.data.reduction import require_on_dask
-from kann.data.serialization import read_npz
 from kann.data.states import States
 from kann.data.store import NUMPY_FILES
 from kann.errors import KannError

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from kann.errors import KannError
@@ -40,19 +40,57 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     the block fails, by a full disk or Ctrl-C included, the temporary file or folder is removed and ``path`` is as
     before. Only a process that is killed leaves one behind, and the next `replacing` in that folder sweeps it.
     """
-    try:
+    with _unchanged_on_failure(path):
         target = resolve_target(path)
-        sweep(target.parent)
-        temporary = target.with_name(f".kann-{uuid.uuid4().hex[:16]}.tmp")
-        try:
+        with _temporary(target.parent) as temporary:
             yield temporary
             put_in_place(temporary, target)
-        finally:
-            _discard(temporary)
+
+
+@contextlib.contextmanager
+def _temporary(folder: Path) -> Iterator[Path]:
+    """Give a free name in a folder, and remove what is there in the end. Remove what killed processes left, too."""
+    sweep(folder)
+    temporary = folder / f".kann-{uuid.uuid4().hex[:16]}.tmp"
+    try:
+        yield temporary
+    finally:
+        _discard(temporary)
+
+
+@contextlib.contextmanager
+def _unchanged_on_failure(path: str | os.PathLike[str]) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise OSError(
             error.errno, f"could not save: {error.strerror or error}; what was there before is unchanged", str(path)
         ) from error
+
+
+@contextlib.contextmanager
+def replacing_files(folder: Path, names: Collection[str]) -> Iterator[Path]:
+    """Give a temporary folder; when the block ends well, the files in it replace those of these names in ``folder``.
+
+    Each name is replaced in one step, in the order of ``names``, and those not written this time are removed. When the
+    block fails, nothing in ``folder`` has changed.
+    """
+    existed = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with _unchanged_on_failure(folder), _temporary(folder) as temporary:
+            temporary.mkdir()
+            yield temporary
+            for name in names:
+                if (temporary / name).exists():
+                    put_in_place(temporary / name, folder / name)
+                else:
+                    remove(folder / name)
+    except BaseException:
+        if not existed:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # only if it is empty
+        raise
 
 
 def resolve_target(path: str | os.PathLike[str]) -> Path:

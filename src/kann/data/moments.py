@@ -9,10 +9,10 @@ import numpy as np
 
 from kann.backends._distributed import add_up
 from kann.backends.arrays import as_array_or_dask, as_numpy, cross_gram, gram, indices_for, namespace, to_device_of
-from kann.checks import require_flag, require_path
+from kann.checks import require_flag
 from kann.data.reduction import accumulate, number_of_all_ranks, require_finite
 from kann.data.rows import Block, Cut, Projection
-from kann.data.serialization import Field, load_npz, save_npz
+from kann.data.serialization import Saved, require_finite_fields, without_axes
 from kann.data.states import States, any_rows, as_states, input_rows
 from kann.errors import KannError, NotFiniteError
 from kann.typing import AnyArray, Array, Float
@@ -39,20 +39,6 @@ def can_remain_of(matrix: Float[Array, "d d"], whole: Float[Array, "d d"], *, em
     return True
 
 
-FIELDS = (
-    {name: Field(numbers="whole") for name in ("sequences", "states", "pairs")}
-    | {name: Field() for name in ("rounding", "input_rounding")}
-    | {name: Field(axes="d", group="states") for name in ("sum_h", "sum_x", "sum_y")}
-    | {name: Field(axes="d d", group="states") for name in ("hh", "xx", "xy", "yy")}
-    | {
-        "sum_u": Field(axes="p", group="inputs"),
-        "uu": Field(axes="p p", group="inputs"),
-        "xu": Field(axes="d p", group="inputs"),
-        "uy": Field(axes="p d", group="inputs"),
-    }
-)
-"""What saved moments hold."""
-
 LARGEST_SQUARE = 1e300
 """Sums of squares above this leave no room for what is computed from them in float64."""
 
@@ -60,22 +46,19 @@ SYMMETRIC_TO = 1e-6
 """How far a saved Gram matrix may be from one, relative to its largest entry; rounding stays far below."""
 
 
-def require_consistent(arrays: dict[str, Array]) -> None:
-    """Refuse saved fields that contradict each other: counts, and Gram matrices that are none."""
-    sequences, states, pairs = (int(arrays[name]) for name in ("sequences", "states", "pairs"))
-    if sequences > states or pairs > states - sequences or (states > 0) != ("hh" in arrays):
+def _require_consistent(moments: "Moments") -> None:
+    """Raise ValueError if saved fields contradict each other: counts, or sums that no states have."""
+    require_finite_fields(moments)
+    sequences, states, pairs = moments.sequences, moments.states, moments.pairs
+    arrays = {name: array for name, array in moments._items() if array is not None}
+    of_states, of_inputs = ({name in arrays for name in group} for group in (ARRAYS[:7], ARRAYS[7:]))
+    if len(of_states) > 1 or len(of_inputs) > 1 or ("uu" in arrays and "hh" not in arrays):
+        raise ValueError("it lacks some of its sums")
+    if not 0 <= sequences <= states - pairs or pairs < 0 or (states > 0) != ("hh" in arrays):
         raise ValueError(f"{sequences} sequences, {states} states and {pairs} pairs contradict each other or the sums")
-    if "uu" in arrays and "hh" not in arrays:
-        raise ValueError("it holds sums of inputs without states")
-    for name in ("rounding", "input_rounding"):
-        if not 0 <= arrays[name] < 1:
-            raise ValueError(f"{name!r} is {arrays[name]}, which is no spacing of numbers")
-    _require_possible_sums(arrays, states=states, pairs=pairs)
-
-
-def _require_possible_sums(arrays: dict[str, Array], *, states: int, pairs: int) -> None:
-    """Refuse sums that no states of this number can have."""
-    for name in ("hh", "xx", "yy", "uu"):
+    if not all(0 <= arrays[name] < 1 for name in SPACINGS):
+        raise ValueError("'rounding' or 'input_rounding' is no spacing of numbers")
+    for name in GRAMS:
         if name in arrays:
             _require_gram(name, arrays[name])
     for name, count in (("h", states), ("x", pairs), ("y", pairs), ("u", pairs)):
@@ -107,11 +90,11 @@ def _require_products(name: str, products: Array, left: Array, right: Array) -> 
         raise ValueError(f"{name!r} holds sums of products that the sums of squares rule out")
 
 
-KIND = "kann.Moments"
-VERSION = 1
 COUNTS = ("sequences", "states", "pairs")
 SPACINGS = ("rounding", "input_rounding")
 """Of several moments the coarsest counts; all other fields add up."""
+
+SCALARS = (*COUNTS, *SPACINGS)
 
 ARRAYS = ("sum_h", "sum_x", "sum_y", "hh", "xx", "xy", "yy", "sum_u", "uu", "xu", "uy")
 
@@ -122,7 +105,7 @@ ROWS_TO_MULTIPLY = 1024
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Moments:
+class Moments(Saved):
     """Counts, sums and products of states h and of consecutive pairs (x, y) = (h_t, h_{t+1}), in float64.
 
     They are additive: in any order, over any split of the sequences, on any device or machine. Start from an empty one
@@ -146,27 +129,27 @@ class Moments:
     """The coarsest relative spacing of the states' numbers, such as 2⁻²³ for float32: what lies below it is noise."""
     input_rounding: float = 0.0
     """The same for the inputs."""
-    sum_h: AnyArray = None
+    sum_h: Float[AnyArray, " d"] | None = None
     """(d,) Σ h"""
-    sum_x: AnyArray = None
+    sum_x: Float[AnyArray, " d"] | None = None
     """(d,) Σ x"""
-    sum_y: AnyArray = None
+    sum_y: Float[AnyArray, " d"] | None = None
     """(d,) Σ y"""
-    hh: AnyArray = None
+    hh: Float[AnyArray, "d d"] | None = None
     """(d, d) HᵀH"""
-    xx: AnyArray = None
+    xx: Float[AnyArray, "d d"] | None = None
     """(d, d) XᵀX"""
-    xy: AnyArray = None
+    xy: Float[AnyArray, "d d"] | None = None
     """(d, d) XᵀY"""
-    yy: AnyArray = None
+    yy: Float[AnyArray, "d d"] | None = None
     """(d, d) YᵀY"""
-    sum_u: AnyArray = None
+    sum_u: Float[AnyArray, " p"] | None = None
     """(p,) Σ u, where u is the input that drove x to y; None without inputs, as are the following."""
-    uu: AnyArray = None
+    uu: Float[AnyArray, "p p"] | None = None
     """(p, p) UᵀU"""
-    xu: AnyArray = None
+    xu: Float[AnyArray, "d p"] | None = None
     """(d, p) XᵀU"""
-    uy: AnyArray = None
+    uy: Float[AnyArray, "p d"] | None = None
     """(p, d) UᵀY"""
 
     @staticmethod
@@ -269,21 +252,17 @@ class Moments:
 
     def _with(self, arrays: dict[str, Any]) -> "Moments":
         """The same counts with these arrays."""
-        return Moments(**{name: getattr(self, name) for name in (*COUNTS, *SPACINGS)} | arrays)
+        return Moments(**{name: getattr(self, name) for name in SCALARS} | arrays)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an ``.npz`` file that `load` reads, to be added to later or elsewhere."""
-        arrays = dict(self.numpy()._items()) | {name: np.asarray(getattr(self, name)) for name in (*COUNTS, *SPACINGS)}
-        save_npz(path, kind=KIND, version=VERSION, arrays=arrays)
+    def _content(self) -> dict[str, Any]:
+        return {name: value if value is None or name in SCALARS else as_numpy(value) for name, value in self._items()}
 
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> "Moments":
-        """Read what `save` wrote; refuse a file whose fields are damaged or contradict each other."""
-        require_path(path)
-        arrays = load_npz(path, kind=KIND, version=VERSION, fields=FIELDS, check=require_consistent)
-        values: dict[str, Any] = dict(arrays)
-        values |= {name: arrays[name].item() for name in (*COUNTS, *SPACINGS)}
-        return Moments(**values)
+    @classmethod
+    def _from_version_1(cls, arrays: dict[str, Array], path: str | os.PathLike[str]) -> dict[str, Any]:
+        return without_axes(arrays)
+
+    def _check(self) -> None:
+        _require_consistent(self)
 
     def __repr__(self) -> str:
         driven = ""
@@ -292,7 +271,7 @@ class Moments:
         return f"Moments({self.states} states of {self.sequences} sequences, {self.dim} units{driven})"
 
     def _items(self) -> list[tuple[str, Any]]:
-        return [(name, getattr(self, name)) for name in (*COUNTS, *SPACINGS, *ARRAYS)]
+        return [(name, getattr(self, name)) for name in (*SCALARS, *ARRAYS)]
 
     def _arrays(self) -> list[tuple[str, AnyArray]]:
         """The names and values of all arrays that there are."""

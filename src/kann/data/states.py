@@ -115,16 +115,17 @@ class States:
         if not store.is_url(path) and not os.path.exists(path):
             raise FileNotFoundError(_missing(path))
         if not store.is_url(path) and Path(path).suffix in recordings.NUMPY_FILES:
-            values, lengths, inputs = _read_numpy(Path(path))
+            values, lengths, inputs, reverse = _read_numpy(Path(path))
         else:
             values, lengths, inputs = store.read(path)
+            reverse = getattr(values, "reverse", False)  # a store that kann wrote knows it
         with damage_explained(path, problem="holds no states that can be used", remedy="save it again"):
             rows, counts = any_rows(values, lengths)
             return States(
                 values=rows,
                 lengths=counts,
                 inputs=input_rows(inputs, values, lengths),
-                reverse=getattr(values, "reverse", False),  # a store that kann wrote knows it
+                reverse=bool(reverse),
             )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -353,15 +354,16 @@ def _missing(path: str | os.PathLike[str]) -> str:
     return f"no states at {path}; a recording that was stopped is at {unfinished[-1]}"
 
 
-def _read_numpy(path: Path) -> tuple[AnyArray, Any, Any]:
+def _read_numpy(path: Path) -> tuple[AnyArray, Any, Any, Any]:
+    """Return values, lengths, inputs and direction."""
     if path.suffix == ".npy":
-        return open_npy(path), None, None
-    arrays = read_npz(path, names=("values", "lengths", "inputs"))
+        return open_npy(path), None, None, False
+    arrays = read_npz(path, names=("values", "lengths", "inputs", "reverse"))
     if "values" not in arrays:
         raise KannError(
             f"{path} has no array 'values'; it has {sorted(npz_names(path))}; pass numpy.savez(path, values=...)"
         )
-    return arrays["values"], arrays.get("lengths"), arrays.get("inputs")
+    return arrays["values"], arrays.get("lengths"), arrays.get("inputs"), arrays.get("reverse", False)
 
 
 def checked_tokens(tokens: Any, states: States) -> list[list[str]]:

@@ -11,6 +11,7 @@ from kann._format import confidence, fixed, from_to, percent
 from kann.analysis.intervals import jackknife_error, student_width
 from kann.backends.arrays import rounding as rounding_of
 from kann.checks import require_width
+from kann.data.serialization import Saved
 from kann.data.states import as_states
 from kann.depth.maps import AffineMap, StepMaps, StepMoments, length_of, map_weights, step_moments
 from kann.errors import KannError
@@ -31,7 +32,7 @@ SAME_CHANGE = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class StepTrust:
+class StepTrust(Saved):
     """Errors of each step on sequences that were not fitted: of the identity, of one operator, of its own map.
 
     Errors are 1 − R²: the fraction of the variance of the states after the step that is missed. Names are "identity",

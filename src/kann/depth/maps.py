@@ -14,6 +14,7 @@ from kann.checks import require_float, require_number, require_whole_number, req
 from kann.data.moments import refuse_not_finite
 from kann.data.reduction import accumulate
 from kann.data.rows import Block, Cut
+from kann.data.serialization import Saved, Stored
 from kann.data.states import States, as_states
 from kann.errors import FewPairsWarning, KannError
 from kann.fitting.basis import operand
@@ -24,7 +25,7 @@ from kann.typing import AnyArray, Array, Complex, Float, Int
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class AffineMap:
+class AffineMap(Stored):
     """A map from the states at one step to those at a later one: h ↦ h A + b.
 
     >>> double = AffineMap(matrix=2 * np.eye(2), offset=np.ones(2), ridge=0.0, first=0, last=0)
@@ -68,7 +69,7 @@ class AffineMap:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class StepMaps:
+class StepMaps(Saved):
     """One affine map for each step, beside one operator for all steps.
 
     Along depth a step is a layer, and the operator that fits best changes from layer to layer. Ask `kann.trust` how far

@@ -9,6 +9,7 @@ from kann import _display
 from kann._format import confidence, fixed, from_to
 from kann.analysis.intervals import interval_of_mean
 from kann.checks import require_choice
+from kann.data.serialization import Saved
 from kann.typing import Array, Float, Int
 
 METHODS = {"identity": "identity", "one": "one operator", "each": "own maps", "span": "one map"}
@@ -17,7 +18,7 @@ each, the own map of each, or one map for the whole span."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class BypassEffects:
+class BypassEffects(Saved):
     """How well a network does with spans of its layers replaced: by the identity, one operator, own maps, or one map.
 
     Measures are "kl" (of the untouched network's probabilities to those of the changed one, in nats), "agreement" (the

@@ -9,25 +9,29 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kann import _display
 from kann.analysis._movers import Mover, Movers
 from kann.analysis._trust import Trust
 from kann.checks import require_flag, require_path, require_whole_number
-from kann.data.atomic_write import replacing
+from kann.data.atomic_write import replacing_files
+from kann.data.serialization import Stored, load_npz, save_npz
 from kann.data.states import States
 from kann.depth._trust import StepTrust
 from kann.explaining.readout_search import AbsentReadout, head_of
 from kann.explaining.serialization import (
     GATED_FILE,
+    OWN_FILES,
     RESULTS_FILE,
-    STATES_FOLDER,
-    in_memory,
-    put_readout,
-    read_results,
-    remove_if_there,
+    STATES_FILE,
+    SavedReadout,
+    content_of_version_1,
     require_free,
     require_saved,
-    write_results,
+    restored_states,
+    saved_states,
+    with_readout,
 )
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
@@ -139,7 +143,7 @@ class InlinePage:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Explanation:
+class Explanation(Stored):
     """What a network learned: sentences to quote, the figures that they are made from, and the page that shows them.
 
     >>> import torch, kann
@@ -208,25 +212,25 @@ class Explanation:
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write a folder that `open` reads: all results, and the sequences that are shown.
 
-        Besides explanation.npz, which holds the results, it has files to use alone: report.html, explanation.json with
-        sentences and figures, koopman.npz for `Koopman.load`, gated.npz for `Bilinear.load` if inputs gate, and
-        states.zarr for `States.open`. The sequences that were fitted are not kept.
+        explanation.npz holds everything that `open` needs. The other files are to be used alone: report.html,
+        explanation.json with sentences and figures, koopman.npz for `Koopman.load`, gated.npz for `Bilinear.load` if
+        inputs gate, and states.npz for `States.open`. The sequences that were fitted are not kept. If writing
+        fails, the folder is as it was.
         """
         require_path(folder)
         require_flag(overwrite, "overwrite")
         place = Path(folder)
         require_free(place, overwrite=overwrite)
-        place.mkdir(parents=True, exist_ok=True)
-        remove_if_there(place / RESULTS_FILE)  # it comes last: what is interrupted cannot be opened
-        self.koopman.save(place / "koopman.npz")
-        remove_if_there(place / GATED_FILE)
-        if self.gated is not None:
-            self.gated.save(place / GATED_FILE)
-        self.states.save(place / STATES_FOLDER)
-        with replacing(place / "explanation.json") as temporary:
-            temporary.write_text(json.dumps(self.numbers(), allow_nan=False, indent=1), encoding="utf-8")
-        self.report(place / "report.html")
-        write_results(place / RESULTS_FILE, {name: getattr(self, name) for name in _in_results()})
+        with replacing_files(place, OWN_FILES) as new:
+            self.koopman.save(new / "koopman.npz")
+            if self.gated is not None:
+                self.gated.save(new / GATED_FILE)
+            np.savez(new / STATES_FILE, **saved_states(self.states))
+            (new / "explanation.json").write_text(
+                json.dumps(self.numbers(), allow_nan=False, indent=1), encoding="utf-8"
+            )
+            self.report(new / "report.html")
+            save_npz(new / RESULTS_FILE, self, as_plain=SavedReadout.of)
         return place
 
     @staticmethod
@@ -246,12 +250,25 @@ class Explanation:
         require_path(folder)
         place = Path(folder)
         require_saved(place)
-        content = read_results(place / RESULTS_FILE, _in_results())
-        put_readout(content, readout)
-        states, gated = in_memory(States.open(place / STATES_FOLDER)), None
-        if (place / GATED_FILE).exists():
-            gated = Bilinear.load(place / GATED_FILE)
-        return Explanation(**content, states=states, gated=gated)
+        return with_readout(load_npz(place / RESULTS_FILE, Explanation), readout)
+
+    def _content(self) -> dict[str, Any]:
+        content = {each.name: getattr(self, each.name) for each in fields(Explanation)}
+        page = dict(self.page)
+        if page.get("readout") is not None:
+            page["readout"] = SavedReadout.of(page["readout"])
+        return content | {"page": page, "states": saved_states(self.states)}
+
+    @classmethod
+    def _from_content(cls, content: dict[str, Any]) -> "Explanation":
+        page = dict(content["page"])
+        if isinstance(page.get("readout"), SavedReadout):
+            page["readout"] = page["readout"].restored()
+        return Explanation(**content | {"page": page, "states": restored_states(content["states"])})
+
+    @classmethod
+    def _from_version_1(cls, arrays: dict[str, Array], path: str | os.PathLike[str]) -> dict[str, Any]:
+        return content_of_version_1(arrays, Path(path).parent)
 
     def numbers(self) -> dict[str, Any]:
         """Sentences and figures as JSON takes them."""
@@ -271,11 +288,6 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         return _display.paragraphs(repr(self), self.sentences) + _display.paragraphs("Chosen", self.choices)
-
-
-def _in_results() -> list[str]:
-    """The names of what the file of results holds; the others have files of their own."""
-    return [each.name for each in fields(Explanation) if each.name not in ("gated", "states")]
 
 
 def rows_of(values: Any, numbers: Int[Array, " k"]) -> list[Any] | None:

@@ -1,6 +1,5 @@
 """Balanced coordinates: directions along which states vary and on which the outputs depend."""
 
-import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,25 +8,13 @@ import scipy.linalg
 
 from kann import _display
 from kann.backends.arrays import as_numpy, to_device_of
-from kann.checks import require_all_finite, require_float, require_path, require_width
+from kann.checks import require_all_finite, require_float, require_width
 from kann.data.moments import centre_in_place, state_gram
-from kann.data.serialization import Field, load_npz, save_npz
+from kann.data.serialization import Saved, require_finite_fields
 from kann.data.states import as_states
 from kann.errors import KannError
 from kann.fitting.basis import operand
 from kann.typing import AnyArray, Array, Float, Int
-
-KIND = "kann.Balance"
-VERSION = 1
-FIELDS = {
-    "values": Field(axes="k"),
-    "directions": Field(axes="d k"),
-    "decoder": Field(axes="k d"),
-    "mean": Field(axes="d"),
-    "resampled": Field(axes="b q", group="resampled"),
-    "has_adjoints": Field(numbers="whole"),
-}
-"""Arrays of a saved balance."""
 
 CONSISTENT_TO = 1e-6
 """Largest |W A − I| of a saved balance. Rounding leaves about 1e-10."""
@@ -69,7 +56,7 @@ def count_before_gap(values: Float[Array, " k"]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Balance:
+class Balance(Saved):
     """Directions that balance how much the states vary with how much the outputs depend on them.
 
     Coordinates of states are s = (h − mean) A. They are uncorrelated on the recorded states, their variances are the
@@ -227,17 +214,13 @@ class Balance:
             balance = Balance.of_snapshots(rows, rows - rows.mean(axis=0), rank=rank)
         return replace(balance, has_adjoints=False)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an ``.npz`` file that `load` reads."""
-        arrays = {name: getattr(self, name) for name in FIELDS} | {"has_adjoints": np.array(int(self.has_adjoints))}
-        save_npz(path, kind=KIND, version=VERSION, arrays=arrays)
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> "Balance":
-        """Read what `save` wrote; raise if fields are damaged or contradict each other."""
-        require_path(path)
-        arrays: Any = load_npz(path, kind=KIND, version=VERSION, fields=FIELDS, check=_require_consistent)
-        return Balance(**arrays | {"has_adjoints": bool(arrays["has_adjoints"])})
+    def _check(self) -> None:
+        require_finite_fields(self)
+        values, identity = self.values, self.decoder @ self.directions
+        if np.abs(identity - np.eye(len(values))).max() > CONSISTENT_TO:
+            raise ValueError("its decoder does not belong to its directions")
+        if values[0] != 1 or values.min() <= 0 or (np.diff(values) > 0).any():
+            raise ValueError("its values do not decrease from 1")
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{value:.2g}" for value in self.values[:6]) + (", …" if self.rank > 6 else "")
@@ -377,12 +360,3 @@ def _require_energies(adjoints: float, states: float) -> None:
             "all adjoints are zero: the outputs do not depend on these states; pass another layer, or use "
             "Balance.of_states(states), whose directions are principal components"
         )
-
-
-def _require_consistent(arrays: dict[str, Array]) -> None:
-    """Raise if W A is not I, or values are not decreasing from 1."""
-    values, identity = arrays["values"], arrays["decoder"] @ arrays["directions"]
-    if np.abs(identity - np.eye(len(values))).max() > CONSISTENT_TO:
-        raise ValueError("its decoder does not belong to its directions")
-    if values[0] != 1 or values.min() <= 0 or (np.diff(values) > 0).any():
-        raise ValueError("its values do not decrease from 1")

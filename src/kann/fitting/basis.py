@@ -10,6 +10,7 @@ import scipy.linalg
 
 from kann.backends.arrays import as_numpy, as_operand, namespace, on_accelerator, to_device_of
 from kann.checks import require_dense, require_float, require_width, shown
+from kann.data.serialization import Stored
 from kann.errors import KannError, RankWarning
 from kann.typing import AnyArray, Array, Float, Int, Shaped
 
@@ -53,7 +54,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class RankCurve:
+class RankCurve(Stored):
     """Held-out errors of operators of several ranks: what ``rank="auto"`` chose from."""
 
     ranks: Int[Array, " k"]

@@ -2,27 +2,24 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from kann import _display
 from kann.backends.arrays import as_numpy, namespace, to_device_of
-from kann.checks import require_instance, require_path, require_real, require_whole_number, require_width, shown
-from kann.data.serialization import Field, load_npz, save_npz
+from kann.checks import require_instance, require_real, require_whole_number, require_width, shown
+from kann.data.serialization import Saved, load_npz, require_finite_fields, without_axes
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import ORTHONORMAL_TO, LinearEncoder, operand
 from kann.fitting.features import (
     KINDS,
-    ComponentFeatures,
     FeatureMap,
-    FourierFeatures,
     FunctionFeatures,
-    InputFeatures,
-    SquareFeatures,
     TokenFeatures,
+    absent_function,
     pair_count,
     pair_products,
 )
@@ -32,148 +29,50 @@ from kann.fitting.pair_selection import pairs_that_read
 from kann.fitting.spectrum import decompose, residuals
 from kann.typing import AnyArray, Array, Float
 
-KIND = "kann.Bilinear"
-VERSION = 1
-
-FIELDS = {
-    "matrix": Field(axes="r r"),
-    "drive": Field(axes="k r"),
-    "gates": Field(axes="k r r"),
-    "offset": Field(axes="r"),
-    "squares": Field(axes="s r", group="lift"),
-    "feature_mean": Field(axes="k"),
-    "basis": Field(axes="d r"),
-    "decoder": Field(axes="r d", group="decoder"),
-    "mean": Field(axes="d"),
-    "explained": Field(axes="r"),
-    "bounds": Field(axes="two r"),
-    "residual_gram": Field(axes="r r"),
-    "state_gram": Field(axes="r r"),
-    "ridge": Field(),
-    "ridges": Field(axes="n", group="curve"),
-    "ridge_errors": Field(axes="n", group="curve", may_be_infinite=True),
-    "kind": Field(numbers="whole"),
-    "inputs": Field(numbers="whole"),
-    "feature_centre": Field(axes="p", group="map"),
-    "feature_matrix": Field(axes="p k", group="map"),
-    "feature_phase": Field(axes="k", group="phase"),
-}
-"""What a saved bilinear operator holds."""
-
-PLAIN = (
-    "matrix",
-    "drive",
-    "gates",
-    "offset",
-    "squares",
-    "feature_mean",
-    "basis",
-    "decoder",
-    "mean",
-    "explained",
-    "bounds",
-    "residual_gram",
-    "state_gram",
-)
-"""Fields that are saved as they are."""
-
 SYMMETRIC_TO = 1e-6
 """How far a saved Gram matrix may be from a symmetric one, relative to its largest entry."""
 
 
-def save_bilinear(koopman: Any, path: str | os.PathLike[str]) -> None:
-    """Write the operator. Of features that are a function, only their number is kept."""
-    features = koopman.features
-    arrays: dict[str, Any] = {name: getattr(koopman, name) for name in PLAIN}
-    arrays |= {"ridge": np.array(koopman.ridge), "inputs": np.array(features.inputs)}
-    arrays["kind"] = np.array(KINDS.index(type(features)))
-    if koopman.ridge_curve is not None:
-        arrays |= {"ridges": koopman.ridge_curve.ridges, "ridge_errors": koopman.ridge_curve.errors}
-    if isinstance(features, ComponentFeatures | FourierFeatures):
-        arrays |= {"feature_centre": features.centre, "feature_matrix": features.matrix}
-    if isinstance(features, FourierFeatures):
-        arrays["feature_phase"] = features.phase
-    save_npz(path, kind=KIND, version=VERSION, arrays=arrays)
-
-
-def load_bilinear(path: str | os.PathLike[str], *, features: Any) -> dict[str, Any]:
-    """The fields of the operator that a file holds; ``features`` is its function, if it has one."""
-    require_path(path)
-    arrays = load_npz(path, kind=KIND, version=VERSION, fields=FIELDS, check=_require_consistent)
-    values: dict[str, Any] = {name: arrays.get(name) for name in PLAIN}
-    values["ridge"] = float(arrays["ridge"])
-    if "ridges" in arrays:
-        values["ridge_curve"] = RidgeCurve(ridges=arrays["ridges"], errors=arrays["ridge_errors"])
-    values["features"] = _features(arrays, features, path)
-    return values
-
-
-def _features(arrays: dict[str, Array], function: Any, path: str | os.PathLike[str]) -> FeatureMap:
-    """The features that the fields describe."""
-    kind, width = KINDS[int(arrays["kind"])], int(arrays["inputs"])
-    if kind is FunctionFeatures:
-        if not isinstance(function, Callable):
-            raise KannError(
-                f"{path} was fitted with features that are a function, which no file can hold; pass it: "
-                "kann.Bilinear.load(path, features=...)"
-            )
-        return FunctionFeatures(function=function, width=width, columns=len(arrays["drive"]))
-    if function is not None:
-        raise KannError(f"{path} knows its features; leave features= out")
-    if kind is TokenFeatures:
-        return TokenFeatures(vocabulary=len(arrays["drive"]))
-    if kind is ComponentFeatures:
-        return ComponentFeatures(centre=arrays["feature_centre"], matrix=arrays["feature_matrix"])
-    if kind is FourierFeatures:
-        return FourierFeatures(
-            centre=arrays["feature_centre"], matrix=arrays["feature_matrix"], phase=arrays["feature_phase"]
-        )
-    if kind is SquareFeatures:
-        return SquareFeatures(width=width)
-    return InputFeatures(width=width)
-
-
-def _require_consistent(arrays: dict[str, Array]) -> None:
-    """Refuse fields that contradict each other."""
-    basis, rank = arrays["basis"], len(arrays["matrix"])
-    if "decoder" not in arrays and np.abs(basis.T @ basis - np.eye(rank)).max() > rank * ORTHONORMAL_TO:
+def _require_consistent(koopman: "Bilinear") -> None:
+    """Raise ValueError if fields contradict each other."""
+    require_finite_fields(koopman)
+    basis, rank, bounds = koopman.basis, len(koopman.matrix), koopman.bounds
+    if koopman.decoder is None and np.abs(basis.T @ basis - np.eye(rank)).max() > rank * ORTHONORMAL_TO:
         raise ValueError("its basis is not orthonormal")
-    if "squares" in arrays and len(arrays["squares"]) != pair_count(rank):
-        raise ValueError(f"'squares' has {len(arrays['squares'])} rows for {pair_count(rank)} products of coordinates")
-    if len(arrays["bounds"]) != 2 or (arrays["bounds"][0] > arrays["bounds"][1]).any():
+    if koopman.squares is not None and len(koopman.squares) != pair_count(rank):
+        raise ValueError(f"'squares' has {len(koopman.squares)} rows for {pair_count(rank)} products of coordinates")
+    if (bounds[0] > bounds[1]).any():
         raise ValueError("'bounds' are no smallest and largest coordinates")
     for name in ("residual_gram", "state_gram"):
-        gram = arrays[name]
+        gram = getattr(koopman, name)
         noise = SYMMETRIC_TO * np.abs(gram).max()
         if np.abs(gram - gram.T).max() > noise or gram.diagonal().min() < -noise:
             raise ValueError(f"{name!r} is no Gram matrix: it is not symmetric, or has negative squares")
-    for name in ("explained", "ridge", "ridges", "ridge_errors"):
-        if name in arrays and arrays[name].min() < 0:
+    curve = koopman.ridge_curve
+    sizes = {"explained": koopman.explained, "ridge": koopman.ridge}
+    if curve is not None:
+        sizes |= {"ridges": curve.ridges, "ridge_errors": curve.errors}
+    for name, value in sizes.items():
+        if not np.min(value) >= 0:  # NaN included
             raise ValueError(f"{name!r} holds negative numbers")
-    _require_known_features(arrays)
+    if koopman.features.inputs < 1 or koopman.features.count != len(koopman.drive):
+        raise ValueError(f"its features are {koopman.features.count}, and its drive has {len(koopman.drive)} rows")
 
 
-def _require_known_features(arrays: dict[str, Array]) -> None:
-    """Refuse features that are unknown, or whose number is not what their kind says."""
-    number, inputs, count = int(arrays["kind"]), int(arrays["inputs"]), len(arrays["drive"])
-    if number >= len(KINDS) or not inputs:
-        raise ValueError(f"kind {number} of {inputs} inputs is none that features have")
-    kind = KINDS[number]
-    if ("feature_matrix" in arrays) != (kind in (ComponentFeatures, FourierFeatures)):
-        raise ValueError(f"its features are {kind.kind!r}, which does not fit the fields it holds")
-    if ("feature_phase" in arrays) != (kind is FourierFeatures):
-        raise ValueError(f"its features are {kind.kind!r}, which does not fit the fields it holds")
-    fits = True
-    if "feature_matrix" in arrays:
-        fits = len(arrays["feature_matrix"]) == inputs
-    elif kind is not FunctionFeatures:
-        fits = {InputFeatures: count == inputs, SquareFeatures: count == 2 * inputs, TokenFeatures: inputs == 1}[kind]
-    if not fits:
-        raise ValueError(f"{count} features of kind {kind.kind!r} do not fit {inputs} inputs")
+def _features_of_version_1(arrays: dict[str, Array]) -> FeatureMap:
+    """Return the features that the arrays of a file of version 1 describe."""
+    kind, width, count = KINDS[int(arrays.pop("kind"))], int(arrays.pop("inputs")), len(arrays["drive"])
+    arrays_of_map = {name: arrays.pop(f"feature_{name}", None) for name in ("centre", "matrix", "phase")}
+    if kind is FunctionFeatures:
+        return FunctionFeatures(function=absent_function, width=width, columns=count)
+    if kind is TokenFeatures:
+        return TokenFeatures(vocabulary=count)
+    given: dict[str, Any] = {name: array for name, array in arrays_of_map.items() if array is not None}
+    return kind(**given) if given else kind(width=width)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Bilinear(LinearEncoder):
+class Bilinear(LinearEncoder, Saved):
     """An operator that its inputs gate: z[t+1] ≈ z[t] C + φ D + c + Σ φ_k z[t] E_k with features φ of u[t+1].
 
     While u is read it is one linear operator, ``koopman.at(u)``, with eigenvalues and modes of its own. Where the state
@@ -321,17 +220,33 @@ class Bilinear(LinearEncoder):
             initial = to_device_of(inputs, np.zeros((*inputs.shape[:-2], self.dim)))
         return self.rollout(initial, inputs.shape[-2], inputs=inputs)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an ``.npz`` file that `load` reads. Of features that are a function only their number is kept."""
-        save_bilinear(self, path)
-
-    @staticmethod
-    def load(path: str | os.PathLike[str], *, features: Any = None) -> "Bilinear":
-        """Read what `save` wrote; refuse a file whose fields are damaged or contradict each other.
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, features: Any = None) -> "Bilinear":
+        """Read what `save` wrote; raise if the file is damaged, edited, of another kind, or of a later release.
 
         ``features`` is the function of the inputs that the operator was fitted with, if it was one.
         """
-        return Bilinear(**load_bilinear(path, features=features))
+        loaded = load_npz(path, Bilinear)
+        if not isinstance(loaded.features, FunctionFeatures):
+            if features is not None:
+                raise KannError(f"{path} knows its features; leave features= out")
+            return loaded
+        if not isinstance(features, Callable):
+            raise KannError(
+                f"{path} was fitted with features that are a function, which no file can hold; pass it: "
+                "kann.Bilinear.load(path, features=...)"
+            )
+        return replace(loaded, features=replace(loaded.features, function=features))
+
+    @classmethod
+    def _from_version_1(cls, arrays: dict[str, Array], path: str | os.PathLike[str]) -> dict[str, Any]:
+        content: dict[str, Any] = {"squares": None, "features": _features_of_version_1(arrays), **without_axes(arrays)}
+        if "ridges" in content:
+            content["ridge_curve"] = RidgeCurve(ridges=content.pop("ridges"), errors=content.pop("ridge_errors"))
+        return content
+
+    def _check(self) -> None:
+        _require_consistent(self)
 
     def __repr__(self) -> str:
         lift = ""

@@ -18,6 +18,7 @@ from kann.checks import call_of_user, require_number, require_whole_number, requ
 from kann.data.moments import refuse_not_finite
 from kann.data.reduction import Total, accumulate
 from kann.data.rows import Block
+from kann.data.serialization import Stored
 from kann.data.states import States
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Float, Int
@@ -150,7 +151,7 @@ SMALLEST_SCALE = 1e-12
 """Standard deviations below this fraction of the largest one are rounding: such an input is constant."""
 
 
-class FeatureMap(ABC):
+class FeatureMap(Stored, ABC):
     """Functions φ of inputs (..., p), as many as ``count``; fitted, so that nothing about them is left open."""
 
     __slots__ = ()
@@ -185,7 +186,7 @@ class FeatureMap(ABC):
         """φ while nothing is read: an input of zeros."""
         return self.of(np.zeros((1, self.inputs)))[0]
 
-    def require_known(self, inputs: AnyArray) -> None:  # noqa: B027  # most features take any input
+    def require_known(self, inputs: AnyArray) -> None:  # most features take any input
         """Refuse inputs of which φ says nothing; there are none but for tokens."""
 
 
@@ -328,6 +329,11 @@ class TokenFeatures(FeatureMap):
             )
 
 
+def absent_function(inputs: AnyArray) -> AnyArray:
+    """Raise: the function was not saved. It is in the place of one until the user passes it."""
+    raise KannError("no file can hold features that are a function; pass it: kann.Bilinear.load(path, features=...)")
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FunctionFeatures(_OfWidth):
     """A function of the user's own, from inputs (n, p) to (n, k)."""
@@ -335,6 +341,13 @@ class FunctionFeatures(_OfWidth):
     kind: ClassVar[str] = "function"
     function: Callable[[AnyArray], AnyArray]
     columns: int
+
+    def _content(self) -> dict[str, Any]:
+        return {"width": self.width, "columns": self.columns, "function": None}  # no file can hold a function
+
+    @classmethod
+    def _from_content(cls, content: dict[str, Any]) -> "FunctionFeatures":
+        return FunctionFeatures(**content | {"function": absent_function})
 
     @property
     def count(self) -> int:

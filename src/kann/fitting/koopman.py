@@ -2,48 +2,25 @@
 
 import math
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kann import _display
 from kann.backends.arrays import namespace, to_device_of
-from kann.checks import require_path, require_real, require_whole_number, require_width
-from kann.data.serialization import Field, load_npz, save_npz
+from kann.checks import require_real, require_whole_number, require_width
+from kann.data.serialization import Saved, require_finite_fields, without_axes
 from kann.errors import KannError
 from kann.fitting.basis import ORTHONORMAL_TO, LinearEncoder, RankCurve, operand
 from kann.fitting.spectrum import DOUBTFUL, TRUSTED, Mode, modes
 from kann.typing import AnyArray, Array, Complex, Float
 
-KIND = "kann.Koopman"
-VERSION = 1
 MOST_NUMBERS = 2**37
 """How many numbers a rollout may hold: a terabyte. More steps than that are a slip of the pen."""
 
 MOST_STEPS = 10**8
 """How many steps a rollout may have. They are made one by one: so many take minutes, ten times as many hours."""
-
-FIELDS = {
-    "matrix": Field(axes="r r"),
-    "basis": Field(axes="d r"),
-    "decoder": Field(axes="r d", group="decoder"),
-    "mean": Field(axes="d"),
-    "explained": Field(axes="r"),
-    "eigenvalues": Field(axes="r", numbers="complex"),
-    "right": Field(axes="r r", numbers="complex"),
-    "left": Field(axes="r r", numbers="complex"),
-    "residuals": Field(axes="r", may_be_infinite=True),
-    "condition": Field(may_be_infinite=True),
-    "drive": Field(axes="p r", group="driven"),
-    "offset": Field(axes="r", group="offset"),
-    "ridge": Field(group="ridge"),
-    "curve_ranks": Field(axes="k", numbers="whole", group="curve"),
-    "curve_horizons": Field(axes="h", numbers="whole", group="curve"),
-    "curve_errors": Field(axes="k h", group="curve", may_be_infinite=True),
-    "curve_copying": Field(axes="h", group="curve", may_be_infinite=True),
-}
-"""What a saved operator holds."""
 
 CONSISTENT_TO = 1e-8
 """How far the fields of a saved operator may contradict each other, relative to their size. Rounding in float64 stays
@@ -51,7 +28,7 @@ below 1e-11, also for thousands of units, and what an edited field breaks is far
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Koopman(LinearEncoder):
+class Koopman(LinearEncoder, Saved):
     """One linear system for a network's hidden states: z[t+1] ≈ z[t] C + c, or z[t] C + u[t+1] D + c if it is driven.
 
     States are rows. z = (h − mean) B are a state's coordinates; C V = V Λ and U = V⁻¹.
@@ -140,24 +117,16 @@ class Koopman(LinearEncoder):
             initial = to_device_of(inputs, np.zeros((*inputs.shape[:-2], self.dim)))
         return self.rollout(initial, inputs.shape[-2], inputs=inputs)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write an ``.npz`` file that `load` reads."""
-        arrays = {field.name: getattr(self, field.name) for field in fields(self) if field.name in FIELDS}
-        arrays |= {name: np.array(getattr(self, name)) for name in ("condition", "ridge")}
-        if self.rank_curve is not None:
-            arrays |= {f"curve_{field.name}": getattr(self.rank_curve, field.name) for field in fields(RankCurve)}
-        save_npz(path, kind=KIND, version=VERSION, arrays=arrays)
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> "Koopman":
-        """Read what `save` wrote; refuse a file whose fields are damaged or contradict each other."""
-        require_path(path)
-        arrays: dict[str, Any] = load_npz(path, kind=KIND, version=VERSION, fields=FIELDS, check=_require_consistent)
-        curve = {name.removeprefix("curve_"): arrays.pop(name) for name in list(arrays) if name.startswith("curve_")}
+    @classmethod
+    def _from_version_1(cls, arrays: dict[str, Array], path: str | os.PathLike[str]) -> dict[str, Any]:
+        content = without_axes(arrays)
+        curve = {name: content.pop(name) for name in list(content) if name.startswith("curve_")}
         if curve:
-            arrays["rank_curve"] = RankCurve(**curve)
-        arrays |= {name: float(arrays[name]) for name in ("condition", "ridge") if name in arrays}
-        return Koopman(**arrays)
+            content["rank_curve"] = RankCurve(**{name.removeprefix("curve_"): array for name, array in curve.items()})
+        return content
+
+    def _check(self) -> None:
+        _require_consistent(self)
 
     def __repr__(self) -> str:
         kind = "autonomous"
@@ -225,27 +194,27 @@ def require_same_batch(inputs: AnyArray, z: AnyArray) -> None:
         ) from error
 
 
-def _require_consistent(arrays: dict[str, Array]) -> None:
-    """Refuse fields that contradict each other: C V = V Λ, V U = I and, without a decoder, BᵀB = I.
+def _require_consistent(koopman: Koopman) -> None:
+    """Raise ValueError if fields contradict each other: C V = V Λ, V U = I and, without a decoder, BᵀB = I.
 
     Matrix identities are tested on a vector of random signs, in r² operations: both sides agree only if the matrices
     do, up to chance. Multiplying the matrices would take minutes for thousands of units.
     """
-    matrix, basis, right = arrays["matrix"], arrays["basis"], arrays["right"]
-    eigenvalues, rank = arrays["eigenvalues"], len(arrays["matrix"])
+    require_finite_fields(koopman, except_for=("residuals", "condition"))
+    matrix, basis, right, eigenvalues = koopman.matrix, koopman.basis, koopman.right, koopman.eigenvalues
+    rank = len(matrix)
     signs = np.random.default_rng(0).choice([-1.0, 1.0], size=rank)
-    if "decoder" not in arrays and np.abs(basis.T @ (basis @ signs) - signs).max() > rank * ORTHONORMAL_TO:
+    if koopman.decoder is None and np.abs(basis.T @ (basis @ signs) - signs).max() > rank * ORTHONORMAL_TO:
         raise ValueError("its basis is not orthonormal")
     step = matrix @ (right @ signs) - right @ (eigenvalues * signs)
     if np.linalg.norm(step) > CONSISTENT_TO * np.sqrt(rank) * np.linalg.norm(matrix):
         raise ValueError("its eigenvalues and eigenvectors are not those of its matrix")
-    condition = float(arrays["condition"])
     # Of nearly dependent eigenvectors the inverse is known to as many digits as the condition leaves.
-    tolerance = CONSISTENT_TO + 100 * rank * np.finfo(float).eps * condition
-    if tolerance < 1 and np.linalg.norm(right @ (arrays["left"] @ signs) - signs) > tolerance * np.linalg.norm(signs):
+    tolerance = CONSISTENT_TO + 100 * rank * np.finfo(float).eps * koopman.condition
+    if tolerance < 1 and np.linalg.norm(right @ (koopman.left @ signs) - signs) > tolerance * np.linalg.norm(signs):
         raise ValueError("its left eigenvectors are not the inverse of the right ones")
     for name, least in (("explained", 0.0), ("residuals", 0.0), ("condition", 1.0 - CONSISTENT_TO), ("ridge", 0.0)):
-        if name in arrays and arrays[name].min() < least:
+        if not np.min(getattr(koopman, name)) >= least:  # NaN included
             raise ValueError(f"{name!r} holds numbers below {least:.0f}")
     _require_ordered(eigenvalues)
 

@@ -12,6 +12,7 @@ from kann.backends.arrays import as_numpy, indices_for, namespace, segment_sums,
 from kann.data.moments import Moments, refuse_not_finite
 from kann.data.reduction import accumulate
 from kann.data.rows import Block, Cut, Projection
+from kann.data.serialization import Stored
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import GRAM_NOISE, ROUNDINGS
@@ -627,7 +628,7 @@ SAME_ERROR = 1e-13
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class RidgeCurve:
+class RidgeCurve(Stored):
     """Held-out errors of the ridges that were tried."""
 
     ridges: Float[Array, " n"]

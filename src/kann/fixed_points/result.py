@@ -10,6 +10,7 @@ from torch import Tensor
 from kann import _display
 from kann.backends.arrays import as_numpy
 from kann.checks import require_all_finite, require_float, require_real, require_whole_number, require_width
+from kann.data.serialization import Saved
 from kann.errors import KannError
 from kann.fixed_points.jacobians import eigenvalues_of, is_stable, jacobians
 from kann.fixed_points.problem import Problem, Searches, half_square, merge
@@ -17,7 +18,7 @@ from kann.typing import AnyArray, Array, Complex, Float, Int, Shaped
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class FixedPoints:
+class FixedPoints(Saved):
     """Fixed and slow points of a network, fixed ones first, and among those the one that most initial states led to.
 
     There may be none: then ``candidate_speeds`` say how slow the states were that the searches ended at.

@@ -9,6 +9,7 @@ from kann import _display
 from kann._display import in_columns
 from kann._format import fixed
 from kann.analysis.intervals import interval_of_mean
+from kann.data.serialization import Saved, Stored
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import Array, Float, Int
@@ -26,7 +27,7 @@ NAMES = {
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Effects:
+class Effects(Saved):
     """How well a network does if only some coordinates of its state are kept after every step, or if they are removed.
 
     Scores have one row for each number of coordinates and one column for each sequence that was judged; NaN where a
@@ -149,7 +150,7 @@ class Effects:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Tried:
+class Tried(Stored):
     """An operator and a mode of it, tested live on sequences that were kept for choosing."""
 
     koopman: Koopman

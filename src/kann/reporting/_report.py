@@ -13,7 +13,7 @@ from kann.analysis._movers import Movers
 from kann.analysis._trust import Trust
 from kann.analysis.decisions import Readout
 from kann.checks import require_instance, require_number, require_path, require_text
-from kann.data.serialization import replacing
+from kann.data.atomic_write import replacing
 from kann.data.states import checked_tokens
 from kann.depth._trust import StepTrust
 from kann.errors import KannError

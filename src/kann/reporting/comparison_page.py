@@ -12,7 +12,7 @@ import numpy as np
 from kann._format import from_to, significant
 from kann.analysis.comparison import Comparison
 from kann.checks import require_instance, require_path, require_text
-from kann.data.serialization import replacing
+from kann.data.atomic_write import replacing
 from kann.errors import KannError
 from kann.reporting.offline import page_without_scripts
 from kann.reporting.plots import STYLE, draw_comparison, draw_networks, pyplot

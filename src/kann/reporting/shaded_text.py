@@ -12,7 +12,7 @@ from kann._format import format_eigenvalue
 from kann.analysis._trust import Trust
 from kann.analysis.contributions import contribution_changes, contributions
 from kann.analysis.modes import magnitude
-from kann.data.serialization import replacing
+from kann.data.atomic_write import replacing
 from kann.fitting.koopman import Koopman
 from kann.typing import AnyArray, Array, Float
 
