@@ -156,9 +156,9 @@ def main(folder: str = "gallery") -> None:
     ordinary = are_ordinary(states)
     states, groups = states[ordinary], groups[ordinary]
     done(f"left out {np.sum(~ordinary)} of {len(ordinary)} tokens, sinks of attention inside a text")
-    maps = kann.fit(states, each_step=True, groups=groups)
+    maps = kann.depth.fit(states, groups=groups)
     done(f"fitted {maps}")
-    steps = kann.trust(maps, states, folds=5, groups=groups)
+    steps = kann.depth.trust(maps, states, folds=5, groups=groups)
     done(f"{steps!r}\n{steps}")
     kann.plots.draw_steps(steps).figure.savefig(target / "smollm2_layers.png")
     effects = kann.depth.bypass_effects(

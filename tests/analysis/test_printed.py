@@ -96,6 +96,6 @@ def test_a_name_with_a_line_break_stays_in_its_line():
 def test_a_layer_of_which_nothing_is_left_to_tell_has_no_linear_part(rng):
     first = rng.normal(size=(60, 3))
     states = np.stack([first, first + 1, 2 * first], axis=1)
-    found = kann.trust(kann.fit(states, each_step=True), states)
+    found = kann.depth.trust(kann.depth.fit(states), states)
     assert [line.split()[-2:] for line in str(found).splitlines()[1:]] == [["0.000", "–"], ["100.0", "%"]]
     assert "nan" not in found._repr_html_()

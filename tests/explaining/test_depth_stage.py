@@ -27,7 +27,7 @@ def encoder():
 
 
 def steps_of(states):
-    return kann.trust(kann.fit(states, each_step=True), states)
+    return kann.depth.trust(kann.depth.fit(states), states)
 
 
 def findings(steps, *, layer=None, errors=(0.18, 0.44)):
@@ -58,7 +58,7 @@ def test_maps_of_all_layers_come_with_an_explanation(encoder, tmp_path):
 
 def test_one_operator_beside_the_maps_is_the_one_that_is_explained(encoder, monkeypatch):
     maps = []
-    monkeypatch.setattr(depth_stage, "fit", lambda *data, **how: maps.append(kann.fit(*data, **how)) or maps[-1])
+    monkeypatch.setattr(depth_stage, "fit", lambda *data, **how: maps.append(kann.depth.fit(*data, **how)) or maps[-1])
     found = stages.look(
         seeded(networks.Encoder), words(torch.Generator().manual_seed(0)), stages.Options(progress=False)
     )

@@ -222,7 +222,15 @@ def calls(good: Any) -> dict[str, Call]:
         ),
         "fit": (kann.fit, {"data": good.padded, "rank": 2, "basis": "svd", "lengths": [8, 3, 2], "ridge": 0.0}),
         "fit grouped": (kann.fit, {"data": states, "rank": "auto", "groups": [0, 1, 2]}),
-        "fit each step": (kann.fit, {"data": deep, "each_step": True, "ridge": 0.1, "rank": 2, "groups": None}),
+        "trust each step": (
+            kann.depth.trust,
+            {"maps": kann.depth.fit(deep, ridge=0.1, rank=2), "states": deep, "folds": 3, "groups": None}
+            | {"level": 0.9, "seed": 0},
+        ),
+        "fit each step": (
+            kann.depth.fit,
+            {"states": deep, "ridge": 0.1, "rank": 2, "basis": "svd", "offset": True, "lengths": None, "groups": None},
+        ),
         "fit driven": (kann.fit, {"data": states, "driven": True, "offset": True, "ridge": 1e-3, "over_ranks": False}),
         "fit bilinear": (
             kann.fit,
@@ -420,7 +428,7 @@ NOT_CALLED = {
     "BypassEffects": "a result, which functions make",
     "StepMaps": "a result, which functions make",
     "StepTrust": "a result, which functions make",
-    "bypass_effects": "its mistakes are in tests/live/test_bypass_effects.py",
+    "bypass_effects": "its mistakes are in tests/depth/test_bypass_effects.py",
     "ConditionWarning": "a warning",
     "PrecisionWarning": "a warning",
     "UnfinishedWarning": "a warning",

@@ -267,8 +267,12 @@ def layered_states(rng):
 def layers_report(path, **settings):
     """A report along the depth of a network with a map for each of its layers."""
     states = layered_states(np.random.default_rng(0))
-    koopman, maps = kann.fit(states), kann.fit(states, each_step=True)
-    options = {"steps": kann.trust(maps, states), "step_names": ["b.0", "b.1", NASTY, "b.3"], "step_name": "layer"}
+    koopman, maps = kann.fit(states), kann.depth.fit(states)
+    options = {
+        "steps": kann.depth.trust(maps, states),
+        "step_names": ["b.0", "b.1", NASTY, "b.3"],
+        "step_name": "layer",
+    }
     return report(path, koopman, states, **(options | settings))
 
 

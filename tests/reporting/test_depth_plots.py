@@ -18,7 +18,7 @@ def ax():
 @pytest.fixture
 def trust(rng):
     states = np.cumsum(rng.normal(size=(60, 4, 3)), axis=1)
-    return kann.trust(kann.fit(states, each_step=True), states)
+    return kann.depth.trust(kann.depth.fit(states), states)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_errors_of_each_step_are_lines_with_intervals(trust, ax):
 
 def test_of_many_steps_some_are_named(rng, ax):
     states = np.cumsum(rng.normal(size=(60, 41, 2)), axis=1)
-    kann.plots.draw_steps(kann.trust(kann.fit(states, each_step=True, ridge=0.1), states), ax=ax)
+    kann.plots.draw_steps(kann.depth.trust(kann.depth.fit(states, ridge=0.1), states), ax=ax)
     assert [label.get_text() for label in ax.get_xticklabels()][:3] == ["0", "3", "6"]
 
 

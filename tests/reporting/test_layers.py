@@ -12,7 +12,7 @@ from tests.reporting.html_pages import NASTY, content_of, layered_states, layers
 def test_the_page_has_the_errors_of_each_layer(tmp_path, rng):
     text, page, _ = content_of(layers_report(tmp_path / "r.html"))
     states = layered_states(np.random.default_rng(0))
-    trust = kann.trust(kann.fit(states, each_step=True), states)
+    trust = kann.depth.trust(kann.depth.fit(states), states)
     layers = page["layers"]["layers"]
     assert [layer["number"] for layer in layers] == [1, 2, 3, 4]
     assert [layer["name"] for layer in layers] == ["b.0", "b.1", NASTY, "b.3"]
@@ -62,6 +62,6 @@ def test_mistakes_are_explained(tmp_path):
         layers_report(tmp_path / "r.html", steps=None)
     states = turning_states(count=8, steps=30)
     rows = layered_states(np.random.default_rng(0))
-    other = kann.trust(kann.fit(rows, each_step=True), rows)
+    other = kann.depth.trust(kann.depth.fit(rows), rows)
     with pytest.raises(KannError, match="steps= is of 4 steps and the states shown have 36; pass what "):
         kann.report(tmp_path / "r.html", kann.fit(states), states, steps=other)

@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -39,8 +39,6 @@ from kann.analysis.trust_rule import (
 from kann.checks import require_instance
 from kann.data.moments import Moments
 from kann.data.serialization import Saved, Stored
-from kann.depth._trust import StepTrust, trust_steps
-from kann.depth.maps import StepMaps
 from kann.errors import KannError
 from kann.fitting._fit import fit
 from kann.fitting.bilinear import Bilinear
@@ -179,7 +177,6 @@ class Trust(Saved):
         return _display.table(repr(self), head, rows)
 
 
-@overload
 def trust(
     koopman: Koopman,
     states: Any,
@@ -190,22 +187,7 @@ def trust(
     level: float = 0.95,
     seed: int = 0,
     untrained: Any = None,
-) -> Trust: ...
-@overload
-def trust(
-    koopman: StepMaps, states: Any, *, folds: int = 10, groups: Any = None, level: float = 0.95, seed: int = 0
-) -> StepTrust: ...
-def trust(
-    koopman: Koopman | StepMaps,
-    states: Any,
-    *,
-    folds: int = 10,
-    groups: Any = None,
-    where: Any = None,
-    level: float = 0.95,
-    seed: int = 0,
-    untrained: Any = None,
-) -> Trust | StepTrust:
+) -> Trust:
     """Measure how far each mode can be trusted: on sequences that were not fitted, beside copying and shuffled states.
 
     Trusted means that a mode is the network's own dynamics and no accident of the fit. It does not mean learned: a
@@ -226,8 +208,7 @@ def trust(
     koopman, states
         An operator and the states that it was fitted to. Instead of states, a list of `Moments` of groups of sequences,
         each of which is then a fold; errors are then measured one step ahead only, and the null shuffles states
-        over all sequences instead of within each. Of `StepMaps`, from ``kann.fit(states, each_step=True)``, the result
-        is a `StepTrust`: the held-out error of each step, beside the identity and one operator for all.
+        over all sequences instead of within each.
     folds
         How many folds: as few as 3, at most the number of sequences. Sequences whose states are the same to the last
         bit are held out together, in fewer folds if there are fewer different ones; to find them, states are read
@@ -248,10 +229,6 @@ def trust(
         trusted mode is then called learned, or own and not learned if the untrained network has it just as well.
     """
     level = require_level(level)
-    if isinstance(koopman, StepMaps):
-        if untrained is not None or where is not None:
-            raise KannError("untrained= and where= are for the modes of one operator; leave them out, or pass maps.one")
-        return trust_steps(koopman, states, folds=folds, groups=groups, level=level, seed=seed)
     if isinstance(koopman, Bilinear):
         raise KannError(f"koopman={koopman!r} has a matrix for each input, and trust judges one; {ONE_INPUT}")
     require_instance(koopman, Koopman, "koopman")

@@ -1,19 +1,29 @@
-"""Along depth: one map for each layer, how far it is right, and what happens if it replaces the layers.
+"""Along depth: fit a map to each layer, measure its error, and run the network with layers replaced by maps.
 
 Layers take the place of time: ``kann.record(model, data, axis="depth")`` gives states whose steps are layers.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from kann.depth._trust import StepTrust
-from kann.depth.maps import AffineMap, StepMaps, fit_span
+from kann.depth._trust import StepTrust, trust
+from kann.depth.maps import AffineMap, StepMaps, fit, fit_span
 from kann.depth.results import BypassEffects
 
 if TYPE_CHECKING:
     from kann.depth._bypass import bypass
     from kann.depth._bypass_effects import bypass_effects
 
-__all__ = ["AffineMap", "BypassEffects", "StepMaps", "StepTrust", "bypass", "bypass_effects", "fit_span"]
+__all__ = [
+    "AffineMap",
+    "BypassEffects",
+    "StepMaps",
+    "StepTrust",
+    "bypass",
+    "bypass_effects",
+    "fit",
+    "fit_span",
+    "trust",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -164,7 +164,7 @@ def maps_of(operator: Any, span: Span) -> list[tuple[Float[Array, "d d"], Float[
         return [_affine_or_none(each) for each in operator]
     raise KannError(
         f"operator={shown(operator)} cannot take the place of layers; pass None, a Koopman, kann.depth.fit_span, "
-        "kann.fit(..., each_step=True), or a list with an operator for each layer"
+        "kann.depth.fit(...), or a list with an operator for each layer"
     )
 
 

@@ -124,7 +124,7 @@ def bypass_effects(
     ...         return x + super().forward(x)
     >>> model, x = nn.Sequential(nn.Sequential(*(Block(4, 4) for _ in range(3))), nn.Linear(4, 5)), torch.randn(60, 4)
     >>> states = kann.record(model, x[:40], layer="0.*", axis="depth", embedding=True)
-    >>> maps = kann.fit(states, each_step=True)
+    >>> maps = kann.depth.fit(states)
     >>> found = kann.depth.bypass_effects(model, x[40:], maps, states, spans=[("0.0", "0.1")])
     >>> found.means["agreement"].shape  # one span, four methods
     (1, 4)
@@ -138,7 +138,7 @@ def bypass_effects(
     data
         What the model reads, as for `kann.record`; other sequences than the states are of.
     maps
-        One map for each layer and one operator for all, from ``kann.fit(states, each_step=True)``.
+        One map for each layer and one operator for all, from ``kann.depth.fit(states)``.
     states
         The states that the maps were fitted to, recorded along depth from all layers of the list with
         ``embedding=True``; the map of each span is fitted to them.

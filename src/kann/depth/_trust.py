@@ -1,4 +1,4 @@
-"""How far the maps of single steps can be trusted: their errors on sequences that were not fitted, beside baselines."""
+"""Errors of layer maps on held-out sequences, compared with the identity and with one operator for all layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import numpy as np
 
 from kann import _display
 from kann._format import confidence, fixed, from_to, percent
-from kann.analysis.intervals import jackknife_error, student_width
+from kann.analysis.intervals import jackknife_error, require_level, student_width
 from kann.backends.arrays import rounding as rounding_of
-from kann.checks import require_width
+from kann.checks import require_instance, require_width
 from kann.data.serialization import Saved
 from kann.data.states import as_states
-from kann.depth.maps import AffineMap, StepMaps, StepMoments, length_of, map_weights, step_moments
+from kann.depth.maps import AffineMap, StepMaps, equations_of_steps, length_of, map_weights
 from kann.errors import KannError
 from kann.fitting.folds import assign_folds, repeats_of
 from kann.fitting.koopman import Koopman
@@ -42,7 +42,7 @@ class StepTrust(Saved):
     >>> rng = np.random.default_rng(0)
     >>> first = rng.normal(size=(200, 2))
     >>> states = np.stack([first, 2 * first, 2 * first + rng.normal(size=first.shape)], axis=1)
-    >>> found = kann.trust(kann.fit(states, each_step=True), states)
+    >>> found = kann.depth.trust(kann.depth.fit(states), states)
     >>> (found.errors["each"] < [0.01, 0.4]).tolist(), found.errors["identity"].round(1).tolist()
     ([True, True], [0.3, 0.2])
     """
@@ -119,82 +119,78 @@ _WIDTHS = (4, 10, 14, 9, 19, 13)
 """Of the columns of the table, in letters."""
 
 
-def trust_steps(maps: StepMaps, data: Any, *, folds: int, groups: Any, level: float, seed: int) -> StepTrust:
-    """Errors of every step on held-out sequences, and how far they differ from fold to fold.
+def trust(
+    maps: StepMaps, states: Any, *, folds: int = 10, groups: Any = None, level: float = 0.95, seed: int = 0
+) -> StepTrust:
+    """Measure the error of each layer map on held-out sequences, and compare it with copying and with one operator.
 
-    For each fold, all maps and the one operator are fitted again to the other folds, the maps with the ridges that were
-    chosen before.
+    For each fold, all maps and the one operator are fitted again to the other folds, with the ridges that were chosen
+    before. Intervals come from a jackknife that deletes a fold at a time.
+
+    >>> import kann
+    >>> states = np.random.default_rng(0).normal(size=(40, 1, 2)) * 2.0 ** np.arange(4)[:, None]
+    >>> kann.depth.trust(kann.depth.fit(states), states).linear_part.round(3).tolist()
+    [1.0, 1.0, 1.0]
+
+    Parameters
+    ----------
+    maps, states
+        What `kann.depth.fit` returned, and the states that it was given.
+    folds, groups, seed
+        How sequences are held out, as in `kann.trust`.
+    level
+        Confidence level of the intervals.
     """
-    states = as_states(data)
-    require_width(states.values, maps.dim, what="states", of="the operator")
-    if length_of(states) != len(maps) + 1:
+    require_instance(maps, StepMaps, "maps")
+    level, recorded = require_level(level), as_states(states)
+    require_width(recorded.values, maps.dim, what="states", of="the operator")
+    if length_of(recorded) != len(maps) + 1:
         raise KannError(
-            f"these sequences have {length_of(states)} states and the maps {len(maps)} steps; pass the states that "
+            f"these sequences have {length_of(recorded)} states and the maps {len(maps)} steps; pass the states that "
             "they were fitted to"
         )
-    fold_of = assign_folds(states.lengths, folds=folds, groups=groups, repeats=repeats_of(states), seed=seed)
-    steps = [(step, step + 1) for step in range(len(maps))]
-    moments = step_moments(states, fold_of, steps)
-    ones = _one_without_each(maps.one, moments, rounding=rounding_of(states.values[0:1]))
-    found = [_of_step(own, moments, ones) for own in maps.each]
-    missed_by = {name: np.array([each.missed[name] for each in found]) for name in PREDICTIONS}
-    spread = np.array([each.spread for each in found])
+    fold_of = assign_folds(recorded.lengths, folds=folds, groups=groups, repeats=repeats_of(recorded), seed=seed)
     sizes = np.bincount(fold_of).astype(float)
-    changes = np.array([each.changed for each in found]) * _fraction(spread.sum(axis=1))
-    return _judged(missed_by, spread, sizes, changes=changes, level=level, sequences=len(states))
+    equations = equations_of_steps(recorded, fold_of, [(step, step + 1) for step in range(len(maps))])
+    of_folds = [sum_of(each) for each in zip(*equations, strict=True)]
+    ones = _one_without_each(maps.one, of_folds, rounding=rounding_of(recorded.values[0:1]))
+    missed = {name: np.zeros((len(maps), len(sizes))) for name in PREDICTIONS}
+    spread, changed = np.zeros((len(maps), len(sizes))), np.zeros(len(maps))
+    for step, (own, of_step) in enumerate(zip(maps.each, equations, strict=True)):
+        whole, changes = sum_of(of_step), [fold.change() for fold in of_step]
+        _require_own(own, whole)
+        changed[step] = max(0.0, whole.change().variance())
+        for i, (fold, rest) in enumerate(zip(of_step, without_each(changes), strict=True)):
+            missed["identity"][step, i] = max(0.0, np.trace(changes[i].total))
+            missed["one"][step, i] = fold.residual_sum_of_squares(ones[i])
+            missed["each"][step, i] = fold.residual_sum_of_squares(map_weights(rest, own.ridge))
+            # About the mean over all folds: Σ|y − mean|².
+            mean = whole.target_mean
+            spread[step, i] = np.trace(fold.total) - 2 * mean @ fold.target[-1] + fold.pairs * mean @ mean
+    per_variance = _inverse(spread.sum(axis=1))
+    width, without = student_width(level, len(sizes) - 1), _inverse(spread.sum(axis=1, keepdims=True) - spread)
 
+    def interval(amount: Float[Array, "t f"]) -> Float[Array, "t 2"]:
+        error = amount.sum(axis=1) * per_variance
+        replicates = ((amount.sum(axis=1, keepdims=True) - amount) * without).T
+        half = width * jackknife_error(replicates, whole=error, sizes=sizes)
+        return np.stack([error - half, error + half], axis=1)
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Step:
-    """What is missed in each fold at one step, how far the states after it vary there, and how far what it changes."""
-
-    missed: dict[str, Float[Array, " f"]]
-    spread: Float[Array, " f"]
-    changed: float
-    """Over all folds."""
-
-
-def _of_step(own: AffineMap, moments: Sequence[StepMoments], ones: Sequence[Float[Array, "q d"]]) -> _Step:
-    designs = [each.design((own.first, own.last + 1)) for each in moments]
-    whole = sum_of(designs)
-    _require_own(own, whole)
-    mean = whole.target[-1] / whole.pairs
-    rest = without_each([design.change() for design in designs])
-    identity = np.vstack([np.eye(whole.rank), np.zeros(whole.rank)])
-    return _Step(
-        missed={
-            "identity": np.array([design.residual_sum_of_squares(identity) for design in designs]),
-            "one": np.array(
-                [design.residual_sum_of_squares(weights) for design, weights in zip(designs, ones, strict=True)]
-            ),
-            "each": np.array(
-                [
-                    design.residual_sum_of_squares(map_weights(others, own.ridge))
-                    for design, others in zip(designs, rest, strict=True)
-                ]
-            ),
-        },
-        spread=np.array([_spread(design, mean) for design in designs]),
-        changed=_spread_of_change(whole, identity),
+    return StepTrust(
+        errors={name: amount.sum(axis=1) * per_variance for name, amount in missed.items()},
+        intervals={name: np.maximum(interval(amount), 0.0) for name, amount in missed.items()},
+        gains={name: interval(missed[name] - missed["each"]) for name in ("identity", "one")},
+        changes=changed * per_variance,
+        folds=len(sizes),
+        level=level,
+        sequences=len(recorded),
     )
 
 
-def _spread(design: NormalEquations, mean: Float[Array, " d"]) -> float:
-    """How far the states after a step vary about a point, Σ|y − mean|²."""
-    return float(np.trace(design.total) - 2 * mean @ design.target[-1] + design.pairs * mean @ mean)
-
-
-def _spread_of_change(design: NormalEquations, identity: Float[Array, "q d"]) -> float:
-    """How far what a step changes varies about its mean, Σ|Δ − mean Δ|²."""
-    total = design.target[-1] - design.gram[-1, : design.rank]  # Σ Δ
-    return max(0.0, float(design.residual_sum_of_squares(identity)) - float(total @ total) / design.pairs)
-
-
 def _require_own(own: AffineMap, whole: NormalEquations) -> None:
-    """Refuse states to which a fit is another map."""
+    """Raise if a fit to these states gives another map."""
     change = np.vstack([own.matrix, own.offset]) - map_weights(whole.change(), own.ridge)
-    variance = whole.variance() or 1.0
-    apart = float(np.sum(change * (whole.gram @ change))) / variance
+    apart = float(np.sum(change * (whole.gram @ change))) / (whole.variance() or 1.0)
     if not apart <= REFIT_TO:
         raise KannError(
             f"the maps were not fitted to these sequences: a fit to them predicts states after step {own.first} that "
@@ -202,48 +198,17 @@ def _require_own(own: AffineMap, whole: NormalEquations) -> None:
         )
 
 
-def _one_without_each(one: Koopman, moments: Sequence[StepMoments], *, rounding: float) -> list[Float[Array, "q d"]]:
-    """The one operator fitted without each fold, as a map of whole states: its matrix and its offset."""
-    designs = [sum_of([each.design(steps) for steps in each.counts]) for each in moments]
+def _one_without_each(one: Koopman, folds: Sequence[NormalEquations], *, rounding: float) -> list[Float[Array, "q d"]]:
+    """The one operator fitted without each fold, as a map of whole states: matrix and offset, stacked."""
     back = one.state_vectors
     found = []
-    for rest in without_each([design.in_basis(one.basis, mean=one.mean) for design in designs]):
+    for rest in without_each([fold.in_basis(one.basis, mean=one.mean) for fold in folds]):
         weights = rest.weights(offset=one.offset is not None, ridge=one.ridge, rounding=rounding)
         matrix = one.basis @ weights[:-1] @ back
         found.append(np.vstack([matrix, one.mean + weights[-1] @ back - one.mean @ matrix]))
     return found
 
 
-def _judged(
-    missed_by: dict[str, Float[Array, "t f"]],
-    spread: Float[Array, "t f"],
-    sizes: Float[Array, " f"],
-    *,
-    changes: Float[Array, " t"],
-    level: float,
-    sequences: int,
-) -> StepTrust:
-    """Errors over all folds, and their intervals by a jackknife that deletes a fold at a time."""
-    width = student_width(level, len(sizes) - 1)
-    without = _fraction(spread.sum(axis=1, keepdims=True) - spread)
-
-    def interval(amount: Float[Array, "t f"]) -> Float[Array, "t 2"]:
-        whole = amount.sum(axis=1) * _fraction(spread.sum(axis=1))
-        replicates = ((amount.sum(axis=1, keepdims=True) - amount) * without).T
-        half = width * jackknife_error(replicates, whole=whole, sizes=sizes)
-        return np.stack([whole - half, whole + half], axis=1)
-
-    return StepTrust(
-        errors={name: amount.sum(axis=1) * _fraction(spread.sum(axis=1)) for name, amount in missed_by.items()},
-        intervals={name: np.maximum(interval(amount), 0.0) for name, amount in missed_by.items()},
-        gains={name: interval(missed_by[name] - missed_by["each"]) for name in ("identity", "one")},
-        changes=changes,
-        folds=len(sizes),
-        level=level,
-        sequences=sequences,
-    )
-
-
-def _fraction(spread: Float[Array, "..."]) -> Float[Array, "..."]:
-    """1 / spread; 0 where nothing varies, of which nothing can be missed."""
+def _inverse(spread: Float[Array, "..."]) -> Float[Array, "..."]:
+    """1 / spread; 0 where nothing varies and so nothing can be missed."""
     return np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0)

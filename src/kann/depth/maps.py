@@ -4,23 +4,24 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from kann import _display
 from kann.backends.arrays import as_numpy, cross_gram, gram, indices_for, namespace, to_device_of
-from kann.checks import require_float, require_number, require_whole_number, require_width
-from kann.data.moments import refuse_not_finite
+from kann.checks import require_float, require_whole_number, require_width
+from kann.data.moments import Moments, refuse_not_finite
 from kann.data.reduction import accumulate
 from kann.data.rows import Block, Cut
 from kann.data.serialization import Saved, Stored
 from kann.data.states import States, as_states
 from kann.errors import FewPairsWarning, KannError
-from kann.fitting.basis import operand
+from kann.fitting._fit import fit as fit_operator
+from kann.fitting.basis import operand, parse_rank
 from kann.fitting.folds import FEWEST_FOLDS, Together, assign_folds, repeats_of
 from kann.fitting.koopman import Koopman
-from kann.fitting.normal_equations import NormalEquations, ridge_curve, sum_of
+from kann.fitting.normal_equations import NormalEquations, require_ridge, ridge_curve, sum_of
 from kann.typing import AnyArray, Array, Complex, Float, Int
 
 
@@ -62,22 +63,20 @@ class AffineMap(Stored):
         return h @ to_device_of(h, self.matrix) + to_device_of(h, self.offset)
 
     def __repr__(self) -> str:
-        steps = f"step {self.first}"
-        if self.last > self.first:
-            steps = f"steps {self.first} to {self.last}"
+        steps = f"steps {self.first} to {self.last}" if self.last > self.first else f"step {self.first}"
         return f"AffineMap({steps}, {self.dim} units, ridge {self.ridge:.0e})"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StepMaps(Saved):
-    """One affine map for each step, beside one operator for all steps.
+    """One affine map for each step, and one operator for all steps, from `kann.depth.fit`.
 
-    Along depth a step is a layer, and the operator that fits best changes from layer to layer. Ask `kann.trust` how far
-    each map is right on sequences that were not fitted.
+    Along depth a step is a layer, and the best map changes from layer to layer. `kann.depth.trust` measures the error
+    of each map on held-out sequences.
 
     >>> import kann
     >>> states = np.random.default_rng(0).normal(size=(40, 1, 2)) * 2.0 ** np.arange(4)[:, None]
-    >>> maps = kann.fit(states, each_step=True)
+    >>> maps = kann.depth.fit(states)
     >>> len(maps), maps.each[0].matrix.round(6).diagonal().tolist()
     (3, [2.0, 2.0])
     """
@@ -86,6 +85,9 @@ class StepMaps(Saved):
     """The map of each step: ``each[t]`` takes h[t] to h[t + 1]."""
     one: Koopman
     """The operator for all steps."""
+
+    instead: ClassVar[str] = "pass maps.one, or for layer maps call the function of kann.depth"
+    """Completes errors of functions that take an operator."""
 
     @property
     def dim(self) -> int:
@@ -109,91 +111,136 @@ class StepMaps(Saved):
         return _display.table(repr(self), ("step", "ridge", "|A − I| / √d"), rows)
 
 
-SEQUENCES_TO_MULTIPLY = 256
-"""So many sequences are multiplied at a time: with fewer, adding d × d sums takes longer than the products."""
-
 Steps = tuple[int, int]
 """Two steps of a sequence: a state at the first is mapped to the state at the second."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class StepMoments:
-    """Sums and Gram matrices of the states at single steps, and products of the states at two steps.
+def fit(
+    states: Any,
+    *,
+    rank: Any = None,
+    basis: Any = "pca",
+    offset: bool = True,
+    lengths: Any = None,
+    ridge: int | float | None = None,
+    groups: Any = None,
+) -> StepMaps:
+    """Fit an affine map h[t+1] ≈ h[t] A_t + b_t to each step, and one operator to all steps.
 
-    They add up over sequences. At a step t they are Σ h[t] and Σ h[t]ᵀh[t]; for two steps s and t, Σ h[s]ᵀh[t].
+    Along depth a step is a layer: record the states with ``kann.record(model, data, axis="depth")``.
+
+    >>> states = np.random.default_rng(0).normal(size=(40, 1, 2)) * 2.0 ** np.arange(4)[:, None]
+    >>> fit(states).each[2].matrix.round(6).diagonal().tolist()
+    [2.0, 2.0]
+
+    Parameters
+    ----------
+    states
+        Sequences of one length, in any form that `kann.fit` takes except `Moments`.
+    rank, basis, offset, lengths
+        Of the one operator, as in `kann.fit`. The maps are between whole states.
+    ridge
+        Pulls the maps towards the identity; counted per pair, in units of the variance of each unit. By default chosen
+        for each step on held-out sequences.
+    groups
+        For each sequence the group that it belongs to, such as a text: sequences of one group are held out together.
     """
-
-    counts: dict[Steps, int]
-    """Over how many sequences the products of two steps are summed."""
-    sums: dict[int, Any]
-    """(d,) for each step."""
-    grams: dict[int, Any]
-    """(d, d) for each step."""
-    products: dict[Steps, Any]
-    """(d, d) for each two steps."""
-
-    @property
-    def parts(self) -> tuple[dict[Any, Any], ...]:
-        """All that is summed."""
-        return self.counts, self.sums, self.grams, self.products
-
-    def __add__(self, other: "StepMoments") -> "StepMoments":
-        return StepMoments(
-            counts=_added(self.counts, other.counts),
-            sums=_added(self.sums, other.sums),
-            grams=_added(self.grams, other.grams),
-            products=_added(self.products, other.products),
-        )
-
-    def design(self, steps: Steps) -> NormalEquations:
-        """The regression of the states at the second step on those at the first."""
-        first, last = steps
-        count = np.array([[float(self.counts[steps])]])
-        sum_x, sum_y = (as_numpy(self.sums[step])[:, None] for step in steps)
-        return NormalEquations(
-            gram=np.block([[as_numpy(self.grams[first]), sum_x], [sum_x.T, count]]),
-            target=np.vstack([as_numpy(self.products[steps]), sum_y.T]),
-            total=as_numpy(self.grams[last]),
-        )
+    require_ridge(ridge)
+    if isinstance(states, Moments):
+        raise KannError("a map for each step needs the states of each step, which moments do not hold; pass states")
+    recorded = as_states(states, lengths)
+    steps = [(step, step + 1) for step in range(length_of(recorded) - 1)]
+    chooses_rank = parse_rank(rank).is_auto
+    one = fit_operator(recorded, rank=rank, basis=basis, offset=offset, groups=groups if chooses_rank else None)
+    return StepMaps(each=tuple(fit_steps(recorded, steps, ridge=ridge, groups=groups)), one=one)
 
 
-def _added(ours: dict[Any, Any], theirs: dict[Any, Any]) -> dict[Any, Any]:
-    """The entries of two dicts, added where both have them."""
-    total = dict(ours)
-    for key, value in theirs.items():
-        if key in total:
-            value = total[key] + value
-        total[key] = value
-    return total
+def fit_span(states: Any, first: int, last: int, *, ridge: int | float | None = None, groups: Any = None) -> AffineMap:
+    """Fit one affine map to a span of steps: from the states before step ``first`` to those after step ``last``.
 
+    Along depth it is one map instead of several layers.
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Folds:
-    """The moments of each fold, by its number; they add up."""
+    >>> import numpy as np
+    >>> states = np.random.default_rng(0).normal(size=(40, 1, 2)) * 2.0 ** np.arange(4)[:, None]
+    >>> fit_span(states, 1, 2).matrix.round(6)
+    array([[ 4., -0.],
+           [-0.,  4.]])
 
-    moments: dict[int, StepMoments]
-
-    def __add__(self, other: "_Folds") -> "_Folds":
-        return _Folds(moments=_added(self.moments, other.moments))
-
-
-def step_moments(states: States, fold_of: Int[Array, " s"], steps: Sequence[Steps]) -> list[StepMoments]:
-    """The moments of each fold of sequences, for these steps, in one reading of the states.
-
-    All sequences must have the same number of steps.
+    Parameters
+    ----------
+    states, ridge, groups
+        As in `kann.depth.fit`.
+    first, last
+        The first and the last step of the span, both included and counted from 0: step t leads from h[t] to h[t + 1].
     """
-    length = length_of(states)
-    make = partial(_StepProducts, fold_of=fold_of, steps=tuple(steps), length=length)
-    found = accumulate(states, make, what="moments of steps").moments
-    folds = [found[fold] for fold in sorted(found)]
-    if not all(np.isfinite(as_numpy(total)).all() for moments in folds for total in moments.sums.values()):
-        refuse_not_finite(states, inputs=False)
-    _require_whole(folds, steps, sequences=len(states))
-    return folds
+    recorded = as_states(states)
+    steps = length_of(recorded) - 1
+    first = require_whole_number(first, "first", least=0, too_small="is before the first step")
+    last = require_whole_number(last, "last", least=0, too_small="is before the first step")
+    if not first <= last < steps:
+        raise KannError(
+            f"a span from step {first} to step {last} is none of {steps} steps; pass first <= last < {steps}"
+        )
+    return fit_steps(recorded, [(first, last + 1)], ridge=ridge, groups=groups)[0]
+
+
+FOLDS = 5
+"""A fifth of the sequences is held out to choose ridges."""
+
+ALL_FOLDS_UP_TO = 64
+"""Up to this many units every fifth is held out in turn. With more units one fifth is enough: a solve takes d³
+operations, and there is one for each fold, ridge and step."""
+
+STEP_RIDGES = (0.0, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
+"""Ridges that are tried, per pair of states, in units of the variance of each unit. With 1 a map is halfway between the
+identity and the best fit, in directions of average variance."""
+
+
+def fit_steps(states: States, steps: Sequence[Steps], *, ridge: float | None, groups: Any) -> list[AffineMap]:
+    """Fit an affine map to each of these pairs of steps, all in one reading of the states."""
+    require_ridge(ridge)
+    fold_of, held_out = _folds(states, groups=groups) if ridge is None else (np.zeros(len(states), dtype=int), 0)
+    equations = equations_of_steps(states, fold_of, steps)
+    if len(states) <= states.dim:
+        warnings.warn(
+            f"{len(states)} sequences for {states.dim + 1} unknowns in each column of a step's map: the ridge decides "
+            "what the states leave open; pass more sequences",
+            FewPairsWarning,
+            stacklevel=3,
+        )
+    maps = []
+    for (first, last), folds in zip(steps, equations, strict=True):
+        changes = [fold.change() for fold in folds]
+        strength = ridge_curve(changes, held_out=held_out, ridges=STEP_RIDGES).chosen if ridge is None else ridge
+        weights = map_weights(sum_of(changes), float(strength))
+        found = AffineMap(matrix=weights[:-1], offset=weights[-1], ridge=float(strength), first=first, last=last - 1)
+        maps.append(found)
+    return maps
+
+
+def map_weights(change: NormalEquations, ridge: float) -> Float[Array, "q d"]:
+    """Matrix and offset, stacked, from the equations of the change, so that the ridge pulls towards the identity."""
+    weights = change.ridge_weights(ridge)
+    weights[:-1] += np.eye(change.rank)
+    return weights
+
+
+def _folds(states: States, *, groups: Any) -> tuple[Int[Array, " s"], int]:
+    """The fold of each sequence, and how many folds are held out in turn to choose a ridge."""
+    repeats = repeats_of(states)
+    available = Together.of(states.lengths, groups=groups, repeats=repeats).available
+    if available < FEWEST_FOLDS:
+        raise KannError(
+            f"the ridge is chosen on held-out sequences, and {available} of two states or more are too few; pass "
+            "ridge=1e-4, or more sequences"
+        )
+    count = min(FOLDS, available)
+    folds = assign_folds(states.lengths, folds=count, groups=groups, repeats=repeats)
+    return (folds, count) if states.dim <= ALL_FOLDS_UP_TO else (np.minimum(folds, 1), 1)
 
 
 def length_of(states: States) -> int:
-    """The number of states of every sequence; sequences of different lengths are refused."""
+    """The number of states of every sequence; raise if sequences differ in length."""
     shortest, longest = int(states.lengths.min()), int(states.lengths.max())
     if shortest != longest:
         raise KannError(
@@ -205,224 +252,124 @@ def length_of(states: States) -> int:
     return longest
 
 
-def _require_whole(folds: Sequence[StepMoments], steps: Sequence[Steps], *, sequences: int) -> None:
-    """Refuse chunks that cut sequences between two steps whose states must be multiplied."""
-    for pair in steps:
-        seen = sum(moments.counts.get(pair, 0) for moments in folds)
-        if seen != sequences:
+def equations_of_steps(
+    states: States, fold_of: Int[Array, " s"], steps: Sequence[Steps]
+) -> list[list[NormalEquations]]:
+    """For each pair of steps the equations of each fold of sequences, in one reading of the states."""
+    make = partial(_StepProducts, fold_of=fold_of, length=length_of(states), steps=tuple(dict.fromkeys(steps)))
+    sums = accumulate(states, make, what="moments of steps").sums
+    folds = sorted({fold for fold, _, _ in sums})
+    if not all(np.isfinite(as_numpy(total[-1])).all() for total in sums.values()):
+        refuse_not_finite(states, inputs=False)
+    found = []
+    for first, last in steps:
+        # The last row and column are those of the constant: sums, and the number of sequences.
+        cross = [sums.get((fold, first, last)) for fold in folds]
+        seen = sum(int(each[-1, -1]) for each in cross if each is not None)
+        if seen != len(states):
             raise KannError(
-                f"the chunks of the data cut {sequences - seen} of {sequences} sequences between steps {pair[0]} and "
-                f"{pair[1]}; pass chunks that hold whole sequences"
+                f"the chunks of the data cut {len(states) - seen} of {len(states)} sequences between steps {first} and "
+                f"{last}; pass chunks that hold whole sequences"
             )
+        found.append(
+            [
+                NormalEquations(
+                    gram=as_numpy(sums[fold, first, first]),
+                    target=as_numpy(product)[:, :-1],
+                    total=as_numpy(sums[fold, last, last])[:-1, :-1],
+                )
+                for fold, product in zip(folds, cross, strict=True)
+            ]
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sums:
+    """Σ (h[s], 1)ᵀ(h[t], 1) over sequences, by fold, s and t. They add up."""
+
+    sums: dict[tuple[int, int, int], Any]
+
+    def __add__(self, other: "_Sums") -> "_Sums":
+        total = _Sums(dict(self.sums))
+        for key, value in other.sums.items():
+            total.sums[key] = total.sums[key] + value if key in total.sums else value
+        return total
+
+
+SEQUENCES_TO_MULTIPLY = 256
+"""Sequences that are multiplied at a time: with fewer, adding d × d sums takes longer than the products."""
 
 
 class _StepProducts:
-    """Accumulates the moments of steps, fold by fold."""
+    """Accumulates products of the states at two steps, fold by fold."""
 
     needs_pairs = True
 
-    def __init__(self, *, fold_of: Int[Array, " s"], steps: tuple[Steps, ...], length: int):
-        self._fold_of, self._steps, self._length = fold_of, steps, length
+    def __init__(self, *, fold_of: Int[Array, " s"], length: int, steps: tuple[Steps, ...]):
+        self._fold_of, self._length, self._steps = fold_of, length, steps
         self._used = sorted({step for pair in steps for step in pair})
-        self._moments: dict[int, StepMoments] = {}
+        self._found = _Sums({})
         self._waiting: dict[int, list[dict[int, Any]]] = {}
 
     def add(self, block: Block) -> None:
         """Add the states of a block, and the products of those steps that it holds together."""
         folds = self._fold_of[block.numbers]
-        is_whole = block.lengths == self._length
         for fold in np.unique(folds).tolist():
-            whole, pieces = (folds == fold) & is_whole, (folds == fold) & ~is_whole
-            if whole.any():
-                self._collect(fold, self._rows(block, whole)[0])
-            if pieces.any():
-                self._add(fold, self._of_pieces(block, pieces))
+            waiting = self._waiting.setdefault(fold, [])
+            waiting.append(self._rows(block, np.flatnonzero(folds == fold)))
+            if sum(len(rows[self._used[0]]) for rows in waiting) >= SEQUENCES_TO_MULTIPLY:
+                self._multiply(fold)
 
-    def _rows(self, block: Block, chosen: Array) -> tuple[dict[int, Any], dict[int, Array]]:
-        """The states at each step of the sequences ``chosen``, and which sequences have that step in this block."""
-        first, stop = block.steps, block.steps + block.lengths
-        rows, places = {}, {}
+    def _rows(self, block: Block, chosen: Int[Array, " k"]) -> dict[int, Any]:
+        """By step: the rows (h, 1) of the chosen sequences, zeros for those whose piece in this block lacks the step.
+
+        So a product of two steps sums over the sequences that have both.
+        """
+        first, lengths, offsets = block.steps[chosen], block.lengths[chosen], block.offsets[chosen]
+        rows = {}
         for step in self._used:
-            places[step] = chosen & (first <= step) & (step < stop)
-            at = block.offsets[places[step]] + step - first[places[step]]
-            rows[step] = block.values[indices_for(block.values, at)[0]]
-        return rows, places
-
-    def _collect(self, fold: int, rows: dict[int, Any]) -> None:
-        """Add whole sequences once there are enough of them to multiply."""
-        waiting = self._waiting.setdefault(fold, [])
-        waiting.append(rows)
-        if sum(len(each[self._used[0]]) for each in waiting) >= SEQUENCES_TO_MULTIPLY:
-            self._multiply(fold)
+            has_step = (first <= step) & (step < first + lengths)
+            (at,) = indices_for(block.values, np.where(has_step, offsets + step - first, 0))
+            states = _with_ones(block.values[at])
+            if not has_step.all():
+                states[indices_for(states, np.flatnonzero(~has_step))[0]] = 0.0
+            rows[step] = states
+        return rows
 
     def _multiply(self, fold: int) -> None:
-        """Add the whole sequences that wait."""
+        """Add the products of the sequences that wait."""
         waiting = self._waiting.pop(fold)
         concat = namespace(waiting[0][self._used[0]]).concat
         rows = {step: concat([each[step] for each in waiting]) for step in self._used}
-        count = len(rows[self._used[0]])
-        products = {(x, y): cross_gram(rows[x], rows[y]) for x, y in self._steps}
-        self._add(fold, _moments(rows, dict.fromkeys(self._steps, count), products))
-
-    def _of_pieces(self, block: Block, chosen: Array) -> StepMoments:
-        """The moments of pieces of sequences, which have some of the steps alone."""
-        rows, places = self._rows(block, chosen)
-        counts, products = {}, {}
-        for pair in self._steps:
-            both = places[pair[0]] & places[pair[1]]
-            x, y = (self._kept(rows[step], both[places[step]]) for step in pair)
-            counts[pair], products[pair] = int(both.sum()), cross_gram(x, y)
-        return _moments(rows, counts, products)
-
-    @staticmethod
-    def _kept(rows: Any, kept: Array) -> Any:
-        """The rows where ``kept`` is true."""
-        return rows[indices_for(rows, np.flatnonzero(kept))[0]]
+        for step in self._used:
+            self._add((fold, step, step), gram(rows[step]))
+        for first, last in self._steps:
+            self._add((fold, first, last), cross_gram(rows[first], rows[last]))
 
     def add_cut(self, cut: Cut) -> None:
         """Add the products of consecutive steps that the end of a block separates; their states are counted already."""
+        before, after = _with_ones(cut.before), _with_ones(cut.after)
         for i, row in enumerate(cut.rows.tolist()):
             number, step = divmod(row, self._length)
-            pair = (step - 1, step)
-            if pair in self._steps:
-                product = cut.before[i : i + 1].T @ cut.after[i : i + 1]
-                fold = int(self._fold_of[number])
-                self._add(fold, StepMoments(counts={pair: 1}, sums={}, grams={}, products={pair: product}))
+            if (step - 1, step) in self._steps:
+                self._add((int(self._fold_of[number]), step - 1, step), before[i : i + 1].T @ after[i : i + 1])
 
-    def _add(self, fold: int, moments: StepMoments) -> None:
-        """Add moments to those of a fold, in place: new memory for every d × d sum would take longer than the sum."""
-        if fold not in self._moments:
-            self._moments[fold] = moments
-            return
-        own = self._moments[fold]
-        for ours, theirs in zip(own.parts, moments.parts, strict=True):
-            for key, value in theirs.items():
-                if key in ours:
-                    ours[key] += value
-                else:
-                    ours[key] = value
+    def _add(self, key: tuple[int, int, int], product: Any) -> None:
+        """Add in place: new memory for every d × d sum would take longer than the sum."""
+        if key in self._found.sums:
+            self._found.sums[key] += product
+        else:
+            self._found.sums[key] = product
 
-    def result(self) -> _Folds:
+    def result(self) -> _Sums:
         """The totals."""
         for fold in list(self._waiting):
             self._multiply(fold)
-        return _Folds(moments=self._moments)
+        return self._found
 
 
-def _moments(rows: dict[int, Any], counts: dict[Steps, int], products: dict[Steps, Any]) -> StepMoments:
-    """Moments from the states at each step and the products of two steps."""
-    return StepMoments(
-        counts=counts,
-        sums={step: each.sum(0) for step, each in rows.items()},
-        grams={step: gram(each) for step, each in rows.items()},
-        products=products,
-    )
-
-
-FOLDS = 5
-"""A fifth of the sequences is held out to choose ridges."""
-
-ALL_FOLDS_UP_TO = 64
-"""Up to so many units every fifth is held out in turn; of more, one fifth is enough, and five would take five times as
-long: a solve takes d³ operations, and there is one for each ridge and step."""
-
-STEP_RIDGES = (0.0, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
-"""Ridges that are tried, for each pair of states, in units of the variance of each unit. With 1 a map is halfway
-between the identity and what fits best, in directions of average variance."""
-
-
-def fit_span(states: Any, first: int, last: int, *, ridge: int | float | None = None, groups: Any = None) -> AffineMap:
-    """Fit one affine map to a span of steps: from the states before step ``first`` to those after step ``last``.
-
-    Along depth it is one map in place of several layers. Where the ridge is large the map is the identity.
-
-    >>> import numpy as np
-    >>> states = np.random.default_rng(0).normal(size=(40, 1, 2)) * 2.0 ** np.arange(4)[:, None]
-    >>> fit_span(states, 1, 2).matrix.round(6)
-    array([[ 4., -0.],
-           [-0.,  4.]])
-
-    Parameters
-    ----------
-    states
-        Sequences of one length, as `States`, an array (S, T, d) or the path of a store.
-    first, last
-        The first and the last step of the span, both included and counted from 0: step t leads from h[t] to h[t + 1].
-    ridge
-        Pulls the map towards the identity; counted for each pair of states, in units of the variance of each unit.
-        Chosen on held-out sequences if None.
-    groups
-        For each sequence who it comes from, such as the text that a position is of: sequences of one group are held
-        out together.
-    """
-    recorded = as_states(states)
-    steps = length_of(recorded) - 1
-    first = require_whole_number(first, "first", least=0, too_small="is before the first step")
-    last = require_whole_number(last, "last", least=0, too_small="is before the first step")
-    if not first <= last < steps:
-        raise KannError(
-            f"a span from step {first} to step {last} is none of {steps} steps; pass first <= last < {steps}"
-        )
-    (found,) = fit_steps(recorded, [(first, last + 1)], ridge=ridge, groups=groups)
-    return found
-
-
-def fit_steps(states: States, steps: Sequence[Steps], *, ridge: float | None, groups: Any) -> list[AffineMap]:
-    """An affine map for each of these pairs of steps, all in one reading of the states."""
-    require_ridge(ridge)
-    fold_of, held_out = _folds(states, ridge=ridge, groups=groups)
-    folds = step_moments(states, fold_of, steps)
-    _warn_of_few(len(states), states.dim)
-    return [_fit_step(folds, pair, ridge=ridge, held_out=held_out) for pair in steps]
-
-
-def require_ridge(ridge: Any) -> None:
-    """Refuse a ridge that is no number of at least 0; None is one that is chosen."""
-    if ridge is not None:
-        require_number(ridge, "ridge", remedy="pass ridge>=0")
-        if not ridge >= 0:
-            raise KannError(f"ridge={ridge} would reward large operators; pass ridge>=0")
-
-
-def _folds(states: States, *, ridge: float | None, groups: Any) -> tuple[Int[Array, " s"], int]:
-    """The fold of each sequence, and how many folds are held out in turn to choose a ridge."""
-    if ridge is not None:
-        return np.zeros(len(states), dtype=int), 0
-    repeats = repeats_of(states)
-    available = Together.of(states.lengths, groups=groups, repeats=repeats).available
-    if available < FEWEST_FOLDS:
-        raise KannError(
-            f"the ridge is chosen on held-out sequences, and {available} of two states or more are too few; pass "
-            "ridge=1e-4, or more sequences"
-        )
-    count = min(FOLDS, available)
-    folds = assign_folds(states.lengths, folds=count, groups=groups, repeats=repeats)
-    if states.dim > ALL_FOLDS_UP_TO:
-        return np.minimum(folds, 1), 1
-    return folds, count
-
-
-def _fit_step(folds: Sequence[StepMoments], steps: Steps, *, ridge: float | None, held_out: int) -> AffineMap:
-    changes = [moments.design(steps).change() for moments in folds]
-    if ridge is None:
-        ridge = ridge_curve(changes, held_out=held_out, ridges=STEP_RIDGES).chosen
-    weights = map_weights(sum_of(changes), float(ridge))
-    return AffineMap(matrix=weights[:-1], offset=weights[-1], ridge=float(ridge), first=steps[0], last=steps[1] - 1)
-
-
-def map_weights(change: NormalEquations, ridge: float) -> Float[Array, "q d"]:
-    """The matrix and the offset, one below the other, from the regression of the change."""
-    weights = change.ridge_weights(ridge)
-    weights[:-1] += np.eye(change.rank)
-    return weights
-
-
-def _warn_of_few(sequences: int, units: int) -> None:
-    """Warn of fewer sequences than a map has unknowns: then the ridge decides, and not the states."""
-    if sequences <= units:
-        warnings.warn(
-            f"{sequences} sequences for {units + 1} unknowns in each column of a step's map: the ridge decides what "
-            "the states leave open; pass more sequences",
-            FewPairsWarning,
-            stacklevel=4,
-        )
+def _with_ones(rows: AnyArray) -> AnyArray:
+    """The rows (h, 1)."""
+    xp = namespace(rows)
+    return xp.concat([rows, xp.ones((rows.shape[0], 1), dtype=rows.dtype, device=rows.device)], axis=1)

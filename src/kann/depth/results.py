@@ -30,7 +30,7 @@ class BypassEffects(Saved):
     >>> layers = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
     >>> model, x = nn.Sequential(layers, nn.Linear(4, 2)), torch.randn(80, 4)
     >>> states = kann.record(model, x[:50], layer="0.*", axis="depth", embedding=True)
-    >>> maps = kann.fit(states, each_step=True)
+    >>> maps = kann.depth.fit(states)
     >>> found = kann.depth.bypass_effects(model, x[50:], maps, states, spans=[("0.1", "0.2")])
     >>> found.measures, bool(found.means["kl"][0, 3] < 1e-6)  # these layers are affine: one map is as good as both
     (('kl', 'agreement'), True)

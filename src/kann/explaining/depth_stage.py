@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 
 from kann._format import percent
-from kann.analysis._trust import trust
-from kann.depth._trust import StepTrust
+from kann.depth._trust import StepTrust, trust
+from kann.depth.maps import fit
 from kann.explaining.context import Findings, folds_of
-from kann.fitting._fit import fit
 from kann.fitting.folds import FEWEST_FOLDS
 from kann.reporting.inputs import most_are_worse
 
@@ -33,7 +32,7 @@ def map_each_layer(found: Findings) -> None:
             "left; pass more seconds."
         )
         return
-    maps = fit(states, each_step=True, rank=fitted.koopman.rank, groups=groups)
+    maps = fit(states, rank=fitted.koopman.rank, groups=groups)
     affordable = MOST_BYTES // (2 * 8 * len(maps) * maps.dim**2)
     folds = max(FEWEST_FOLDS, min(affordable, folds_of(fitted)))
     found.steps = trust(maps, states, folds=folds, groups=groups, seed=found.options.seed)

@@ -10,7 +10,6 @@ from kann.checks import require_choice, require_flag, shown
 from kann.data.moments import Moments
 from kann.data.reduction import are_summed_over_ranks, summed_over_ranks
 from kann.data.states import States, as_states
-from kann.depth.maps import StepMaps, fit_steps, length_of, require_ridge
 from kann.errors import DependenceWarning, FewPairsWarning, KannError, PrecisionWarning
 from kann.fitting.basis import Rank, RankCurve, parse_basis, parse_rank
 from kann.fitting.bilinear import Bilinear
@@ -18,7 +17,7 @@ from kann.fitting.features import parse_features
 from kann.fitting.gated_sums import GatedRequest, fit_bilinear
 from kann.fitting.horizons import rank_curve
 from kann.fitting.koopman import Koopman
-from kann.fitting.normal_equations import LinearStep, regress
+from kann.fitting.normal_equations import LinearStep, regress, require_ridge
 from kann.fitting.pair_selection import only_pairs
 from kann.fitting.passes import (
     PairsInBasis,
@@ -61,20 +60,7 @@ def fit(
     ridge: int | float | None = None,
     groups: Any = None,
     over_ranks: bool = False,
-    each_step: Literal[False] = False,
 ) -> Koopman: ...
-@overload
-def fit(
-    data: States | AnyArray,
-    *,
-    rank: Any = None,
-    basis: Any = "pca",
-    offset: bool = True,
-    lengths: Any = None,
-    ridge: int | float | None = None,
-    groups: Any = None,
-    each_step: Literal[True],
-) -> StepMaps: ...
 @overload
 def fit(
     data: States | AnyArray,
@@ -89,7 +75,6 @@ def fit(
     ridge: int | float | None = None,
     groups: Any = None,
     over_ranks: bool = False,
-    each_step: Literal[False] = False,
 ) -> Bilinear: ...
 def fit(
     data: States | Moments | AnyArray,
@@ -105,8 +90,7 @@ def fit(
     ridge: int | float | None = None,
     groups: Any = None,
     over_ranks: bool = False,
-    each_step: bool = False,
-) -> Koopman | Bilinear | StepMaps:
+) -> Koopman | Bilinear:
     """Fit one linear operator to how hidden states evolve: z[t+1] ≈ z[t] C + c for coordinates z = (h − mean) B.
 
     >>> import numpy as np
@@ -154,26 +138,16 @@ def fit(
         Which steps to fit: a mask with a truth value for each state, whether the step that reached it counts, or a
         function from inputs (n, p) to such values, as ``lambda u: (u == 0).all(-1)`` for steps that read nothing.
     ridge
-        Adds ridge·(|C|² + |D|²) to the sum of squares over all pairs; none by default. Of a bilinear operator, and of
-        the maps of single steps, it is counted per pair, in units of the variance of each column, and chosen on
-        held-out sequences by default.
+        Adds ridge·(|C|² + |D|²) to the sum of squares over all pairs; none by default. Of a bilinear operator it is
+        counted per pair, in units of the variance of each column, and chosen on held-out sequences by default.
     groups
         For ``rank="auto"``, and for ridges that are chosen: for each sequence who it comes from, such as a patient, a
         speaker or a text. Sequences of one group are held out together, as `kann.trust` does it.
     over_ranks
         In a program that torch.distributed runs in several processes: each rank passes its own sequences, and all of
         them get the operator of all. Every rank must call it, with the same options.
-    each_step
-        Fit an affine map h[t+1] ≈ h[t] A_t + b_t to each step besides, which gives `StepMaps`: along depth each layer
-        does something else. Sequences must have one length. ``rank``, ``basis`` and ``offset`` are those of the one
-        operator; the maps are between whole states.
     """
     kind = _require_options(driven, features=features, lift=lift, offset=offset, ridge=ridge)
-    require_flag(each_step, "each_step")
-    if each_step:
-        _require_alone(kind, where, over_ranks)
-        states = _states_of_steps(data, lengths)
-        return _fit_each_step(states, rank=rank, basis=basis, offset=offset, ridge=ridge, groups=groups)
     request = Request(
         rank=parse_rank(rank),
         kind=parse_basis(basis, offset=offset),
@@ -230,35 +204,6 @@ def _require_options(driven: Any, *, features: Any, lift: Any, offset: Any, ridg
         require_choice(lift, "lift", ("squares",))
     require_ridge(ridge)
     return kind
-
-
-def _require_alone(kind: str, where: Any, over_ranks: Any) -> None:
-    """Refuse options that maps of single steps do not have."""
-    if kind != "autonomous" or where is not None or over_ranks:
-        raise KannError(
-            "each_step=True fits maps of states alone, in one process; leave driven=, where= and over_ranks= out"
-        )
-
-
-def _states_of_steps(data: Any, lengths: Any) -> States:
-    """The states, if there are sequences of one length to fit a map to each step of."""
-    source = _source(data, lengths, driven=False)
-    if not isinstance(source, States):
-        raise KannError("each_step=True needs the states of each step, which moments no longer tell apart; pass states")
-    length_of(source)
-    return source
-
-
-def _fit_each_step(
-    states: States, *, rank: Any, basis: Any, offset: bool, ridge: float | None, groups: Any
-) -> StepMaps:
-    """The map of each step, and the one operator for all of them."""
-    request = Request(
-        rank=parse_rank(rank), kind=parse_basis(basis, offset=offset), driven=False, offset=offset, ridge=0.0
-    )
-    one = _fit_linear(states, request, groups)
-    steps = [(step, step + 1) for step in range(length_of(states) - 1)]
-    return StepMaps(each=tuple(fit_steps(states, steps, ridge=ridge, groups=groups)), one=one)
 
 
 def _fit_bilinear(source: States | Moments, request: Request, gated: GatedRequest, groups: Any) -> Bilinear:

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.linalg
 
 from kann.backends.arrays import as_numpy, indices_for, namespace, segment_sums, to_device_of
+from kann.checks import require_number
 from kann.data.moments import Moments, refuse_not_finite
 from kann.data.reduction import accumulate
 from kann.data.rows import Block, Cut, Projection
@@ -625,6 +626,12 @@ CONSTANT_BELOW = 1e-13
 
 SAME_ERROR = 1e-13
 """Errors that differ by less are rounding: states that a smaller ridge predicts exactly need no larger one."""
+
+
+def require_ridge(ridge: Any) -> None:
+    """Raise if a ridge is no number of at least 0; None stands for a ridge that is chosen."""
+    if ridge is not None and not require_number(ridge, "ridge", remedy="pass ridge>=0") >= 0:
+        raise KannError(f"ridge={ridge} would reward large operators; pass ridge>=0")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

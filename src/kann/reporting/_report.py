@@ -148,8 +148,7 @@ def report(
         What `kann.trust` returned for the operator. Without it, trust is measured on ``states`` if these are the ones
         that the operator was fitted to; otherwise no mode is called the network's own.
     steps, step_names
-        Along depth: what `kann.trust` returned for the map of each layer, ``kann.fit(states, each_step=True)``, and
-        the names of these layers.
+        Along depth: what `kann.depth.trust` returned, and the names of the layers.
     effects, movers
         What `kann.effects` and `kann.movers` returned for the operator: what its modes do in the running network, and
         what pushes them.

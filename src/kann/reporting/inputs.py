@@ -296,8 +296,8 @@ def checked_steps(steps: Any, states: States) -> StepTrust | None:
     shown = int(states.lengths.max()) - 1
     if len(steps) != shown:
         raise KannError(
-            f"steps= is of {len(steps)} steps and the states shown have {shown}; pass what kann.trust returned for "
-            "maps of these steps"
+            f"steps= is of {len(steps)} steps and the states shown have {shown}; pass what kann.depth.trust "
+            "returned for maps of these steps"
         )
     return steps
 

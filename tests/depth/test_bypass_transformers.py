@@ -93,7 +93,7 @@ def test_the_identity_is_a_decoder_without_these_layers(llama, tokens):
 @torch.no_grad()
 def test_a_bypassed_decoder_generates_with_its_cache_as_without(llama, tokens, span):
     states = kann.record(llama, tokens, layer="model.layers.*", axis="depth", embedding=True)
-    maps = kann.fit(states, each_step=True)
+    maps = kann.depth.fit(states)
     options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
     with kann.depth.bypass(llama, *span, maps):
         first, second = (llama.generate(tokens[:3], use_cache=each, **options) for each in (True, False))
@@ -103,7 +103,7 @@ def test_a_bypassed_decoder_generates_with_its_cache_as_without(llama, tokens, s
 @torch.no_grad()
 def test_effects_on_a_decoder_are_judged_by_the_next_token(llama, tokens):
     states = kann.record(llama, tokens[:8], layer="model.layers.*", axis="depth", embedding=True)
-    maps = kann.fit(states, each_step=True)
+    maps = kann.depth.fit(states)
     labels = torch.cat([tokens[:, 1:], torch.full((12, 1), -100)], dim=1)
     spans = [("model.layers.1", "model.layers.2")]
     found = kann.depth.bypass_effects(llama, tokens[8:], maps, states, spans=spans, labels=labels[8:])

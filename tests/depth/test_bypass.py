@@ -112,7 +112,7 @@ def test_the_identity_skips_the_span(tokens, returns, by_name):
 @torch.no_grad()
 def test_operators_take_the_place_of_layers(model, tokens):
     states = depth_of(model, tokens)
-    maps, span = kann.fit(states, each_step=True), kann.depth.fit_span(states, 1, 2)
+    maps, span = kann.depth.fit(states), kann.depth.fit_span(states, 1, 2)
     one = maps.one
 
     def predicted(x):
@@ -146,7 +146,7 @@ def test_of_images_the_channels_are_mapped_at_every_pixel():
     torch.manual_seed(0)
     model, images = Residual(), torch.randn(5, 1, 4, 4)
     states = kann.record(model, images, layer="stage.*", axis="depth", embedding=True)
-    maps = kann.fit(states, each_step=True, ridge=0.1)
+    maps = kann.depth.fit(states, ridge=0.1)
     x = mapped(maps.each[1], model.stage[0](model.stem(images)).movedim(1, -1)).movedim(-1, 1)
     expected = model.head(model.stage[2](x).mean((2, 3)))
     with kann.depth.bypass(model, "stage.1", "stage.1", maps):
@@ -161,7 +161,7 @@ def test_what_is_recorded_inside_is_replaced(model, tokens):
 
 
 def test_gradients_flow_through_the_operator(model, tokens):
-    maps = kann.fit(depth_of(model, tokens), each_step=True)
+    maps = kann.depth.fit(depth_of(model, tokens))
     with kann.depth.bypass(model, "layers.0", "layers.3", maps):
         model(tokens).sum().backward()
     assert model.embed.weight.grad.abs().sum() > 0
@@ -172,7 +172,7 @@ def test_gradients_flow_through_the_operator(model, tokens):
 def test_half_precision_stays_half(tokens):
     torch.manual_seed(0)
     model = Decoder().bfloat16()
-    maps = kann.fit(depth_of(model, tokens), each_step=True, ridge=0.1)
+    maps = kann.depth.fit(depth_of(model, tokens), ridge=0.1)
     seen = []
     model.layers[3].register_forward_hook(lambda module, args, output: seen.append(args[0].dtype))
     with kann.depth.bypass(model, "layers.1", "layers.2", maps):
@@ -257,7 +257,7 @@ def driven(rng):
             lambda rng: kann.depth.fit_span(rng.normal(size=(40, 5, 8)), 0, 2),
             "stands for 3 steps, and",
         ),
-        ("layers.1", "layers.2", lambda rng: kann.fit(rng.normal(size=(40, 3, 8)), each_step=True), "there are 2 maps"),
+        ("layers.1", "layers.2", lambda rng: kann.depth.fit(rng.normal(size=(40, 3, 8))), "there are 2 maps"),
         ("layers.1", "layers.2", lambda rng: [None], "there are 1 operators for 2 layers; pass one for each layer"),
         ("embed", "embed", None, "layer 'embed' reads .* and gives .30, 6, 8.; only layers that keep the shape"),
         ("head", "head", None, "layer 'head' reads .* and gives .30, 6, 11.; only layers that keep the shape"),

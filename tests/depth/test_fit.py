@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kann
-from kann.depth.maps import step_moments
+from kann.depth.maps import equations_of_steps
 from kann.errors import FewPairsWarning, KannError
 from tests.systems import relative
 
@@ -28,7 +28,7 @@ def along(maps, rng, *, sequences=60, noise=0.0):
 
 
 def test_maps_that_states_follow_exactly_are_found(maps, rng):
-    found = kann.fit(along(maps, rng), each_step=True)
+    found = kann.depth.fit(along(maps, rng))
     assert len(found) == STEPS
     for own, (matrix, offset) in zip(found.each, maps, strict=True):
         assert relative(own.matrix, matrix) < 1e-8  # rounding of Gram matrices of well-conditioned states
@@ -37,7 +37,7 @@ def test_maps_that_states_follow_exactly_are_found(maps, rng):
 
 def test_the_one_operator_is_that_of_a_plain_fit(maps, rng):
     states = along(maps, rng, noise=0.1)
-    assert np.array_equal(kann.fit(states, each_step=True, rank=3).one.matrix, kann.fit(states, rank=3).matrix)
+    assert np.array_equal(kann.depth.fit(states, rank=3).one.matrix, kann.fit(states, rank=3).matrix)
 
 
 def test_the_map_of_a_span_is_the_product_of_its_steps(maps, rng):
@@ -50,13 +50,13 @@ def test_the_map_of_a_span_is_the_product_of_its_steps(maps, rng):
 
 def test_each_map_predicts_the_next_state(maps, rng):
     states = along(maps, rng)
-    found = kann.fit(states, each_step=True)
+    found = kann.depth.fit(states)
     assert np.allclose(found.each[2].predict(states[:, 2]), states[:, 3])
 
 
 def test_where_states_say_nothing_a_large_ridge_leaves_the_identity(rng):
     states = rng.normal(size=(40, 3, 5))
-    own = kann.fit(states, each_step=True, ridge=1e9).each[0]
+    own = kann.depth.fit(states, ridge=1e9).each[0]
     assert np.abs(own.matrix - np.eye(5)).max() < 1e-6
 
 
@@ -64,7 +64,7 @@ def test_the_ridge_is_chosen_on_held_out_sequences(rng):
     """States that hardly change, in noise, and fewer of them than a free map would need."""
     start = rng.normal(size=(60, 1, 40))
     states = np.concatenate([start, start + 0.1 * rng.normal(size=start.shape)], axis=1)
-    chosen = kann.fit(states, each_step=True).each[0]
+    chosen = kann.depth.fit(states).each[0]
     assert chosen.ridge >= 0.1
     assert np.abs(chosen.matrix - np.eye(40)).max() < 0.1
 
@@ -72,15 +72,15 @@ def test_the_ridge_is_chosen_on_held_out_sequences(rng):
 def test_units_that_never_vary_and_steps_that_change_nothing_are_no_trouble(rng):
     states = np.repeat(rng.normal(size=(30, 1, 4)), 3, axis=1)
     states[..., 2] = 1.0
-    found = kann.fit(states, each_step=True, rank=2)
+    found = kann.depth.fit(states, rank=2)
     assert np.allclose(found.each[1].predict(states[:, 1]), states[:, 1])
 
 
 @pytest.mark.parametrize("chunks", [(7, 5, 6), (20, 2, 3), (10, 1, 6)])
 def test_dask_gives_the_same_maps(maps, rng, chunks):
     states = along(maps, rng, noise=0.1, sequences=20)
-    lazy = kann.fit(da.from_array(states, chunks=chunks), each_step=True)
-    for own, other in zip(kann.fit(states, each_step=True).each, lazy.each, strict=True):
+    lazy = kann.depth.fit(da.from_array(states, chunks=chunks))
+    for own, other in zip(kann.depth.fit(states).each, lazy.each, strict=True):
         assert relative(other.matrix, own.matrix) < 1e-9
         assert own.ridge == other.ridge
 
@@ -88,9 +88,9 @@ def test_dask_gives_the_same_maps(maps, rng, chunks):
 def test_a_store_and_a_tensor_give_the_same_maps(maps, rng, tmp_path):
     states = along(maps, rng, noise=0.1)
     kann.States.from_padded(states).save(tmp_path / "states.zarr")
-    own = kann.fit(states, each_step=True).each[1].matrix
+    own = kann.depth.fit(states).each[1].matrix
     for other in (tmp_path / "states.zarr", torch.from_numpy(states)):
-        assert relative(kann.fit(other, each_step=True).each[1].matrix, own) < 1e-9
+        assert relative(kann.depth.fit(other).each[1].matrix, own) < 1e-9
 
 
 def test_chunks_that_cut_a_span_are_refused(maps, rng):
@@ -100,33 +100,30 @@ def test_chunks_that_cut_a_span_are_refused(maps, rng):
 
 def test_what_weights_miss_is_the_sum_of_squares(rng):
     states = kann.States.from_padded(rng.normal(size=(30, 2, 3)))
-    (moments,) = step_moments(states, np.zeros(30, dtype=int), [(0, 1)])
-    design, weights = moments.design((0, 1)), rng.normal(size=(4, 3))
+    ((design,),) = equations_of_steps(states, np.zeros(30, dtype=int), [(0, 1)])
+    weights = rng.normal(size=(4, 3))
     x, y = states.padded()[:, 0], states.padded()[:, 1]
     assert design.residual_sum_of_squares(weights) == pytest.approx(np.sum((y - x @ weights[:3] - weights[3]) ** 2))
 
 
 def test_moments_of_folds_add_up(rng):
     states = kann.States.from_padded(rng.normal(size=(30, 3, 2)))
-    parts = step_moments(states, np.arange(30) % 4, [(0, 1), (0, 2)])
-    (whole,) = step_moments(states, np.zeros(30, dtype=int), [(0, 1), (0, 2)])
+    parts = equations_of_steps(states, np.arange(30) % 4, [(0, 1), (0, 2)])[1]
+    ((whole,),) = equations_of_steps(states, np.zeros(30, dtype=int), [(0, 2)])
     added = parts[0] + parts[1] + parts[2] + parts[3]
-    assert np.allclose(added.design((0, 2)).target, whole.design((0, 2)).target)
-    assert added.design((0, 2)).pairs == 30
+    assert np.allclose(added.target, whole.target)
+    assert added.pairs == 30
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"data": [np.ones((4, 2)), np.ones((5, 2))]}, "these have 4 to 5 states; pass sequences of one length"),
-        ({"data": np.ones((4, 1, 2))}, "sequences of one state have no step"),
-        ({"data": kann.Moments.of(np.ones((4, 3, 2)))}, "needs the states of each step, which moments no longer"),
-        ({"driven": True}, "each_step=True fits maps of states alone, in one process; leave driven="),
-        ({"over_ranks": True}, "each_step=True fits maps of states alone"),
-        ({"where": lambda u: u}, "each_step=True fits maps of states alone"),
+        ({"states": [np.ones((4, 2)), np.ones((5, 2))]}, "these have 4 to 5 states; pass sequences of one length"),
+        ({"states": np.ones((4, 1, 2))}, "sequences of one state have no step"),
+        ({"states": kann.Moments.of(np.ones((4, 3, 2)))}, "needs the states of each step, which moments do not hold"),
         ({"ridge": -1.0}, "ridge=-1.0 would reward large operators"),
         (
-            {"data": np.random.default_rng(0).normal(size=(2, 3, 1))},
+            {"states": np.random.default_rng(0).normal(size=(2, 3, 1))},
             "and 2 of two states or more are too few; pass ridge",
         ),
     ],
@@ -134,7 +131,7 @@ def test_moments_of_folds_add_up(rng):
 def test_mistakes_are_explained(arguments, message, rng):
     states = kann.States.from_padded(rng.normal(size=(40, 3, 2)), inputs=np.ones((40, 3, 1)))
     with pytest.raises(KannError, match=message):
-        kann.fit(**{"data": states, "each_step": True} | arguments)
+        kann.depth.fit(**{"states": states} | arguments)
 
 
 def test_spans_that_are_none_are_refused(rng):
@@ -147,7 +144,7 @@ def test_spans_that_are_none_are_refused(rng):
 
 def test_fewer_sequences_than_unknowns_are_warned_of(rng):
     with pytest.warns(FewPairsWarning, match="20 sequences for 21 unknowns in each column of a step's map"):
-        kann.fit(rng.normal(size=(20, 8, 20)), each_step=True, rank=2)
+        kann.depth.fit(rng.normal(size=(20, 8, 20)), rank=2)
 
 
 def test_states_that_are_not_finite_are_refused(rng):
@@ -158,7 +155,7 @@ def test_states_that_are_not_finite_are_refused(rng):
 
 
 def test_results_tell_what_they_are(maps, rng):
-    found = kann.fit(along(maps, rng), each_step=True, ridge=0.01)
+    found = kann.depth.fit(along(maps, rng), ridge=0.01)
     assert repr(found).startswith("StepMaps(4 steps, 6 units, ridges 1e-02 to 1e-02; Koopman(")
     assert repr(found.each[1]) == "AffineMap(step 1, 6 units, ridge 1e-02)"
     assert "<td>3</td>" in found._repr_html_()

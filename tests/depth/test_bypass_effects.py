@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax
 import kann
 from kann.depth._bypass_effects import spans_of
 from kann.errors import KannError, UnfinishedWarning
-from tests.live.test_bypass import Decoder, depth_of
+from tests.depth.test_bypass import Decoder, depth_of
 
 SPANS = [("layers.0", "layers.0"), ("layers.1", "layers.3")]
 
@@ -24,7 +24,7 @@ def case():
     return {
         "model": model,
         "data": others,
-        "maps": kann.fit(states, each_step=True),
+        "maps": kann.depth.fit(states),
         "states": states,
         "labels": labels,
     }
