@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kann.explaining.explanation import Explanation
     from kann.fixed_points._search import find_fixed_points
     from kann.fixed_points.result import FixedPoints
+    from kann.live._balance import balance
     from kann.live._effects import effects
     from kann.live._intervene import intervene
     from kann.live._monitor import Monitor
@@ -43,6 +44,7 @@ _LAZY = {
     "Explanation": "kann.explaining.explanation",
     "FixedPoints": "kann.fixed_points.result",
     "Monitor": "kann.live._monitor",
+    "balance": "kann.live._balance",
     "effects": "kann.live._effects",
     "explain": "kann.explaining._explain",
     "film": "kann.reporting._film",
@@ -90,6 +92,7 @@ __all__ = [
     "States",
     "Trust",
     "agreement",
+    "balance",
     "compare",
     "contributions",
     "copying",

@@ -151,7 +151,7 @@ class Balance(Saved):
         states
             States (n, d).
         adjoints
-            Adjoints (m, d), or (draws, n, d): several of each state.
+            Adjoints (m, d), or (n, draws, d): several of each state.
         sequences
             The sequence that each state is of. The singular values are then resampled over sequences; it needs
             the adjoints of the same n states.
@@ -318,7 +318,7 @@ def _with_replicates(
     _, place = np.unique(sequences, return_inverse=True)
     s = _times(states, balance.directions[:, :q]) - balance.mean @ balance.directions[:, :q]
     g = _times(adjoints, balance.decoder[:q].T)
-    p_of, q_of = _products_by(place, s), _products_by(np.tile(place, len(g) // len(s)), g)
+    p_of, q_of = _products_by(place, s), _products_by(np.repeat(place, len(g) // len(s)), g)
     rng, groups = np.random.default_rng(0), len(p_of)
     draws = rng.multinomial(groups, np.full(groups, 1 / groups), size=REPLICATES)
     resampled = []

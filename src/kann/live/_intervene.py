@@ -199,12 +199,17 @@ def width_of(target: Target, state: str) -> int | None:
 
 
 @contextlib.contextmanager
-def replaced(model: nn.Module, target: Target, replace: Replace, *, state: str, width: int) -> Iterator[None]:
-    """Run a model so that a layer's states, ``width`` units wide, become ``replace(states)`` after every step."""
+def replaced(
+    model: nn.Module, target: Target, replace: Replace, *, state: str, width: int, whole: bool = False
+) -> Iterator[None]:
+    """Run a model so that a layer's states, ``width`` units wide, become ``replace(states)`` after every step.
+
+    ``replace`` gets rows (n, d), or with ``whole`` the states as they are, such as (B, T, d).
+    """
     rule = None
     if isinstance(target.module, nn.RNNBase):
         rule = step_of(model, target.name).rule
-    replacement = _Replacement(target, replace, state=state, width=width, rule=rule)
+    replacement = _Replacement(target, replace, state=state, width=width, rule=rule, whole=whole)
     refusal = KannError(
         f"the states of {target.path!r} are being replaced already, in this thread or another; leave the other "
         "kann.intervene first, and keep or remove all modes in one"
@@ -221,9 +226,9 @@ def replaced(model: nn.Module, target: Target, replace: Replace, *, state: str, 
 class _Replacement:
     """Replaces the states of one layer in the thread that asked for it, and refuses to run in others."""
 
-    def __init__(self, target: Target, replace: Replace, *, state: str, width: int, rule: Any):
+    def __init__(self, target: Target, replace: Replace, *, state: str, width: int, rule: Any, whole: bool):
         self.module: Any = target.module
-        self._rule = rule
+        self._rule, self._whole = rule, whole
         self._target, self._replace, self._state, self._width = target, replace, state, width
         self._thread = threading.get_ident()
 
@@ -308,7 +313,7 @@ class _Replacement:
                 f"the operator is for {self._width} units; layer {self._target.path!r} gave {tuple(values.shape)}; "
                 "pass the layer, and the state, whose states the operator was fitted to"
             )
-        if values.ndim == 2:
+        if values.ndim == 2 or self._whole:
             return self._replace(values)
         return self._replace(values.reshape(-1, self._width)).reshape(values.shape)
 

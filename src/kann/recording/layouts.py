@@ -45,7 +45,7 @@ def batch_major(values: Tensor, module: nn.Module | None, batch: Batch, layer: s
         )
     if has_channels_first(module, values):
         return values.transpose(1, 2)
-    if _has_time_first(values, module, batch):
+    if has_time_first(values, module, batch):
         return values.transpose(0, 1)
     return values
 
@@ -67,7 +67,7 @@ def has_channels_first(module: nn.Module | None, values: Tensor) -> bool:
     return values.shape[1] in (convolutions[0].in_channels, convolutions[-1].out_channels)
 
 
-def _has_time_first(values: Tensor, module: nn.Module | None, batch: Batch) -> bool:
+def has_time_first(values: Tensor, module: nn.Module | None, batch: Batch) -> bool:
     """Whether values are (T, B, d): as torch's attention says, or else by which axis is as long as the batch."""
     attention = first_attention(module)
     if attention is not None and isinstance(module, ATTENTION):

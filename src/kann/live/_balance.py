@@ -1,0 +1,396 @@
+"""Balance a running network: adjoints of its states, by automatic differentiation through every step."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kann.analysis.decisions import OUTPUTS
+from kann.backends.arrays import as_numpy
+from kann.checks import require_choice, require_sequence, require_whole_number
+from kann.errors import KannError
+from kann.fitting.balance import Balance
+from kann.live._intervene import only_target, replaced, width_of
+from kann.live.scoring import outputs_of, step_weights
+from kann.recording._record import record
+from kann.recording.layer_selection import Target
+from kann.recording.layouts import has_time_first
+from kann.recording.runner import batch_runner, device_of, evaluation_mode
+from kann.recording.sequence_data import Batch, BatchOptions, batches, count_of, is_sequence, tensors_of
+from kann.typing import Array, Float, Int, Shaped
+
+MOST_NUMBERS = 2**27
+"""Numbers in the snapshots of states and adjoints: 0.5 GB in float32. More rows are thinned out at random."""
+
+LEAST_SHARE = 2.0**-30
+"""Smallest part of the rows that is kept."""
+
+GRAPH_BYTES = 2**30
+"""Memory that the graph of one batch may take on a CPU; four times that on a GPU."""
+
+IGNORED = -100
+"""The label of steps that do not count, as in torch's losses."""
+
+FALLBACK = "use kann.Balance.of_states(kann.record(...)), whose directions are principal components"
+
+
+def balance(
+    model: nn.Module,
+    data: Any,
+    *,
+    layer: str | None = None,
+    state: str | None = None,
+    outputs: str = "auto",
+    labels: Any = None,
+    sequences: int = 256,
+    draws: int = 4,
+    seed: int = 0,
+    **run: Any,
+) -> Balance:
+    """Find the few coordinates of a state that the outputs of a network depend on.
+
+    Adjoints g_t = ∂(v·y)/∂h_t are the gradients of random combinations v of the outputs y with respect to the state
+    after every step, by backpropagation through the running network. `Balance` combines their second moments with the
+    covariance of the states.
+
+    >>> import torch, kann
+    >>> from torch import nn
+    >>> class Reader(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.rnn, self.head = nn.GRU(3, 8, batch_first=True), nn.Linear(8, 1)
+    ...     def forward(self, x):
+    ...         return self.head(self.rnn(x)[0][:, -1])
+    >>> balance = kann.balance(Reader(), torch.randn(40, 6, 3))
+    >>> balance.directions.shape
+    (8, 8)
+
+    Steps after the end of a sequence, and states that no output depends on, are left out. Adjoints are scaled to the
+    same mean energy at every number of steps before the end, so that gradients that explode or vanish over time do not
+    hide all other steps. The model's mode, buffers, gradients and random numbers stay as they are.
+
+    Parameters
+    ----------
+    model
+        A torch module whose outputs are differentiable functions of the layer's states.
+    data
+        What the model reads, as for `kann.record`.
+    layer
+        The layer, named as in `kann.record`; any that `kann.intervene` can replace. Default: the only recurrent one.
+        Of modules that are not recurrent, each position of the output is a state.
+    state
+        The state of an LSTM: "h", "c" or "hc". Default: all that the layer carries from step to step, "hc" for LSTMs.
+    outputs
+        What the outputs are. ``"class"``: only differences along the last axis count. ``"labels"``, ``"values"``: each
+        output counts by itself. ``"auto"``: values if they have the shape of what the network reads, else classes.
+    labels
+        The label of each sequence, or of each of its steps; outputs whose label is −100 do not count.
+    sequences
+        Number of sequences to run, drawn at random from data that are not batches, else the first ones.
+    draws
+        Number of random combinations of the outputs of each sequence, or of each step where there are outputs at
+        every step. One is exact for a single output per sequence.
+    seed
+        Seed of everything random.
+    run
+        How to read the data and to call the model, as in `kann.record`. ``batch_size`` is chosen by memory.
+
+    Returns
+    -------
+    Balance
+        Directions, their singular values, and `Balance.count` with an interval over resampled sequences.
+    """
+    require_choice(outputs, "outputs", ("auto", *OUTPUTS))
+    require_whole_number(sequences, "sequences")
+    require_whole_number(draws, "draws")
+    if labels is not None:
+        require_sequence(labels, "labels")
+    target = only_target(model, layer, state or "h")
+    if state is None:
+        state = "hc" if isinstance(target.module, nn.LSTM | nn.LSTMCell) else "h"
+    with torch.inference_mode(False), evaluation_mode(model):
+        torch.manual_seed(seed)  # a loader may shuffle
+        source = _Source(model, data, sequences, seed, run)
+        width = width_of(target, state) or source.width(layer, state)
+    with torch.inference_mode(False), evaluation_mode(model, gradients=True):
+        torch.manual_seed(seed)
+        network = _Network(model, source, target, state, width)
+        snapshots = _Snapshots(seed)
+        for batch, numbers in source.batches(run.get("batch_size") or network.batch_size()):
+            snapshots.add(*network.adjoints(batch, numbers, kind=outputs, labels=labels, draws=draws))
+    return snapshots.balance()
+
+
+class _Source:
+    """Some sequences of the data, as batches for a model."""
+
+    def __init__(self, model: nn.Module, data: Any, sequences: int, seed: int, run: Mapping[str, Any]):
+        self._model, self._run, self._lengths = model, run, run.get("lengths")
+        self._axis = int(isinstance(model, nn.RNNBase) and not model.batch_first)
+        self.device = device_of(model, run.get("device"))
+        options = {"forward": run.get("forward"), "lengths": self._lengths, "device": self.device}
+        self.call = batch_runner(model, hidden_states=False, **options)
+        total = self._count(data)
+        self.is_cut = total is not None
+        if total is None:  # batches already, which may come only once: no more of them are read than are needed
+            self._batches, self._numbers = [], np.arange(0)
+            for batch in self._cut(data, 1):
+                self._batches.append(batch)
+                self._numbers = np.arange(len(self._numbers) + self._size(batch))
+                if len(self._numbers) >= sequences:
+                    break
+            return
+        numbers = np.random.default_rng(seed).permutation(total)[:sequences]
+        if isinstance(data, Mapping):
+            self._data = {key: each[numbers] if getattr(each, "ndim", 0) else each for key, each in data.items()}
+        elif isinstance(data, Tensor | np.ndarray):
+            self._data = data[:, numbers] if self._axis else data[numbers]
+        else:
+            sizes = [len(data[i]) if hasattr(data[i], "__len__") else 0 for i in numbers]
+            numbers = numbers[
+                np.argsort(sizes, kind="stable")[::-1]
+            ]  # the longest first, so that little of a batch is padding
+            self._data = [data[i] for i in numbers]
+        if self._lengths is not None and not isinstance(self._lengths, str | int) and not callable(self._lengths):
+            self._lengths = np.asarray(as_numpy(self._lengths))[numbers]
+        self._numbers = numbers
+
+    def batches(self, batch_size: int) -> Iterator[tuple[Batch, Int[Array, " b"]]]:
+        """Batches, with the numbers of their sequences in the data."""
+        first = 0
+        for batch in self._cut(self._data, batch_size) if self.is_cut else self._batches:
+            size = self._size(batch)
+            yield batch, self._numbers[first : first + size]
+            first += size
+
+    def width(self, layer: Any, state: str) -> int:
+        """Record a sequence to see how wide the state of a module is."""
+        content = next(self.batches(1))[0].content
+        options: Any = {name: self._run.get(name) for name in ("forward", "device")}
+        return record(
+            self._model, iter([content]), layer=layer, state=state, max_sequences=1, progress=False, **options
+        ).dim
+
+    def _count(self, data: Any) -> int | None:
+        """Count the sequences that can be drawn from; None for batches."""
+        if self._run.get("collate") is not None and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+            return len(data)
+        if isinstance(data, Tensor | np.ndarray) and data.ndim > self._axis and not self._is_one_sequence(data):
+            return data.shape[self._axis]
+        if isinstance(data, Mapping):
+            return next((len(each) for each in data.values() if getattr(each, "ndim", 0)), None)
+        if isinstance(data, list | tuple) and data and all(is_sequence(item) for item in data):
+            return len(data)
+        return None
+
+    def _is_one_sequence(self, data: Tensor | Array) -> bool:
+        return isinstance(self._model, nn.RNNBase) and data.ndim == 2
+
+    def _cut(self, data: Any, batch_size: int) -> Iterator[Batch]:
+        dtype = next((p.dtype for p in self._model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+        options = BatchOptions(
+            lengths=self._lengths,
+            collate=self._run.get("collate"),
+            batch_size=batch_size,
+            max_sequences=self._run.get("max_sequences"),
+            model_is_recurrent=isinstance(self._model, nn.RNNBase),
+            time_first=bool(self._axis),
+            dtype=dtype,
+        )
+        return batches(data, options)[0]
+
+    def _size(self, batch: Batch) -> int:
+        return count_of(batch.content, bool(self._axis)) if batch.count is None else batch.count
+
+
+class _Network:
+    """A network whose adjoints are computed, and the layer whose states they are of."""
+
+    def __init__(self, model: nn.Module, source: _Source, target: Target, state: str, width: int):
+        self._model, self._source, self._target = model, source, target
+        self._place: Any = {"state": state, "width": width}
+        self._states: list[Tensor] = []
+        self._zeros: list[Tensor] = []
+
+    def _run(self, batch: Batch) -> Any:
+        """Run the model with a zero added to its states in every call; gradients with respect to it are adjoints."""
+        self._states, self._zeros = [], []
+
+        def add_zero(states: Tensor) -> Tensor:
+            zero = torch.zeros_like(states, requires_grad=True)
+            self._states.append(states.detach())
+            self._zeros.append(zero)
+            return states + zero
+
+        with replaced(self._model, self._target, add_zero, whole=True, **self._place):
+            return self._source.call(batch)
+
+    def batch_size(self) -> int:
+        """Number of sequences whose graph fits in memory, by the graph of a single one."""
+        if not self._source.is_cut:
+            return 1
+        sizes: dict[int, int] = {}
+
+        def measure(tensor: Tensor) -> Tensor:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(measure, lambda tensor: tensor):
+            output = self._run(next(self._source.batches(1))[0])  # kept, so that no storage is used twice
+        for tensor in self._model.parameters():
+            sizes.pop(tensor.untyped_storage().data_ptr(), None)
+        needed = sum(sizes.values()) + sum(4 * states.nbytes for states in self._states)
+        del output
+        device = self._source.device
+        available = GRAPH_BYTES * (4 if device is not None and device.type == "cuda" else 1)
+        return max(1, available // max(1, needed))
+
+    def adjoints(
+        self, batch: Batch, numbers: Int[Array, " b"], *, kind: str, labels: Any, draws: int
+    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n v d"], Int[Array, " n"], Int[Array, " n"]]:
+        """Compute states, their adjoints, the numbers of their sequences and their steps before the end.
+
+        States of padding, and those that no output depends on, are left out.
+        """
+        outputs = outputs_of(self._run(batch), len(numbers))
+        if not self._states:
+            raise KannError(f"layer {self._target.path!r} was not called; pass one that the model uses")
+        outputs = outputs[:, None] if outputs.ndim == 1 else outputs
+        weights = torch.from_numpy(_weights(outputs, batch, numbers, labels)).to(outputs)
+        is_class = outputs.shape[-1] > 1 and (
+            kind == "class" or (kind == "auto" and not _is_like_inputs(outputs, batch))
+        )
+        if outputs[0].numel() - is_class == 1:
+            draws = 1  # there is one combination, but for its sign
+        found = [self._gradients(outputs, weights, is_class, is_last=i == draws - 1) for i in range(draws)]
+        rows = [self._rows(states, batch) for states in self._states]
+        adjoints = torch.stack([torch.cat([self._rows(g, batch) for g in each]) for each in found], dim=1)
+        sizes = torch.linalg.vector_norm(adjoints, dim=(1, 2), dtype=torch.float64).cpu().numpy()
+        if not np.isfinite(sizes).all():
+            raise KannError("adjoints overflow; shorten the sequences, or run the model in float64 (model.double())")
+        places, calls, is_real = self._steps(batch, [len(each) for each in rows], len(numbers))
+        kept = is_real & (sizes > 0)
+        last = np.zeros(len(numbers), dtype=np.int64)
+        np.maximum.at(last, places[kept], calls[kept])
+        chosen = torch.from_numpy(np.flatnonzero(kept)).to(adjoints.device)
+        before_end = (last[places] - calls)[kept]
+        return torch.cat(rows)[chosen], adjoints[chosen], numbers[places[kept]], before_end
+
+    def _gradients(self, outputs: Tensor, weights: Tensor, is_class: bool, *, is_last: bool) -> list[Tensor]:
+        """Gradients of a random combination of the outputs with respect to the states of each call."""
+        if not outputs.requires_grad:
+            raise KannError(f"the outputs have no gradient, as after detach(), no_grad() or argmax(); {FALLBACK}")
+        v = torch.randn_like(outputs)
+        if is_class:
+            v = v - v.mean(dim=-1, keepdim=True)
+        # Of length 1: a single output counts alike in all sequences, and one draw of its sign is exact.
+        v = v / torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+        v = v * weights.reshape(len(v), -1, *[1] * (v.ndim - 2))
+        try:
+            found = torch.autograd.grad(outputs, self._zeros, v, retain_graph=not is_last, allow_unused=True)
+        except RuntimeError as error:
+            raise KannError(f"the outputs cannot be differentiated ({error}); {FALLBACK}") from error
+        if all(each is None for each in found):
+            raise KannError(
+                f"the outputs do not depend on the states of {self._target.path!r} by steps that have gradients, as "
+                f"after detach() or argmax(); {FALLBACK}"
+            )
+        return [zero.detach() if each is None else each for zero, each in zip(self._zeros, found, strict=True)]
+
+    def _rows(self, values: Tensor, batch: Batch) -> Float[Tensor, "n d"]:
+        """States as rows; of whole sequences one sequence after the other."""
+        if values.ndim == 3 and has_time_first(values, self._target.module, batch):
+            values = values.transpose(0, 1)
+        return values.reshape(-1, values.shape[-1])
+
+    def _steps(
+        self, batch: Batch, sizes: Sequence[int], count: int
+    ) -> tuple[Int[Array, " n"], Int[Array, " n"], Shaped[Array, " n"]]:
+        """For each row its place in the batch, the call it is of, and whether it is a real step."""
+        calls = np.repeat(np.arange(len(sizes)), sizes)
+        rows = np.concatenate([np.arange(size) for size in sizes])
+        if self._states[0].ndim == 2 and max(sizes) <= count:  # a call for every step
+            places = rows
+            times = len(sizes) - 1 - calls if self._target.reverse else calls
+        else:  # each call has all steps
+            steps = np.repeat([max(1, size // count) for size in sizes], sizes)
+            places, times = np.minimum(rows // steps, count - 1), rows % steps
+        real = batch.real_of(self._target.path)
+        # Packed sequences have no padding; they are sorted by length, so that places are those in the sorted batch.
+        if real is None or min(sizes) < count:
+            return places, calls, np.ones(len(rows), dtype=bool)
+        starts = 0 if real.starts is None else real.starts[places]
+        return places, calls, (times >= starts) & (times < starts + real.lengths[places])
+
+
+def _weights(outputs: Tensor, batch: Batch, numbers: Int[Array, " b"], labels: Any) -> Float[Array, "b t"]:
+    """1 for every output that counts, 0 for padding and where the label is −100."""
+    weights = step_weights(np.broadcast_to(np.float32(0), outputs.shape), batch.real)
+    for row, number in enumerate(numbers if labels is not None else []):
+        ignored = np.asarray(as_numpy(labels[number]) == IGNORED)
+        first = 0 if batch.real is None or batch.real.starts is None else int(batch.real.starts[row])
+        if ignored.ndim == 1 and weights.shape[1] > 1:
+            first = 0 if len(ignored) == weights.shape[1] else first
+            weights[row, first : first + len(ignored)][ignored] = 0
+        elif ignored.all():
+            weights[row] = 0
+    return weights
+
+
+def _is_like_inputs(outputs: Tensor, batch: Batch) -> bool:
+    """Whether outputs have the shape of numbers that the model reads, as those of an autoencoder."""
+    shapes = {tuple(each.shape) for each in tensors_of(batch.content) if each.is_floating_point()}
+    own = tuple(outputs.shape)
+    return any(own in (shape, (*shape, 1), shape[:-1]) for shape in shapes)
+
+
+class _Snapshots:
+    """States and adjoints of all batches, thinned out at random where they would not fit in memory."""
+
+    def __init__(self, seed: int):
+        self._rng, self._share = np.random.default_rng(seed), 1.0
+        self._parts: list[list[Array]] = []
+        self._squares, self._counts = np.zeros(0), np.zeros(0)
+
+    def add(
+        self,
+        states: Float[Tensor, "n d"],
+        adjoints: Float[Tensor, "n v d"],
+        sequences: Int[Array, " n"],
+        before_end: Int[Array, " n"],
+    ) -> None:
+        """Add the rows of a batch."""
+        if not len(states):
+            return
+        squares = torch.linalg.vector_norm(adjoints, dim=(1, 2), dtype=torch.float64).square().cpu().numpy()
+        self._squares = _sum(self._squares, np.bincount(before_end, squares))
+        self._counts = _sum(self._counts, np.bincount(before_end))
+        keys = self._rng.random(len(states))
+        chosen = np.flatnonzero(keys < self._share)
+        at = torch.from_numpy(chosen).to(states.device)
+        rows = [as_numpy(each[at] if each.dtype == torch.float64 else each[at].float()) for each in (states, adjoints)]
+        self._parts.append([keys[chosen], sequences[chosen], before_end[chosen], *rows])
+        # Halved, so that what is kept is a random part of all rows, those of later batches included.
+        while sum(part[3].size + part[4].size for part in self._parts) > MOST_NUMBERS and self._share > LEAST_SHARE:
+            self._share /= 2
+            self._parts = [[array[part[0] < self._share] for array in part] for part in self._parts]
+
+    def balance(self) -> Balance:
+        """Balance all rows, after scaling adjoints to the same mean energy at each number of steps before the end."""
+        if not self._parts:
+            raise KannError(f"all adjoints are zero: the outputs do not depend on these states; {FALLBACK}")
+        _, sequences, before_end, states, adjoints = map(np.concatenate, zip(*self._parts, strict=True))
+        self._parts = []
+        scale = np.sqrt(self._counts / np.maximum(self._squares, np.finfo(np.float64).tiny))
+        np.multiply(adjoints, scale[before_end][:, None, None], out=adjoints, casting="same_kind")
+        return Balance.of_snapshots(states, adjoints, sequences=sequences)
+
+
+def _sum(one: Float[Array, " m"], other: Shaped[Array, " n"]) -> Float[Array, " k"]:
+    """Add sums by number of steps; missing ones are 0."""
+    total = np.zeros(max(len(one), len(other)))
+    total[: len(one)] += one
+    total[: len(other)] += other
+    return total
