@@ -4,8 +4,6 @@ import warnings
 from dataclasses import replace
 from typing import Any, Literal, overload
 
-import numpy as np
-
 from kann.checks import require_choice, require_flag, shown
 from kann.data.moments import Moments
 from kann.data.reduction import are_summed_over_ranks, summed_over_ranks
@@ -22,11 +20,9 @@ from kann.fitting.pair_selection import only_pairs
 from kann.fitting.passes import (
     PairsInBasis,
     Request,
-    doubt_of_digits,
-    read_in_orthonormal_coordinates,
+    read_by_qr,
     read_once,
     read_twice,
-    step_is_too_coarse,
 )
 from kann.fitting.spectrum import decompose, residuals
 from kann.typing import AnyArray
@@ -215,11 +211,7 @@ def _fit_bilinear(source: States | Moments, request: Request, gated: GatedReques
     pairs = _read(source, request)
     for message in filter(None, pairs.doubts):
         warnings.warn(message, PrecisionWarning, stacklevel=3)
-    moments = pairs.moments
-    mean = moments.sum_h / moments.states
-    energy = np.diag(moments.hh) / moments.states - mean**2
-    deviation = np.sqrt(np.maximum(energy, np.finfo(float).tiny))
-    koopman, count, unknowns = fit_bilinear(source, pairs.basis, deviation, gated, groups=groups)
+    koopman, count, unknowns = fit_bilinear(source, pairs.basis, pairs.deviation, gated, groups=groups)
     _warn_of_few(count, unknowns, remedy="a smaller rank, or fewer features", stacklevel=4)
     return koopman
 
@@ -232,8 +224,8 @@ def _fit_linear(source: States | Moments, request: Request, groups: Any) -> Koop
         request = replace(request, rank=Rank(count=curve.chosen))
     pairs = _read(source, request)
     step = _regress(pairs, request)
-    if isinstance(source, States) and not pairs.is_final and step_is_too_coarse(step, pairs.moments.rounding):
-        pairs = read_in_orthonormal_coordinates(source, request, pairs.first)
+    if isinstance(source, States) and pairs.need_qr(step):
+        pairs = read_by_qr(source, request, pairs.first)
         step = _regress(pairs, request)
     _warn(pairs, step, of_moments=isinstance(source, Moments))
     spectrum = decompose(step.matrix, device_of=_sample(source))
@@ -283,10 +275,9 @@ def _rank_curve(source: States | Moments, request: Request, groups: Any) -> Rank
 
 def _warn(pairs: PairsInBasis, step: LinearStep, *, of_moments: bool) -> None:
     """Warn of rounding, of a rank that the data cannot bear, and of inputs that tell the state."""
-    doubt = doubt_of_digits(step, is_fine=pairs.is_fine, of_moments=of_moments)
-    for message in filter(None, (*pairs.doubts, doubt)):
+    for message in filter(None, (*pairs.doubts, pairs.doubt_of_digits(step, of_moments=of_moments))):
         warnings.warn(message, PrecisionWarning, stacklevel=4)
-    if _warn_of_few(pairs.moments.pairs, step.unknowns, remedy="a smaller rank", stacklevel=5):
+    if _warn_of_few(pairs.equations.pairs, step.unknowns, remedy="a smaller rank", stacklevel=5):
         return
     if step.dependence > 1 - 1 / LARGEST_INFLATION:
         warnings.warn(
@@ -339,11 +330,11 @@ def _is_wide(states: States, request: Request) -> bool:
 
 def _regress(pairs: PairsInBasis, request: Request) -> LinearStep:
     return regress(
-        pairs.moments,
+        pairs.equations,
         pairs.shift,
         energies=pairs.energies,
         input_mean=pairs.input_mean,
-        driven=request.driven,
+        floor=pairs.floor,
         offset=request.offset,
         ridge=request.ridge,
     )

@@ -228,40 +228,27 @@ def units_differ(squares: Float[Array, " d"]) -> bool:
     return bool(len(live) and live.max() > UNITS_ALIKE_TO * live.min())
 
 
-def svd_from_scaled_gram(gram: Float[Array, "d d"], *, squares: Float[Array, " d"], rounding: float) -> StateSVD:
-    """The same as `svd_from_gram` for units of very different energies ``squares`` (before a mean was taken off).
+def factor_of_gram(
+    gram: Float[Array, "d d"], squares: Float[Array, " d"], *, noise: float | None = None
+) -> Float[Array, "d d"]:
+    """A factor F with FᵀF = gram, for columns of these energies before a mean was subtracted.
 
-    A product of two units is rounded relative to these two alone. In units of equal energy the Gram matrix therefore
-    shows what an eigenvalue solver, which is exact relative to the largest unit only, would lose.
+    A product of two columns is rounded relative to these two alone, so that columns are scaled to equal energy first.
+    Eigenvalues below the fraction ``noise`` of one, or `GRAM_NOISE` of the largest, are rounding and count as 0.
     """
     scale = np.sqrt(np.where(squares > 0, squares, 1.0))
-    unit = gram / scale[:, None] / scale
-    return svd_from_coordinates(unit, back=np.diag(scale), squares=squares, rounding=rounding, noise=GRAM_NOISE)
+    values, rotation = np.linalg.eigh(gram / scale[:, None] / scale)
+    least = GRAM_NOISE * values[-1] if noise is None else noise
+    kept = np.where(values > least, np.maximum(values, 0.0), 0.0)
+    return np.sqrt(kept)[:, None] * (rotation.T * scale)
 
 
-def svd_from_coordinates(
-    gram: Float[Array, "d d"],
-    *,
-    back: Float[Array, "d d"],
-    squares: Float[Array, " d"],
-    rounding: float,
-    noise: float = 0.0,
-    row: Float[Array, " d"] | None = None,
-) -> StateSVD:
-    """The singular values and vectors of H = Z @ back from the Gram matrix ZᵀZ.
-
-    Where Z is nearly orthonormal they are as good as from H itself: Z = Q R with Q orthonormal, so H has the singular
-    values of ``R @ back``. ``squares`` are the energies of the units as they are stored. Eigenvalues of ZᵀZ below the
-    fraction ``noise`` of the largest count as 0. A ``row`` is put below H.
-    """
-    values, rotation = np.linalg.eigh(gram)
-    kept = np.where(values > noise * values[-1], np.maximum(values, 0.0), 0.0)
-    factor = np.sqrt(kept)[:, None] * (rotation.T @ back)
-    if row is not None:
-        factor = np.vstack([factor, row])
-    _, values, transposed = np.linalg.svd(factor, full_matrices=False)
-    # Projecting, multiplying, taking off the mean and factorising round, each by about eps for a unit.
-    floor = 4 * len(gram) * np.finfo(np.float64).eps * values[0]
+def svd_from_factor(factor: Float[Array, "m d"], *, squares: Float[Array, " d"], rounding: float) -> StateSVD:
+    """The singular values and vectors of H from a factor F with FᵀF = HᵀH, for units of these energies."""
+    _, values, transposed = np.linalg.svd(factor, full_matrices=len(factor) < factor.shape[1])
+    values = np.concatenate([values, np.zeros(factor.shape[1] - len(values))])
+    # Subtracting the mean and factorising round, each by about ε for a unit.
+    floor = 4 * len(squares) * np.finfo(np.float64).eps * values[0]
     # Each unit is rounded relative to its own size, so a direction has the noise of the units that it is made of.
     rounded = ROUNDINGS * rounding * np.sqrt(transposed**2 @ squares)
     return _svd(values, transposed.T, energy=float(np.sum(values**2)), floor=np.maximum(floor, rounded))

@@ -317,25 +317,23 @@ class LinearStep:
 
 
 def regress(
-    moments: Moments,
+    equations: NormalEquations,
     shift: Float[Array, " r"],
     *,
     energies: ColumnEnergies,
     input_mean: Float[Array, " p"] | None = None,
-    driven: bool,
+    floor: float,
     offset: bool,
     ridge: int | float,
 ) -> LinearStep:
     """Minimise Σ |z C + u D + c − z₊|² + ridge·(|C|² + |D|²); without u and c it is the paper's equation for C.
 
-    ``moments`` are those of coordinates in the basis, from which ``shift`` is still to be taken off, and of inputs from
-    which ``input_mean`` was taken off.
+    ``equations`` are those of coordinates in the basis, from which ``shift`` is still to be subtracted, and of inputs
+    from which ``input_mean`` was subtracted.
     """
-    r, equations = len(shift), NormalEquations.of_coordinates(moments, driven=driven)
+    r, driven = len(shift), len(equations.gram) > len(shift) + 1
     about = equations.centred() if offset else equations.shifted(shift)
-    squares = np.diag(equations.gram)[:-1]
-    floor = noise_floor(len(squares), max(moments.rounding, moments.input_rounding if driven else 0.0))
-    gram = about.gram[:-1, :-1]
+    gram, squares = about.gram[:-1, :-1], np.diag(equations.gram)[:-1]
     solution = solve(gram, about.target[:-1], squares=squares, energies=energies, ridge=ridge, floor=floor)
     matrix, drive = solution.weights[:r], solution.weights[r:]
     # The means are subtracted from each other first: multiplied by C one by one, large ones would leave rounding.

@@ -1,28 +1,37 @@
-"""Choose a basis and sum moments of pairs in it, in as few passes over the states as precision allows."""
+"""Choose a basis and sum the normal equations of pairs in it, in as few passes over the states as precision allows.
+
+Usually one pass suffices: second moments of the states give the basis by their eigenvectors and the products of pairs
+in it. A product of two columns is rounded relative to these two, so moments lose digits in two cases: directions whose
+variance is below ε of the largest, and variation that is small beside the mean. Where that costs digits, `read_by_qr`
+reads the states once more and factorises the pairs themselves, which squares nothing.
+"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from kann.backends.arrays import as_numpy
 from kann.data.moments import Moments, StateGram, centre_in_place, centred, moments_of, state_gram
-from kann.data.rows import Projection
+from kann.data.reduction import accumulate
+from kann.data.rows import Block, Cut, Projection
 from kann.data.states import States
 from kann.fitting.basis import (
-    GRAM_NOISE,
     ROUNDINGS,
     Basis,
     BasisKind,
     Rank,
     StateSVD,
     choose_basis,
-    svd_from_coordinates,
+    factor_of_gram,
+    svd_from_factor,
     svd_from_gram,
-    svd_from_scaled_gram,
     units_differ,
 )
-from kann.fitting.normal_equations import ColumnEnergies, LinearStep, noise_floor
+from kann.fitting.normal_equations import ColumnEnergies, LinearStep, NormalEquations, noise_floor
 from kann.typing import Array, Float
 
 EPS = float(np.finfo(np.float64).eps)
@@ -34,99 +43,12 @@ DOUBTED_FROM = 1e-6
 """Relative error of the operator from which a warning says so, and from which states of lower precision are read again
 if the error comes from their mean."""
 
-LOST_IN_BASIS = (
-    "the states have directions too small to be seen beside the others in this basis, and what belongs to them is "
-    "lost; pass basis='svd' or basis='pca', or scale the units alike"
-)
-"""What to warn of if `directions_are_lost`."""
-
 SMALL_VARIATION = 1e-4
 """States of lower precision that vary by less than this fraction of their size may be exact, as whole numbers are: then
 it is their products that are coarse."""
 
 FEW_ROUNDINGS = 100
 """States that vary by less than so many times their noise floor have hardly two digits."""
-
-
-def gram_is_too_coarse(svd: StateSVD, rank: Rank, *, norm: float, rounding: float, ridge: float) -> bool:
-    """Whether float64 states have directions that their Gram matrix cannot give to `GRAM_TOLERANCE`.
-
-    States of lower precision never do: their own rounding changes C by ε₃₂·σ₁/σᵣ, which is above ε₆₄·(σ₁/σᵣ)² as far
-    down as they resolve anything. A ridge covers what the Gram matrix gets wrong if it is large enough.
-    """
-    if rounding > EPS:
-        return False
-    needed = min(rank.count or len(svd.values), len(svd.values))
-    smallest = svd.values[needed - 1]
-    return bool(EPS * norm**2 > GRAM_TOLERANCE * (smallest**2 + ridge))
-
-
-def step_is_too_coarse(step: LinearStep, rounding: float) -> bool:
-    """Whether another reading of the states, about their mean, would give more digits of the step."""
-    if rounding > EPS:
-        return step.mean_error > DOUBTED_FROM
-    return step.mean_error > GRAM_TOLERANCE or step.error > DOUBTED_FROM
-
-
-def directions_are_lost(
-    gram: Float[Array, "k k"], squares: Float[Array, " k"], matrix: Float[Array, "k r"], *, floor: float
-) -> bool:
-    """Whether coordinates Z have directions that the products of Z @ matrix no longer show.
-
-    ``gram`` is ZᵀZ, perhaps about a mean, and ``squares`` are the energies relative to which it is rounded. A factor
-    of it shows singular values of Z @ matrix whose squares are below ``floor``, the rounding of the products.
-    """
-    scale = np.sqrt(np.where(squares > 0, squares, 1.0))
-    values, rotation = np.linalg.eigh(gram / scale[:, None] / scale)
-    values = np.where(values > floor, values, 0.0)
-    factor = np.sqrt(values)[:, None] * (rotation.T @ (scale[:, None] * matrix))
-    norms = np.linalg.norm(scale[:, None] * matrix, axis=0)
-    singular = np.linalg.svd(factor / np.where(norms > 0, norms, 1.0), compute_uv=False)
-    return bool(np.any((singular > 10 * len(gram) * EPS) & (singular**2 <= floor)))
-
-
-def doubt_of_digits(step: LinearStep, *, is_fine: bool, of_moments: bool) -> str | None:
-    """What to warn of if rounding of products or of means leaves few digits of the operator.
-
-    ``is_fine`` says that the states themselves are better than that, so that it is not their own rounding that counts.
-    """
-    error = step.mean_error
-    if is_fine:
-        error = max(error, step.error)
-    if error <= DOUBTED_FROM:
-        return None
-    remedy = "scale the columns alike, and leave out those that nearly repeat others"
-    if of_moments:
-        remedy = "pass the states, which are then read again, or take a constant near the mean off before recording"
-    digits = "no digits"
-    if error < 0.1:
-        digits = f"about {math.floor(-math.log10(error))} digits"
-    return f"rounding leaves {digits} of the operator (relative error {error:.0e}); {remedy}"
-
-
-def doubt_of_moments(svd: StateSVD, squares: Float[Array, " d"]) -> str | None:
-    """What to warn of if moments of float64 states hide directions that these may have."""
-    live = int(np.sum(squares > 0))
-    if svd.resolved >= live:
-        return None
-    return (
-        f"the moments tell {svd.resolved} of {live} directions of the states from rounding, and left out smaller ones "
-        "if there are any; pass the states, which are then read again"
-    )
-
-
-def doubt_of_variation(svd: StateSVD, squares: Float[Array, " d"], *, variation: float, rounding: float) -> str | None:
-    """What to warn of if directions were left out of states that hardly vary, as a fraction of their size."""
-    left_out = int(np.sum(squares > 0)) - svd.resolved
-    # Below √ε the variation is itself what rounding leaves of two sums.
-    if left_out <= 0 or not EPS**0.5 < variation < FEW_ROUNDINGS * ROUNDINGS * rounding / len(squares) ** 0.5:
-        return None
-    return (
-        f"the states vary by {variation:.0e} of their size, which leaves about two digits or fewer of their variation, "
-        f"and {left_out} directions were left out as rounding noise; record the states in float64, or take a constant "
-        "near their mean off first"
-    )
-
 
 MEAN_ROUNDINGS = 64
 """So many roundings a mean of all states may be off: sums of 10⁶ numbers, as numpy adds them, are good to about ten."""
@@ -144,37 +66,131 @@ class Request:
 
     @property
     def largest(self) -> int | None:
-        """How many of the largest singular vectors suffice; None for all of them."""
-        if self.kind.is_from_data:
-            return self.rank.count
-        return None
+        """The number of the largest singular vectors that suffice; None for all of them."""
+        return self.rank.count if self.kind.is_from_data else None
+
+    def is_too_coarse(self, svd: StateSVD, units: "Units") -> bool:
+        """Whether float64 states have directions that their Gram matrix cannot give to `GRAM_TOLERANCE`.
+
+        States of lower precision never do: their own rounding changes C by ε₃₂·σ₁/σᵣ, which is above ε₆₄·(σ₁/σᵣ)² as
+        far down as they resolve anything. A ridge covers what the Gram matrix gets wrong if it is large enough.
+        """
+        if units.rounding > EPS:
+            return False
+        smallest = svd.values[min(self.rank.count or len(svd.values), len(svd.values)) - 1]
+        return bool(EPS * units.norm**2 > GRAM_TOLERANCE * (smallest**2 + self.ridge))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PairsInBasis:
-    """A basis, and moments of the pairs in coordinates along it."""
+    """A basis, and the normal equations of the pairs in coordinates along it."""
 
     basis: Basis
-    moments: Moments
+    equations: NormalEquations
     shift: Float[Array, " r"]
-    """What is still to be taken off the coordinates; zero where the moments are about the mean that the basis has."""
+    """Still to be subtracted from the coordinates; zero where the equations are about the mean that the basis has."""
     energies: ColumnEnergies
     """How coarsely the products of coordinates and inputs are rounded."""
+    floor: float
+    """The fraction of a column's energy below which there is rounding."""
+    deviation: Float[Array, " r"]
+    """Standard deviations of the coordinates, never zero."""
+    units: "Units"
     input_mean: Float[Array, " p"] | None
-    """What was taken off the inputs before they were multiplied; None for nothing."""
-    is_fine: bool
-    """Whether the states are rounded more finely than their products, which then decide how many digits are right."""
-    doubts: tuple[str, ...] = ()
-    """What to warn of if these pairs are used."""
-    first: Moments | None = None
+    """Subtracted from the inputs before they were multiplied; None for nothing."""
+    doubts: tuple[str, ...]
+    """Warnings to give if these pairs are used."""
+    first: Moments | None
     """The moments of the states themselves, if they were measured."""
-    is_final: bool = False
-    """Whether another reading would not give more digits."""
+    is_exact: bool
+    """Whether `read_by_qr` made them."""
+
+    @staticmethod
+    def of(
+        request: Request,
+        basis: Basis,
+        units: "Units",
+        equations: NormalEquations,
+        *,
+        multiplied: Float[Array, " q"],
+        inputs: Moments,
+        variance: Float[Array, " r"],
+        centre: Float[Array, " d"] | None = None,
+        input_mean: Float[Array, " p"] | None = None,
+        doubts: tuple[str, ...] = (),
+        first: Moments | None = None,
+        is_exact: bool = False,
+    ) -> "PairsInBasis":
+        """From equations about ``centre`` whose columns had the energies ``multiplied`` as they were multiplied.
+
+        ``inputs`` are the moments of the inputs as they are stored, if the request is driven.
+        """
+        origin = request.kind.zero(units.mean)
+        stored, rounding = units.squares @ basis.vectors**2, units.rounding
+        r = len(stored)
+        energies = ColumnEnergies.of(multiplied[:r], stored=stored, rounding=rounding)
+        if request.driven:
+            stored, rounding = as_numpy(inputs.uu.diagonal()), max(rounding, inputs.input_rounding)
+            energies = energies.and_inputs(
+                ColumnEnergies.of(multiplied[r:], stored=stored, rounding=inputs.input_rounding)
+            )
+        return PairsInBasis(
+            basis=basis,
+            equations=equations,
+            shift=(origin if centre is None else origin - centre) @ basis.vectors,
+            energies=energies,
+            floor=noise_floor(len(multiplied), rounding),
+            deviation=np.sqrt(np.maximum(variance, np.finfo(float).tiny)),
+            units=units,
+            input_mean=input_mean,
+            doubts=doubts,
+            first=first,
+            is_exact=is_exact,
+        )
+
+    @staticmethod
+    def of_moments(
+        moments: Moments,
+        request: Request,
+        basis: Basis,
+        units: "Units",
+        *,
+        multiplied: Array,
+        inputs: Moments,
+        **rest: Any,
+    ) -> "PairsInBasis":
+        """From the moments of coordinates."""
+        if request.driven:
+            multiplied = np.concatenate([multiplied, as_numpy(inputs.uu.diagonal())])
+        variance = np.diag(moments.hh) / moments.states - (moments.sum_h / moments.states) ** 2
+        equations = NormalEquations.of_coordinates(moments, driven=request.driven)
+        return PairsInBasis.of(
+            request, basis, units, equations, multiplied=multiplied, inputs=inputs, variance=variance, **rest
+        )
+
+    def need_qr(self, step: LinearStep) -> bool:
+        """Whether `read_by_qr` would give more digits of the step than these sums of products."""
+        if self.is_exact:
+            return False
+        if self.units.rounding > EPS:
+            return step.mean_error > DOUBTED_FROM
+        return step.mean_error > GRAM_TOLERANCE or step.error > DOUBTED_FROM
+
+    def doubt_of_digits(self, step: LinearStep, *, of_moments: bool) -> str | None:
+        """A warning if rounding of products or of means leaves few digits of the operator."""
+        error = max(step.mean_error, step.error) if self.units.is_fine else step.mean_error
+        if error <= DOUBTED_FROM:
+            return None
+        remedy = "scale the columns alike, and leave out those that nearly repeat others"
+        if of_moments:
+            remedy = "pass the states, which are then read again, or take a constant near the mean off before recording"
+        digits = f"about {math.floor(-math.log10(error))} digits" if error < 0.1 else "no digits"
+        return f"rounding leaves {digits} of the operator (relative error {error:.0e}); {remedy}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Units:
-    """What is known of the units from their Gram matrix, before a basis is chosen."""
+class Units:
+    """What the Gram matrix says about the units before a basis is chosen."""
 
     mean: Float[Array, " d"]
     squares: Float[Array, " d"]
@@ -186,18 +202,17 @@ class _Units:
     """Root of the fraction of the energy that is not the mean's."""
 
     @staticmethod
-    def of(moments: Moments | StateGram) -> "_Units":
+    def of(moments: Moments | StateGram) -> "Units":
+        """From moments, or from the Gram matrix alone."""
         squares = as_numpy(moments.hh.diagonal()).copy()  # hh may be overwritten
         mean, energy = as_numpy(moments.sum_h) / moments.states, float(np.sum(squares))
-        variation = 0.0
-        if energy:
-            variation = max(0.0, 1 - moments.states * float(mean @ mean) / energy) ** 0.5
-        return _Units(
+        of_mean = moments.states * float(mean @ mean) / energy if energy else 1.0
+        return Units(
             mean=mean,
             squares=squares,
             rounding=moments.rounding,
             differ=units_differ(squares),
-            variation=variation,
+            variation=max(0.0, 1 - of_mean) ** 0.5,
         )
 
     @property
@@ -210,190 +225,223 @@ class _Units:
         """Whether the states, or those of some units, are rounded more finely than the sums of their products."""
         return self.rounding <= EPS or self.differ or self.variation < SMALL_VARIATION
 
-    def mean_of_basis(self, kind: BasisKind) -> Float[Array, " d"]:
-        """What is taken off a state before it is projected."""
-        if kind.is_centred:
-            return self.mean
-        return np.zeros_like(self.mean)
-
-    def energies(
-        self, basis: Basis, coordinates: Moments, matrix: Float[Array, "k r"], *, inputs: Moments | None
-    ) -> ColumnEnergies:
-        """Of the basis' coordinates ``z @ matrix``, where z have these moments, and of ``inputs`` as stored."""
-        stored = multiplied = self.squares @ basis.vectors**2
-        if matrix is not basis.vectors:
-            multiplied = as_numpy(coordinates.hh.diagonal()) @ matrix**2
-        found = ColumnEnergies.of(multiplied, stored=stored, rounding=self.rounding)
-        if inputs is None:
-            return found
-        multiplied, stored = as_numpy(coordinates.uu.diagonal()), as_numpy(inputs.uu.diagonal())
-        return found.and_inputs(ColumnEnergies.of(multiplied, stored=stored, rounding=inputs.input_rounding))
+    def about(self, kind: BasisKind) -> Float[Array, " d"]:
+        """The point about which the directions of the basis explain variation."""
+        return self.mean if kind.is_centred else np.zeros_like(self.mean)
 
 
 def read_twice(states: States, request: Request) -> PairsInBasis:
     """The basis from HᵀH alone, then moments of the pairs in it: products of d × r, where others are of d × d."""
     svd, units = _svd_in_place(states, request)
-    if gram_is_too_coarse(svd, request.rank, norm=units.norm, rounding=units.rounding, ridge=request.ridge):
+    if request.is_too_coarse(svd, units):
         return read_once(states, request)
-    centre = mean = units.mean_of_basis(request.kind)
-    if request.offset:  # a regression about the means, whatever the basis
-        centre = units.mean
-    basis = choose_basis(request.kind, request.rank, svd, mean)
+    basis = choose_basis(request.kind, request.rank, svd, units.about(request.kind))
+    # With an offset the regression is about the means, in any basis.
+    centre = units.mean if request.offset else units.about(request.kind)
     projection = Projection(matrix=basis.vectors, mean=centre)
     moments = moments_of(states, inputs=request.driven, projection=projection).numpy()
-    inputs = None
-    if request.driven:
-        inputs = moments
-    return PairsInBasis(
-        basis=basis,
-        moments=moments,
-        shift=(request.kind.zero(units.mean) - centre) @ basis.vectors,
-        energies=units.energies(basis, moments, np.eye(len(basis.explained)), inputs=inputs),
-        input_mean=None,
-        is_fine=units.is_fine,
+    return PairsInBasis.of_moments(
+        moments, request, basis, units, multiplied=moments.hh.diagonal(), inputs=moments, centre=centre
     )
 
 
-def _svd_in_place(states: States, request: Request) -> tuple[StateSVD, _Units]:
+def _svd_in_place(states: States, request: Request) -> tuple[StateSVD, Units]:
     """SVD of the states, and their units. The d × d matrices it needs are freed when it returns."""
     if states.values.shape[0] == len(states):
         Moments(sequences=len(states), states=len(states)).require_pairs()
     found = state_gram(states)
-    units, gram = _Units.of(found), found.hh
+    units, gram = Units.of(found), found.hh
     if request.kind.is_centred:
         gram = centre_in_place(gram, found.sum_h, found.states)
     return svd_from_gram(gram, norm=units.norm, rounding=units.rounding, largest=request.largest), units
 
 
 def read_once(source: States | Moments, request: Request) -> PairsInBasis:
-    """Basis and pairs from one set of moments. Where these are too coarse, states are read again."""
-    first = source
-    if isinstance(first, States):
-        first = moments_of(first, inputs=request.driven)
+    """Basis and pairs from one set of moments; from the states themselves if these are too coarse."""
+    first = source if isinstance(source, Moments) else moments_of(source, inputs=request.driven)
     first.require_pairs()
-    units = _Units.of(first)
-    svd = _svd_of_moments(first, units, request)
-    if isinstance(source, States) and gram_is_too_coarse(
-        svd, request.rank, norm=units.norm, rounding=units.rounding, ridge=request.ridge
-    ):
-        return read_in_orthonormal_coordinates(source, request, first)
-    mean = units.mean_of_basis(request.kind)
-    basis = choose_basis(request.kind, request.rank, svd, mean)
-    inputs = None
-    if request.driven:
-        inputs = first
-    return PairsInBasis(
-        basis=basis,
-        moments=first.in_basis(basis.vectors),
-        shift=request.kind.zero(units.mean) @ basis.vectors,
-        energies=units.energies(basis, first, basis.vectors, inputs=inputs),
-        input_mean=None,
-        is_fine=units.is_fine,
-        doubts=_doubts(svd, first, basis.vectors, units, request, of_moments=source is first),
+    units, gram = Units.of(first), first.hh
+    if request.kind.is_centred:
+        gram = centre_in_place(gram + 0, first.sum_h, first.states)
+    if units.differ:
+        # Scaled to equal energy, the Gram matrix shows small units that an eigenvalue solver, which is exact relative
+        # to the largest unit only, would lose.
+        factor = factor_of_gram(as_numpy(gram), units.squares)
+        svd = svd_from_factor(factor, squares=units.squares, rounding=units.rounding)
+    else:
+        svd = svd_from_gram(gram, norm=units.norm, rounding=units.rounding, largest=request.largest)
+    if isinstance(source, States) and request.is_too_coarse(svd, units):
+        return read_by_qr(source, request, first)
+    basis = choose_basis(request.kind, request.rank, svd, units.about(request.kind))
+    doubts = _doubts_of_directions(svd, units, request, of_moments=source is first, rank=len(basis.explained))
+    if not request.ridge and not request.kind.is_from_data:
+        # A basis from the data keeps large and small directions apart; another one may hide small ones.
+        gram, squares = as_numpy(first.xx), as_numpy(first.xx.diagonal())
+        if request.offset:
+            total = as_numpy(first.sum_x)
+            gram = centred(gram, total, total, first.pairs)
+        floor = noise_floor(len(gram), units.rounding)
+        rounded = np.sqrt(squares @ basis.vectors**2)  # products of units are rounded relative to these
+        doubts += _doubt_of_basis(factor_of_gram(gram, squares, noise=floor) @ basis.vectors, rounded, floor=floor)
+    return PairsInBasis.of_moments(
+        first.in_basis(basis.vectors),
+        request,
+        basis,
+        units,
+        multiplied=as_numpy(first.hh.diagonal()) @ basis.vectors**2,
+        inputs=first,
+        doubts=doubts,
         first=first,
     )
 
 
-def _svd_of_moments(moments: Moments, units: _Units, request: Request) -> StateSVD:
-    gram = moments.hh
-    if request.kind.is_centred:
-        gram = centre_in_place(gram + 0, moments.sum_h, moments.states)
-    if units.differ:
-        return svd_from_scaled_gram(as_numpy(gram), squares=units.squares, rounding=units.rounding)
-    return svd_from_gram(gram, norm=units.norm, rounding=units.rounding, largest=request.largest)
+# The fallback
 
 
-def read_in_orthonormal_coordinates(states: States, request: Request, first: Moments | None) -> PairsInBasis:
-    """Basis and pairs from coordinates in which the states are nearly orthonormal, and inputs about their mean.
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _Triangles:
+    """Triangular factors of the rows (1, h) of all states and (1, x, u, y) of all pairs; those of two parts add up."""
 
-    A Gram matrix there is as exact as a QR factor. This is QR by Cholesky: one reading of the states gives coordinates
-    good to σ/σ₁ ≈ 1e-7, the next one to 1e-14. A Householder QR of all pairs would do it in one reading, at some
-    twenty times the cost of these products. ``first`` are the moments of the states themselves, if they are known.
+    states: Float[Array, "a d1"]
+    pairs: Float[Array, "b q"]
+
+    def __add__(self, other: "_Triangles") -> "_Triangles":
+        return _Triangles(states=_triangle([self.states, other.states]), pairs=_triangle([self.pairs, other.pairs]))
+
+
+def _triangle(rows: Sequence[Float[Array, "_ q"]]) -> Float[Array, "m q"]:
+    return np.linalg.qr(np.concatenate(rows), mode="r")
+
+
+class _QR:
+    """Accumulates `_Triangles` of states about a centre, on the host."""
+
+    needs_pairs = True
+
+    def __init__(self, *, centre: Float[Array, " d"], input_mean: Float[Array, " p"] | None) -> None:
+        self._centre, self._input_mean = centre, input_mean
+        d, p = len(centre), 0 if input_mean is None else len(input_mean)
+        self._states, self._pairs = [np.zeros((0, 1 + d))], [np.zeros((0, 1 + 2 * d + p))]
+
+    def add(self, block: Block) -> None:
+        """Add the states of a block and the pairs inside it."""
+        h = as_numpy(block.values)
+        is_last = np.zeros(len(h), dtype=bool)
+        is_last[block.offsets + block.lengths - 1] = True
+        before = np.flatnonzero(~is_last)
+        inputs = None if block.inputs is None else as_numpy(block.inputs)[before + 1]
+        self._add(self._states, h - self._centre)
+        self._add_pairs(h[before], inputs, h[before + 1])
+
+    def add_cut(self, cut: Cut) -> None:
+        """Add pairs that the end of a block separates; their states are counted already."""
+        inputs = None if cut.inputs is None else as_numpy(cut.inputs)
+        self._add_pairs(as_numpy(cut.before), inputs, as_numpy(cut.after))
+
+    def _add_pairs(self, x: Array, inputs: Array | None, y: Array) -> None:
+        read = [] if self._input_mean is None or inputs is None else [inputs - self._input_mean]
+        self._add(self._pairs, np.hstack([x - self._centre, *read, y - self._centre]))
+
+    @staticmethod
+    def _add(waiting: list[Array], rows: Array) -> None:
+        """Factorise rows once there are some times as many as columns: each factorisation repeats the last factor."""
+        waiting.append(np.hstack([np.ones((len(rows), 1)), rows]))
+        if sum(map(len, waiting)) > 4 * waiting[0].shape[1]:
+            waiting[:] = [_triangle(waiting)]
+
+    def result(self) -> _Triangles:
+        """The factors."""
+        return _Triangles(states=_triangle(self._states), pairs=_triangle(self._pairs))
+
+
+def read_by_qr(states: States, request: Request, first: Moments | None) -> PairsInBasis:
+    """Basis and pairs from triangular factors of the states and pairs, for states whose moments are too coarse.
+
+    Rows (1, h − c) = Q R have the singular values of R and the inner products of RᵀR, and so have their projections
+    onto any basis: R stands for the states with as few rows as columns. R is exact to the rounding of each column
+    (Householder QR, Golub and Van Loan §5.2), where the Gram matrix is exact to the square of that. The column of ones
+    gathers the mean in the first row, so that leaving that row out centres the rest exactly. ``first`` are the moments
+    of the states, if they are known.
     """
-    if first is None:
-        first = moments_of(states, inputs=request.driven)
-    units, input_mean, inputs = _Units.of(first), None, None
-    centre = mean = units.mean_of_basis(request.kind)
-    if request.offset:  # a regression about the means of what is read off: of x and u, not of all states
-        centre = as_numpy(first.sum_x) / first.pairs
-    if request.driven:
-        inputs, input_mean = first, as_numpy(first.sum_u) / first.pairs
-    gram = first.hh + 0
-    if centre.any():
-        gram = centre_in_place(gram, first.sum_h, first.states)
-    svd = svd_from_gram(gram, norm=units.norm, rounding=EPS)
-    floor = np.sqrt(GRAM_NOISE) * units.norm
-    for reading in (1, 2):
-        if reading == 2:
-            floor = GRAM_NOISE * svd.values[0]
-        width = np.maximum(svd.values, floor)
-        back = width[:, None] * svd.vectors.T  # from coordinates to states
-        projection = Projection(matrix=svd.vectors / width, mean=centre, input_mean=input_mean)
-        moments = moments_of(states, inputs=request.driven, projection=projection).numpy()
-        svd = svd_from_coordinates(moments.hh, back=back, squares=units.squares, rounding=units.rounding)
-        if not svd.resolved or EPS * floor**2 < GRAM_TOLERANCE * svd.values[svd.resolved - 1] ** 2:
-            break
-    if request.offset and request.kind.is_centred:
-        variation = centred(moments.hh, moments.sum_h, moments.sum_h, moments.states)
-        svd = svd_from_coordinates(variation, back=back, squares=units.squares, rounding=units.rounding)
-    elif request.offset:
-        svd = _svd_about_zero(moments, back, centre, units, svd)
-    basis = choose_basis(request.kind, request.rank, svd, mean)
-    matrix = back @ basis.vectors
-    return PairsInBasis(
-        basis=basis,
-        moments=moments.in_basis(matrix),
-        shift=(request.kind.zero(units.mean) - centre) @ basis.vectors,
-        energies=units.energies(basis, moments, matrix, inputs=inputs),
+    first = first or moments_of(states, inputs=request.driven)
+    units, kind = Units.of(first), request.kind
+    # A regression with an offset is about the means of the pairs, not of all states.
+    centre = as_numpy(first.sum_x) / first.pairs if request.offset else units.about(kind)
+    input_mean = as_numpy(first.sum_u) / first.pairs if request.driven else None
+    found = accumulate(states, partial(_QR, centre=centre, input_mean=input_mean), inputs=request.driven, what="QR")
+    rows, d = found.states[1:, 1:], len(centre)
+    factor = rows if kind.is_centred else np.vstack([_mean_row(found.states, centre, units), rows])
+    svd = svd_from_factor(factor, squares=units.squares, rounding=units.rounding)
+    basis = choose_basis(kind, request.rank, svd, units.about(kind))
+    ones, before, after = found.pairs[:, :1], found.pairs[:, 1 : 1 + d], found.pairs[:, -d:]
+    columns, target = np.hstack([before @ basis.vectors, found.pairs[:, 1 + d : -d], ones]), after @ basis.vectors
+    squares, r = np.sum(columns[:, :-1] ** 2, axis=0), len(basis.explained)
+    doubts = _doubts_of_directions(svd, units, request, of_moments=False, rank=r)
+    if not request.ridge and (not kind.is_from_data or request.offset):
+        seen = columns[1:, :r] if request.offset else columns[:, :r]
+        doubts += _doubt_of_basis(seen, np.sqrt(squares[:r]), floor=noise_floor(d, units.rounding))
+    return PairsInBasis.of(
+        request,
+        basis,
+        units,
+        NormalEquations(gram=columns.T @ columns, target=columns.T @ target, total=target.T @ target),
+        multiplied=squares,
+        inputs=first,
+        variance=np.sum((rows @ basis.vectors) ** 2, axis=0) / first.states,
+        centre=centre,
         input_mean=input_mean,
-        is_fine=units.is_fine,
-        doubts=_doubts(svd, moments, matrix, units, request, is_final=True),
-        is_final=True,
+        doubts=doubts,
+        is_exact=True,
     )
 
 
-def _svd_about_zero(
-    moments: Moments, back: Float[Array, "d d"], centre: Float[Array, " d"], units: _Units, svd: StateSVD
-) -> StateSVD:
-    """SVD of states H = Z @ back + centre: of their variation, and below it a row for their mean.
-
-    ``svd`` is that of H − centre.
-    """
-    n = moments.states
-    variation = centred(moments.hh, moments.sum_h, moments.sum_h, n)
-    row = np.sqrt(n) * (centre + moments.sum_h / n @ back)
+def _mean_row(triangle: Float[Array, "a d1"], centre: Float[Array, " d"], units: Units) -> Float[Array, " d"]:
+    """The row of R that holds the mean, for states about zero instead of the centre."""
+    row = triangle[0, 1:] + triangle[0, 0] * centre
     # A mean is good to some roundings: a part of it that is as small, in directions in which no state varies, is noise.
-    idle = svd.vectors[:, svd.resolved :]
-    noise = idle @ (idle.T @ row)
-    if np.linalg.norm(noise) <= MEAN_ROUNDINGS * EPS * units.norm:
-        row = row - noise
-    return svd_from_coordinates(variation, back=back, squares=units.squares, rounding=units.rounding, row=row)
+    _, values, varying = np.linalg.svd(triangle[1:, 1:], full_matrices=False)
+    varying = varying[values > 4 * len(row) * EPS * np.linalg.norm(row)]
+    along = varying.T @ (varying @ row)
+    return along if np.linalg.norm(row - along) <= MEAN_ROUNDINGS * EPS * units.norm else row
 
 
-def _doubts(
-    svd: StateSVD,
-    coordinates: Moments,
-    matrix: Float[Array, "k r"],
-    units: _Units,
-    request: Request,
-    *,
-    of_moments: bool = False,
-    is_final: bool = False,
+# What to warn of
+
+
+def _doubts_of_directions(
+    svd: StateSVD, units: Units, request: Request, *, of_moments: bool, rank: int
 ) -> tuple[str, ...]:
-    """What to warn of if the states have directions that the basis' coordinates ``z @ matrix`` do not show."""
-    found = []
-    is_from_data = request.kind.is_from_data
-    is_cut = request.rank.count is not None or (is_from_data and matrix.shape[1] < svd.resolved)
-    if of_moments and units.rounding <= EPS and not is_cut:
-        found.append(doubt_of_moments(svd, units.squares))
-    elif is_from_data and not is_cut:
-        found.append(doubt_of_variation(svd, units.squares, variation=units.variation, rounding=units.rounding))
-    # A basis from the data has large and small directions apart, but not where an offset makes it about another point.
-    if not request.ridge and (not is_from_data or (request.offset and is_final)):
-        gram, squares = as_numpy(coordinates.xx), as_numpy(coordinates.xx.diagonal())
-        if request.offset:
-            total = as_numpy(coordinates.sum_x)
-            gram = centred(gram, total, total, coordinates.pairs)
-        if directions_are_lost(gram, squares, matrix, floor=noise_floor(len(gram), units.rounding)):
-            found.append(LOST_IN_BASIS)
-    return tuple(filter(None, found))
+    """Warnings if directions of the states were left out as rounding noise and may be real."""
+    is_cut = request.rank.count is not None or (request.kind.is_from_data and rank < svd.resolved)
+    live = int(np.sum(units.squares > 0))
+    if is_cut or svd.resolved >= live:
+        return ()
+    if of_moments and units.rounding <= EPS:
+        return (
+            f"the moments tell {svd.resolved} of {live} directions of the states from rounding, and left out smaller "
+            "ones if there are any; pass the states, which are then read again",
+        )
+    # Below √ε the variation is itself what rounding leaves of two sums.
+    hardly = FEW_ROUNDINGS * ROUNDINGS * units.rounding / len(units.squares) ** 0.5
+    if not request.kind.is_from_data or not EPS**0.5 < units.variation < hardly:
+        return ()
+    return (
+        f"the states vary by {units.variation:.0e} of their size, which leaves about two digits or fewer of their "
+        f"variation, and {live - svd.resolved} directions were left out as rounding noise; record the states in "
+        "float64, or take a constant near their mean off first",
+    )
+
+
+def _doubt_of_basis(coordinates: Float[Array, "m r"], rounded: Float[Array, " r"], *, floor: float) -> tuple[str, ...]:
+    """A warning if coordinates have directions that their products no longer show.
+
+    Products are rounded relative to the norms ``rounded`` of the columns. Relative to these, directions are lost whose
+    singular values are above rounding and have squares below ``floor``, the rounding of products.
+    """
+    singular = np.linalg.svd(coordinates / np.where(rounded > 0, rounded, 1.0), compute_uv=False)
+    if not np.any((singular > 10 * coordinates.shape[1] * EPS) & (singular**2 <= floor)):
+        return ()
+    return (
+        "the states have directions too small to be seen beside the others in this basis, and what belongs to them is "
+        "lost; pass basis='svd' or basis='pca', or scale the units alike",
+    )
