@@ -11,6 +11,7 @@ import numpy as np
 from kann import _display
 from kann.backends.arrays import as_numpy, cross_gram, gram, indices_for, namespace, to_device_of
 from kann.checks import require_float, require_whole_number, require_width
+from kann.data.additive import Additive
 from kann.data.moments import Moments, refuse_not_finite
 from kann.data.reduction import accumulate
 from kann.data.rows import Block, Cut
@@ -285,16 +286,10 @@ def equations_of_steps(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Sums:
+class _Sums(Additive):
     """Σ (h[s], 1)ᵀ(h[t], 1) over sequences, by fold, s and t. They add up."""
 
     sums: dict[tuple[int, int, int], Any]
-
-    def __add__(self, other: "_Sums") -> "_Sums":
-        total = _Sums(dict(self.sums))
-        for key, value in other.sums.items():
-            total.sums[key] = total.sums[key] + value if key in total.sums else value
-        return total
 
 
 SEQUENCES_TO_MULTIPLY = 256

@@ -15,6 +15,7 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy, as_operand, float64_copy, gram, indices_for, is_dask, namespace, to_device_of
 from kann.checks import call_of_user, require_number, require_whole_number, require_width, shown
+from kann.data.additive import Additive
 from kann.data.moments import refuse_not_finite
 from kann.data.reduction import Total, accumulate
 from kann.data.rows import Block
@@ -75,7 +76,7 @@ def triple_panels(rows: Float[AnyArray, "m n"], pairs: Float[AnyArray, "q n"]) -
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class InputSums:
+class InputSums(Additive):
     """Sums over the inputs of all pairs of states. They add up over blocks."""
 
     pairs: int
@@ -90,16 +91,7 @@ class InputSums:
     """Whether all of them are whole numbers of at least 0."""
     sample: AnyArray
     """No rows of inputs, of their kind and on their device."""
-
-    def __add__(self, other: "InputSums") -> "InputSums":
-        return InputSums(
-            pairs=self.pairs + other.pairs,
-            total=self.total + other.total,
-            products=self.products + other.products,
-            largest=max(self.largest, other.largest),
-            are_whole=self.are_whole and other.are_whole,
-            sample=self.sample,
-        )
+    ADDED_BY: ClassVar = {"largest": max, "are_whole": min, "sample": lambda first, _: first}
 
     @property
     def mean(self) -> Float[Array, " p"]:

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from kann.backends.arrays import as_numpy, block_rows, indices_for, namespace, on_accelerator, to_device_of
+from kann.data.additive import Additive
 from kann.data.moments import refuse_not_finite
 from kann.data.reduction import Total, accumulate, number_of_all_ranks
 from kann.data.rows import Block, Cut, Projection
@@ -93,7 +94,7 @@ def _with_ones(rows: Float[AnyArray, "n m"]) -> Float[AnyArray, "m1 n"]:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class GatedSums:
+class GatedSums(Additive):
     """What `GatedProducts` found: sums of products by group of sequences, and the range of the coordinates."""
 
     groups: dict[int, dict[str, AnyArray]]
@@ -102,15 +103,7 @@ class GatedSums:
     """(r,) the smallest coordinates of all states."""
     high: AnyArray
     """(r,) the largest."""
-
-    def __add__(self, other: "GatedSums") -> "GatedSums":
-        groups = {group: dict(sums) for group, sums in self.groups.items()}
-        for group, sums in other.groups.items():
-            mine = groups.setdefault(group, {})
-            for name, value in sums.items():
-                mine[name] = mine.get(name, 0) + value
-        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
-        return GatedSums(groups=groups, low=low, high=high)
+    ADDED_BY: ClassVar = {"low": np.minimum, "high": np.maximum}
 
 
 class GatedProducts:

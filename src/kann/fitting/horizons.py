@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kann.backends.arrays import as_numpy, indices_for, namespace, row_products, to_device_of
+from kann.data.additive import Additive
 from kann.data.reduction import Total, accumulate
 from kann.data.rows import Block, Projection
 from kann.data.states import States
@@ -40,7 +41,7 @@ class HeldOutErrors:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Sums:
+class _Sums(Additive):
     """Sums over predictions, each with an entry for a horizon."""
 
     missed: Float[Array, "j k"]
@@ -50,10 +51,6 @@ class _Sums:
     total: Float[Array, "k d"]
     """Σ(h − mean)"""
     count: Int[Array, " k"]
-
-    def __add__(self, other: "_Sums") -> "_Sums":
-        names = ("missed", "copied", "energy", "total", "count")
-        return _Sums(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 def held_out_errors(

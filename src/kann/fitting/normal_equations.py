@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.linalg
 
 from kann.backends.arrays import as_numpy, indices_for, namespace, segment_sums, to_device_of
 from kann.checks import require_number
+from kann.data.additive import Additive
 from kann.data.moments import Moments, refuse_not_finite
 from kann.data.reduction import accumulate
 from kann.data.rows import Block, Cut, Projection
@@ -58,7 +59,7 @@ class ColumnEnergies:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class NormalEquations:
+class NormalEquations(Additive):
     """Sums of products of the rows (z, u, 1) of a design A and of its targets Y. They add up over pairs of states."""
 
     gram: Float[Array, "q q"]
@@ -88,15 +89,6 @@ class NormalEquations:
             gram = np.block([[moments.xx, xu, x], [xu.T, moments.uu, u], [x.T, u.T, n]])
             target = np.vstack([moments.xy, moments.uy, y.T])
         return NormalEquations(gram=gram, target=target, total=moments.yy)
-
-    def __add__(self, other: "NormalEquations") -> "NormalEquations":
-        is_known = self.shuffled is not None and other.shuffled is not None
-        return NormalEquations(
-            gram=self.gram + other.gram,
-            target=self.target + other.target,
-            total=self.total + other.total,
-            shuffled=self.shuffled + other.shuffled if is_known else None,  # pyright: ignore[reportOptionalOperand]
-        )
 
     @property
     def pairs(self) -> int:
@@ -490,25 +482,28 @@ def designs_of_folds(
     return designs
 
 
+Pieces = dict[int, tuple[int, Float[Array, " q"], Float[Array, " r"]]]
+"""By the number of a sequence: its fold, the sum of its rows, and that of their targets."""
+
+
+def _joined_pieces(ours: Pieces, theirs: Pieces) -> Pieces:
+    """Add the sums of sequences that both have."""
+    joined = dict(ours)
+    for number, (fold, rows, target) in theirs.items():
+        if number in joined:
+            rows, target = joined[number][1] + rows, joined[number][2] + target
+        joined[number] = (fold, rows, target)
+    return joined
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _FoldSums:
+class _FoldSums(Additive):
     """Designs of folds without those sequences that were cut, and the sums over the pieces of these."""
 
     designs: dict[int, NormalEquations]
-    pieces: dict[int, tuple[int, Float[Array, " q"], Float[Array, " r"]]]
+    pieces: Pieces
     """Of each cut sequence, by number: its fold, and the sums of its rows of A and of Y."""
-
-    def __add__(self, other: "_FoldSums") -> "_FoldSums":
-        designs, pieces = dict(self.designs), dict(self.pieces)
-        for fold, design in other.designs.items():
-            if fold in designs:
-                design = designs[fold] + design
-            designs[fold] = design
-        for number, (fold, rows, target) in other.pieces.items():
-            if number in pieces:
-                rows, target = pieces[number][1] + rows, pieces[number][2] + target
-            pieces[number] = (fold, rows, target)
-        return _FoldSums(designs=designs, pieces=pieces)
+    ADDED_BY: ClassVar = {"pieces": _joined_pieces}
 
     def finished(self) -> tuple[NormalEquations, ...]:
         """The designs by fold, with the sequences that were cut."""

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kann.backends.arrays import as_numpy
 from kann.checks import shown
+from kann.data.additive import Additive
 from kann.errors import KannError
 from kann.fixed_points.step_function import StepFunction
 from kann.typing import Array, Float, Int
@@ -175,7 +176,7 @@ def spread_of(h: Float[Tensor, "n d"]) -> float:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Searches:
+class Searches(Additive):
     """Where searches went: those from the initial states first, then any others."""
 
     inputs: Float[Tensor, "m p"]
@@ -186,20 +187,14 @@ class Searches:
     """The first slow state that each came to; its end where there is none before."""
     adam_steps: int = 0
     newton_steps: int = 0
+    ADDED_BY: ClassVar = dict.fromkeys(("inputs", "ends", "first_slow"), lambda *both: torch.cat(both)) | dict.fromkeys(
+        ("adam_steps", "newton_steps"), max
+    )
 
     def rows(self, places: Int[Tensor, " r"]) -> "Searches":
         """Some of the searches."""
         return dataclasses.replace(
             self, inputs=self.inputs[places], ends=self.ends[places], first_slow=self.first_slow[places]
-        )
-
-    def __add__(self, other: "Searches") -> "Searches":
-        return Searches(
-            inputs=torch.cat([self.inputs, other.inputs]),
-            ends=torch.cat([self.ends, other.ends]),
-            first_slow=torch.cat([self.first_slow, other.first_slow]),
-            adam_steps=max(self.adam_steps, other.adam_steps),
-            newton_steps=max(self.newton_steps, other.newton_steps),
         )
 
     def replaced_where_slower(self, problem: Problem, rows: Int[Tensor, " r"], again: "Searches") -> "Searches":

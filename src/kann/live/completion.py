@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from scipy import linalg, sparse
@@ -11,6 +11,7 @@ from scipy import linalg, sparse
 from kann.analysis.coordinates import Coordinates, Spread, spread_of
 from kann.backends.arrays import add_matrix_product, add_product, as_numpy, namespace
 from kann.checks import require_choice
+from kann.data.additive import Additive
 from kann.data.reduction import Total, accumulate, take_rows
 from kann.data.rows import Block
 from kann.data.states import States
@@ -306,14 +307,12 @@ def _require_feasible(fill: Fill) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Extent:
+class _Extent(Additive):
     """The smallest and the largest value of coordinates; of two extents the sum is what holds both."""
 
     low: Float[Array, " k"]
     high: Float[Array, " k"]
-
-    def __add__(self, other: "_Extent") -> "_Extent":
-        return _Extent(low=np.minimum(self.low, other.low), high=np.maximum(self.high, other.high))
+    ADDED_BY: ClassVar = {"low": np.minimum, "high": np.maximum}
 
 
 def _extent(mean: Float[Array, " d"], axes: Float[Array, "d k"], block: Block) -> _Extent:
@@ -362,13 +361,10 @@ def _with_curves(fills: Sequence[Fill], states: States, spread: Spread) -> list[
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Sums:
+class _Sums(Additive):
     """Several sums that are made in the same pass."""
 
     parts: list[Array]
-
-    def __add__(self, other: "_Sums") -> "_Sums":
-        return _Sums(parts=[a + b for a, b in zip(self.parts, other.parts, strict=True)])
 
 
 def _all_sums(makers: Sequence[Callable[[Array], Array]], block: Block) -> _Sums:
