@@ -9,8 +9,10 @@ import pytest
 from kann.data.additive import Additive
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Sums(Additive):
+    """One field of each kind."""
+
     count: int
     total: np.ndarray
     groups: dict[str, Any]
