@@ -11,8 +11,8 @@ import torch
 
 import kann
 from kann import zoo
-from kann.analysis.cross_validation import indistinct, subspace_angle
 from kann.analysis.intervals import jackknife_error
+from kann.analysis.mode_evidence import indistinct, subspace_angles
 from kann.errors import KannError
 from kann.fitting.folds import assign_folds
 from kann.zoo.autoencoder import draw_beats
@@ -202,9 +202,9 @@ def test_a_span_moves_by_the_angle_between_it_and_the_others():
     line = np.array([[1.0], [0.0]], dtype=complex)
     turned = [np.array([[np.cos(a)], [np.sin(a)]], dtype=complex) for a in (0.1, -0.1, 0.05)]
     expected = np.degrees(np.arcsin(np.sqrt(2 / 3 * sum(np.sin(a) ** 2 for a in (0.1, 0.1, 0.05)))))
-    assert subspace_angle(line, turned, np.eye(2)) == pytest.approx(expected)
+    assert subspace_angles(line, turned) == pytest.approx(expected)
     plane = np.eye(2, dtype=complex)
-    assert subspace_angle(plane, [plane[:, ::-1]] * 3, np.eye(2)) == pytest.approx(0.0, abs=1e-5)
+    assert subspace_angles(plane, [plane[:, ::-1]] * 3) == pytest.approx(0.0, abs=1e-5)
 
 
 # The same result wherever the states are

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kann import _display
-from kann._format import confidence, format_eigenvalue, percent
+from kann._format import confidence, format_eigenvalue, from_to, part_of, percent
 from kann.analysis.cross_validation import (
     ONE_INPUT,
     Folded,
@@ -20,15 +20,10 @@ from kann.analysis.cross_validation import (
     require_states_of,
 )
 from kann.analysis.intervals import require_level
-from kann.analysis.mode_evidence import (
-    HeldOutResiduals,
-    Intervals,
-    Subspaces,
-    dependence_on_inputs,
-    variation_of,
-)
+from kann.analysis.mode_evidence import Group, HeldOut, Intervals, groups_of, sizes_of, variation_of
 from kann.analysis.trust_rule import (
     CONSTANT_BELOW,
+    LARGEST_TURN,
     Evidence,
     Located,
     about_learning,
@@ -103,6 +98,43 @@ class ModeTrust(Stored):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ModeGroup(Stored):
+    """Modes of equal memory, judged together as one invariant subspace.
+
+    Which combination of them an eigenvector is, is an accident of the noise; how long any of them lasts is not.
+
+    >>> import numpy as np, kann
+    >>> rng = np.random.default_rng(0)
+    >>> states = rng.normal(size=(30, 40, 3))
+    >>> for t in range(1, 40):
+    ...     states[:, t] = 0.95 * states[:, t - 1] + 0.002 * states[:, t]
+    >>> (group,) = kann.trust(kann.fit(states), states).groups
+    >>> group.memories, group.trusted, group.interval[0] < 0.95 < group.interval[1]
+    (3, True, True)
+    """
+
+    modes: tuple[int, ...]
+    """Their numbers in ``koopman.modes``."""
+    memories: int
+    """The dimension of their span: a pair that may be two real eigenvalues counts twice."""
+    eigenvalue: complex
+    """The mean of their eigenvalues."""
+    interval: tuple[float, float]
+    """Confidence interval of the common |λ|."""
+    angle: tuple[float, float]
+    """Confidence interval of the common angle, in radians for a step."""
+    residual: float
+    """The held-out residual of the direction of their span that is missed most."""
+    copying: float
+    """The residual of copying, in proportion to ``residual`` in the direction where copying does best."""
+    null: float
+    """The residual of the null, in proportion to ``residual`` in the direction where the null does best."""
+    trusted: bool
+    why: str
+    """Why they are trusted together or not, in words."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Trust(Saved):
     """How far an operator and each of its modes can be trusted, on sequences that were not fitted.
 
@@ -136,6 +168,8 @@ class Trust(Saved):
     """How many numbers each column of the regression had to find."""
     untrained: "Trust | None" = None
     """The same for the untrained network, if that was given."""
+    groups: tuple[ModeGroup, ...] = ()
+    """Modes of equal memory, which were judged together."""
 
     @property
     def trusted(self) -> tuple[int, ...]:
@@ -150,12 +184,12 @@ class Trust(Saved):
         return tuple(number for number, mode in enumerate(self.modes) if mode.learned)
 
     def __repr__(self) -> str:
-        learned = ""
-        if self.learned is not None:
-            learned = f", {len(self.learned)} of them learned"
+        learned = "" if self.learned is None else f", {len(self.learned)} of them learned"
+        together = "".join(f", {group.memories} equal memories together" for group in self.groups if group.trusted)
         return (
-            f"Trust({len(self.trusted)} of {len(self.modes)} modes trusted{learned}; held out in {self.folds} folds, "
-            f"one step misses {percent(self.error[0])} of the variance, copying {percent(self.copying_error[0])})"
+            f"Trust({part_of(len(self.trusted), len(self.modes))} modes trusted{together}{learned}; held out in "
+            f"{self.folds} folds, one step misses {percent(self.error[0])} of the variance, copying "
+            f"{percent(self.copying_error[0])})"
         )
 
     def _repr_html_(self) -> str:
@@ -243,8 +277,10 @@ def trust(
         kind = _basis_kind(koopman, states)
         before = _trust_of_untrained(koopman, untrained, kind, folds=folds, groups=groups, level=level, seed=seed)
     errors = folded.errors(koopman, fits)
+    modes, equal = _mode_trusts(koopman, folded, fits, level=level, untrained=before)
     return Trust(
-        modes=_mode_trusts(koopman, folded, fits, level=level, untrained=before),
+        modes=modes,
+        groups=equal,
         horizons=errors.horizons,
         error=errors.operator[0],
         copying_error=errors.copying,
@@ -282,41 +318,97 @@ def _trust_of_untrained(koopman: Koopman, untrained: Any, basis: str | Float[Arr
 
 def _mode_trusts(
     koopman: Koopman, folded: Folded, fits: Sequence[LeftOut], *, level: float, untrained: Trust | None
-) -> tuple[ModeTrust, ...]:
-    """Put together what is known of each mode, and judge it."""
+) -> tuple[tuple[ModeTrust, ...], tuple[ModeGroup, ...]]:
+    """Judge each mode, and modes of equal memory together."""
     intervals = Intervals.of(koopman, fits, level=level)
-    residuals = HeldOutResiduals.of(koopman, fits)
+    turns, groups = groups_of(koopman, folded.total, fits, intervals)
+    equal = [group for group in groups if group.block is not None]
+    held_out = HeldOut.of(koopman, fits, [group.block for group in equal if group.block])
+    variation = variation_of(koopman, folded.total)
     common: dict[str, Any] = {
-        "dependence": dependence_on_inputs(koopman, folded),
+        "dependence": folded.total.dependence() if koopman.drive is not None else 0.0,
         "pairs": folded.total.pairs,
         "unknowns": folded.unknowns(koopman),
     }
-    variation = variation_of(koopman, folded.total)
-    subspaces = Subspaces.of(koopman, folded.total, fits, intervals)
-    found = []
+    joint: dict[int, tuple[list[str], str]] = {}
+    judged = []
+    for group, (residual, copying, null) in zip(equal, held_out.blocks, strict=True):
+        found, evidence = _judged_together(
+            koopman, group, fits, intervals, residual=residual, copying=copying, null=null, common=common
+        )
+        judged.append(found)
+        # Where the worst direction fails, one that is steady may still be trusted alone.
+        bound = [number for number in group.modes if found.trusted or turns[number] > LARGEST_TURN]
+        joint |= dict.fromkeys(bound, (objections(evidence), found.why))
+    span_of = {number: group for group in groups for number in group.modes}
+    modes = []
     for number, mode in enumerate(koopman.modes):
-        i = mode.indices[0]
+        i, group = mode.indices[0], span_of.get(number)
+        if number not in joint and turns[number] <= LARGEST_TURN:
+            group = None  # a steady direction needs no others
         low, high = intervals.modulus[number]
         turn_low, turn_high = intervals.angle[number]
         evidence = Evidence(
-            residual=_known_residual(mode, float(residuals.operator[i])),
-            copying=float(residuals.copying[i]),
-            null=float(residuals.null[i]),
+            # If the states have no energy in the mode, the held-out residual is one of rounding.
+            residual=math.inf if math.isinf(mode.residual) else float(held_out.operator[i]),
+            copying=float(held_out.copying[i]),
+            null=float(held_out.null[i]),
             width=max(high - low, mode.modulus * (turn_high - turn_low)),
-            turn=subspaces.turn[number],
-            subspace=subspaces.of_mode[number],
+            turn=group.turn if group else float(turns[number]),
+            subspace=group.modes if group else (number,),
             variation=float(variation[i]),
             **common,
         )
-        found.append(_judged(mode, evidence, (max(0.0, low), high), (turn_low, turn_high), untrained))
-    return tuple(found)
+        against, why = joint.get(number, (None, ""))
+        if against is None or math.isinf(evidence.residual) or evidence.variation < CONSTANT_BELOW:
+            against = objections(evidence)
+            why = "; ".join(against) or reasons(evidence)
+        modes.append(_judged(mode, evidence, (max(0.0, low), high), (turn_low, turn_high), untrained, against, why))
+    return tuple(modes), tuple(judged)
 
 
-def _known_residual(mode: Mode, held_out: float) -> float:
-    """The held-out residual; infinite if the states have no energy in the mode, where it would be one of rounding."""
-    if math.isinf(mode.residual):
-        return math.inf
-    return held_out
+def _judged_together(
+    koopman: Koopman,
+    group: Group,
+    fits: Sequence[LeftOut],
+    intervals: Intervals,
+    *,
+    residual: float,
+    copying: float,
+    null: float,
+    common: dict[str, Any],
+) -> tuple[ModeGroup, Evidence]:
+    """Judge the span of modes of equal memory by the direction in it that does worst."""
+    block: Any = group.block
+    modulus, angle = block.interval(sizes_of(fits), intervals.width)
+    # The memories are the same only if no direction of the span decays at a clearly different rate.
+    spread = 2 * float(np.linalg.norm(block.matrix - block.eigenvalue * np.eye(len(block.matrix)), 2))
+    evidence = Evidence(
+        residual=residual,
+        copying=copying,
+        null=null,
+        width=max(modulus[1] - modulus[0], abs(block.eigenvalue) * (angle[1] - angle[0]), spread),
+        turn=group.turn,
+        subspace=group.modes,
+        variation=1.0,
+        fills=group.fills,
+        **common,
+    )
+    against, count = objections(evidence), len(block.matrix)
+    verdict = "; ".join(against) or f"trusted together, each direction at least as well: {reasons(evidence)}"
+    found = ModeGroup(
+        modes=group.modes,
+        memories=count,
+        eigenvalue=block.eigenvalue,
+        interval=modulus,
+        angle=angle,
+        residual=residual,
+        copying=copying,
+        null=null,
+        trusted=not against,
+        why=f"{count} equal memories, |λ| {from_to(*modulus, format_eigenvalue)}: {verdict}",
+    )
+    return found, evidence
 
 
 def _judged(
@@ -325,9 +417,9 @@ def _judged(
     interval: tuple[float, float],
     angle: tuple[float, float],
     untrained: Trust | None,
+    against: list[str],
+    why: str,
 ) -> ModeTrust:
-    against = objections(evidence)
-    why = "; ".join(against) or reasons(evidence)
     nearest = learned = None
     if untrained is not None:
         twin = min(untrained.modes, key=lambda other: abs(other.eigenvalue - mode.eigenvalue))

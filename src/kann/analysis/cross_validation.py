@@ -1,6 +1,5 @@
-"""Fits without each fold of sequences, and jackknife errors of their eigenpairs."""
+"""Fits without each fold of sequences."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,48 +65,6 @@ def _nearest(eigenvalues: Complex[Array, " r"], others: Array) -> Array:
     from scipy.optimize import linear_sum_assignment  # here, since it takes long to import
 
     return linear_sum_assignment(np.abs(eigenvalues[:, None] - others))[1]
-
-
-def angles_from(eigenvalues: Complex[Array, "f m"], reference: Complex[Array, " m"]) -> Float[Array, "f m"]:
-    """The angles of eigenvalues, each on the same turn as that of its reference: −π is next to π."""
-    return np.angle(reference) + np.angle(eigenvalues * reference.conj())
-
-
-def indistinct(eigenvalues: Complex[Array, " m"], errors: Float[Array, " m"], *, width: float) -> list[tuple[int, ...]]:
-    """Groups of eigenvalues that cannot be told apart: ``width`` standard errors of their difference bridge the gap."""
-    gap = np.abs(eigenvalues[:, None] - eigenvalues)
-    touches = gap <= width * np.hypot(errors[:, None], errors)
-    groups, left = [], set(range(len(eigenvalues)))
-    while left:
-        group, new = set(), {min(left)}
-        while new:
-            group |= new
-            new = set(np.flatnonzero(touches[sorted(new)].any(axis=0)).tolist()) - group
-        left -= group
-        groups.append(tuple(sorted(group)))
-    return groups
-
-
-def subspace_angle(
-    whole: Complex[Array, "r k"], fits: Sequence[Complex[Array, "r k"]], factor: Float[Array, "r r"]
-) -> float:
-    """The angle, in degrees, by which the span of eigenvectors moves if other sequences are fitted.
-
-    It is the jackknife's standard error of the sine of the largest principal angle. Vectors are compared as functions
-    of the states: ``factor`` is a root of their Gram matrix.
-    """
-    reference = _orthonormal(factor @ whole)
-    sines = []
-    for vectors in fits:
-        other = _orthonormal(factor @ vectors)
-        sines.append(np.linalg.norm(other - reference @ (reference.conj().T @ other), 2))
-    f = len(sines)
-    sine = math.sqrt((f - 1) / f * float(np.sum(np.square(sines))))
-    return math.degrees(math.asin(min(1.0, sine)))
-
-
-def _orthonormal(vectors: Complex[Array, "r k"]) -> Complex[Array, "r k"]:
-    return np.linalg.qr(vectors)[0]
 
 
 LONGEST_HORIZON = 64

@@ -1,18 +1,26 @@
-"""What folds of sequences say about each eigenpair: intervals, held-out residuals, and what moves."""
+"""Measure what folds of sequences say about each mode: intervals, held-out residuals, and directions that move."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import scipy.linalg
 
-from kann.analysis.cross_validation import Folded, LeftOut, angles_from, indistinct, subspace_angle
+from kann.analysis.cross_validation import LeftOut
 from kann.analysis.intervals import jackknife_error, student_width
 from kann.analysis.trust_rule import LARGEST_TURN
 from kann.fitting.koopman import Koopman
 from kann.fitting.normal_equations import NormalEquations
 from kann.fitting.spectrum import quadratic_forms
 from kann.typing import Array, Complex, Float
+
+SAME_TO = 1e-9
+"""Differences of eigenvalues that may be rounding. Without noise, standard errors are rounding too."""
+
+NO_RESIDUAL = 1e-8
+"""Copying and shuffled states that miss less than this fraction of a direction miss nothing but rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -25,6 +33,8 @@ class Intervals:
     """Standard errors of the eigenvalues in the complex plane."""
     width: float
     """How many standard errors the intervals reach to each side."""
+    may_be_real: Array
+    """True for a pair that cannot be told from two real eigenvalues."""
 
     @staticmethod
     def of(koopman: Koopman, fits: Sequence[LeftOut], *, level: float) -> "Intervals":
@@ -33,12 +43,13 @@ class Intervals:
         whole = koopman.eigenvalues[first]
         values, conjugates = (np.array([fit.eigenvalues[places] for fit in fits]) for places in (first, second))
         width = float(student_width(level, len(fits) - 1))
-        error = partial(jackknife_error, sizes=np.array([float(fit.design.pairs) for fit in fits]))
+        error = partial(jackknife_error, sizes=sizes_of(fits))
         modulus, angle = np.abs(whole), np.angle(whole)
         # Where eigenvalues meet, they change with the root of what changes in the operator, so that no standard error
-        # of theirs tells how far they reach; but the square of half their gap changes smoothly.
+        # of theirs tells how far they reach; but the square of half their gap changes smoothly. It is below zero for a
+        # pair and above zero for two real eigenvalues.
         square_error = error(np.real((values - conjugates) ** 2 / 4), whole=-(np.imag(whole) ** 2))
-        apart = _apart_if_real(whole, width * square_error)
+        apart = np.sqrt(np.maximum(0.0, width * square_error - np.imag(whole) ** 2))
         as_real, axis = np.abs(np.real(whole)), np.where(np.real(whole) < 0, np.pi, 0.0)
         return Intervals(
             modulus=_reaching(
@@ -48,19 +59,21 @@ class Intervals:
                 np.abs(as_real - apart),
                 as_real + apart,
             ),
-            angle=_reaching(angle, width * error(angles_from(values, whole), whole=angle), apart > 0, axis, axis),
+            angle=_reaching(angle, width * error(_angles_from(values, whole), whole=angle), apart > 0, axis, axis),
             errors=np.hypot(error(np.real(values), whole=np.real(whole)), error(np.imag(values), whole=np.imag(whole))),
             width=width,
+            may_be_real=(apart > 0) & (np.imag(whole) != 0),
         )
 
 
-def _apart_if_real(eigenvalues: Complex[Array, " m"], reach: Float[Array, " m"]) -> Float[Array, " m"]:
-    """How far from their mean two eigenvalues may lie that were found as a pair but may be real; 0 if they cannot be.
+def sizes_of(fits: Sequence[LeftOut]) -> Float[Array, " f"]:
+    """Return the number of pairs of each fold."""
+    return np.array([float(fit.design.pairs) for fit in fits])
 
-    The square of half their gap is below zero for a pair and above zero for two real ones; ``reach`` is how far its
-    interval reaches.
-    """
-    return np.sqrt(np.maximum(0.0, reach - np.imag(eigenvalues) ** 2))
+
+def _angles_from(eigenvalues: Complex[Array, "f m"], reference: Complex[Array, " m"]) -> Float[Array, "f m"]:
+    """Return the angles of eigenvalues, each on the same turn as that of its reference: −π is next to π."""
+    return np.angle(reference) + np.angle(eigenvalues * reference.conj())
 
 
 def _reaching(
@@ -74,44 +87,143 @@ def _reaching(
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class HeldOutResiduals:
-    """Residuals on held-out folds, for each eigenvalue."""
+class Block:
+    """The operator on the invariant subspace of some modes, and the same without each fold.
+
+    Where eigenvalues are equal, single eigenvectors are an accident of the noise, and eigenvalues move with its root;
+    but their span, the operator on it and the mean of the eigenvalues are smooth functions of the data. The subspace
+    has k orthonormal directions in the metric of the states, so that a unit vector is a function of variance one.
+    """
+
+    matrix: Complex[Array, "k k"]
+    without: list[Complex[Array, "k k"]]
+    vectors: list[Complex[Array, "r k"]]
+    """The directions without each fold, turned such that they are as near as possible to those of the operator."""
+
+    @staticmethod
+    def of(
+        eigenvalues: Complex[Array, " k"],
+        right: Complex[Array, "r k"],
+        fits: Sequence[tuple[Complex[Array, " k"], Complex[Array, "r k"]]],
+        factor: Float[Array, "r r"],
+    ) -> "Block | None":
+        """From eigenpairs of the operator and of the fits; None if the eigenvectors depend on each other."""
+        directions, upper = np.linalg.qr(factor @ right)
+        without, vectors = [], []
+        try:
+            # With V = Q R⁻¹ orthonormal and C V' = V' Λ for eigenvectors V' = Q, C acts on V as R Λ R⁻¹.
+            matrix = _solved(upper.conj().T, (upper * eigenvalues).conj().T).conj().T
+            for own_values, own in fits:
+                q, r = np.linalg.qr(factor @ own)
+                turned = _solved(r, q.conj().T @ directions)
+                without.append(_solved(turned, own_values[:, None] * turned))
+                vectors.append(own @ turned)
+        except np.linalg.LinAlgError:
+            return None
+        return Block(matrix=matrix, without=without, vectors=vectors)
+
+    @property
+    def eigenvalue(self) -> complex:
+        """The mean of the eigenvalues."""
+        return complex(np.trace(self.matrix) / len(self.matrix))
+
+    def departure(self) -> float:
+        """How far the operator is from multiplying all directions by the same number."""
+        return float(np.linalg.norm(self.matrix - self.eigenvalue * np.eye(len(self.matrix))))
+
+    def error(self, sizes: Float[Array, " f"]) -> float:
+        """The standard error of all entries of the operator together."""
+        replicates, whole = np.array(self.without).reshape(len(self.without), -1), self.matrix.reshape(-1)
+        parts = (jackknife_error(take(replicates), whole=take(whole), sizes=sizes) for take in (np.real, np.imag))
+        return float(np.linalg.norm(list(parts)))
+
+    def interval(self, sizes: Float[Array, " f"], width: float) -> tuple[tuple[float, float], tuple[float, float]]:
+        """The intervals of the modulus and of the angle of the common eigenvalue."""
+        values, whole = np.array([[np.trace(each) / len(each)] for each in self.without]), np.array([self.eigenvalue])
+        ends = []
+        for replicates, centre in ((np.abs(values), np.abs(whole)), (_angles_from(values, whole), np.angle(whole))):
+            half = width * jackknife_error(replicates, whole=centre, sizes=sizes)
+            ends.append((float((centre - half)[0]), float((centre + half)[0])))
+        return (max(0.0, ends[0][0]), ends[0][1]), ends[1]
+
+
+def _solved(matrix: Complex[Array, "k k"], target: Complex[Array, "k k"]) -> Complex[Array, "k k"]:
+    if np.linalg.cond(matrix) > 1 / SAME_TO:
+        raise np.linalg.LinAlgError
+    return np.linalg.solve(matrix, target)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class HeldOut:
+    """Residuals on held-out sequences, as fractions of the size of a direction."""
 
     operator: Float[Array, " r"]
     copying: Float[Array, " r"]
     null: Float[Array, " r"]
+    blocks: list[tuple[float, float, float]]
+    """The same three for each block, of its worst directions."""
 
     @staticmethod
-    def of(koopman: Koopman, fits: Sequence[LeftOut]) -> "HeldOutResiduals":
-        """Each fold is measured with the eigenvectors that were fitted without it."""
-        r = koopman.rank
-        offset = koopman.offset is not None
-        missed, copied, shuffled, without_state, energy = np.zeros((5, r))
-        for left_out in fits:
-            about = left_out.rest.mean[:r] if offset else np.zeros(r)
-            null_weights = left_out.rest.as_shuffled().weights(offset=offset, ridge=koopman.ridge, rounding=0.0)
-            null_gram = left_out.design.as_shuffled().residual_gram(null_weights)
-            missed += quadratic_forms(left_out.design.residual_gram(left_out.weights), left_out.right)
-            copied += quadratic_forms(left_out.design.change_gram(), left_out.right)
-            shuffled += quadratic_forms(null_gram, left_out.right)
-            without_state += _missed_without_state(koopman, left_out)
-            energy += quadratic_forms(left_out.design.state_gram(about), left_out.right)
-        return HeldOutResiduals(
-            operator=_root_of_ratio(missed, energy),
-            copying=_root_of_ratio(copied, energy),
-            null=_root_of_ratio(np.minimum(shuffled, without_state), energy),
+    def of(koopman: Koopman, fits: Sequence[LeftOut], blocks: Sequence[Block]) -> "HeldOut":
+        """Measure each fold with the eigenvectors that were fitted without it."""
+        names = ["missed", "copied", "shuffled", "inputs", "energy"]
+        alone = dict.fromkeys(names, np.zeros(koopman.rank))
+        joint = [dict.fromkeys(names, np.zeros((len(block.matrix),) * 2, dtype=complex)) for block in blocks]
+        for f, fit in enumerate(fits):
+            for name, gram in _held_out_grams(koopman, fit).items():
+                alone[name] = alone[name] + quadratic_forms(gram, fit.right)
+                for sums, block in zip(joint, blocks, strict=True):
+                    vectors = block.vectors[f]
+                    sums[name] = sums[name] + vectors.conj().T @ gram @ vectors
+        null = alone["shuffled"] if koopman.drive is None else np.minimum(alone["shuffled"], alone["inputs"])
+        return HeldOut(
+            operator=_root_of_ratio(alone["missed"], alone["energy"]),
+            copying=_root_of_ratio(alone["copied"], alone["energy"]),
+            null=_root_of_ratio(null, alone["energy"]),
+            blocks=[_worst(sums, driven=koopman.drive is not None) for sums in joint],
         )
 
 
-def _missed_without_state(koopman: Koopman, left_out: LeftOut) -> Float[Array, " r"]:
-    """What the inputs of a driven operator miss of each mode if they predict it alone; infinite for others.
+def _held_out_grams(koopman: Koopman, fit: LeftOut) -> dict[str, Float[Array, "r r"]]:
+    """Return Gram matrices of what several predictions miss of a fold, and of its states."""
+    offset = koopman.offset is not None
+    about = fit.rest.mean[: koopman.rank] if offset else np.zeros(koopman.rank)
+    null = fit.rest.as_shuffled().weights(offset=offset, ridge=koopman.ridge, rounding=0.0)
+    grams = {
+        "missed": fit.design.residual_gram(fit.weights),
+        "copied": fit.design.change_gram(),
+        "shuffled": fit.design.as_shuffled().residual_gram(null),
+        "energy": fit.design.state_gram(about),
+    }
+    if koopman.drive is not None:
+        # Inputs that predict the next state by themselves, such as ones that contain it, leave nothing for the state.
+        grams["inputs"] = fit.design.residual_gram(fit.rest.weights_without_state(ridge=koopman.ridge))
+    return grams
 
-    Inputs that predict the next state by themselves, such as ones that contain it, leave nothing for the state to do.
+
+def _worst(sums: dict[str, Complex[Array, "k k"]], *, driven: bool) -> tuple[float, float, float]:
+    """Return the residual of the direction of a block that is missed most, and what copying and the null miss.
+
+    Every direction must pass the rule, and each comparison has its own worst direction: the one in which the ratio of
+    two quadratic forms is largest, a generalised eigenvalue. So copying and the null are scaled such that their ratio
+    to the residual is the worst one.
     """
-    if koopman.drive is None:
-        return np.full(koopman.rank, np.inf)
-    weights = left_out.rest.weights_without_state(ridge=koopman.ridge)
-    return quadratic_forms(left_out.design.residual_gram(weights), left_out.right)
+    energy = sums["energy"]
+    if np.linalg.eigvalsh(energy)[0] <= 0:
+        return math.inf, math.inf, math.inf
+    rounding = NO_RESIDUAL**2 * energy
+
+    def worst_ratio(other: Complex[Array, "k k"]) -> float:
+        return math.sqrt(max(0.0, float(scipy.linalg.eigh(sums["missed"], other, eigvals_only=True)[-1])))
+
+    nulls = [sums["shuffled"], *([sums["inputs"]] if driven else [])]
+    try:
+        residual = worst_ratio(energy)
+        to_copying = worst_ratio(sums["copied"] + rounding)
+        to_null = max(worst_ratio(null + rounding) for null in nulls)
+    except np.linalg.LinAlgError:  # the other form is not positive, up to rounding: nothing can be compared
+        return math.inf, math.inf, math.inf
+    return residual, residual / max(to_copying, NO_RESIDUAL), residual / max(to_null, NO_RESIDUAL)
 
 
 def _root_of_ratio(squares: Float[Array, " r"], energy: Float[Array, " r"]) -> Float[Array, " r"]:
@@ -122,41 +234,116 @@ def _root_of_ratio(squares: Float[Array, " r"], energy: Float[Array, " r"]) -> F
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Subspaces:
+class Group:
     """Modes that cannot be told apart, and how far their span moves."""
 
-    of_mode: list[tuple[int, ...]]
-    turn: list[float]
+    modes: tuple[int, ...]
+    turn: float
+    """In degrees; 90 if the span holds most of the modes, so that it cannot move and says nothing about any of them."""
+    block: Block | None
+    """The operator on their span if all of it remembers equally long; None if its directions differ."""
+    fills: bool
+    """True if the span holds most of the modes."""
 
-    @staticmethod
-    def of(koopman: Koopman, total: NormalEquations, fits: Sequence[LeftOut], intervals: Intervals) -> "Subspaces":
-        """Group modes that move too much alone and whose eigenvalues cannot be told apart; measure what moves.
 
-        A direction that is steady needs no group, however close its eigenvalue is to others.
-        """
-        modes = koopman.modes
-        factor = _root(total.state_gram())
+def groups_of(
+    koopman: Koopman, total: NormalEquations, fits: Sequence[LeftOut], intervals: Intervals
+) -> tuple[Float[Array, " m"], list[Group]]:
+    """Return how far each mode's direction moves, and the groups of modes that are to be read together.
 
-        def turn_of(group: tuple[int, ...]) -> float:
-            columns = [i for number in group for i in modes[number].indices]
-            return subspace_angle(koopman.right[:, columns], [fit.right[:, columns] for fit in fits], factor)
+    A group are modes whose eigenvalues cannot be told apart, some of which move alone, or a pair that may be two real
+    eigenvalues. Unless all of a group are equal, a direction that is steady needs no group.
+    """
+    modes, factor = koopman.modes, _root(total.state_gram())
+    whole, others = factor @ koopman.right, [factor @ fit.right for fit in fits]
+    turn = np.zeros(len(modes))
+    for size in (1, 2):
+        numbers = [number for number, mode in enumerate(modes) if len(mode.indices) == size]
+        columns = np.array([modes[number].indices for number in numbers], dtype=int).reshape(-1, size)
+        turn[numbers] = subspace_angles(
+            np.moveaxis(whole[:, columns], 1, 0), [np.moveaxis(other[:, columns], 1, 0) for other in others]
+        )
+    needs_group = (turn > LARGEST_TURN) | intervals.may_be_real
+    values = np.array([mode.eigenvalue for mode in modes], dtype=complex)
 
-        alone = np.array([turn_of((number,)) for number in range(len(modes))])
-        of_mode, turn = [(number,) for number in range(len(modes))], alone.tolist()
-        moving = np.flatnonzero(alone > LARGEST_TURN)
-        values = np.array([modes[number].eigenvalue for number in moving], dtype=complex)
-        for places in indistinct(values, intervals.errors[moving], width=intervals.width):
-            group = tuple(moving[list(places)].tolist())
-            angle = turn_of(group)
-            if sum(len(modes[number].indices) for number in group) > koopman.rank / 2:
-                angle = 90.0  # the span of nearly all modes cannot move, and says nothing about any of them
-            for number in group:
-                of_mode[number], turn[number] = group, angle
-        return Subspaces(of_mode=of_mode, turn=turn)
+    def group_of(numbers: Array) -> Group:
+        columns = [i for number in numbers for i in modes[number].indices]
+        fills = len(columns) > koopman.rank / 2
+        span_turn = 90.0 if fills else float(subspace_angles(whole[:, columns], [each[:, columns] for each in others]))
+        block = _equal_memories(koopman, fits, numbers, intervals, factor)
+        return Group(modes=tuple(numbers.tolist()), turn=span_turn, block=block, fills=fills)
+
+    found = []
+    for alike in indistinct(values, intervals.errors, width=intervals.width):
+        if not needs_group[list(alike)].any():
+            continue
+        group = group_of(np.array(alike))
+        if group.block:
+            found.append(group)
+            continue
+        # Not all of these are equal. Those that are steady are judged alone, and the others may be equal.
+        rest = np.flatnonzero(needs_group & np.isin(np.arange(len(modes)), alike))
+        parts = indistinct(values[rest], intervals.errors[rest], width=intervals.width)
+        found += [group_of(rest[list(part)]) for part in parts]
+    return turn, found
+
+
+def _equal_memories(
+    koopman: Koopman, fits: Sequence[LeftOut], numbers: Array, intervals: Intervals, factor: Float[Array, "r r"]
+) -> Block | None:
+    """Return the operator on the span of some modes if it may be a multiple of the identity; otherwise None.
+
+    Of equal memories, what sets the operator apart from a multiple of the identity is noise, and has about the size of
+    its standard error. A Jordan chain has equal eigenvalues too, but a coupling well above that.
+    """
+    modes = koopman.modes
+    if all(len(modes[number].indices) == 2 and not intervals.may_be_real[number] for number in numbers):
+        columns = [modes[number].indices[0] for number in numbers]  # of equal pairs, the upper halves are equal
+    else:
+        columns = [i for number in numbers for i in modes[number].indices]
+    if len(columns) == 1:
+        return None
+    without = [(fit.eigenvalues[columns], fit.right[:, columns]) for fit in fits]
+    block = Block.of(koopman.eigenvalues[columns], koopman.right[:, columns], without, factor)
+    if block is None or block.departure() > SAME_TO + intervals.width * block.error(sizes_of(fits)):
+        return None
+    return block
+
+
+def indistinct(eigenvalues: Complex[Array, " m"], errors: Float[Array, " m"], *, width: float) -> list[tuple[int, ...]]:
+    """Groups of eigenvalues that cannot be told apart: ``width`` standard errors of their difference bridge the gap."""
+    gap = np.abs(eigenvalues[:, None] - eigenvalues)
+    touches = gap <= SAME_TO + width * np.hypot(errors[:, None], errors)
+    groups, left = [], set(range(len(eigenvalues)))
+    while left:
+        group, new = set(), {min(left)}
+        while new:
+            group |= new
+            new = set(np.flatnonzero(touches[sorted(new)].any(axis=0)).tolist()) - group
+        left -= group
+        groups.append(tuple(sorted(group)))
+    return groups
+
+
+def subspace_angles(
+    whole: Complex[Array, "*m r k"], fits: Sequence[Complex[Array, "*m r k"]]
+) -> Float[Array, "*m"] | float:
+    """The angle, in degrees, by which spans of columns move if other sequences are fitted.
+
+    It is the jackknife's standard error of the sine of the largest principal angle.
+    """
+    reference = np.linalg.qr(whole)[0]
+    squares = 0.0
+    for vectors in fits:
+        other = np.linalg.qr(vectors)[0]
+        apart = other - reference @ (reference.conj().swapaxes(-1, -2) @ other)
+        squares = squares + np.linalg.norm(apart, 2, axis=(-2, -1)) ** 2
+    f = len(fits)
+    return np.degrees(np.arcsin(np.minimum(1.0, np.sqrt((f - 1) / f * squares))))
 
 
 def _root(gram: Float[Array, "r r"]) -> Float[Array, "r r"]:
-    """A matrix F with FᵀF = gram."""
+    """A matrix F with FᵀF = gram: directions are compared as functions of the states, not of the units."""
     values, vectors = np.linalg.eigh(gram)
     return np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
 
@@ -168,10 +355,3 @@ def variation_of(koopman: Koopman, total: NormalEquations) -> Float[Array, " r"]
     about_zero = quadratic_forms(total.state_gram(np.zeros(koopman.rank)), koopman.right)
     about_mean = quadratic_forms(total.state_gram(), koopman.right)
     return np.maximum(about_mean, 0.0) / np.where(about_zero > 0, about_zero, 1.0)
-
-
-def dependence_on_inputs(koopman: Koopman, folded: Folded) -> float:
-    """How much of some direction of the states the inputs tell, as R²."""
-    if koopman.drive is None:
-        return 0.0
-    return folded.total.dependence()

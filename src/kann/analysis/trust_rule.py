@@ -28,6 +28,11 @@ NULL_IS_EXACT = 1e-6
 WIDEST_INTERVAL = 0.1
 """The interval of |λ|, and that of the angle times |λ|, may be this wide: 0.95 can then be told from 0.85."""
 
+CLEARLY_BELOW_COPYING = 0.9
+"""Limit of the residual, as a fraction of that of copying, where nothing else tells modes from slow noise: a sum over
+300 steps of noise has λ = .997, a residual below the limit, and is predicted as well by copying. Its direction moves,
+but a space that is nearly all of the states' cannot move."""
+
 LARGEST_TURN = 30.0
 """The eigenvector, or the space of those that cannot be told apart, may move by so many degrees."""
 
@@ -61,6 +66,8 @@ class Evidence:
     dependence: float
     pairs: int
     unknowns: int
+    fills: bool = False
+    """True for equal memories that fill most of the space, so that ``turn`` says nothing."""
 
 
 def objections(evidence: Evidence) -> list[str]:
@@ -77,15 +84,17 @@ def objections(evidence: Evidence) -> list[str]:
     if not evidence.residual <= LARGEST_RESIDUAL:
         missed = f"{percent(evidence.residual)} of it"
         found.append(f"one step misses {missed} on held-out sequences (limit {confidence(LARGEST_RESIDUAL)})")
-    if not evidence.residual <= COPYING_SLACK * evidence.copying:
-        found.append(f"copying the previous state predicts it better (missing {percent(evidence.copying)})")
+    slack = CLEARLY_BELOW_COPYING if evidence.fills else COPYING_SLACK
+    if not evidence.residual <= slack * evidence.copying:
+        as_well = "nearly as well" if evidence.fills else "better"
+        found.append(f"copying the previous state predicts it {as_well} (missing {percent(evidence.copying)})")
     if not evidence.residual < NULL_FRACTION * evidence.null or evidence.null < NULL_IS_EXACT:
         found.append(
             f"a null, without the order of states, predicts it nearly as well (missing {percent(evidence.null)})"
         )
     if not evidence.width <= WIDEST_INTERVAL:
         found.append(f"the interval of its eigenvalue is {evidence.width:.2g} wide (limit {WIDEST_INTERVAL})")
-    if not evidence.turn <= LARGEST_TURN:
+    if not evidence.fills and not evidence.turn <= LARGEST_TURN:
         found.append(f"{_what_turns(evidence.subspace)} moves by {evidence.turn:.0f}° with the sequences fitted")
     return found
 
@@ -135,6 +144,4 @@ def about_learning(learned: bool | None, nearest: str) -> str:
 
 
 def _what_turns(subspace: tuple[int, ...]) -> str:
-    if len(subspace) == 1:
-        return "its direction"
-    return f"the space of {len(subspace)} modes that cannot be told apart"
+    return "its direction" if len(subspace) == 1 else f"the space of {len(subspace)} modes that cannot be told apart"
