@@ -94,7 +94,7 @@ def part_of(part: int, whole: int) -> str:
     return f"{part:,} of {whole:,}"
 
 
-def format_eigenvalue(value: complex) -> str:
+def format_eigenvalue(value: complex | float) -> str:
     """Write an eigenvalue or a conjugate pair with four decimals: .9966 and .9990 differ threefold in half-life.
 
     >>> format_eigenvalue(0.98 + 0j), format_eigenvalue(0.98 - 0.1j)
