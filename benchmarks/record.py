@@ -3,7 +3,7 @@
     python benchmarks/record.py           # the table, and a stream of 5 million steps
     python benchmarks/record.py --quick   # fewer repeats, and a stream of a million steps
 
-The table sets the time of `kann.record(..., into="moments")` against the time of the model's bare forward pass over the
+The table sets the time of `kann.recording.record_moments` against the time of the model's bare forward pass over the
 same batches, measured in turns in one process; each is the smallest of several runs. The model is the recurrent module
 and nothing else, with inputs as wide as its states unless the table says otherwise: whatever else a model does makes
 the ratio smaller. Moments cost 2·d² multiplications a step in float64, and a layer 3·d·(d + p) (GRU) or 4·d·(d + p)
@@ -75,7 +75,7 @@ def measure(case, device, repeats):
             rows[:-1].T @ rows[1:]
 
     def record():
-        kann.record(module, data, layer=layer, state=state, into="moments", batch_size=batch, progress=False)
+        kann.recording.record_moments(module, data, layer=layer, state=state, batch_size=batch, progress=False)
 
     return best_of_each([forward, products, record], device, repeats)
 
@@ -123,7 +123,7 @@ def memory(total):
 
     module = nn.GRU(STREAM["inputs"], STREAM["units"], batch_first=True)
     start = time.perf_counter()
-    moments = kann.record(module, stream(), into="moments", progress=False)
+    moments = kann.recording.record_moments(module, stream(), progress=False)
     spent = time.perf_counter() - start
     whole = moments.states * STREAM["units"] * 4 / 2**20
     print(f"\nmemory over a stream of {moments.states:,} steps, {STREAM['units']} units, {spent:.0f} s")

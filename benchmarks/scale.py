@@ -631,7 +631,7 @@ def _reviews_of(network, batches, device):
                 network(ids)
 
     def record():
-        return kann.record(network, batches, layer="recurrent", lengths=1, into="moments", progress=False)
+        return kann.recording.record_moments(network, batches, layer="recurrent", lengths=1, progress=False)
 
     best_of_each([forward, record], device, 1)
     bare, recorded = best_of_each([forward, record], device, 5)

@@ -63,7 +63,7 @@ def main():
     rank, world = dist.get_rank(), dist.get_world_size()
     share = [signal(i) for i in range(rank, args.sequences, world)]  # uneven, and empty if there are fewer than ranks
 
-    moments = kann.record(network(args.units).to(device), share, into="moments")
+    moments = kann.recording.record_moments(network(args.units).to(device), share)
     print(f"rank {rank}: {moments}", flush=True)
     moments.all_reduce()
 

@@ -89,7 +89,7 @@ class PaddingWarning(KannWarning):
     >>> both, words = nn.GRU(2, 4, bidirectional=True, batch_first=True), [torch.randn(n, 2) for n in (3, 5)]
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
-    ...     states = kann.record(both, words)
+    ...     states = kann.recording.record_layers(both, words)
     >>> print(caught[0].category.__name__)
     PaddingWarning
     """

@@ -159,19 +159,19 @@ def empty_shares(rank):
     model, words = stack(), [torch.randn(n, 3) for n in (5, 2, 4)]
     share = [words, []][rank]
     given = kann.Moments()
-    assert kann.record(model, share, into=given) is given
-    several = kann.record(model, share, layer=["head", "rnn.*", "embed"], into="moments")
-    one = kann.record(model, share, into="moments")
+    assert kann.recording.record_moments(model, share, into=given) is given
+    several = kann.recording.record_layer_moments(model, share, layer=["head", "rnn.*", "embed"])
+    one = kann.recording.record_moments(model, share)
     total = {name: moments.all_reduce() for name, moments in {**several, "one": one, "given": given}.items()}
     if rank:
-        assert "hold no batches" in refusal(lambda: kann.record(model, [], into="states"))
+        assert "hold no batches" in refusal(lambda: kann.record(model, []))
         assert "not known which layers 'hidden_states.*'" in refusal(
-            lambda: kann.record(model, [], layer="hidden_states.*", into="moments")
+            lambda: kann.recording.record_layer_moments(model, [], layer="hidden_states.*")
         )
         for nothing in (torch.zeros(0, 5, 3), {"x": torch.zeros(0, 5, 3)}, iter([])):
-            assert kann.record(model, nothing, into="moments").states == 0
-        assert kann.record(model, [], lengths=[], into="moments").states == 0
-        along = kann.record(model, [], layer=["embed", "head"], axis="depth", into="moments")
+            assert kann.recording.record_moments(model, nothing).states == 0
+        assert kann.recording.record_moments(model, [], lengths=[]).states == 0
+        along = kann.recording.record_moments(model, [], layer=["embed", "head"], axis="depth")
         assert along.states == 0
     return {name: [moments.states, moments.dim, float(moments.hh.sum())] for name, moments in total.items()}
 
@@ -336,7 +336,7 @@ def test_the_sum_over_one_rank_is_its_own(tmp_path, backend):
             np.testing.assert_allclose(ours.xy, whole().xy, rtol=1e-12, atol=1e-11)
             assert (ours.states, ours.rounding) == (LENGTHS.sum(), 2**-52)
         with pytest.raises(KannError, match="the data hold no batches"):  # no other rank waits for this one
-            kann.record(stack(), [], into="moments")
+            kann.recording.record_moments(stack(), [])
 
 
 @pytest.mark.parametrize("fails_at", range(13))

@@ -176,7 +176,7 @@ def test_record_takes_one_direction_of_a_bidirectional_model(run, tmp_path):
     asked = ("record", "model_for_tests:both", "--data", "data.npy", "-o", "s.zarr", "--inputs")
     result = run(*asked)
     assert result.exit_code == 1
-    assert "several layers or directions to record; pass --layer with one of l0, l0_reverse" in result.stderr
+    assert "several layers or directions (l0, l0_reverse); pass layer= one of them" in result.stderr
     assert not (tmp_path / "s.zarr").exists()
     assert run(*asked, "--layer", "l0_reverse").exit_code == 0
     assert kann.States.open("s.zarr").inputs.shape == (35, 3)

@@ -95,7 +95,7 @@ def test_layers_on_top_of_each_other_rest_together(make):
     torch.manual_seed(0)
     module = make(2, 4, num_layers=2, batch_first=True)
     state = {nn.GRU: "h", nn.LSTM: "hc"}[make]
-    states = kann.record(module, torch.randn(20, 8, 2), layer="*", state=state)
+    states = kann.recording.record_layers(module, torch.randn(20, 8, 2), layer="*", state=state)
     points = find_fixed_points(module, states)
     assert len(points) == 1
     assert points.stable.all()

@@ -152,7 +152,7 @@ def test_lower_layers_are_recorded_as_they_were_replaced():
     states, koopman = fitted(rnn, x, layer="l0")
     (fill,) = fit_fills([Coordinates.of_modes(koopman, [0])], states, "linear")
     with kann.intervene(rnn, koopman, states, keep=[0], fill="linear", layer="l0"):
-        both = kann.record(rnn, x, layer=["l0", "l1"], progress=False)
+        both = kann.recording.record_layers(rnn, x, layer=["l0", "l1"], progress=False)
         last = kann.record(rnn, x, progress=False)
     replaced = both["l0"].values.astype(float)
     np.testing.assert_allclose(fill.kept(replaced), replaced, atol=ITSELF)

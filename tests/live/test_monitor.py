@@ -84,7 +84,7 @@ def test_figures_are_those_of_fit_and_trust():
         0.1 * probe(48, 20),
     )  # on quiet inputs a network is nearly linear, so that modes are trusted
     found = kann.Monitor(model, quiet, every=1, groups=4).update(step=7)
-    groups = kann.record(model, quiet, inputs=True, into="moments", groups=4)
+    groups = kann.recording.record_grouped_moments(model, quiet, inputs=True, groups=4)
     koopman = kann.fit(sum(groups), rank=0.99, driven=True)
     judged = kann.trust(koopman, groups)
     slowest = koopman.modes[judged.trusted[0]]

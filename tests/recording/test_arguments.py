@@ -60,8 +60,12 @@ def x():
             {"initial": np.zeros(4)},
             r"initial=ndarray of float64, shape \(4,\) is neither True nor False; pass one of them",
         ),
-        ({"into": None}, "into=None is no target; pass 'states', 'moments', a Moments, or a path such as x.zarr"),
-        ({"into": b"x.zarr"}, "into=b'x.zarr' is no target"),
+        ({"into": b"x.zarr"}, "into=b'x.zarr' is no path; pass one such as x.zarr"),
+        ({"into": "moments"}, "into='moments' is now a function: call kann.recording.record_moments"),
+        ({"into": kann.Moments()}, "to add to moments call kann.recording.record_moments"),
+        ({"groups": 20}, "groups are for moments; pass them to kann.recording.record_grouped_moments"),
+        ({"layer": ["rnn", "inner"]}, r"several layers .*\(rnn, inner\); .* with kann.recording.record_layers"),
+        ({"layer": "rnn.*"}, "with kann.recording.record_layers"),
         ({"forward": "f"}, "forward='f' is not a function; pass one, or leave it out"),
         ({"collate": 5}, "collate=5 is not a function"),
         ({"device": "nonsense"}, r"device='nonsense' is no device of torch \(.*\); pass one, such as 'cpu'"),
@@ -152,7 +156,7 @@ def test_data_that_the_model_cannot_read_are_refused(reader, x, make, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("into", ["states", "moments"])
+@pytest.mark.parametrize("record", [kann.record, kann.recording.record_moments])
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
@@ -163,9 +167,9 @@ def test_data_that_the_model_cannot_read_are_refused(reader, x, make, message):
         (lambda y: y.real[:, :0], r"gave \(5, 0, 4\), which holds no numbers"),
     ],
 )
-def test_outputs_that_are_no_states_are_refused(reader, x, into, layer, message):
+def test_outputs_that_are_no_states_are_refused(reader, x, record, layer, message):
     with pytest.raises(KannError, match=message):
-        kann.record(reader, x, layer=layer, into=into)
+        record(reader, x, layer=layer)
 
 
 def test_steps_from_what_is_not_real_numbers_are_refused(reader):
@@ -192,5 +196,5 @@ def test_names_of_layers_stay_what_they_are(x):
     def forward(model, x):
         return model["b c"](model["/tmp/a"](x)[0])  # noqa: S108
 
-    recorded = kann.record(model, x, layer=["/tmp/a", "b c"], forward=forward)  # noqa: S108
+    recorded = kann.recording.record_layers(model, x, layer=["/tmp/a", "b c"], forward=forward)  # noqa: S108
     assert list(recorded) == ["/tmp/a", "b c"]  # noqa: S108

@@ -112,7 +112,7 @@ class TimeFirst(nn.Module):
 
 def test_layers_that_work_time_first_are_recorded_sequence_by_sequence_from_a_loader():
     words, model = torch.randint(20, (6, 9)), TimeFirst()
-    from_loader = kann.record(model, DataLoader(words, batch_size=6), layer=["rnn", "norm"])
+    from_loader = kann.recording.record_layers(model, DataLoader(words, batch_size=6), layer=["rnn", "norm"])
     assert [states.lengths.tolist() for states in from_loader.values()] == [[9] * 6] * 2
     same(from_loader["rnn"], by_hand(model, words))
     with torch.no_grad():

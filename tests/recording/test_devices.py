@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 import kann
 from kann.errors import KannError
-from kann.recording.runner import to_device
+from kann.recording.sequence_data import to_device
 from tests.recording.models import Tagger, by_hand, same
 
 

@@ -18,7 +18,7 @@ def both_directions(**options):
     """The states of both directions, and what was read: the number of each step, from 1 on."""
     data = [torch.arange(1.0, n + 1)[:, None] for n in (3, 5, 2)]
     rnn = nn.GRU(1, 4, batch_first=True, bidirectional=True)
-    return kann.record(rnn, pack_sequence(data, enforce_sorted=False), inputs=True, **options)
+    return kann.recording.record_layers(rnn, pack_sequence(data, enforce_sorted=False), inputs=True, **options)
 
 
 @pytest.mark.parametrize("into", ["memory", "store"])
@@ -34,7 +34,7 @@ def test_the_second_direction_is_marked_and_its_rows_are_in_the_order_of_reading
 
 def test_padded_data_are_marked_too():
     rnn = nn.LSTM(1, 4, batch_first=True, bidirectional=True)
-    recorded = kann.record(rnn, torch.randn(2, 3, 1), state="hc", layer="*")
+    recorded = kann.recording.record_layers(rnn, torch.randn(2, 3, 1), state="hc", layer="*")
     assert {name: states.reverse for name, states in recorded.items()} == NAMES
 
 

@@ -50,7 +50,7 @@ def test_upper_layers_both_directions_and_no_bias():
     torch.manual_seed(0)
     layer = nn.GRU(3, 4, num_layers=2, bidirectional=True, bias=False, batch_first=True)
     data = torch.randn(2, 5, 3)
-    found = kann.record(layer, data, layer=["l0_reverse", "l1"], inputs="gates")
+    found = kann.recording.record_layers(layer, data, layer=["l0_reverse", "l1"], inputs="gates")
     assert all(states.inputs.shape == (10, 12) for states in found.values())
     read = kann.record(layer, data, layer="l0_reverse", inputs=True)
     sums = torch.as_tensor(read.inputs) @ layer.weight_ih_l0_reverse.T

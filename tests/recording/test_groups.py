@@ -37,7 +37,7 @@ def test_whole_sequences_are_dealt_out_evenly_whatever_the_batches(many, batch_s
     monkeypatch.setattr(grouped, "block_rows", lambda values, width: block)
     model = Tagger().double()
     states = kann.record(model, many, inputs=True)
-    groups = kann.record(model, many, inputs=True, into="moments", groups=4, batch_size=batch_size)
+    groups = kann.recording.record_grouped_moments(model, many, inputs=True, groups=4, batch_size=batch_size)
     held, expected = [0] * 4, [[] for _ in range(4)]
     for i, n in enumerate(states.lengths.tolist()):  # each to the group that has fewest pairs so far
         least = held.index(min(held))
@@ -55,7 +55,7 @@ def test_labels_give_a_group_each_in_the_order_of_appearance(many, kind):
     model = Tagger().double()
     states = kann.record(model, many)
     labels = ["bob", "ann", "cid"] * 12 + ["ann"]
-    groups = kann.record(model, many, into="moments", groups=kind(labels), batch_size=5)
+    groups = kann.recording.record_grouped_moments(model, many, groups=kind(labels), batch_size=5)
     assert len(groups) == 3
     for name, found in zip(("bob", "ann", "cid"), groups, strict=True):
         assert_same(found, of_sequences(states, np.array(labels) == name))
@@ -63,25 +63,27 @@ def test_labels_give_a_group_each_in_the_order_of_appearance(many, kind):
 
 def test_groups_can_be_trusted_with_as_they_are(many):
     model = Tagger().double()
-    groups = kann.record(model, many, into="moments", groups=5)
+    groups = kann.recording.record_grouped_moments(model, many, groups=5)
     koopman = kann.fit(sum(groups), rank=3)
     assert kann.trust(koopman, groups).folds == 5
 
 
 def test_fewer_sequences_than_groups_leave_empty_moments(many):
-    groups = kann.record(Tagger(), many[:3], into="moments", groups=5)
+    groups = kann.recording.record_grouped_moments(Tagger(), many[:3], groups=5)
     assert [moments.sequences for moments in groups] == [1, 1, 1, 0, 0]
     assert sum(groups).sequences == 3
 
 
-def test_every_layer_has_its_groups(many):
+def test_every_layer_can_be_grouped(many):
     model = Tagger(layers=2).double()
-    both = kann.record(model, many, layer="rnn.*", into="moments", groups=3)
-    whole = kann.record(model, many, layer="rnn.*", into="moments")
-    assert list(both) == ["rnn.l0", "rnn.l1"]
-    for name, groups in both.items():
+    whole = kann.recording.record_layer_moments(model, many, layer="rnn.*")
+    assert list(whole) == ["rnn.l0", "rnn.l1"]
+    for name, moments in whole.items():
+        groups = kann.recording.record_grouped_moments(model, many, layer=name, groups=3)
         assert len(groups) == 3
-        assert_same(sum(groups), whole[name])
+        assert_same(sum(groups), moments)
+    with pytest.raises(KannError, match="several layers"):
+        kann.recording.record_grouped_moments(model, many, layer="rnn.*", groups=3)
 
 
 def test_along_depth_the_positions_of_a_sequence_stay_together():
@@ -89,16 +91,16 @@ def test_along_depth_the_positions_of_a_sequence_stay_together():
     data = torch.randn(7, 5, 4, dtype=torch.float64)
     labels = [0, 1, 2, 0, 1, 2, 0]
     options = {"layer": ["0", "1", "2"], "axis": "depth"}
-    groups = kann.record(model, data, into="moments", groups=labels, batch_size=3, **options)
+    groups = kann.recording.record_grouped_moments(model, data, groups=labels, batch_size=3, **options)
     for label, found in enumerate(groups):
         chosen = data[np.array(labels) == label]
-        assert_same(found, kann.record(model, chosen, into="moments", **options))
-    dealt = kann.record(model, data, into="moments", groups=3, batch_size=2, **options)
+        assert_same(found, kann.recording.record_moments(model, chosen, **options))
+    dealt = kann.recording.record_grouped_moments(model, data, groups=3, batch_size=2, **options)
     assert [moments.sequences for moments in dealt] == [15, 10, 10]  # five positions for each sequence
 
 
 def test_with_a_limit_later_labels_are_not_used(many):
-    groups = kann.record(Tagger(), many, into="moments", groups=[0, 1] * 10, max_sequences=4, batch_size=3)
+    groups = kann.recording.record_grouped_moments(Tagger(), many, groups=[0, 1] * 10, max_sequences=4, batch_size=3)
     assert [moments.sequences for moments in groups] == [2, 2]
 
 
@@ -106,24 +108,21 @@ def test_nan_is_named_with_the_number_of_the_sequence_in_the_data():
     data = torch.randn(9, 6, 4)
     data[5, 2] = torch.nan
     with pytest.raises(KannError, match="sequence 5"):
-        kann.record(nn.Sequential(nn.Identity()), data, layer="0", into="moments", groups=4, batch_size=2)
+        kann.recording.record_grouped_moments(nn.Sequential(nn.Identity()), data, layer="0", groups=4, batch_size=2)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("groups", "message"),
     [
-        ({"groups": 3}, "groups are for moments, which are recorded apart for each; pass into='moments'"),
-        ({"groups": 3, "into": kann.Moments()}, "groups are for moments, .* pass into='moments'"),
-        ({"groups": 3, "into": "x.zarr"}, "groups are for moments"),
-        ({"groups": 0, "into": "moments"}, "groups=0 leaves nowhere to put sequences; pass groups>=1"),
-        ({"groups": 2.5, "into": "moments"}, "groups=2.5 is not a whole number"),
-        ({"groups": "ann", "into": "moments"}, "groups='ann' is a text; pass a number of groups, or a label"),
-        ({"groups": [[1]] * 5, "into": "moments"}, "groups holds labels that cannot be compared"),
-        ({"groups": [1] * 4, "into": "moments"}, "groups has 4 labels and the data hold more sequences"),
-        ({"groups": [1] * 6, "into": "moments"}, "groups has 6 labels for 5 sequences; pass one for each sequence"),
+        (0, "groups=0 leaves nowhere to put sequences; pass groups>=1"),
+        (2.5, "groups=2.5 is not a whole number"),
+        ("ann", "groups='ann' is a text; pass a number of groups, or a label"),
+        ([[1]] * 5, "groups holds labels that cannot be compared"),
+        ([1] * 4, "groups has 4 labels and the data hold more sequences"),
+        ([1] * 6, "groups has 6 labels for 5 sequences; pass one for each sequence"),
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_groups_that_cannot_be_made_are_refused(model, words, options, message):
+def test_groups_that_cannot_be_made_are_refused(model, words, groups, message):
     with pytest.raises(KannError, match=message):
-        kann.record(model, words, **options)
+        kann.recording.record_grouped_moments(model, words, groups=groups)

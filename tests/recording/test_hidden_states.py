@@ -52,7 +52,7 @@ def test_hidden_states_that_a_model_returns(as_dict, words):
     data = {"input_ids": padded, "attention_mask": mask.long(), "labels": torch.zeros(5)}
     paths = block_by_block(model, words)
     layers = [kann.States.from_sequences([path[k] for path in paths]) for k in range(4)]
-    every = kann.record(model, data, layer="hidden_states.*", batch_size=2)
+    every = kann.recording.record_layers(model, data, layer="hidden_states.*", batch_size=2)
     assert list(every) == [f"hidden_states.{k}" for k in range(4)]
     for k in range(4):
         same(every[f"hidden_states.{k}"], layers[k])

@@ -84,9 +84,9 @@ def test_hooks_that_only_look_change_nothing(words):
 def test_only_the_last_layer_changes_in_every_layout(batch_first, bidirectional):
     rnn = nn.LSTM(3, 5, num_layers=2, batch_first=batch_first, bidirectional=bidirectional)
     for data in (torch.randn(4, 6, 3), torch.randn(6, 3), pack_sequence([torch.randn(n, 3) for n in (6, 2, 4)], False)):
-        plain = kann.record(rnn, data, layer="*", initial=True)
+        plain = kann.recording.record_layers(rnn, data, layer="*", initial=True)
         handle = rnn.register_forward_hook(doubled)
-        hooked = kann.record(rnn, data, layer="*", initial=True)
+        hooked = kann.recording.record_layers(rnn, data, layer="*", initial=True)
         handle.remove()
         for name in plain:
             same(hooked[name], scaled(plain[name], 1 + name.startswith("l1")))
@@ -125,7 +125,7 @@ def test_a_hook_on_states_that_padding_has_reached_is_refused(words):
     model = nn.Sequential(nn.Embedding(20, 3), nn.GRU(3, 5, batch_first=True, bidirectional=True))
     model[1].register_forward_hook(doubled)
     with pytest.warns(kann.errors.PaddingWarning), pytest.raises(kann.KannError, match="pack padded sequences"):
-        kann.record(model, words)
+        kann.recording.record_layers(model, words)
 
 
 def test_blocks_along_depth_are_recorded_after_the_users_hooks():

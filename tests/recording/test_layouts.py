@@ -89,7 +89,7 @@ def test_temporal_convolutions_have_their_channels_first(steps):
 
     model = Net()
     x = torch.randn(3, steps, 2)
-    recorded = kann.record(model, x, layer=["blocks.1", "blocks"], inputs=True)
+    recorded = kann.recording.record_layers(model, x, layer=["blocks.1", "blocks"], inputs=True)
     wide = kann.record(model, x, layer="blocks.0.convolution")
     with torch.no_grad():
         first = model.blocks[0](x.transpose(1, 2))

@@ -82,7 +82,9 @@ def test_garbage_in_the_padding_changes_nothing(kind, bidirectional, rng):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PaddingWarning)
         clean, *dirty = (
-            kann.record(model, [padded(data, fill)], layer="rnn.*", state=state, lengths="lengths", inputs=True)
+            kann.recording.record_layers(
+                model, [padded(data, fill)], layer="rnn.*", state=state, lengths="lengths", inputs=True
+            )
             for fill in (0.0, 1e6, float("nan"))
         )
     check(clean, model.rnn, data, state)
@@ -95,7 +97,7 @@ def test_without_lengths_the_padding_is_recorded_as_the_network_saw_it(rng):
     module = make("gru", bidirectional=True, batch_first=True)
     data = sequences(rng)
     batch = padded(data)["x"]
-    recorded = kann.record(module, batch)
+    recorded = kann.recording.record_layers(module, batch)
     check(recorded, module, list(batch), "h", prefix="")
 
 
@@ -111,9 +113,9 @@ def test_left_padding_is_refused_where_the_network_reads_it_first(rng):
 def test_a_bidirectional_module_without_padding_is_run_once_and_without_a_warning(rng):
     module = make("gru", bidirectional=True, batch_first=True)
     x = torch.tensor(rng.normal(size=(3, 5, 2)), dtype=torch.float32)
-    check(kann.record(module, x, lengths=[5, 5, 5]), module, list(x), "h", prefix="")
+    check(kann.recording.record_layers(module, x, lengths=[5, 5, 5]), module, list(x), "h", prefix="")
     with pytest.raises(KannError, match=r"lengths reach 6 \(sequence 1 of the batch\); layer '' gave 5 steps"):
-        kann.record(module, x, lengths=[5, 6, 5])
+        kann.recording.record_layers(module, x, lengths=[5, 6, 5])
 
 
 def test_batches_with_and_without_a_mask_in_one_recording(model, words):
@@ -122,5 +124,5 @@ def test_batches_with_and_without_a_mask_in_one_recording(model, words):
     batches = [{"words": padded, "attention_mask": mask.long()}, {"words": words[3][None]}]
     expected = by_hand(model, words[:4])
     same(kann.record(model, batches), expected)
-    moments = kann.record(model, batches, into="moments")
+    moments = kann.recording.record_moments(model, batches)
     np.testing.assert_allclose(moments.xy, kann.Moments.of(expected).xy, rtol=1e-5, atol=EXACT)

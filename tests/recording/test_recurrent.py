@@ -101,7 +101,7 @@ def test_recorded_inputs_replayed_through_the_networks_own_step_give_the_recorde
     elif isinstance(module, nn.LSTM):
         state = "hc"
     packed = nn.utils.rnn.pack_sequence(sequences(rng), enforce_sorted=False)
-    recorded = kann.record(module, packed, layer="*", state=state, inputs=True, initial=True)
+    recorded = kann.recording.record_layers(module, packed, layer="*", state=state, inputs=True, initial=True)
     for name, states in recorded.items():
         step = kann.recording.step_of(module, name)
         assert (step.dim, step.input_dim) == (states.dim, states.inputs.shape[1])

@@ -68,10 +68,10 @@ def test_model_hooks_modes_grads_and_random_numbers_are_as_before(error, layer, 
     before = copy.deepcopy(condition(model))
     loader = DataLoader(words, batch_size=1, shuffle=True)
     if error is None:
-        kann.record(model, loader, layer=layer)
+        kann.recording.record_layers(model, loader, layer=layer)
     else:
         with pytest.raises(error):
-            kann.record(model, loader, layer=layer)
+            kann.recording.record_layers(model, loader, layer=layer)
     after = condition(model)
     for key in before:
         assert equal(before[key], after[key]), key
@@ -112,7 +112,7 @@ def test_recording_leaves_the_outputs_of_the_network_alone(words):
     """Layers run one by one give the model what it would have had."""
     model = Tagger(layers=3).eval()
     seen = []
-    kann.record(model, words, layer="rnn.*", forward=lambda m, batch: seen.append(m(batch)))
+    kann.recording.record_layers(model, words, layer="rnn.*", forward=lambda m, batch: seen.append(m(batch)))
     with torch.no_grad():
         np.testing.assert_allclose(seen[0], model(pad_sequence(words, batch_first=True)), atol=EXACT)
 

@@ -15,7 +15,7 @@ from tests.recording.single_steps import reference
 
 def test_several_layers_at_once_give_a_dict(words):
     model = Tagger(layers=2)
-    recorded = kann.record(model, words, layer=["embed", "rnn.l0", "rnn", "dropout"])
+    recorded = kann.recording.record_layers(model, words, layer=["embed", "rnn.l0", "rnn", "dropout"])
     assert list(recorded) == ["embed", "rnn.l0", "rnn", "dropout"]
     with torch.no_grad():
         embedded = [model.embed(w) for w in words]
@@ -35,7 +35,7 @@ def test_patterns_match_part_by_part(words):
         return model["a"](x)[0], model["b"](x)[0]
 
     def names(layer):
-        return list(kann.record(model, iter([x]), layer=layer, forward=run))
+        return list(kann.recording.record_layers(model, iter([x]), layer=layer, forward=run))
 
     assert names("a") == ["a.l1", "a.l1_reverse"]
     assert names("*.l0*") == ["a.l0", "a.l0_reverse", "b.l0"]

@@ -22,7 +22,8 @@ def test_moments_give_the_operator_that_recording_and_then_fitting_gives(driven,
     module = nn.LSTM(3, 6, num_layers=2, batch_first=True).double()
     data = [torch.tensor(rng.normal(size=(n, 3))) for n in rng.integers(1, 30, size=14)]
     options = {"layer": "*", "state": "hc", "inputs": driven, "batch_size": 4}
-    states, moments = (kann.record(module, data, into=into, **options) for into in ("states", "moments"))
+    recorders = (kann.recording.record_layers, kann.recording.record_layer_moments)
+    states, moments = (record(module, data, **options) for record in recorders)
     with torch.no_grad():
         paths = [reference(module, sequence) for sequence in data]
     for name in ("l0", "l1"):
@@ -41,7 +42,8 @@ def test_moments_give_the_operator_that_recording_and_then_fitting_gives(driven,
 def test_half_precision_is_accumulated_in_float64(dtype, rng):
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh()).to(dtype)
     data = torch.randn(50, 9, 4, dtype=dtype)
-    states, moments = (kann.record(model, data, layer="1", into=into, batch_size=32) for into in ("states", "moments"))
+    recorders = (kann.record, kann.recording.record_moments)
+    states, moments = (record(model, data, layer="1", batch_size=32) for record in recorders)
     with torch.no_grad():  # in the same batches: how half precision is rounded may depend on their size
         rows = torch.cat([model(part).flatten(0, 1) for part in data.split(32)])
     assert torch.equal(torch.as_tensor(states.values), rows)
@@ -61,12 +63,12 @@ def test_states_on_disk_equal_states_in_memory(tmp_path, words):
         same(states, by_hand(model, words))
         np.testing.assert_allclose(np.asarray(states.inputs[:]), np.concatenate(lower), atol=EXACT)
     np.testing.assert_array_equal(np.asarray(stored.inputs[:]), held.inputs)
-    several = kann.record(model, words, layer="rnn.*", into=str(tmp_path / "all"))
+    several = kann.recording.record_layers(model, words, layer="rnn.*", into=str(tmp_path / "all"))
     assert list(several) == ["rnn.l0", "rnn.l1"]
     same(kann.States.open(tmp_path / "all" / "rnn.l0"), kann.States.from_sequences(lower))
     same(kann.States.open(tmp_path / "all" / "rnn.l1"), by_hand(model, words))
     with pytest.raises(KannError, match="is taken, and several layers need a folder"):
-        kann.record(model, words, layer="rnn.*", into=path)
+        kann.recording.record_layers(model, words, layer="rnn.*", into=path)
 
 
 @pytest.mark.parametrize("error", [Failure, KeyboardInterrupt])
@@ -84,11 +86,11 @@ def test_what_was_written_before_an_error_stays_readable(error, tmp_path, words)
 def test_moments_that_are_added_to_keep_what_was_finished(error, words):
     model, moments = Stops(error), kann.Moments()
     with pytest.raises(error):
-        kann.record(model, words, into=moments, batch_size=2)
+        kann.recording.record_moments(model, words, into=moments, batch_size=2)
     expected = kann.Moments.of(by_hand(model, words[:4]))
     assert (moments.sequences, moments.states) == (expected.sequences, expected.states)
     np.testing.assert_allclose(moments.xy, expected.xy, rtol=1e-5)
-    assert kann.record(model, words[4:], into=moments) is moments
+    assert kann.recording.record_moments(model, words[4:], into=moments) is moments
     np.testing.assert_allclose(moments.hh, kann.Moments.of(by_hand(model, words)).hh, rtol=1e-5)
 
 
@@ -96,7 +98,7 @@ def test_a_batch_that_is_not_finite_costs_no_other():
     batches = [torch.zeros(2, 5, 3), torch.ones(2, 5, 3), torch.full((2, 5, 3), torch.nan)]
     moments = kann.Moments()
     with pytest.raises(KannError, match="sequence 4, step 0"):
-        kann.record(nn.GRU(3, 4, batch_first=True), iter(batches), into=moments)
+        kann.recording.record_moments(nn.GRU(3, 4, batch_first=True), iter(batches), into=moments)
     assert moments.sequences == 4
 
     def stopping():
@@ -104,13 +106,13 @@ def test_a_batch_that_is_not_finite_costs_no_other():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        kann.record(nn.GRU(3, 4, batch_first=True), stopping(), into=moments)
+        kann.recording.record_moments(nn.GRU(3, 4, batch_first=True), stopping(), into=moments)
     assert moments.sequences == 6
 
 
 def test_moments_of_several_layers_are_not_added_to_one(words):
-    with pytest.raises(KannError, match="several layers cannot be added to one"):
-        kann.record(nn.GRU(3, 4, num_layers=2), torch.zeros(2, 5, 3), layer="*", into=kann.Moments())
+    with pytest.raises(KannError, match="several layers or directions"):
+        kann.recording.record_moments(nn.GRU(3, 4, num_layers=2), torch.zeros(2, 5, 3), layer="*", into=kann.Moments())
 
 
 def test_a_store_that_stands_there_survives_a_recording_that_never_begins(tmp_path, model, words):
@@ -126,23 +128,23 @@ def test_a_mistyped_destination_makes_no_store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KannError, match="record to a folder"):
         kann.record(nn.GRU(2, 3), torch.randn(4, 5, 2), into="s3://bucket/states.zarr")
-    with pytest.raises(KannError, match=r"into='moment' is neither 'states' nor 'moments'; .* such as moment\.zarr"):
+    with pytest.raises(KannError, match=r"into='moment' is no path of a store; .* such as moment\.zarr"):
         kann.record(nn.GRU(3, 4), torch.randn(2, 5, 3), into="moment")
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("into", ["states", "moments"])
+@pytest.mark.parametrize("record", [kann.record, kann.recording.record_moments])
 @pytest.mark.parametrize("block", [1, 10**6])
-def test_a_model_that_diverges_says_in_which_sequence_and_step(into, block, monkeypatch):
+def test_a_model_that_diverges_says_in_which_sequence_and_step(record, block, monkeypatch):
     monkeypatch.setattr(sinks, "block_rows", lambda values, width: block)
     model = nn.Sequential(nn.Identity())
     data = torch.randn(7, 5, 2)
     data[6, 3, 1] = torch.nan
     with pytest.raises(KannError, match="states of layer '0' hold nan at sequence 6, step 3, unit 1"):
-        kann.record(model, data, layer="0", into=into, batch_size=2)
+        record(model, data, layer="0", batch_size=2)
     data[2, 4, 0] = torch.inf
     with pytest.raises(KannError, match="states of layer '0' hold inf at sequence 1, step 1, unit 0"):
-        kann.record(model, [*data[1:2], data[2, 3:]], layer="0", into=into, batch_size=1)
+        record(model, [*data[1:2], data[2, 3:]], layer="0", batch_size=1)
 
 
 def test_moments_of_another_width_are_refused_at_once():
@@ -155,7 +157,7 @@ def test_moments_of_another_width_are_refused_at_once():
             yield torch.randn(64, 100, 2)
 
     with pytest.raises(KannError, match="moments of 4 units and 0 inputs cannot be added to moments of 7"):
-        kann.record(nn.GRU(2, 4, batch_first=True), batches(), into=moments)
+        kann.recording.record_moments(nn.GRU(2, 4, batch_first=True), batches(), into=moments)
     assert len(seen) < 50
     assert moments.states == 10
 
@@ -163,7 +165,7 @@ def test_moments_of_another_width_are_refused_at_once():
 def test_errors_of_the_moments_come_through():
     huge = torch.full((2, 3, 2), 1e200, dtype=torch.float64)
     with pytest.raises(KannError, match="squares of the states exceed float64"):
-        kann.record(nn.Identity(), huge, layer="", into="moments")
+        kann.recording.record_moments(nn.Identity(), huge, layer="")
 
 
 @pytest.mark.parametrize("fault", ["nan", "full disk", "interrupt"])
@@ -209,7 +211,7 @@ def test_names_of_layers_never_lead_out_of_the_folder(tmp_path):
     names = [str(outside), "a/b", "model", "con: 1", "x" * 300, "é"]
     for name in names:
         model.add_module(name, nn.Identity())
-    stored = kann.record(model, torch.ones(2, 3, 4), layer=[*names, ""], into=tmp_path / "inside")
+    stored = kann.recording.record_layers(model, torch.ones(2, 3, 4), layer=[*names, ""], into=tmp_path / "inside")
     assert list(stored) == [*names, ""]
     assert all(len(states) == 2 for states in stored.values())
     assert [entry.name for entry in tmp_path.iterdir()] == ["inside"]

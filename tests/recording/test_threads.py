@@ -42,15 +42,15 @@ class CellLoop(nn.Module):
         return h
 
 
-@pytest.mark.parametrize("into", ["states", "moments"])
+@pytest.mark.parametrize("record", [kann.recording.record_layers, kann.recording.record_layer_moments])
 @pytest.mark.parametrize("layer", ["rnn", "rnn.*", "embed", "head"])
-def test_calls_of_other_threads_are_not_recorded(into, layer, words):
+def test_calls_of_other_threads_are_not_recorded(record, layer, words):
     model = Tagger(layers=2)
-    expected = kann.record(model, words, layer=layer, into=into)
-    recorded = kann.record(model, words, layer=layer, into=into, forward=call_elsewhere)
+    expected = record(model, words, layer=layer)
+    recorded = record(model, words, layer=layer, forward=call_elsewhere)
     assert repr(recorded) == repr(expected)
-    if layer == "rnn" and into == "states":
-        same(recorded, by_hand(model, words))
+    if layer == "rnn" and record is kann.recording.record_layers:
+        same(recorded["rnn"], by_hand(model, words))
 
 
 def test_steps_that_other_threads_make_with_a_cell_are_not_recorded():

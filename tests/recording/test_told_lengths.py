@@ -102,7 +102,7 @@ def batch():
 def test_a_decoder_has_lengths_of_its_own(batch):
     model, masked = Translator(), batch | {"decoder_attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1]])}
     for data, steps in ((batch, [3, 3]), (masked, [2, 3])):
-        both = kann.record(model, data, layer=["encoder", "decoder"])
+        both = kann.recording.record_layers(model, data, layer=["encoder", "decoder"])
         assert both["encoder"].lengths.tolist() == [5, 3]
         assert both["decoder"].lengths.tolist() == steps
         hidden = kann.record(model, data, layer="decoder_hidden_states.1")

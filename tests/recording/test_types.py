@@ -1,7 +1,6 @@
 # ruff: noqa: D102  # models in tests say what they are by their names
-"""A type checker knows what `kann.record` gives back, and what it knows is true."""
+"""A type checker knows what the functions that record give back, and what it knows is true."""
 
-import inspect
 import json
 import re
 import subprocess
@@ -14,7 +13,6 @@ import torch
 from torch import nn
 
 import kann
-from kann.recording import _record as recorder
 from tests.recording import typed_calls
 
 SOURCE = Path(typed_calls.__file__).read_text()
@@ -65,12 +63,3 @@ def test_pyright_infers_what_every_line_says_and_refuses_anything_else(tmp_path)
     errors = [(Path(e["file"]).name, e["rule"]) for e in json.loads(answer.stdout)["generalDiagnostics"]]
     assert errors.count(("wrong.py", "reportAssertTypeFailure")) == LINES
     assert [error for error in errors if error[0] != "wrong.py"] == [("misspelt.py", "reportCallIssue")]
-
-
-def test_the_overloads_take_every_option_of_the_function():
-    """The options that all overloads share are listed apart from the function, where one could be forgotten."""
-    shared = recorder._OtherOptions.__annotations__
-    parameters = inspect.signature(kann.record).parameters
-    assert {"model", "data", "layer", "axis", "into", "groups", *shared} == set(parameters)
-    for name, kind in shared.items():
-        assert parameters[name].annotation == kind

@@ -29,9 +29,13 @@ def test_every_layer_and_direction_equals_a_loop_of_single_steps(kind, bidirecti
     for state in ("h", "c", "hc") if "lstm" in kind or kind == "projected" else ("h",):
         if form is Padding and bidirectional:
             with pytest.warns(PaddingWarning, match="reads the padding"):
-                recorded = kann.record(model, batches, layer="rnn.*", state=state, lengths="lengths", inputs=True)
+                recorded = kann.recording.record_layers(
+                    model, batches, layer="rnn.*", state=state, lengths="lengths", inputs=True
+                )
         else:
-            recorded = kann.record(model, batches, layer="rnn.*", state=state, lengths="lengths", inputs=True)
+            recorded = kann.recording.record_layers(
+                model, batches, layer="rnn.*", state=state, lengths="lengths", inputs=True
+            )
         names = ["rnn.l0", "rnn.l0_reverse", "rnn.l1", "rnn.l1_reverse"]
         assert list(recorded) == (names if bidirectional else names[::2])
         check(recorded, module, data, state)
@@ -51,7 +55,7 @@ def test_packed_sequences_of_any_lengths_depth_and_bias(kind, layers, bidirectio
     data = sequences(np.random.default_rng(seed), count=4, longest=6)
     state = state if isinstance(module, nn.LSTM) else "h"
     packed = nn.utils.rnn.pack_sequence(data, enforce_sorted=False)
-    recorded = kann.record(module, packed, layer="*", state=state, inputs=True)
+    recorded = kann.recording.record_layers(module, packed, layer="*", state=state, inputs=True)
     check(recorded, module, data, state, prefix="")
 
 
@@ -76,7 +80,7 @@ def test_initial_states_that_the_model_passes_are_used_and_can_be_included(form,
     else:
         batch = nn.utils.rnn.pad_sequence(data) if form == "padded" else nn.utils.rnn.pack_sequence(data, False)
     lengths = None if form != "padded" else np.array([len(s) for s in data])
-    recorded = kann.record(
+    recorded = kann.recording.record_layers(
         module, iter([batch]), layer="*", state="hc", initial=True, lengths=lengths, forward=lambda m, x: m(x, hx)
     )
     for i, sequence in enumerate(data):
@@ -115,7 +119,7 @@ def test_a_bidirectional_encoder_called_twice_gives_the_sequences_of_both_calls(
 
     model = Siamese(make("gru", bidirectional=True, batch_first=True))
     x = torch.tensor(rng.normal(size=(3, 5, 2)), dtype=torch.float32)
-    check(kann.record(model, x), model.rnn, [*x, *-x], "h")
+    check(kann.recording.record_layers(model, x), model.rnn, [*x, *-x], "h")
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -130,7 +134,7 @@ def test_a_module_called_step_by_step_or_in_stretches_is_one_sequence(size, rng)
 
     model = Decoder(make("lstm", num_layers=2, batch_first=True))
     data = sequences(rng, count=4, longest=8)
-    recorded = kann.record(model, data, layer="rnn.*", state="hc", inputs=True)
+    recorded = kann.recording.record_layers(model, data, layer="rnn.*", state="hc", inputs=True)
     check(recorded, model.rnn, data, "hc")
 
 
@@ -155,7 +159,7 @@ def test_a_subclass_and_weights_under_a_parametrization_are_recorded(kind, rng):
     torch.manual_seed(0)
     model = Padding(Own(2, 4, num_layers=2, batch_first=True))
     data = sequences(rng)
-    recorded = kann.record(model, data, layer="rnn.*")
+    recorded = kann.recording.record_layers(model, data, layer="rnn.*")
     check(recorded, model.rnn, [2 * sequence for sequence in data], "h")
 
 
@@ -199,7 +203,7 @@ def test_mixed_precision(monkeypatch):
     x = torch.randn(4, 6, 3)
     # oneDNN has LSTMs in bfloat16 for some processors alone, torch itself for all.
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", runs(model, x))
-    rough = kann.record(model, x, layer="rnn.*", state="hc")
+    rough = kann.recording.record_layers(model, x, layer="rnn.*", state="hc")
     with torch.no_grad():
         exact = [reference(model.rnn, sequence) for sequence in x]
     for name in ("l0", "l1"):
@@ -221,7 +225,7 @@ def test_dropout_between_layers_while_the_model_trains_in_its_forward():
             return self.rnn(x)[0]
 
     model, x = Sampling(), torch.randn(2, 6, 3)
-    recorded = kann.record(model, x, layer="rnn.*", inputs=True)
+    recorded = kann.recording.record_layers(model, x, layer="rnn.*", inputs=True)
     with torch.no_grad():
         lower = torch.cat([reference(model.rnn, sequence)["l0"]["h"] for sequence in x]).numpy()
     np.testing.assert_allclose(recorded["rnn.l0"].values, lower, atol=EXACT)

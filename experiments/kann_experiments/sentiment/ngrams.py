@@ -134,7 +134,7 @@ def amplify(
 def _padded_moments(network: SentimentNetwork, reviews: Reviews) -> kann.Moments:
     """Moments of the states of reviews padded to 1,000 words, padding included, as in the paper."""
     ids, _ = reviews.batch(np.arange(len(reviews)), length=LONGEST)
-    return kann.record(network, ids, layer="recurrent", into="moments", batch_size=64, progress=False).numpy()
+    return kann.recording.record_moments(network, ids, layer="recurrent", batch_size=64, progress=False).numpy()
 
 
 def _record(network: SentimentNetwork, reviews: Reviews) -> kann.States:

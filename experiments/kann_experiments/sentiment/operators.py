@@ -159,7 +159,7 @@ def record_moments(network: SentimentNetwork, reviews: Reviews) -> kann.Moments:
     """Moments of all states and their inputs, streamed: the states themselves are never held."""
     order = np.argsort(reviews.lengths, kind="stable")  # batches of similar length
     words = [torch.from_numpy(reviews[i]) for i in order]
-    return kann.record(network, words, layer="recurrent", inputs=True, into="moments", batch_size=64)
+    return kann.recording.record_moments(network, words, layer="recurrent", inputs=True, batch_size=64)
 
 
 def fit_as_in_paper(moments: kann.Moments, *, basis: str = "svd") -> kann.Koopman:

@@ -277,7 +277,7 @@ def distance(a: Any, b: Any, *, readouts: Any = None, **options: Unpack[Options]
     ----------
     a, b
         The networks: operators, `Moments`, lists of `Moments` of groups of sequences
-        (``kann.record(..., into="moments", groups=20)``), or states. From groups and states come interval and floor.
+        (`kann.recording.record_grouped_moments`), or states. From groups and states come interval and floor.
     kind
         ``"response"``: what the driven systems make of an input, step after step, for networks that read the same.
         ``"spectrum"``: how far eigenvalues must be moved, each weighed by how much its mode carries, for any networks.

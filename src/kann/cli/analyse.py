@@ -32,9 +32,10 @@ def record(
         loading.require_data(data)
         require_free(out, force=force)
         if layer is not None and any(character in layer for character in "*?["):
-            raise KannError(f"--layer {layer} may name several layers; pass one, or call kann.record from Python")
+            raise KannError(
+                f"--layer {layer} may name several layers; pass one, or call kann.recording.record_layers from Python"
+            )
         run = loading.model_and_data(factory, weights, data, lengths)
-        loading.require_one_layer(run.model, layer=layer, state=state, inputs=inputs)
         with errors_of_model(run.source, command="record"):
             states = kann.record(
                 run.model,

@@ -338,18 +338,6 @@ def require_store_name(out: Path) -> None:
         raise KannError(f"{out} is an address; record to a folder, and copy it there with fsspec or your cloud's tools")
 
 
-def require_one_layer(model: Any, *, layer: str | None, state: str, inputs: bool) -> None:
-    """Raise if several layers are named, such as the two directions of a bidirectional one: each needs a store."""
-    from kann.recording._record import make_tracers
-    from kann.recording.tracer import StateOptions
-
-    wanted = StateOptions(state=state, inputs=inputs, initial=False)
-    tracers, single = make_tracers(model, layer, wanted, axis="time", embedding=None)
-    if not single:
-        names = ", ".join(name for tracer in tracers for name in tracer.names())
-        raise KannError(f"the model has several layers or directions to record; pass --layer with one of {names}")
-
-
 def remains_of_recording(out: Path) -> Callable[[], str]:
     """Return a function that describes, after Ctrl-C, what is at ``out``. Call this before the recording."""
     before = _version(out)

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from kann.backends.arrays import as_numpy
 from kann.errors import KannError
 from kann.explaining.options import Options
-from kann.explaining.sequences import Part, Sequences
+from kann.explaining.sequences import Sequences
 from kann.live.scoring import outputs_of
 from kann.recording.layer_selection import Target, select
-from kann.recording.runner import batch_runner, device_of, evaluation_mode
-from kann.recording.sequence_data import Batch, BatchOptions, batches, count_of, tensors_of
+from kann.recording.runner import evaluation_mode
+from kann.recording.sequence_data import SequenceData, tensors_of
 from kann.typing import Array, Int, Shaped
 
 CHANGED = 1e-6
@@ -44,11 +44,9 @@ class Probe:
 
     def outputs(self, numbers: Int[Array, " k"]) -> Shaped[Array, "k ..."]:
         """What the model decides by, for these sequences; steps behind the end of a short one are NaN."""
-        found = []
+        data = self._data(numbers)
         with evaluation_mode(self.model):
-            for batch in self._batches(self.sequences.part(numbers)):
-                count = batch.count or count_of(batch.content, bool(self.sequences.axis))
-                found.append(as_numpy(outputs_of(self._call(batch), count)))
+            found = [as_numpy(outputs_of(data.call(batch), data.count_of(batch))) for batch in data.batches()]
         return _joined(found)
 
     def modules(self, numbers: Int[Array, " k"], *, changed_at: int | None = None) -> list[Seen]:
@@ -56,36 +54,17 @@ class Probe:
 
         With ``changed_at``, each sequence reads at that step what the one before it reads.
         """
-        seen: list[Seen] = []
+        data, seen = self._data(numbers), list[Seen]()
         with evaluation_mode(self.model), _watched(self.model, seen):
-            batch = next(iter(self._batches(self.sequences.part(numbers))))
+            batch = next(data.batches())
             if changed_at is not None:
-                batch = Batch(content=_changed(batch.content, changed_at, self.sequences.axis), real=batch.real)
-            self._call(batch)
+                batch.content = _changed(batch.content, changed_at, self.sequences.axis)
+            data.call(batch)
         return seen
 
-    def _batches(self, part: Part) -> Iterator[Batch]:
-        is_recurrent = isinstance(self.model, nn.RNNBase)
-        asked = BatchOptions(
-            lengths=part.lengths,
-            collate=self._options.collate,
-            batch_size=self._options.batch_size,
-            max_sequences=None,
-            model_is_recurrent=is_recurrent,
-            time_first=bool(self.sequences.axis),
-            dtype=self.sequences.dtype,
-        )
-        return batches(part.data, asked)[0]
-
-    def _call(self, batch: Batch) -> Any:
-        run = batch_runner(
-            self.model,
-            forward=self._options.forward,
-            lengths=self.sequences.names and self.sequences.names[1],
-            device=device_of(self.model, self._options.device),
-            hidden_states=False,
-        )
-        return run(batch)
+    def _data(self, numbers: Int[Array, " k"]) -> SequenceData:
+        part = self.sequences.part(numbers)
+        return SequenceData(self.model, part.data, lengths=part.lengths, **self._options.run)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_flag, require_number, require_sequence, require_whole_number, shown
 from kann.errors import KannError
 from kann.fitting.folds import group_numbers
+from kann.recording.options import RunOptions
 from kann.typing import Array, Int
 
 
@@ -113,6 +114,12 @@ class Options:
             raise KannError(
                 f"a label is {largest}, and classes= has {len(self.classes)} names; pass one for each number from 0 on"
             )
+
+    @property
+    def run(self) -> RunOptions:
+        """How to call the model, for functions that run it. Lengths are those of the sequences that it runs on."""
+        names = ("forward", "collate", "batch_size", "device", "progress")
+        return {name: getattr(self, name) for name in names}  # type: ignore[return-value]  # keys of a TypedDict
 
     @property
     def group_of(self) -> Int[Array, " s"] | None:

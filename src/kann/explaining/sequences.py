@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_sequence, unpack_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from kann.backends.arrays import as_numpy
 from kann.errors import KannError
 from kann.explaining.options import Options
 from kann.recording.ragged import RealSteps, real_steps
-from kann.recording.runner import parameters_of
-from kann.recording.sequence_data import BatchOptions, batches, count_of, tensors_of
+from kann.recording.sequence_data import SequenceData, count_of, tensors_of
 from kann.typing import Array, Int, Shaped
 
 MOST_BATCHES = 256
@@ -45,47 +44,42 @@ class Sequences:
     """An array for all sequences, a key or a function of the batch, or None."""
     axis: int = 0
     """Which axis of a tensor counts the sequences."""
-    names: tuple[str, str] | None = None
-    """The names under which the model takes the data and their lengths, if it takes lengths."""
+    counts_padding: bool = False
+    """Whether the model needs lengths and none were passed for a tensor. All steps then count as real."""
     is_packed: bool = False
     """Whether the model takes a PackedSequence."""
-    dtype: torch.dtype = torch.float32
-    """The model's real numbers."""
     batch_size: int = 128
 
     @staticmethod
     def of(model: nn.Module, data: Any, options: Options) -> "Sequences":
         """The sequences that the user passed; what can be read only once, such as a generator, is kept in memory."""
-        is_recurrent = isinstance(model, nn.RNNBase)
-        axis = int(is_recurrent and not model.batch_first)
-        dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
-        _require_readable(data, options, is_recurrent=is_recurrent, time_first=bool(axis), dtype=dtype)
-        common: dict[str, Any] = {"lengths": options.lengths, "dtype": dtype, "batch_size": options.batch_size}
+        _require_sequences(data)
+        read = SequenceData(model, data, lengths=options.lengths, **options.run)
+        read.batches()  # raises what `kann.record` raises; nothing is read
+        axis = read.axis
+        common: dict[str, Any] = {"lengths": options.lengths, "batch_size": options.batch_size}
         if isinstance(data, PackedSequence):
             content = unpack_sequence(data)
             return Sequences(content=content, count=len(content), is_packed=True, **common)
         if isinstance(data, Tensor | np.ndarray) and options.collate is None:
-            names = _names_of_lengths(model, options)
-            return Sequences(content=data, count=data.shape[axis], axis=axis, names=names, **common)
+            counts_padding = options.lengths is None and read.needs_lengths
+            return Sequences(content=data, count=data.shape[axis], axis=axis, counts_padding=counts_padding, **common)
         if isinstance(data, Mapping):
             return Sequences(content=dict(data), count=count_of(data), **common)
         if options.collate is not None or _are_sequences(data):
             content = list(data)
-            names = _names_of_lengths(model, options)
-            return Sequences(content=content, count=len(content), names=names, **common)
+            return Sequences(content=content, count=len(content), **common)
         kept = _Batches.of(data)
         return Sequences(content=kept, count=sum(kept.sizes), **common)
 
     def part(self, numbers: Int[Array, " k"], *, least_batches: int = LEAST_BATCHES) -> Part:
         """These sequences, in this order; where they come in batches, in at least so many if there are enough."""
-        if self.names is not None:
-            chunks = self._chunks(numbers, least_batches)
-            return Part(data=self._with_lengths(chunks, self.names), lengths=self.names[1])
         lengths = self.lengths
         if lengths is not None and not isinstance(lengths, str | int) and not callable(lengths):
             lengths = as_numpy(lengths)[numbers]
         if self.is_packed:
-            chunks = self._chunks(numbers, least_batches)
+            size = min(self.batch_size, -(-len(numbers) // least_batches))
+            chunks = [numbers[first : first + size] for first in range(0, len(numbers), size)]
             data = [pack_sequence([self.content[i] for i in chunk], enforce_sorted=False) for chunk in chunks]
             return Part(data=data, lengths=lengths)
         return Part(data=_taken(self.content, numbers, self.axis, self.count), lengths=lengths)
@@ -187,52 +181,15 @@ class Sequences:
                 "pass how many steps of each sequence are real"
             )
 
-    @property
-    def tells_full_length(self) -> bool:
-        """Whether the model takes lengths, and is told for want of them that every step of a tensor is real."""
-        return self.names is not None and self.lengths is None and isinstance(self.content, Tensor | np.ndarray)
-
     def _known_lengths(self) -> Any:
         """The lengths of all sequences, if they were passed as numbers."""
         if isinstance(self.lengths, Sequence | np.ndarray | Tensor) and not isinstance(self.lengths, str):
             return self.lengths
         return None
 
-    def _chunks(self, numbers: Int[Array, " k"], least_batches: int) -> list[Int[Array, " _"]]:
-        size = min(self.batch_size, -(-len(numbers) // least_batches))
-        return [numbers[first : first + size] for first in range(0, len(numbers), size)]
 
-    def _with_lengths(self, chunks: list[Int[Array, " _"]], names: tuple[str, str]) -> list[dict[str, Tensor]]:
-        """Padded batches by name, each with the lengths of its sequences."""
-        known, found = self._known_lengths(), []
-        for chunk in chunks:
-            rows = [self._tensor(number) for number in chunk.tolist()]
-            lengths = torch.tensor([len(row) for row in rows])
-            if known is not None:
-                lengths = torch.as_tensor(self._told_lengths(known)[chunk])
-            found.append({names[0]: pad_sequence(rows, batch_first=True), names[1]: lengths})
-        return found
-
-    def _told_lengths(self, known: Any) -> Int[Array, " n"]:
-        """What a model that takes lengths is told; refuse a mask of sequences that begin later."""
-        real = real_steps(known)
-        if real.starts is not None:
-            raise KannError(
-                "lengths= is a mask with padding before some sequences, and the model takes lengths, which cannot say "
-                "that; pad sequences at their ends, or pass forward="
-            )
-        return real.lengths
-
-    def _tensor(self, number: int) -> Tensor:
-        """One sequence as a tensor, real numbers in the model's precision."""
-        tensor = torch.as_tensor(self.content[number])
-        if tensor.is_floating_point() and not isinstance(self.content[number], Tensor):
-            return tensor.to(self.dtype)
-        return tensor
-
-
-def _require_readable(data: Any, options: Options, *, is_recurrent: bool, time_first: bool, dtype: torch.dtype) -> None:
-    """Refuse what `kann.record` refuses, in its words; nothing is read."""
+def _require_sequences(data: Any) -> None:
+    """Raise if data hold no sequences, or a pair of all sequences and something else."""
     if isinstance(data, list | tuple) and not len(data):
         raise KannError("the data hold no sequences; pass at least some")
     if _is_pair(data):
@@ -240,16 +197,6 @@ def _require_readable(data: Any, options: Options, *, is_recurrent: bool, time_f
             f"data is a pair of shapes {tuple(data[0].shape)} and {tuple(data[1].shape)}; pass the first alone, "
             "and the second as lengths= or labels="
         )
-    asked = BatchOptions(
-        lengths=options.lengths,
-        collate=options.collate,
-        batch_size=options.batch_size,
-        max_sequences=None,
-        model_is_recurrent=is_recurrent,
-        time_first=time_first,
-        dtype=dtype,
-    )
-    batches(data, asked)
 
 
 def _is_pair(data: Any) -> bool:
@@ -275,17 +222,6 @@ def _are_sequences(data: Any) -> bool:
 
 def _are_numbers(item: Any) -> bool:
     return isinstance(item, list) and all(isinstance(number, int | float) for number in item)
-
-
-def _names_of_lengths(model: nn.Module, options: Options) -> tuple[str, str] | None:
-    """The names of what the model reads and of the lengths that it takes besides; None if it takes none."""
-    if options.forward is not None or options.collate is not None:
-        return None
-    names = list(parameters_of(model))
-    second = next((name for name in names[1:] if "len" in name.lower()), None)
-    if second is None or callable(options.lengths) or isinstance(options.lengths, str | int):
-        return None
-    return names[0], second
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -106,10 +106,9 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
     )
     if place.axis == "depth" and options.tokens is not None:
         found.choices.append("tokens= was not used: along depth a step is a layer, and no word is read at it.")
-    if sequences.tells_full_length:
+    if sequences.counts_padding:
         found.choices.append(
-            "The model takes lengths, and none were passed: it was told that every step is real. Pass lengths= if some "
-            "are padding."
+            "The model takes lengths, and none were passed: all steps count as real. Pass lengths= if some are padding."
         )
     found.choices.append(
         f"{len(fitted)} sequences were fitted, and {len(held_out)} others held out for the live test"
@@ -228,17 +227,7 @@ def _record(found: Findings, model: nn.Module, numbers: Int[Array, " k"], *, inp
     where: Any = found.place.recorded
     if inputs:
         where = {**where, "inputs": True}
-    return record(
-        model,
-        part.data,
-        lengths=part.lengths,
-        forward=options.forward,
-        collate=options.collate,
-        batch_size=options.batch_size,
-        device=options.device,
-        progress=options.progress,
-        **where,
-    )
+    return record(model, part.data, lengths=part.lengths, **options.run, **where)
 
 
 def fit_operators(found: Findings) -> None:

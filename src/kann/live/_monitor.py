@@ -17,7 +17,7 @@ from kann.errors import KannError, KannWarning, NotFiniteError
 from kann.fitting._fit import fit
 from kann.fitting.folds import FEWEST_FOLDS
 from kann.fitting.koopman import Koopman
-from kann.recording._record import record
+from kann.recording._record import record_grouped_moments
 from kann.recording.layer_selection import require_module, select
 
 PREFIX = "koopman/"
@@ -98,7 +98,7 @@ class Monitor:
         require_flag(inputs, "inputs")
         self._driven = bool(inputs)
         options = {"layer": layer, "state": state, "inputs": self._driven, "batch_size": 256} | recording
-        self._options = options | {"into": "moments", "groups": groups, "progress": False}
+        self._options = options | {"groups": groups, "progress": False}
         if history is None:
             history = History()
         require_instance(history, History, "history")
@@ -158,7 +158,7 @@ class Monitor:
             if len(self.history):
                 warnings.simplefilter("ignore", KannWarning)  # the first update has said it
             try:
-                recorded: Any = record(self._model, self._probe, **self._options)
+                recorded = record_grouped_moments(self._model, self._probe, **self._options)
                 groups = [part.numpy() for part in recorded if part.pairs]
             except NotFiniteError:
                 return unknown, None

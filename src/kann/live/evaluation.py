@@ -1,23 +1,20 @@
 """Run a network on the same sequences again and again, each time with another part of its state replaced."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from kann.analysis.fidelity import Comparison
 from kann.backends.arrays import as_numpy
-from kann.checks import require_whole_number
 from kann.errors import KannError
 from kann.live._intervene import Replace, replaced
 from kann.live.scoring import Scorer, outputs_of
 from kann.recording.layer_selection import Target
-from kann.recording.runner import batch_runner, device_of
-from kann.recording.sequence_data import Batch, BatchOptions, batches, count_of, is_sequence
+from kann.recording.sequence_data import Batch, SequenceData
 from kann.typing import Array, Float, Int, Shaped
 
 LEAST_BATCHES = 8
@@ -130,57 +127,14 @@ def make_trials(
 
 def groups_and_call(model: nn.Module, data: Any, running: Running) -> tuple[list[Group], Callable[[Batch], Any]]:
     """Groups of sequences of like length, and what runs the model on the batch of one."""
-    require_whole_number(running.batch_size, "batch_size")
-    options = BatchOptions(
+    found = SequenceData(
+        model,
+        data,
         lengths=running.lengths,
+        forward=running.forward,
         collate=running.collate,
         batch_size=running.batch_size,
-        max_sequences=None,
-        model_is_recurrent=isinstance(model, nn.RNNBase),
-        time_first=isinstance(model, nn.RNNBase) and not model.batch_first,
-        dtype=next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype()),
+        device=running.device,
     )
-    groups = _groups(data, options, least_batches=running.least_batches)
-    if not groups:
-        raise KannError("the data hold no batches, so that nothing can be tested; pass at least one sequence")
-    device = device_of(model, running.device)
-    call = batch_runner(model, forward=running.forward, lengths=running.lengths, device=device, hidden_states=False)
-    return groups, call
-
-
-def _groups(data: Any, options: BatchOptions, *, least_batches: int) -> list[Group]:
-    """The batches of the data; a list of sequences is sorted by length first, so that little of a batch is padding."""
-    order, total = None, _sequences_in(data, options)
-    is_listed = isinstance(data, list | tuple) and options.lengths is None and all(_size(item) for item in data)
-    if is_listed and (options.collate is not None or all(is_sequence(item) for item in data)):  # samples, not batches
-        order, total = np.argsort([-_size(item) for item in data], kind="stable"), len(data)
-        data = [data[i] for i in order]
-    if total:
-        options = replace(options, batch_size=min(options.batch_size, -(-total // least_batches)))
-    groups, first = [], 0
-    for batch in batches(data, options)[0]:
-        count = batch.count
-        if count is None:
-            count = count_of(batch.content, options.time_first)
-        numbers = np.arange(first, first + count)
-        if order is not None:
-            numbers = order[first : first + count]
-        groups.append(Group(batch=batch, sequences=numbers))
-        first += count
-    return groups
-
-
-def _sequences_in(data: Any, options: BatchOptions) -> int:
-    """How many sequences a tensor, or a mapping of tensors, holds; 0 for data that come in batches."""
-    if isinstance(data, Tensor | np.ndarray) and data.ndim > int(options.time_first):
-        return data.shape[int(options.time_first)]
-    if isinstance(data, Mapping):
-        return next((len(each) for each in data.values() if getattr(each, "ndim", 0)), 0)
-    return 0
-
-
-def _size(item: Any) -> int:
-    """The number of steps of a sequence; 0 for what is none."""
-    if getattr(item, "ndim", 1) in (1, 2) and hasattr(item, "__len__") and not isinstance(item, str | bytes | dict):
-        return len(item)
-    return 0
+    groups = [Group(batch=batch, sequences=batch.numbers) for batch in found.groups(least=running.least_batches)]
+    return groups, found.call

@@ -17,8 +17,7 @@ from torch import nn
 
 from kann.checks import require_dense, shown
 from kann.errors import KannError
-from kann.recording.layouts import is_state
-from kann.recording.sequence_data import tensors_of
+from kann.recording.sequence_data import is_state, tensors_of
 
 HIDDEN_STATES = re.compile(r"(?P<field>\w*hidden_states)\.(?P<place>-?\d+|\*)")
 """Hidden states that a model returns by itself, such as ``hidden_states.3``; ``*`` for all of them."""

@@ -8,11 +8,6 @@ from kann.recording.sequence_data import Batch, tensors_of
 from kann.typing import Float
 
 
-def is_state(tensor: Tensor) -> bool:
-    """Whether a tensor holds real or complex numbers, and not whole ones or truth values."""
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
 def as_real(tensor: Tensor) -> Tensor:
     """(Re, Im) along the last axis for complex numbers; any other tensor as it is."""
     if tensor.is_complex():

@@ -1,23 +1,29 @@
-"""Turn the data a user passes into batches with known sequence lengths."""
+"""Turn the data of a user into batches with known sequence lengths, and call a model with them."""
 
+import copy
+import inspect
+import re
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from kann.checks import array_of, call_of_user, require_dense, require_whole_number, shown
+from kann.checks import array_of, call_of_user, require_dense, require_flag, require_whole_number, shown
 from kann.errors import KannError
+from kann.progress import progress as progress_bar
+from kann.recording.options import RunOptions
 from kann.recording.ragged import RealSteps, packed_lengths, real_steps
-from kann.typing import Array
+from kann.typing import Array, Int
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Batch:
     """What a model is called with once."""
 
@@ -30,9 +36,11 @@ class Batch:
     decoder_real: RealSteps | None = None
     """Which steps of the decoder's sequences are real; None if all are."""
     count: int | None = None
-    """How many sequences it holds, where that is certain; None if only the model knows."""
+    """The number of sequences, where that is certain; None if only the model knows."""
     limit: int | None = None
     """How many of them to record; None for all."""
+    numbers: Int[Array, " b"] | None = None
+    """The numbers of the sequences in the data; None unless the batch is from `SequenceData.groups`."""
 
     def real_of(self, layer: str) -> RealSteps | None:
         """Which steps of what a layer gives are real: of one in a decoder, those of the decoder's own sequences."""
@@ -40,80 +48,304 @@ class Batch:
             return self.decoder_real
         return self.real
 
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class BatchOptions:
-    """How to cut data into batches."""
-
-    lengths: Any
-    """An array, a key of the batch, a function of the batch, or None."""
-    collate: Callable[[list[Any]], Any] | None
-    """From a list of samples to a batch."""
-    batch_size: int
-    """How many sequences a batch holds, where the data are not batches already."""
-    max_sequences: int | None
-    """After how many sequences to stop; None for the end of the data."""
-    model_is_recurrent: bool
-    """Whether the model itself is one of torch's fused recurrent modules: it takes (T, p) for one sequence."""
-    time_first: bool
-    """Whether tensors have the axes (time, sequence, …), as such a module takes them unless it is batch_first."""
-    dtype: torch.dtype
-    """The model's floating-point type, for numbers that come from numpy."""
+    def __len__(self) -> int:
+        """The number of sequences of a batch from `SequenceData.groups`."""
+        assert self.numbers is not None  # noqa: S101  # other batches may not know
+        return len(self.numbers)
 
 
-Batches = tuple[Iterator[Batch], int | None]
-"""Batches, and how many there are if that is known before they are made."""
+class SequenceData:
+    """The data of a user, with `RunOptions`, as batches for a model; and the call of the model with one of them.
+
+    >>> words = [torch.zeros(5, 3), torch.zeros(2, 3), torch.zeros(4, 3)]
+    >>> data = SequenceData(nn.GRU(3, 4, batch_first=True), words, batch_size=2)
+    >>> for batch in data.batches():
+    ...     states, last = data.call(batch)
+    ...     print(batch.real.lengths, tuple(states.shape))
+    [5 2] (2, 5, 4)
+    [4] (1, 4, 4)
+
+    `batches` reads the data once and forgets them. `groups` keeps all batches in memory, for tests that run the model
+    on the same sequences again and again; there each batch has the ``numbers`` of its sequences in the data.
+
+    >>> [batch.numbers.tolist() for batch in data.groups()]
+    [[0, 2], [1]]
+
+    `call` moves a batch to the model's device, tells a model that takes lengths or a mask what is padding, and explains
+    errors. It changes neither the mode of the model nor gradients: `kann.recording.runner.evaluation_mode` does.
+
+    Parameters
+    ----------
+    model
+        Any torch module.
+    data
+        See `RunOptions`.
+    hidden_states
+        Whether to ask a model that takes ``output_hidden_states`` for them.
+    run
+        `RunOptions`.
+    """
+
+    def __init__(self, model: nn.Module, data: Any, *, hidden_states: bool = False, **run: Unpack[RunOptions]):
+        if unknown := run.keys() - RunOptions.__annotations__.keys():
+            raise TypeError(f"unknown options {sorted(unknown)}; pass those of RunOptions")
+        self.model, self.data = model, data
+        self.lengths, self._collate, self._forward = run.get("lengths"), run.get("collate"), run.get("forward")
+        for name, function in (("forward", self._forward), ("collate", self._collate)):
+            if function is not None and not callable(function):
+                raise KannError(f"{name}={shown(function)} is not a function; pass one, or leave it out")
+        self._progress = run.get("progress", True)
+        require_flag(self._progress, "progress")
+        self.batch_size = require_whole_number(run.get("batch_size", 32), "batch_size")
+        self.max_sequences = run.get("max_sequences")
+        if self.max_sequences is not None:
+            require_whole_number(self.max_sequences, "max_sequences")
+        self._is_recurrent = isinstance(model, nn.RNNBase)
+        # A fused recurrent module itself takes tensors (time, sequence, …) unless it is batch_first.
+        self.axis = int(isinstance(model, nn.RNNBase) and not model.batch_first)
+        self._dtype = floating_type(model)
+        self.device = device_of(model, run.get("device"))
+        self._call = _model_call(model, forward=self._forward, hidden_states=hidden_states)
+
+    def batches(self, *, bar: str | None = None) -> Iterator[Batch]:
+        """Read the batches in the order of the data, each with its lengths; ``bar`` is the title of a progress bar."""
+        if isinstance(self.data, Dataset) and not isinstance(self.data, IterableDataset) and self._collate is None:
+            raise KannError(
+                f"{type(self.data).__name__} is a dataset of samples; pass DataLoader(dataset, batch_size=...)"
+            )
+        cut, total = self._cut()
+        found = self._with_real_steps(cut)
+        if bar is None or not self._progress:
+            return found
+        return progress_bar(found, what=bar, total=total, unit="batch")
+
+    def groups(self, *, least: int = 1) -> list[Batch]:
+        """All batches, with the numbers of their sequences.
+
+        Sequences that come in a list, or as samples to collate, are sorted by length, so that little of a batch is
+        padding. Where data do not come in batches, there are ``least`` of them if there are as many sequences.
+        """
+        data, order, total = self.data, None, 0
+        if isinstance(data, list | tuple) and self.lengths is None and all(map(_steps_of, data)):
+            if self._collate is not None or all(map(is_sequence, data)):  # samples, not batches
+                order = np.argsort([-_steps_of(item) for item in data], kind="stable")
+                data, total = [data[i] for i in order], len(data)
+        elif isinstance(data, Tensor | np.ndarray) and data.ndim > self.axis:
+            total = data.shape[self.axis]
+        elif isinstance(data, Mapping):
+            total = next((len(each) for each in data.values() if getattr(each, "ndim", 0)), 0)
+        ordered = copy.copy(self)
+        ordered.data = data
+        if total:
+            ordered.batch_size = min(self.batch_size, -(-total // least))
+        found, first = list(ordered.batches()), 0
+        if not found:
+            raise KannError("the data hold no batches, so that nothing can be tested; pass at least one sequence")
+        for batch in found:
+            last = first + self.count_of(batch)
+            batch.numbers = np.arange(first, last) if order is None else order[first:last]
+            first = last
+        return found
+
+    @property
+    def needs_lengths(self) -> bool:
+        """Whether the model's forward cannot be called without the lengths of the sequences."""
+        parameters = {} if self._forward is not None else parameters_of(self.model)
+        return any(takes_lengths(p) and p.default is p.empty for p in list(parameters.values())[1:])
+
+    def count_of(self, batch: Batch) -> int:
+        """The number of sequences of a batch, by its tensors where the data do not tell."""
+        return count_of(batch.content, self.axis) if batch.count is None else batch.count
+
+    def call(self, batch: Batch) -> Any:
+        """Move a batch to the device, run the model on it, and return the model's output."""
+        content = batch.content
+        if self.device is not None:
+            content = to_device(content, self.device, except_for=_lengths_entry(content, self.lengths))
+        try:
+            return self._call(content, batch.real)
+        except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
+            explained = self._explained(error, content)
+            if explained is None:
+                raise
+            raise explained from error
+
+    def _explained(self, error: Exception, content: Any) -> KannError | None:
+        """What to do about a model that cannot read a batch; None for any other error, which is the model's own."""
+        if isinstance(error, KannError):
+            return None
+        tensors, line = list(tensors_of(content)), (str(error).splitlines() or [""])[0]
+        if not tensors and self._forward is None and isinstance(error, TypeError | AttributeError):
+            return KannError(
+                f"the model cannot read the batch {shown(content)}, which holds no tensor "
+                f"({type(error).__name__}: {error}); pass tensors, or forward= that makes them of such a batch"
+            )
+        if isinstance(error, IndexError):
+            is_of_embedding = traceback.extract_tb(error.__traceback__)[-1].name == "embedding"
+            return self._explained_embedding(tensors) if is_of_embedding else None
+        if not isinstance(error, RuntimeError | ValueError):
+            return None
+        kinds = {tensor.dtype for tensor in tensors}
+        has_type = self._dtype in kinds or (not any(map(is_state, tensors)) and self._embeddings())
+        if tensors and not has_type and self._forward is None and any(True for _ in self.model.parameters()):
+            names = ", ".join(sorted(map(str, kinds)))
+            return KannError(
+                f"the model and the data hold different types of numbers ({self._dtype} and {names}: {line}); pass "
+                "data of the model's type, such as data.float(), and whole numbers only to an embedding"
+            )
+        # Torch has no classes for these errors, only words.
+        if re.search("same device|expected device", line):
+            return KannError(
+                f"the model, on {self.device}, and something that it reads are on different devices ({error}); move "
+                "all of the model with model.to(...), and what forward= makes as well"
+            )
+        if re.search("input_size|Expected input to be|shapes cannot be multiplied|Expected sequence length", line):
+            return KannError(
+                f"the model cannot read data of this shape ({line}); pass (sequences, steps, ...) as wide as the model "
+                "reads, with at least one step"
+            )
+        return None
+
+    def _embeddings(self) -> dict[str, int]:
+        """The number of rows of each embedding of the model."""
+        modules = self.model.named_modules()
+        return {name: part.num_embeddings for name, part in modules if isinstance(part, nn.Embedding)}
+
+    def _explained_embedding(self, tensors: list[Tensor]) -> KannError | None:
+        """What to do about numbers that an embedding does not have, as words or as positions."""
+        sizes = self._embeddings()
+        numbers = [part for part in tensors if part.numel() and not is_state(part)]
+        if not sizes or not numbers:
+            return None
+        low, high = min(int(part.min()) for part in numbers), max(int(part.max()) for part in numbers)
+        rows = ", ".join(f"{name!r} has {size} rows (0 to {size - 1})" for name, size in sizes.items())
+        return KannError(
+            f"an embedding was asked for a row that it does not have: the data hold numbers from {low} to {high}, and "
+            f"{rows}; pass numbers of its vocabulary, and sequences no longer than it has positions"
+        )
+
+    def _with_real_steps(self, cut: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches with the lengths that the user passed, or else with those that they know by themselves."""
+        lengths = self.lengths
+        if lengths is None:
+            return map(_with_own_real_steps, cut)
+        if isinstance(lengths, str | int) or callable(lengths):
+            return (_with(batch, _asked_real_steps(batch.content, lengths)) for batch in cut)
+        return self._with_lengths_of_all(cut, real_steps(lengths))
+
+    def _with_lengths_of_all(self, cut: Iterator[Batch], real: RealSteps) -> Iterator[Batch]:
+        """Give each batch its part of the lengths of all sequences."""
+        used = 0
+        for batch in cut:
+            count = self.count_of(batch)
+            if used + count > len(real):
+                raise KannError(f"there are {len(real)} lengths and more sequences; pass one length per sequence")
+            yield _with(batch, real[used : used + count])
+            used += count
+        if used != len(real) and self.max_sequences is None:
+            raise KannError(f"there are {len(real)} lengths for {used} sequences; pass one length per sequence")
+
+    def _cut(self) -> tuple[Iterator[Batch], int | None]:
+        """Batches that know no lengths but those of the data themselves, and how many there are, if that is known."""
+        data, dtype = self.data, self._dtype
+        if self._collate is not None:
+            return self._collated(self._collate)
+        if isinstance(data, PackedSequence):
+            return iter([Batch(content=data, count=int(data.batch_sizes[0]))]), 1
+        if isinstance(data, Tensor | np.ndarray):
+            return self._cut_tensor(_to_tensor(data, dtype))
+        if isinstance(data, Mapping):
+            return self._cut_mapping(data)
+        if isinstance(data, list | tuple) and data and all(map(is_sequence, data)):
+            return self._pad_sequences([_to_tensor(item, dtype) for item in data])
+        if not isinstance(data, Iterable) or isinstance(data, str | bytes):
+            raise KannError(
+                f"data is {type(data).__name__}; pass a tensor, a list of tensors, or an iterable of batches"
+            )
+        require_dense(data)
+        # The items of a loader, a generator or a list, each of which is a batch already.
+        items = (_to_tensor(item, dtype) if isinstance(item, np.ndarray) else item for item in data)
+        return (Batch(content=item) for item in items), _size(data)
+
+    def _collated(self, collate: Callable[[list[Any]], Any]) -> tuple[Iterator[Batch], int | None]:
+        """Batches that the user's function makes of ``batch_size`` samples each."""
+        require_dense(self.data)
+        if isinstance(self.data, DataLoader):
+            raise KannError("a DataLoader has its own collate_fn; pass collate= with the samples themselves")
+        size = _size(self.data)
+        samples = _samples(self.data, size)
+        remedy = "pass one that makes a batch of a list of samples"
+
+        def collated() -> Iterator[Batch]:
+            while group := list(islice(samples, self.batch_size)):
+                content = call_of_user(collate, group, what="collate=", on=f"{len(group)} samples", remedy=remedy)
+                yield Batch(content=content, count=len(group))
+
+        return collated(), size and -(-size // self.batch_size)
+
+    def _slices(self, count: int) -> list[slice]:
+        """Where to cut ``count`` sequences into batches; none begins after ``max_sequences``."""
+        count = min(count, self.max_sequences or count)
+        return [slice(low, min(low + self.batch_size, count)) for low in range(0, count, self.batch_size)]
+
+    def _cut_tensor(self, data: Tensor) -> tuple[Iterator[Batch], int]:
+        """Cut a tensor along its axis of sequences."""
+        if self._is_recurrent and data.ndim == 2:  # (T, p), which torch takes as one sequence without a batch
+            return iter([Batch(content=data, count=1)]), 1
+        if data.ndim < 1 + self.axis:
+            raise KannError(f"data of shape {tuple(data.shape)} has no axis of sequences; pass (sequences, steps, ...)")
+        cuts = self._slices(data.shape[self.axis])
+        sizes = ((cut.start, cut.stop - cut.start) for cut in cuts)
+        return (Batch(content=data.narrow(self.axis, start, count), count=count) for start, count in sizes), len(cuts)
+
+    def _cut_mapping(self, data: Mapping[str, Any]) -> tuple[Iterator[Batch], int]:
+        """Cut a mapping of tensors, such as a tokenizer returns, as one large batch."""
+        arrays = {key: v for key, v in data.items() if isinstance(v, Tensor | np.ndarray) and v.ndim}
+        tensors = {key: _to_tensor(array, self._dtype) for key, array in arrays.items()}
+        counts = {len(tensor) for tensor in tensors.values()}
+        if len(counts) != 1:
+            raise KannError(
+                f"the entries {list(data)} do not hold equally many sequences; pass tensors of equal length"
+            )
+        cuts = self._slices(counts.pop())
+        # What is not a tensor, such as a flag, or a single number goes with every batch.
+        rest = {key: value for key, value in data.items() if key not in tensors}
+        parts = (({key: tensor[cut] for key, tensor in tensors.items()} | rest, cut) for cut in cuts)
+        return (Batch(content=part, count=cut.stop - cut.start) for part, cut in parts), len(cuts)
+
+    def _pad_sequences(self, sequences: list[Tensor]) -> tuple[Iterator[Batch], int]:
+        """Pad sequences of different lengths batch by batch, so that a long one costs no more than its own batch."""
+        for i, sequence in enumerate(sequences):
+            if sequence.ndim == 0 or sequence.shape[1:] != sequences[0].shape[1:]:
+                raise KannError(
+                    f"data[{i}] has shape {tuple(sequence.shape)}, data[0] has {tuple(sequences[0].shape)}; "
+                    "pass (steps, ...) for each sequence, alike but for the steps"
+                )
+        cuts = self._slices(len(sequences))
+        groups = (sequences[cut] for cut in cuts)
+        return (
+            Batch(
+                content=pad_sequence(group, batch_first=not self.axis),
+                real=real_steps(np.array([len(sequence) for sequence in group])),
+                count=len(group),
+            )
+            for group in groups
+        ), len(cuts)
 
 
-def batches(data: Any, options: BatchOptions) -> Batches:
-    """The batches of ``data`` with the lengths of their sequences, and how many batches there are, if that is known."""
-    lengths = options.lengths
-    require_whole_number(options.batch_size, "batch_size")
-    if options.max_sequences is not None:
-        require_whole_number(options.max_sequences, "max_sequences")
-    if isinstance(data, Dataset) and not isinstance(data, IterableDataset) and options.collate is None:
-        raise KannError(f"{type(data).__name__} is a dataset of samples; pass DataLoader(dataset, batch_size=...)")
-    cut, total = _cut(data, options)
-    if lengths is None:
-        return (_with_own_real_steps(batch) for batch in cut), total
-    if isinstance(lengths, str | int) or callable(lengths):
-        return (_with_real_steps(batch, _asked_real_steps(batch.content, lengths)) for batch in cut), total
-    return _with_lengths_of_all(cut, real_steps(lengths), options), total
-
-
-def _with_real_steps(batch: Batch, real: RealSteps | None) -> Batch:
-    """The batch with these real steps: what `dataclasses.replace` does, in a third of its time."""
-    return Batch(content=batch.content, real=real, count=batch.count, limit=batch.limit)
+def _with(batch: Batch, real: RealSteps | None) -> Batch:
+    batch.real = real
+    return batch
 
 
 def _with_own_real_steps(batch: Batch) -> Batch:
     """The batch with the real steps that it knows by itself; of an encoder-decoder those of both."""
-    known = _with_real_steps(batch, batch.real or _own_real_steps(batch.content))
     content = batch.content
-    if not isinstance(content, Mapping) or not any(str(key).startswith("decoder_") for key in content):
-        return known
-    decoder = None
-    if "decoder_attention_mask" in content:
-        decoder = real_steps(content["decoder_attention_mask"])
-    return replace(known, has_decoder=True, decoder_real=decoder)
-
-
-def _cut(data: Any, options: BatchOptions) -> Batches:
-    """Batches that know no lengths but those of the data themselves."""
-    if options.collate is not None:
-        return _collated(data, options.collate, options.batch_size)
-    if isinstance(data, PackedSequence):
-        return iter([Batch(content=data, count=int(data.batch_sizes[0]))]), 1
-    if isinstance(data, Tensor | np.ndarray):
-        return _cut_tensor(_to_tensor(data, options.dtype), options)
-    if isinstance(data, Mapping):
-        return _cut_mapping(data, options)
-    if isinstance(data, list | tuple) and data and all(is_sequence(item) for item in data):
-        return _pad_sequences([_to_tensor(item, options.dtype) for item in data], options)
-    if not isinstance(data, Iterable) or isinstance(data, str | bytes):
-        raise KannError(f"data is {type(data).__name__}; pass a tensor, a list of tensors, or an iterable of batches")
-    require_dense(data)
-    return _as_they_come(data, options.dtype), _size(data)
+    batch.real = batch.real or _own_real_steps(content)
+    if isinstance(content, Mapping) and any(str(key).startswith("decoder_") for key in content):
+        mask = content.get("decoder_attention_mask")
+        batch.has_decoder, batch.decoder_real = True, None if mask is None else real_steps(mask)
+    return batch
 
 
 def is_sequence(item: Any) -> bool:
@@ -123,33 +355,11 @@ def is_sequence(item: Any) -> bool:
     return isinstance(item, Tensor | np.ndarray) and item.ndim < 3
 
 
-def _as_they_come(data: Iterable[Any], dtype: torch.dtype) -> Iterator[Batch]:
-    """The items of a loader, a generator or a list, each of which is a batch already."""
-    for content in data:
-        if isinstance(content, np.ndarray):
-            yield Batch(content=_to_tensor(content, dtype))
-        else:
-            yield Batch(content=content)
-
-
-def _collated(data: Any, collate: Callable[[list[Any]], Any], batch_size: int) -> Batches:
-    """Batches that the user's function makes of ``batch_size`` samples each."""
-    require_dense(data)
-    if isinstance(data, DataLoader):
-        raise KannError("a DataLoader has its own collate_fn; pass collate= with the samples themselves")
-    size = _size(data)
-    total = None
-    if size is not None:
-        total = -(-size // batch_size)
-    samples = _samples(data, size)
-    remedy = "pass one that makes a batch of a list of samples"
-
-    def collated_batches() -> Iterator[Batch]:
-        while group := list(islice(samples, batch_size)):
-            content = call_of_user(collate, group, what="collate=", on=f"{len(group)} samples", remedy=remedy)
-            yield Batch(content=content, count=len(group))
-
-    return collated_batches(), total
+def _steps_of(item: Any) -> int:
+    """The number of steps of a sequence; 0 for what is none."""
+    if getattr(item, "ndim", 1) in (1, 2) and hasattr(item, "__len__") and not isinstance(item, str | bytes | dict):
+        return len(item)
+    return 0
 
 
 def _samples(data: Any, size: int | None) -> Iterator[Any]:
@@ -171,58 +381,6 @@ def _size(data: Any) -> int | None:
         return len(data)
     except TypeError:  # a generator, or a loader of a dataset without a length
         return None
-
-
-def _slices(count: int, options: BatchOptions) -> list[slice]:
-    """Where to cut ``count`` sequences into batches; none begins after ``max_sequences``."""
-    count = min(count, options.max_sequences or count)
-    return [slice(low, min(low + options.batch_size, count)) for low in range(0, count, options.batch_size)]
-
-
-def _cut_tensor(data: Tensor, options: BatchOptions) -> Batches:
-    """Cut a tensor along its axis of sequences, the first unless the model is a recurrent module that is time-first."""
-    if options.model_is_recurrent and data.ndim == 2:  # (T, p), which torch takes as one sequence without a batch
-        return iter([Batch(content=data, count=1)]), 1
-    axis = int(options.time_first)
-    if data.ndim < 1 + axis:
-        raise KannError(f"data of shape {tuple(data.shape)} has no axis of sequences; pass (sequences, steps, ...)")
-    cuts = _slices(data.shape[axis], options)
-    sizes = ((cut.start, cut.stop - cut.start) for cut in cuts)
-    return (Batch(content=data.narrow(axis, start, count), count=count) for start, count in sizes), len(cuts)
-
-
-def _cut_mapping(data: Mapping[str, Any], options: BatchOptions) -> Batches:
-    """Cut a mapping of tensors, such as a tokenizer returns, as one large batch."""
-    arrays = {key: v for key, v in data.items() if isinstance(v, Tensor | np.ndarray) and v.ndim}
-    tensors = {key: _to_tensor(array, options.dtype) for key, array in arrays.items()}
-    counts = {len(tensor) for tensor in tensors.values()}
-    if len(counts) != 1:
-        raise KannError(f"the entries {list(data)} do not hold equally many sequences; pass tensors of equal length")
-    cuts = _slices(counts.pop(), options)
-    # What is not a tensor, such as a flag, or a single number goes with every batch.
-    rest = {key: value for key, value in data.items() if key not in tensors}
-    parts = (({key: tensor[cut] for key, tensor in tensors.items()} | rest, cut) for cut in cuts)
-    return (Batch(content=part, count=cut.stop - cut.start) for part, cut in parts), len(cuts)
-
-
-def _pad_sequences(sequences: list[Tensor], options: BatchOptions) -> Batches:
-    """Pad sequences of different lengths batch by batch, so that a long one costs no more than its own batch."""
-    for i, sequence in enumerate(sequences):
-        if sequence.ndim == 0 or sequence.shape[1:] != sequences[0].shape[1:]:
-            raise KannError(
-                f"data[{i}] has shape {tuple(sequence.shape)}, data[0] has {tuple(sequences[0].shape)}; "
-                "pass (steps, ...) for each sequence, alike but for the steps"
-            )
-    cuts = _slices(len(sequences), options)
-    groups = (sequences[cut] for cut in cuts)
-    return (
-        Batch(
-            content=pad_sequence(group, batch_first=not options.time_first),
-            real=real_steps(np.array([len(sequence) for sequence in group])),
-            count=len(group),
-        )
-        for group in groups
-    ), len(cuts)
 
 
 def _to_tensor(values: Any, dtype: torch.dtype) -> Tensor:
@@ -250,27 +408,11 @@ def _readable_by_torch(array: Array) -> Array:
     return array
 
 
-def _with_lengths_of_all(cut: Iterator[Batch], real: RealSteps, options: BatchOptions) -> Iterator[Batch]:
-    """Give each batch its part of the lengths of all sequences."""
-    used = 0
-    for batch in cut:
-        count = batch.count
-        if count is None:
-            count = count_of(batch.content, options.time_first)
-        if used + count > len(real):
-            raise KannError(f"there are {len(real)} lengths and more sequences; pass one length per sequence")
-        yield _with_real_steps(batch, real[used : used + count])
-        used += count
-    if used != len(real) and options.max_sequences is None:
-        raise KannError(f"there are {len(real)} lengths for {used} sequences; pass one length per sequence")
-
-
-def count_of(content: Any, time_first: bool = False) -> int:
-    """How many sequences a batch holds, by its first packed sequence or else its first tensor."""
+def count_of(content: Any, axis: int = 0) -> int:
+    """The number of sequences of a batch, by its first packed sequence or else its first tensor."""
     packed = _first_packed(content)
     if packed is not None:
         return int(packed.batch_sizes[0])
-    axis = int(time_first)
     for tensor in tensors_of(content):
         if tensor.ndim > axis:
             return int(tensor.shape[axis])
@@ -307,6 +449,11 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
     elif hasattr(value, "__dataclass_fields__"):
         for name in value.__dataclass_fields__:
             yield from tensors_of(getattr(value, name))
+
+
+def is_state(tensor: Tensor) -> bool:
+    """Whether a tensor holds real or complex numbers, and not whole ones or truth values."""
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _own_real_steps(content: Any) -> RealSteps | None:
@@ -355,3 +502,169 @@ def _packed_real_steps(packed: PackedSequence) -> RealSteps:
     if packed.unsorted_indices is not None:
         lengths = lengths[packed.unsorted_indices.cpu().numpy()]
     return RealSteps(lengths=lengths)
+
+
+# How a model is called
+
+
+def floating_type(model: nn.Module) -> torch.dtype:
+    """The type of the model's real parameters; torch's default for a model without any."""
+    types = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
+    return next(types, torch.get_default_dtype())
+
+
+def _lengths_entry(content: Any, lengths: Any) -> Any:
+    """The batch's lengths, if they are an entry of it: torch packs sequences by lengths on the host alone."""
+    if not isinstance(lengths, str | int):
+        return None
+    entry = content[lengths]
+    return entry if getattr(entry, "ndim", 0) == 1 else None  # a model reads a mask on its own device
+
+
+def _model_call(
+    model: nn.Module, *, forward: Callable[..., Any] | None, hidden_states: bool
+) -> Callable[[Any, RealSteps | None], Any]:
+    """How to call the model with a batch: by ``forward``, or by the arguments of the model's own forward."""
+    if forward is not None:
+        return lambda content, _: forward(model, content)
+    parameters = parameters_of(model)
+    options: dict[str, Any] = {}
+    if hidden_states and ("output_hidden_states" in parameters or _takes_any_keyword(parameters)):
+        options["output_hidden_states"] = True
+    # Of a tuple, what follows the arguments without a default are labels and the like.
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = sum(p.kind in positional and p.default is p.empty for p in parameters.values())
+
+    def call(content: Any, real: RealSteps | None) -> Any:
+        try:
+            if isinstance(content, Mapping):
+                return model(**_accepted(content, parameters) | options)
+            if isinstance(content, list | tuple) and not isinstance(content, PackedSequence):
+                return model(*content[: max(1, required)], **options)
+            return model(content, **padding_arguments(model, parameters, content, real), **options)
+        except TypeError as error:
+            if not options or "output_hidden_states" not in str(error):
+                raise
+            raise KannError(
+                f"{type(model).__name__} does not take output_hidden_states ({error}); pass forward=lambda model, "
+                "batch: ... that calls it as it wants to be called"
+            ) from error
+
+    return call
+
+
+def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """The parameters of the model's ``forward``."""
+    if not isinstance(model, torch.jit.ScriptModule):
+        return inspect.signature(model.forward).parameters
+    # Compiled code has no signature of Python; torch keeps its own.
+    found, kind = {}, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    schema: Any = model.forward.schema  # type: ignore[attr-defined]
+    for argument in schema.arguments[1:]:
+        default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+        found[argument.name] = inspect.Parameter(argument.name, kind, default=default)
+    return found
+
+
+def _takes_any_keyword(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+
+
+def _accepted(content: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+    """The entries of a batch that the model takes."""
+    if _takes_any_keyword(parameters):
+        return dict(content)
+    taken = {key: value for key, value in content.items() if key in parameters}
+    if not taken:
+        raise KannError(
+            f"the batch has the keys {sorted(map(str, content))} and the model takes {list(parameters)}; "
+            "pass forward=lambda model, batch: ..."
+        )
+    return taken
+
+
+def device_of(model: nn.Module, device: torch.device | str | None) -> torch.device | None:
+    """Where batches go: where the model is, or ``device`` if it has neither parameters nor buffers."""
+    try:
+        asked = None if device is None else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise KannError(f"device={shown(device)} is no device of torch ({reason}); pass one, such as 'cpu'") from error
+    found = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), None)
+    if found is None:
+        return asked
+    if found.type == "meta":
+        raise KannError("the model is on the meta device and its weights hold no numbers; load them first")
+    if asked is not None and (asked.type != found.type or (asked.index is not None and asked.index != found.index)):
+        raise KannError(f"the model is on {found} and device={str(asked)!r}; call model.to({str(asked)!r}) first")
+    return found
+
+
+def to_device(value: Any, device: torch.device, *, except_for: Any = None) -> Any:
+    """The batch on ``device``, in the same structure. The entry ``except_for`` stays where it is."""
+    if value is except_for and value is not None:
+        return value
+    if isinstance(value, Tensor) and value.device.type == "meta":
+        raise KannError(f"the data are on the meta device and hold no numbers to move to {device}; load them first")
+    # A mapping that moves itself, as a tokenizer's result does, would move all of its entries.
+    move = getattr(value, "to", None)
+    if callable(move) and (except_for is None or not isinstance(value, Mapping)):
+        return move(device)
+    if isinstance(value, Mapping):
+        return {key: to_device(item, device, except_for=except_for) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [to_device(item, device, except_for=except_for) for item in value]
+        if hasattr(value, "_fields"):  # a namedtuple takes its fields one by one
+            return type(value)(*items)
+        return type(value)(items)
+    return value
+
+
+def takes_lengths(parameter: inspect.Parameter) -> bool:
+    """Whether an argument is the number of steps of each sequence, by its name, such as ``lengths`` or ``src_lens``."""
+    is_required = parameter.default is parameter.empty  # an optional ``max_len`` is something else
+    return bool(re.fullmatch(r"(.*_)?(lengths|lens)", parameter.name)) or (is_required and "len" in parameter.name)
+
+
+def padding_arguments(
+    model: nn.Module, parameters: Mapping[str, inspect.Parameter], content: Any, real: RealSteps | None
+) -> dict[str, Any]:
+    """Arguments that tell a model which steps of a padded tensor are real, by the names that its ``forward`` has.
+
+    Without them a network with attention would read the padding, and one that packs its sequences could not run.
+    Batches of a loader hold what the model needs already.
+    """
+    if not isinstance(content, Tensor) or content.ndim < 2:
+        return {}
+    values = {name: _padding_argument(p, model, content, real) for name, p in list(parameters.items())[1:]}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _padding_argument(
+    parameter: inspect.Parameter, model: nn.Module, content: Tensor, real: RealSteps | None
+) -> Tensor | None:
+    """The value of one argument; None to leave it out."""
+    name, (sequences, steps) = parameter.name, content.shape[:2]
+    if real is not None and len(real) != sequences:
+        return None
+    if takes_lengths(parameter):
+        is_required = parameter.default is parameter.empty
+        if real is None:
+            return torch.full((sequences,), steps) if is_required else None
+        if real.starts is not None and is_required:
+            raise KannError(
+                "lengths= is a mask with padding before some sequences, and the model takes lengths, which cannot say "
+                "that; pad sequences at their ends, or pass forward="
+            )
+        if real.starts is not None:
+            return None
+        return torch.from_numpy(np.ascontiguousarray(real.lengths))  # on the host, as torch packs by them
+    # A list is padded to (sequences, steps); attention that takes (steps, sequences, ...) gets no such data.
+    attention = (part.batch_first for part in model.modules() if isinstance(part, nn.MultiheadAttention))
+    marks_padding = name.endswith("key_padding_mask") and next(attention, True)
+    if real is None or int(real.lengths.min()) == steps or not (marks_padding or name == "attention_mask"):
+        return None
+    starts = np.zeros_like(real.lengths) if real.starts is None else real.starts
+    step = np.arange(steps)
+    is_real = torch.from_numpy((step >= starts[:, None]) & (step < (starts + real.lengths)[:, None])).to(content.device)
+    return ~is_real if marks_padding else is_real.long()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kann.backends.arrays import as_numpy, block_rows, indices_for
-from kann.checks import require_sequence, require_whole_number
+from kann.checks import require_sequence, require_whole_number, shown
 from kann.data.moments import Moments, measure, require_finite_squares
 from kann.data.rows import Block, find_not_finite
 from kann.data.states import States
@@ -61,6 +61,10 @@ class Sink(ABC):
         found = find_not_finite(block, first_inputs=True)
         if found is not None:
             raise found.error(of=f" of layer {self._name!r}")
+
+
+SinkMaker = Callable[[str], Sink]
+"""Makes the sink of a layer, given its name."""
 
 
 class MemorySink(Sink):
@@ -109,7 +113,7 @@ class StoreSink(Sink):
         self._sequences += len(rows.lengths)
 
     def result(self) -> States:
-        """The store, opened; the stack of `sink_maker` has closed it and given it its name."""
+        """The store, opened; the stack of `written_to` has closed it and given it its name."""
         return States.open(self._path)
 
 
@@ -118,9 +122,7 @@ class MomentsSink(Sink):
 
     def __init__(self, name: str, moments: Moments | None = None):
         super().__init__(name)
-        if moments is None:
-            moments = Moments()
-        self._moments = moments
+        self._moments = Moments() if moments is None else moments
         self._waiting: list[SequenceRows] = []
         self._waiting_steps = 0
         self._measured: tuple[Moments, States, list[SequenceRows]] | None = None
@@ -180,45 +182,14 @@ class MomentsSink(Sink):
         return self._moments
 
 
-def sink_maker(
-    into: str | os.PathLike[str] | Moments, stack: contextlib.ExitStack, *, single: bool
-) -> Callable[[str], Sink]:
-    """How to make the sink of a layer, given its name. Several layers have one store each, in a folder.
-
-    ``stack`` closes the stores, so that what was finished is kept whatever happens: `recording_to` has the rule.
-    """
-    if isinstance(into, Moments):
-        return _adding_to(into, stack, single=single)
-    if into == "states":
-        return MemorySink
-    if into == "moments":
-        return MomentsSink
-    return _writing_to(_store_path(into, single=single), stack, single=single)
+def written_to(path: Path, name: str, stack: contextlib.ExitStack) -> StoreSink:
+    """A sink that writes a store; ``stack`` closes it, so that what was finished is kept whatever happens."""
+    return StoreSink(name, path, stack.enter_context(recording_to(path)))
 
 
-def _adding_to(moments: Moments, stack: contextlib.ExitStack, *, single: bool) -> Callable[[str], Sink]:
-    """How to make a sink that adds to the user's moments, also if the recording is interrupted."""
-    if not single:
-        raise KannError("moments of several layers cannot be added to one; pass into='moments', or a single layer")
-
-    def make(name: str) -> Sink:
-        sink = MomentsSink(name, moments)
-        stack.push(lambda kind, error, trace: sink.finish(interrupted=error is not None))
-        return sink
-
-    return make
-
-
-def _writing_to(path: Path, stack: contextlib.ExitStack, *, single: bool) -> Callable[[str], Sink]:
-    """How to make a sink that writes a store at ``path``, or one in the folder ``path`` for each of several layers."""
-
-    def make(name: str) -> Sink:
-        store = path
-        if not single:
-            store = path / file_name(name)
-        return StoreSink(name, store, stack.enter_context(recording_to(store)))
-
-    return make
+def layer_path(folder: Path, layer: str) -> Path:
+    """The path of the store of one of several layers."""
+    return folder / file_name(layer)
 
 
 def file_name(layer: str) -> str:
@@ -236,13 +207,17 @@ def file_name(layer: str) -> str:
     return f"{plain}-{hashlib.sha256(layer.encode(errors='surrogatepass')).hexdigest()[:8]}"
 
 
-def _store_path(into: str | os.PathLike[str], *, single: bool) -> Path:
-    """The folder to write to; refuse mistyped words, addresses, and folders that hold something else."""
+def store_path(into: Any, *, is_folder: bool = False) -> Path:
+    """The path to write to; raise for mistyped words, addresses, and folders that hold something else."""
+    if not isinstance(into, str | os.PathLike):
+        raise KannError(f"into={shown(into)} is no path; pass one such as x.zarr, or leave it out")
+    if into == "moments":
+        raise KannError("into='moments' is now a function: call kann.recording.record_moments")
     if isinstance(into, str) and not Path(into).suffix and os.sep not in into:
-        raise KannError(f"into={into!r} is neither 'states' nor 'moments'; for a store pass a path such as {into}.zarr")
+        raise KannError(f"into={into!r} is no path of a store; pass one such as {into}.zarr, or leave it out")
     require_store_name(into, verb="record")
     path = Path(into)
-    if not single and (path.is_file() or (path / "zarr.json").exists()):
+    if is_folder and (path.is_file() or (path / "zarr.json").exists()):
         raise KannError(f"{path} is taken, and several layers need a folder with one store each; pass another path")
     return path
 
