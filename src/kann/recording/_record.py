@@ -105,7 +105,7 @@ def record(
     path = None if into is None else store_path(into)
 
     def make_sinks(stack: contextlib.ExitStack) -> SinkMaker:
-        return MemorySink if path is None else lambda name: written_to(path, name, stack)
+        return (lambda name: written_to(path, name, stack)) if path else MemorySink
 
     return _one(_run(model, data, make_sinks, layer, options, axis=axis, embedding=embedding, **run))
 
@@ -141,7 +141,7 @@ def record_layers(
     folder = None if into is None else store_path(into, is_folder=True)
 
     def make_sinks(stack: contextlib.ExitStack) -> SinkMaker:
-        return MemorySink if folder is None else lambda name: written_to(layer_path(folder, name), name, stack)
+        return (lambda name: written_to(layer_path(folder, name), name, stack)) if folder else MemorySink
 
     return _run(model, data, make_sinks, layer, options, several=True, **run)
 
@@ -232,8 +232,9 @@ def record_grouped_moments(
     """Stream the states of a layer into the moments of groups of sequences, which `kann.trust` holds out in turn.
 
     >>> model = nn.GRU(3, 4, batch_first=True)
-    >>> record_grouped_moments(model, torch.zeros(3, 5, 3), groups=["ann", "bob", "ann"])
-    [Moments(10 states of 2 sequences, 4 units), Moments(5 states of 1 sequence, 4 units)]
+    >>> groups = record_grouped_moments(model, torch.zeros(3, 5, 3), groups=["ann", "bob", "ann"])
+    >>> [moments.states for moments in groups]
+    [10, 5]
 
     The ``sum`` of the moments is what `record_moments` gives.
 
