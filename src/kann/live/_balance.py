@@ -1,7 +1,7 @@
 """Balance a running network: adjoints of its states, by automatic differentiation through every step."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -17,8 +17,9 @@ from kann.live.scoring import outputs_of, step_weights
 from kann.recording._record import record
 from kann.recording.layer_selection import Target
 from kann.recording.layouts import has_time_first
-from kann.recording.runner import batch_runner, device_of, evaluation_mode
-from kann.recording.sequence_data import Batch, BatchOptions, batches, count_of, is_sequence, tensors_of
+from kann.recording.options import RunOptions
+from kann.recording.runner import evaluation_mode
+from kann.recording.sequence_data import Batch, SequenceData, tensors_of
 from kann.typing import Array, Float, Int, Shaped
 
 MOST_NUMBERS = 2**27
@@ -47,7 +48,7 @@ def balance(
     sequences: int = 256,
     draws: int = 4,
     seed: int = 0,
-    **run: Any,
+    **run: Unpack[RunOptions],
 ) -> Balance:
     """Find the few coordinates of a state that the outputs of a network depend on.
 
@@ -126,42 +127,32 @@ def balance(
 class _Source:
     """Some sequences of the data, as batches for a model."""
 
-    def __init__(self, model: nn.Module, data: Any, sequences: int, seed: int, run: Mapping[str, Any]):
-        self._model, self._run, self._lengths = model, run, run.get("lengths")
-        self._axis = int(isinstance(model, nn.RNNBase) and not model.batch_first)
-        self.device = device_of(model, run.get("device"))
-        options = {"forward": run.get("forward"), "lengths": self._lengths, "device": self.device}
-        self.call = batch_runner(model, hidden_states=False, **options)
-        total = self._count(data)
-        self.is_cut = total is not None
-        if total is None:  # batches already, which may come only once: no more of them are read than are needed
+    def __init__(self, model: nn.Module, data: Any, sequences: int, seed: int, run: RunOptions):
+        self._model, self._run = model, run
+        whole = SequenceData(model, data, **run)
+        self.device, self.call, count = whole.device, whole.call, whole.count
+        self.is_cut = count is not None
+        if count is None:  # batches already, which may come only once: no more of them are read than are needed
             self._batches, self._numbers = [], np.arange(0)
-            for batch in self._cut(data, 1):
+            for batch in whole.batches():
                 self._batches.append(batch)
-                self._numbers = np.arange(len(self._numbers) + self._size(batch))
+                self._numbers = np.arange(len(self._numbers) + whole.count_of(batch))
                 if len(self._numbers) >= sequences:
                     break
+            self._data = whole
             return
-        numbers = np.random.default_rng(seed).permutation(total)[:sequences]
-        if isinstance(data, Mapping):
-            self._data = {key: each[numbers] if getattr(each, "ndim", 0) else each for key, each in data.items()}
-        elif isinstance(data, Tensor | np.ndarray):
-            self._data = data[:, numbers] if self._axis else data[numbers]
-        else:
+        numbers = np.random.default_rng(seed).permutation(count)[:sequences]
+        if not isinstance(data, Mapping | Tensor | np.ndarray):
             sizes = [len(data[i]) if hasattr(data[i], "__len__") else 0 for i in numbers]
-            numbers = numbers[
-                np.argsort(sizes, kind="stable")[::-1]
-            ]  # the longest first, so that little of a batch is padding
-            self._data = [data[i] for i in numbers]
-        if self._lengths is not None and not isinstance(self._lengths, str | int) and not callable(self._lengths):
-            self._lengths = np.asarray(as_numpy(self._lengths))[numbers]
-        self._numbers = numbers
+            # The longest first, so that little of a batch is padding.
+            numbers = numbers[np.argsort(sizes, kind="stable")[::-1]]
+        self._data, self._numbers = whole.take(numbers), numbers
 
     def batches(self, batch_size: int) -> Iterator[tuple[Batch, Int[Array, " b"]]]:
         """Batches, with the numbers of their sequences in the data."""
         first = 0
-        for batch in self._cut(self._data, batch_size) if self.is_cut else self._batches:
-            size = self._size(batch)
+        for batch in self._data.batches(size=batch_size) if self.is_cut else self._batches:
+            size = self._data.count_of(batch)
             yield batch, self._numbers[first : first + size]
             first += size
 
@@ -172,37 +163,6 @@ class _Source:
         return record(
             self._model, iter([content]), layer=layer, state=state, max_sequences=1, progress=False, **options
         ).dim
-
-    def _count(self, data: Any) -> int | None:
-        """Count the sequences that can be drawn from; None for batches."""
-        if self._run.get("collate") is not None and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-            return len(data)
-        if isinstance(data, Tensor | np.ndarray) and data.ndim > self._axis and not self._is_one_sequence(data):
-            return data.shape[self._axis]
-        if isinstance(data, Mapping):
-            return next((len(each) for each in data.values() if getattr(each, "ndim", 0)), None)
-        if isinstance(data, list | tuple) and data and all(is_sequence(item) for item in data):
-            return len(data)
-        return None
-
-    def _is_one_sequence(self, data: Tensor | Array) -> bool:
-        return isinstance(self._model, nn.RNNBase) and data.ndim == 2
-
-    def _cut(self, data: Any, batch_size: int) -> Iterator[Batch]:
-        dtype = next((p.dtype for p in self._model.parameters() if p.is_floating_point()), torch.get_default_dtype())
-        options = BatchOptions(
-            lengths=self._lengths,
-            collate=self._run.get("collate"),
-            batch_size=batch_size,
-            max_sequences=self._run.get("max_sequences"),
-            model_is_recurrent=isinstance(self._model, nn.RNNBase),
-            time_first=bool(self._axis),
-            dtype=dtype,
-        )
-        return batches(data, options)[0]
-
-    def _size(self, batch: Batch) -> int:
-        return count_of(batch.content, bool(self._axis)) if batch.count is None else batch.count
 
 
 class _Network:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 import torch
@@ -27,7 +28,6 @@ from kann.recording.sinks import (
     MomentsSink,
     Sink,
     SinkMaker,
-    layer_path,
     parse_groups,
     store_path,
     written_to,
@@ -105,7 +105,7 @@ def record(
     path = None if into is None else store_path(into)
 
     def make_sinks(stack: contextlib.ExitStack) -> SinkMaker:
-        return (lambda name: written_to(path, name, stack)) if path else MemorySink
+        return MemorySink if path is None else partial(written_to, path, stack=stack)
 
     return _one(_run(model, data, make_sinks, layer, options, axis=axis, embedding=embedding, **run))
 
@@ -141,7 +141,7 @@ def record_layers(
     folder = None if into is None else store_path(into, is_folder=True)
 
     def make_sinks(stack: contextlib.ExitStack) -> SinkMaker:
-        return (lambda name: written_to(layer_path(folder, name), name, stack)) if folder else MemorySink
+        return MemorySink if folder is None else partial(written_to, folder, stack=stack, is_folder=True)
 
     return _run(model, data, make_sinks, layer, options, several=True, **run)
 

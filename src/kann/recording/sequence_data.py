@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from kann.backends.arrays import as_numpy
 from kann.checks import array_of, call_of_user, require_dense, require_flag, require_whole_number, shown
 from kann.errors import KannError
 from kann.progress import progress as progress_bar
@@ -107,8 +108,42 @@ class SequenceData:
         self.device = device_of(model, run.get("device"))
         self._call = _model_call(model, forward=self._forward, hidden_states=hidden_states)
 
-    def batches(self, *, bar: str | None = None) -> Iterator[Batch]:
-        """Read the batches in the order of the data, each with its lengths; ``bar`` is the title of a progress bar."""
+    @property
+    def count(self) -> int | None:
+        """The number of sequences, where `take` can take some of them; None for data that come in batches."""
+        data = self.data
+        if self._collate is not None:
+            return _size(data) if hasattr(data, "__getitem__") else None
+        if isinstance(data, Tensor | np.ndarray):
+            is_one = self._is_recurrent and data.ndim == 2
+            return data.shape[self.axis] if data.ndim > self.axis and not is_one else None
+        if isinstance(data, Mapping):
+            return next((len(each) for each in data.values() if getattr(each, "ndim", 0)), None)
+        is_listed = isinstance(data, list | tuple) and not isinstance(data, PackedSequence)
+        return len(data) if is_listed and data and all(map(is_sequence, data)) else None
+
+    def take(self, numbers: Int[Array, " k"]) -> "SequenceData":
+        """The same for some of the sequences, in this order; only if there is a `count`."""
+        data, lengths, taken = self.data, self.lengths, copy.copy(self)
+        if isinstance(data, Tensor | np.ndarray) and self._collate is None:
+            taken.data = data[:, numbers] if self.axis else data[numbers]
+        elif isinstance(data, Mapping):
+            taken.data = {key: each[numbers] if getattr(each, "ndim", 0) else each for key, each in data.items()}
+        else:
+            taken.data = [data[i] for i in numbers]
+        if lengths is not None and not isinstance(lengths, str | int) and not callable(lengths):
+            taken.lengths = as_numpy(lengths)[numbers]
+        return taken
+
+    def batches(self, *, size: int | None = None, bar: str | None = None) -> Iterator[Batch]:
+        """Read the batches in the order of the data, each with its lengths.
+
+        ``size`` takes the place of ``batch_size``; ``bar`` is the title of a progress bar.
+        """
+        if size is not None:
+            sized = copy.copy(self)
+            sized.batch_size = size
+            return sized.batches(bar=bar)
         if isinstance(self.data, Dataset) and not isinstance(self.data, IterableDataset) and self._collate is None:
             raise KannError(
                 f"{type(self.data).__name__} is a dataset of samples; pass DataLoader(dataset, batch_size=...)"
@@ -125,20 +160,13 @@ class SequenceData:
         Sequences that come in a list, or as samples to collate, are sorted by length, so that little of a batch is
         padding. Where data do not come in batches, there are ``least`` of them if there are as many sequences.
         """
-        data, order, total = self.data, None, 0
-        if isinstance(data, list | tuple) and self.lengths is None and all(map(_steps_of, data)):
-            if self._collate is not None or all(map(is_sequence, data)):  # samples, not batches
-                order = np.argsort([-_steps_of(item) for item in data], kind="stable")
-                data, total = [data[i] for i in order], len(data)
-        elif isinstance(data, Tensor | np.ndarray) and data.ndim > self.axis:
-            total = data.shape[self.axis]
-        elif isinstance(data, Mapping):
-            total = next((len(each) for each in data.values() if getattr(each, "ndim", 0)), 0)
-        ordered = copy.copy(self)
-        ordered.data = data
-        if total:
-            ordered.batch_size = min(self.batch_size, -(-total // least))
-        found, first = list(ordered.batches()), 0
+        data, order, count = self.data, None, self.count
+        is_listed = isinstance(data, list | tuple) and count is not None and self.lengths is None
+        if is_listed and all(map(_steps_of, data)):
+            order = np.argsort([-_steps_of(item) for item in data], kind="stable")
+        ordered = self if order is None else self.take(order)
+        size = min(self.batch_size, -(-count // least)) if count else self.batch_size
+        found, first = list(ordered.batches(size=size)), 0
         if not found:
             raise KannError("the data hold no batches, so that nothing can be tested; pass at least one sequence")
         for batch in found:

@@ -182,14 +182,10 @@ class MomentsSink(Sink):
         return self._moments
 
 
-def written_to(path: Path, name: str, stack: contextlib.ExitStack) -> StoreSink:
+def written_to(path: Path, name: str, *, stack: contextlib.ExitStack, is_folder: bool = False) -> StoreSink:
     """A sink that writes a store; ``stack`` closes it, so that what was finished is kept whatever happens."""
+    path = path / file_name(name) if is_folder else path
     return StoreSink(name, path, stack.enter_context(recording_to(path)))
-
-
-def layer_path(folder: Path, layer: str) -> Path:
-    """The path of the store of one of several layers."""
-    return folder / file_name(layer)
 
 
 def file_name(layer: str) -> str:
