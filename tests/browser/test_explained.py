@@ -192,7 +192,7 @@ def test_depth_is_called_depth(visit):
     assert page.evaluate("document.getElementById('over-time').layout.xaxis.title.text") == "layer"
     assert page.evaluate("document.getElementById('horizons').layout.xaxis.title.text") == "layers ahead"
     assert "Error of one layer, held out" in page.inner_text("#trust-table")
-    assert "one layer misses" in page.inner_text(".quotes")
+    assert "Error of one layer, held out" in page.inner_text(".quotes")
     assert "layers" in page.inner_text(".card .figures")
     assert "Pushed up at layers" in page.inner_text(".card")
     assert page.locator(".card .bars th:text-matches('^\\\\d+')").count() > 0

@@ -8,7 +8,7 @@ import pytest
 import kann
 from kann.reporting._report import report
 from kann.reporting.sequences import kinds_of_points
-from kann.reporting.trust_payload import known_trust, null_radius
+from kann.reporting.trust import known_trust, null_radius
 from tests.reporting.html_pages import (
     ORDER,
     Linear,
@@ -97,7 +97,7 @@ def test_own_sentences_stand_in_for_those_that_were_not_passed(tmp_path):
     states = turning_states()
     text, page, _ = content_of(report(tmp_path / "r.html", kann.fit(states), states))
     quotes = text.split('<ul class="quotes">')[1].split("</ul>")[0]
-    assert quotes.count("<li>") == min(5, len(page["verdict"]))
+    assert quotes.count("<li>") == min(5, len(page["trust_table"]))
     assert "What was chosen" not in text
 
 
@@ -140,14 +140,11 @@ def test_numbers_are_predicted_as_numbers(tmp_path):
     _, page, _ = content_of(values_report(tmp_path / "r.html"))
     assert page["sequences"][0]["label"] == "0.5, -1.25"
     assert len([float(part) for part in page["sequences"][0]["prediction"].split(", ")]) == 2
-    assert any(
-        sentence.startswith("Read out from the predicted last state, outputs match") for sentence in page["verdict"]
-    )
+    assert any(row["asked"] == "R² of the outputs" for row in page["trust_table"])
 
 
 def test_depth_is_called_depth(tmp_path):
     text, page, _ = content_of(depth_report(tmp_path / "r.html"))
-    assert any("one layer misses" in sentence for sentence in page["verdict"])
     assert any(row["asked"] == "Error of one layer, held out" for row in page["trust_table"])
     assert "one step" not in text.split("</main>")[0].split("<main>")[1]
     assert all("one step" not in row["why"] for row in page["modes"])

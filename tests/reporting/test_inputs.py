@@ -4,7 +4,6 @@ import pytest
 import kann
 from kann.errors import KannError
 from kann.reporting._report import report
-from kann.reporting.inputs import checked_count
 from tests.reporting.html_pages import Linear, as_reverse, content_of, turning_states
 
 
@@ -36,7 +35,7 @@ def test_errors_say_what_does_not_fit(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"driven": "C"}, "driven='C' is no Koopman; pass one"),
+        ({"others": {"driven": "C"}}, r"others\['driven'\]='C' is no Koopman; pass one"),
         ({"others": 5}, "others=5 has no entries by name; pass a dict of operators"),
         ({"others": {1: None}}, "has no entries by name"),
         ({"others": {"svd": np.eye(2)}}, r"others\['svd'\]=ndarray of float64, shape \(2, 2\) is no Koopman"),
@@ -126,10 +125,11 @@ def test_outputs_of_the_network_may_lack_the_axis_of_a_single_output(tmp_path):
     assert [row["prediction"] for row in content_of(path)[1]["sequences"]] == ["0", "1"] * 3
 
 
+@pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize("modes", [None, 2.5, True, "3"])
-def test_a_number_of_modes_is_whole(modes):
+def test_a_number_of_modes_is_whole(modes, tmp_path):
     with pytest.raises(KannError, match="is not a whole number; pass modes>=0"):
-        checked_count(modes)
+        report(tmp_path / "r.html", kann.fit(turning_states()), turning_states(), modes=modes)
 
 
 def test_tokens_and_signals_follow_the_direction_of_the_states(tmp_path):
@@ -145,3 +145,8 @@ def test_tokens_and_signals_follow_the_direction_of_the_states(tmp_path):
     _, page, _ = content_of(report(tmp_path / "r.html", koopman, forward, tokens=tokens))
     assert not page["reverse"]
     assert page["sequences"][1]["tokens"] == tokens[1]
+
+
+def test_an_option_that_does_not_exist_is_a_type_error(tmp_path):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tokenz'"):
+        report(tmp_path / "r.html", kann.fit(turning_states()), turning_states(), tokenz=[])

@@ -5,8 +5,9 @@ import pytest
 
 import kann
 from kann.reporting._report import report
-from kann.reporting.operators import MAX_CURVE_POINTS, errors_over_time, mode_rows, slowest_and_most_important
-from kann.reporting.trust_payload import KnownTrust
+from kann.reporting.inputs import slowest_and_most_important
+from kann.reporting.operators import MAX_CURVE_POINTS, errors_over_time, mode_rows
+from kann.reporting.trust import KnownTrust
 from tests.reporting.html_pages import content_of, rank_deficient_states, turning_states
 
 

@@ -14,8 +14,8 @@ from kann._format import percent
 from kann.errors import KannError
 from kann.live import mode_selection as mattering
 from kann.reporting import _report as page
+from kann.reporting import inputs, packing
 from kann.reporting import offline as html
-from kann.reporting import operators, packing
 from kann.reporting._report import report
 from tests.reporting.html_pages import NASTY, content_of, text_report, turning_states, unpacked
 
@@ -105,7 +105,7 @@ def test_numbers_of_noise_are_written_for_people(tmp_path, rng):
     noise = rng.normal(size=(20, 30, 4))
     text, page, _ = content_of(report(tmp_path / "r.html", kann.fit(noise, rank=1), noise))
     assert "e+" not in text.split("<h2>")[0].split("<body>")[1]
-    assert "The one mode cannot be read" in text
+    assert "No mode can be read" in text
     assert page["fit"]["error"] == pytest.approx(page["trust"]["error"][0], rel=0.05)  # of the same unit
     assert "of the energy" not in text
 
@@ -130,8 +130,8 @@ def test_where_nothing_was_held_out_no_mode_is_trusted(tmp_path, shown, reason):
     text, page, _ = content_of(report(tmp_path / "r.html", kann.fit(states), shown))
     assert page["trust"] is page["fit"]["trusted"] is None
     assert not any("trusted" in row for row in page["modes"])
-    assert "Nothing was held out" in page["verdict"][0]
-    assert reason in page["verdict"][0]
+    assert "nothing was held out" in page["trust_table"][0]["says"]
+    assert reason in page["trust_table"][0]["says"]
     assert "not tested" in text
     assert "network&#39;s own" not in text
 
@@ -140,9 +140,9 @@ def test_of_noise_no_mode_is_the_networks_own(tmp_path, rng):
     states = kann.States.from_padded(rng.normal(size=(20, 40, 8)))
     _, page, _ = content_of(report(tmp_path / "r.html", kann.fit(states), states))
     assert page["trust"]["trusted"] == []
-    assert "None of the" in page["verdict"][0]
+    assert "no mode can be read" in page["trust_table"][0]["says"]
     # Of noise, copying misses twice the variance, and the mean as little as any operator.
-    assert "does not say how states move" in page["verdict"][1]
+    assert "does not say how states move" in page["trust_table"][1]["says"]
 
 
 def test_the_trust_of_another_operator_is_refused(tmp_path):
@@ -161,7 +161,7 @@ def test_the_pseudospectrum_on_the_page_is_that_of_the_library(tmp_path):
     np.testing.assert_allclose(page["plane"]["log_residual"], np.log10(expected), atol=1e-3)
 
 
-@pytest.mark.parametrize("module", [kann._display, html, mattering, operators, packing, page, units])
+@pytest.mark.parametrize("module", [kann._display, html, mattering, inputs, packing, page, units])
 def test_the_examples_run(module):
     result = doctest.testmod(module)
     assert result.attempted

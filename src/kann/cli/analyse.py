@@ -111,7 +111,7 @@ def report(
     require_free(out, force=force)
     page = loading.json_lists(tokens=tokens, labels=labels)
     if driven is not None:
-        page["driven"] = loading.operator(driven)
+        page["others"] = {"reading the inputs": loading.operator(driven)}
     typer.echo(kann.report(out, koopman, shown, title=title, about=about, modes=modes, **page))
 
 
@@ -145,7 +145,6 @@ def effects(
     if plot is not None:
         require_free(plot, force=force)
     run = loading.model_and_data(factory, weights, data, lengths)
-    more = loading.json_lists(labels=labels) | {"choose": choose, "learn": learn}
     koopman, recorded = loading.operator(operator), loading.states(states)
     with errors_of_model(run.source, command="effects"):
         found = kann.effects(
@@ -161,7 +160,9 @@ def effects(
             outputs=outputs,
             threshold=threshold,
             batch_size=batch_size,
-            **more,
+            choose=choose,
+            learn=learn,
+            **loading.json_lists(labels=labels),
         )
     if plot is not None:
         _draw(found, plot)

@@ -25,7 +25,7 @@ from kann.errors import KannError
 from kann.fitting.folds import FEWEST_FOLDS
 from kann.fitting.koopman import Koopman
 from kann.reporting.packing import finite_or_none
-from kann.reporting.trust_payload import KnownTrust, known_trust, mode_trust_rows, trust_numbers
+from kann.reporting.trust import KnownTrust, known_trust, mode_trust_rows, trust_numbers
 from kann.typing import Array
 
 SCHEDULER_TIMEOUT = 10.0

@@ -9,7 +9,7 @@ from kann.depth._trust import StepTrust, trust
 from kann.depth.maps import fit
 from kann.explaining.context import Findings, folds_of
 from kann.fitting.folds import FEWEST_FOLDS
-from kann.reporting.inputs import most_are_worse
+from kann.reporting.operators import most_are_worse
 
 MOST_BYTES = 500_000_000
 """Memory for the moments of all folds: for each layer two matrices (units, units) in float64."""

@@ -36,9 +36,9 @@ from kann.explaining.serialization import (
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
 from kann.live.results import Effects
-from kann.reporting.inputs import layer_numbers
+from kann.reporting.operators import layer_numbers
 from kann.reporting.packing import finite_or_none
-from kann.reporting.trust_payload import KnownTrust, mode_trust_rows, trust_numbers
+from kann.reporting.trust import KnownTrust, mode_trust_rows, trust_numbers
 from kann.typing import Array, Int
 
 MOVERS_LISTED = 10
@@ -195,8 +195,13 @@ class Explanation(Stored):
         """Write the page, which opens offline; ``others`` are arguments of `kann.report`, such as ``title``."""
         from kann.reporting._report import report
 
+        return report(path, self, **others)
+
+    def page_arguments(self) -> dict[str, Any]:
+        """Return the states that the page shows, and all arguments of `kann.report`."""
         arguments: dict[str, Any] = {
             **self.page,
+            "states": self.states,
             "trust": self.trust,
             "steps": self.steps,
             "effects": self.effects,
@@ -207,7 +212,7 @@ class Explanation(Stored):
         }
         if isinstance(head_of(self.page.get("readout")), AbsentReadout):
             arguments["readout"] = None
-        return report(path, self.koopman, self.states, **arguments | others)
+        return arguments
 
     def save(self, folder: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write a folder that `open` reads: all results, and the sequences that are shown.

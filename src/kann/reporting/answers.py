@@ -18,9 +18,7 @@ VALUES_NAMED = 4
 
 def last_outputs(inputs: ReportInputs) -> Float[Array, "s ..."] | None:
     """What the network gives out at the end of each sequence, itself or by the readout of its last state."""
-    if inputs.network_outputs is not None:
-        return inputs.network_outputs
-    return read_from_last(inputs)
+    return read_from_last(inputs) if inputs.network_outputs is None else inputs.network_outputs
 
 
 def readout_is_all(inputs: ReportInputs) -> bool:
@@ -35,9 +33,7 @@ def readout_is_all(inputs: ReportInputs) -> bool:
 
 def read_from_last(inputs: ReportInputs) -> Float[Array, "s ..."] | None:
     """What the readout makes of the last state of each sequence; None without a readout."""
-    if inputs.readout is None:
-        return None
-    return read_from_ends(inputs.readout, inputs.states)
+    return None if inputs.readout is None else read_from_ends(inputs.readout, inputs.states)
 
 
 def predictions(inputs: ReportInputs, outputs: Float[Array, "s ..."] | None) -> list[str] | None:
@@ -65,12 +61,8 @@ def output_names(inputs: ReportInputs, count: int) -> list[str]:
         return names[1:]
     if len(names) == count:
         return names
-    if count == 1:
-        return ["output"]
-    word = "output"
-    if inputs.outputs_kind == "class":
-        word = "class"
-    return [f"{word} {number}" for number in range(count)]
+    word = "class" if inputs.outputs_kind == "class" else "output"
+    return ["output"] if count == 1 else [f"{word} {number}" for number in range(count)]
 
 
 def label_texts(inputs: ReportInputs) -> list[str | None]:
@@ -119,22 +111,18 @@ def _those_set(is_set: Sequence[bool] | Array, names: Sequence[str]) -> str:
 
 def _numbers(row: Float[Array, "..."]) -> str:
     values = np.asarray(row, dtype=np.float64).reshape(-1)
-    text = ", ".join(significant(value) for value in values[:VALUES_NAMED])
-    if len(values) > VALUES_NAMED:
-        text += ", …"
-    return text
+    return ", ".join([*map(significant, values[:VALUES_NAMED]), *["…"][: len(values) > VALUES_NAMED]])
 
 
-def groups_of(
-    inputs: ReportInputs, rows: list[dict[str, Any]], outputs: Float[Array, "s ..."] | None, number: int
-) -> list[str | None]:
+def groups_of(inputs: ReportInputs, outputs: Float[Array, "s ..."] | None, number: int) -> list[str | None]:
     """The group of each sequence: its class, or how the output that the mode moves most comes out.
 
     Of yes-or-no outputs that is yes or no; of numbers, whether it is above or below the median. Without a readout it is
     the label of the sequence.
     """
     if inputs.outputs_kind == "class" or outputs is None:
-        return [row["prediction"] or row["label"] for row in rows]
+        labels = label_texts(inputs)
+        return [said or label for said, label in zip(predictions(inputs, outputs) or labels, labels, strict=True)]
     table = outputs.reshape(len(outputs), -1)
     place = _output_moved_most(inputs, number)
     name, own = output_names(inputs, table.shape[1])[place], table[:, place]

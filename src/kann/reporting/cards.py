@@ -1,19 +1,124 @@
 """A card for each mode that matters: how long it remembers, what it does in the running network, and what pushes it."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from kann._format import duration, from_to, half_life, number_of_steps, plural, signed, significant, with_step_name
-from kann.analysis._movers import Mover, Movers, Phrase
+from kann.analysis._movers import ModeAxis, Mover, Movers, Phrase, axis_of, pushes_of
 from kann.analysis._trust import ModeTrust
+from kann.analysis.coordinates import Spread, spread_of
+from kann.backends.arrays import as_numpy
+from kann.data.reduction import map_rows
 from kann.fitting.spectrum import Mode
 from kann.reporting.answers import groups_of, output_names
 from kann.reporting.curves import written_score
 from kann.reporting.inputs import ReportInputs
-from kann.reporting.mode_course import PushedMode, courses, pushed_modes
-from kann.reporting.trust_payload import KnownTrust
-from kann.typing import Array, Float, Int
+from kann.typing import AnyArray, Array, Float, Int
+
+POINTS = 40
+"""Points of a small line."""
+
+MOST_GROUPS = 4
+"""More lines than this cannot be told apart in a small picture; then one line stands for all sequences."""
+
+MOST_AVERAGED = 500
+"""Of more sequences, the first so many are averaged: the line would not look different."""
+
+FEWEST_SEQUENCES = 3
+"""A mean over fewer sequences is no line of a group."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PushedMode:
+    """One mode over the states shown, in standard deviations, oriented as `kann.movers` oriented it."""
+
+    coordinate: Float[Array, " n"]
+    """Its coordinate at each state, about the mean."""
+    push: Float[Array, " n"]
+    """What each step adds beyond the mode's own decay; NaN at first states."""
+
+
+def pushed_modes(inputs: ReportInputs, numbers: list[int]) -> dict[int, PushedMode]:
+    """Coordinates and pushes of some modes, by number."""
+    if not numbers:
+        return {}
+    koopman, states = inputs.koopman, inputs.states
+    spread = spread_of(states)
+    axes = [axis_of(koopman, koopman.modes[number], spread) for number in numbers]
+    found = {}
+    pushes = pushes_of(koopman, states, axes)
+    for place, (number, axis) in enumerate(zip(numbers, axes, strict=True)):
+        push = np.full(len(states.values), np.nan)
+        push[pushes.rows] = axis.real(pushes.values[:, place])
+        coordinate = _coordinate(inputs, axis, spread)
+        sign = _sign(inputs, axis, push, number)
+        found[number] = PushedMode(coordinate=sign * coordinate, push=sign * push)
+    return found
+
+
+def _coordinate(inputs: ReportInputs, axis: ModeAxis, spread: Spread) -> Float[Array, " n"]:
+    def real(h: AnyArray) -> Float[Array, "n 1"]:
+        return axis.real((as_numpy(h).astype(np.float64) - spread.mean) @ axis.direction)[:, None]
+
+    return as_numpy(map_rows(inputs.states.values, real, width=1, dtype=np.float64))[:, 0]
+
+
+def _sign(inputs: ReportInputs, axis: ModeAxis, push: Float[Array, " n"], number: int) -> int:
+    """The sign with which the axis points as `kann.movers` lets it point: up raises the output that it moves most."""
+    movers, weight = inputs.movers, inputs.readout_weight
+    if movers is not None and number in movers.modes and movers.outputs is None:
+        return _sign_of(_agreement_with(movers, number, inputs, push))
+    if weight is None:
+        return 1
+    moved = as_numpy(weight).astype(np.float64) @ axis.effect
+    return _sign_of(float(moved[np.abs(moved).argmax()]))
+
+
+def _sign_of(value: float) -> int:
+    return -1 if value < 0 else 1
+
+
+def _agreement_with(movers: Movers, number: int, inputs: ReportInputs, push: Float[Array, " n"]) -> float:
+    """The sum over steps of the push here times the mean push that `kann.movers` found for the same name."""
+    means = dict(zip(movers.names, movers.push[:, movers.modes.index(number)].tolist(), strict=True))
+    if movers.by != "tokens" or inputs.tokens is None:
+        return 1.0
+    names = [token for own in inputs.tokens for token in own]
+    return float(np.nansum(push * np.array([means.get(name, 0.0) for name in names])))
+
+
+def courses(inputs: ReportInputs, mode: PushedMode, groups: list[str | None]) -> dict[str, Any]:
+    """The mean course of a mode over the sequences of each group; over all of them if there are many groups.
+
+    Sequences of one length are averaged step by step, others by the fraction of the sequence that was read.
+    """
+    lengths = inputs.states.lengths[:MOST_AVERAGED]
+    groups = groups[:MOST_AVERAGED]
+    same_length = bool((lengths == lengths[0]).all())
+    places = np.linspace(0, 1, min(POINTS, int(lengths.max())))
+    lines = np.stack([_resampled(mode.coordinate[inputs.states.span(i)], places) for i in range(len(lengths))])
+    names = sorted({str(group) for group in groups if group is not None})
+    drawn = {}
+    if 1 < len(names) <= MOST_GROUPS:
+        members = {name: [i for i, group in enumerate(groups) if str(group) == name] for name in names}
+        drawn = {name: lines[own].mean(axis=0) for name, own in members.items() if len(own) >= FEWEST_SEQUENCES}
+    band: list[list[float]] = []
+    if not drawn:
+        drawn = {"all sequences": lines.mean(axis=0)}
+        band = [np.quantile(lines, edge, axis=0).round(3).tolist() for edge in (0.25, 0.75)]
+    return {
+        "groups": {name: line.round(3).tolist() for name, line in drawn.items()},
+        "band": band,
+        "last": float(lengths[0] - 1) if same_length else 100.0,
+        "same_length": same_length,
+    }
+
+
+def _resampled(values: Float[Array, " t"], places: Float[Array, " k"]) -> Float[Array, " k"]:
+    return np.interp(places * (len(values) - 1), np.arange(len(values)), values)
+
 
 WORDS_BEFORE, WORDS_AFTER = 7, 4
 """Words of context of an example: what was read before it matters more than what came after."""
@@ -55,11 +160,9 @@ def _rows_of(inputs: ReportInputs, word: str) -> Int[Array, " k"]:
 
 def _context(words: list[str], *, cut: bool, at_start: bool) -> str:
     text = " ".join(words)
-    if not cut:
-        return text
-    if at_start:
-        return f"… {text}"
-    return f"{text} …"
+    if cut:
+        return f"… {text}" if at_start else f"{text} …"
+    return text
 
 
 def signal_example(inputs: ReportInputs, mode: PushedMode, *, sign: int) -> dict[str, Any] | None:
@@ -106,33 +209,23 @@ OUTPUTS_NAMED = 4
 """Of several outputs, the ones that a mode moves most are named."""
 
 
-def mode_cards(
-    inputs: ReportInputs, known: KnownTrust, rows: list[dict[str, Any]], outputs: Float[Array, "s ..."] | None
-) -> list[dict[str, Any]]:
-    """What the page says about each mode that matters, in words and numbers that are ready to be shown.
+def mode_cards(inputs: ReportInputs, outputs: Float[Array, "s ..."] | None) -> list[dict[str, Any]]:
+    """Return words and numbers about each mode that matters, ready to be shown.
 
-    ``rows`` are what is known of each sequence, and ``outputs`` what the network gives out at their ends.
+    ``outputs`` are those of the network at the end of each sequence.
     """
     pushed = pushed_modes(inputs, inputs.matter)
-    return [
-        _card(inputs, known, number, pushed[number], groups_of(inputs, rows, outputs, number))
-        for number in inputs.matter
-    ]
+    return [_card(inputs, number, pushed[number], groups_of(inputs, outputs, number)) for number in inputs.matter]
 
 
-def _card(
-    inputs: ReportInputs, known: KnownTrust, number: int, pushed: PushedMode, groups: list[str | None]
-) -> dict[str, Any]:
-    mode = inputs.koopman.modes[number]
-    own = None
-    if known.trust is not None:
-        own = known.trust.modes[number]
+def _card(inputs: ReportInputs, number: int, pushed: PushedMode, groups: list[str | None]) -> dict[str, Any]:
+    mode, trust = inputs.koopman.modes[number], inputs.known.trust
+    own = None if trust is None else trust.modes[number]
     card = {"number": number, **_memory(mode, own, inputs), **_live(inputs, number), **_standing(own, inputs.step_name)}
     card["course"] = courses(inputs, pushed, groups)
-    card["movers"] = None
-    if inputs.movers is not None and number in inputs.movers.modes:
-        card["movers"] = _pushed_by(inputs, inputs.movers, number, pushed)
-    return card
+    movers = inputs.movers
+    has_movers = movers is not None and number in movers.modes
+    return card | {"movers": _pushed_by(inputs, movers, number, pushed) if has_movers else None}
 
 
 def _standing(own: ModeTrust | None, step_name: str) -> dict[str, Any]:
@@ -145,21 +238,20 @@ def _standing(own: ModeTrust | None, step_name: str) -> dict[str, Any]:
 
 def _memory(mode: Mode, own: ModeTrust | None, inputs: ReportInputs) -> dict[str, Any]:
     """The eigenvalue and for how long the mode remembers, with intervals where they are known."""
-    value = f"{mode.eigenvalue.real:.4g}"
-    if len(mode.indices) > 1:
-        value = f"{mode.eigenvalue.real:.4g} ± {abs(mode.eigenvalue.imag):.4g}i"
+    is_pair = len(mode.indices) > 1
+    value = f"{mode.eigenvalue.real:.4g}" + (f" ± {abs(mode.eigenvalue.imag):.4g}i" if is_pair else "")
     steps = half_life(mode.modulus)
     found: dict[str, Any] = {
         "eigenvalue": value,
         "modulus": f"{mode.modulus:.4g}",
-        "pair": len(mode.indices) > 1,
+        "pair": is_pair,
         "interval": None,
         "half_life": _written_half_life(steps, inputs),
         "half_life_interval": None,
         "seconds": None,
         "turns": None,
     }
-    if np.isfinite(mode.period) and len(mode.indices) > 1:
+    if np.isfinite(mode.period) and is_pair:
         found["turns"] = _number_within(mode.period, inputs)
     if inputs.step_seconds is not None and number_of_steps(steps) != "∞":
         found["seconds"] = duration(steps * inputs.step_seconds)
@@ -175,9 +267,7 @@ def _memory(mode: Mode, own: ModeTrust | None, inputs: ReportInputs) -> dict[str
 
 
 def _written_half_life(steps: float, inputs: ReportInputs) -> str:
-    if number_of_steps(steps) == "∞":
-        return "does not decay"
-    return _number_within(steps, inputs)
+    return "does not decay" if number_of_steps(steps) == "∞" else _number_within(steps, inputs)
 
 
 def _number_within(steps: float, inputs: ReportInputs) -> str:
@@ -190,9 +280,7 @@ def _number_within(steps: float, inputs: ReportInputs) -> str:
 
 def _deepest(inputs: ReportInputs) -> float:
     """How many layers there are along depth; along time there is no end."""
-    if inputs.step_name == "step":
-        return np.inf
-    return float(inputs.states.lengths.max() - 1)
+    return np.inf if inputs.step_name == "step" else float(inputs.states.lengths.max() - 1)
 
 
 def _live(inputs: ReportInputs, number: int) -> dict[str, Any]:
@@ -200,17 +288,11 @@ def _live(inputs: ReportInputs, number: int) -> dict[str, Any]:
     effects = inputs.effects
     if number not in inputs.alone:
         return {"alone": None}
-    kept, removed = inputs.alone[number]
+    scores = dict(zip(("kept", "removed"), inputs.alone[number], strict=True))
     if effects is None:
-        return {"alone": {"kept": significant(kept), "removed": significant(removed), "none": None, "full": None}}
-    return {
-        "alone": {
-            "kept": written_score(effects, kept),
-            "removed": written_score(effects, removed),
-            "none": written_score(effects, float(effects.none)),
-            "full": written_score(effects, float(effects.full)),
-        }
-    }
+        return {"alone": {name: significant(score) for name, score in scores.items()} | {"none": None, "full": None}}
+    scores |= {"none": float(effects.none), "full": float(effects.full)}
+    return {"alone": {name: written_score(effects, score) for name, score in scores.items()}}
 
 
 def _pushed_by(inputs: ReportInputs, movers: Movers, number: int, pushed: PushedMode) -> dict[str, Any]:
@@ -285,6 +367,5 @@ def _moves(inputs: ReportInputs, movers: Movers, place: int) -> list[dict[str, s
     if movers.outputs is None:
         return []
     own = movers.outputs[place]
-    names = output_names(inputs, len(own))
-    order = np.argsort(-np.abs(own), kind="stable")[:OUTPUTS_NAMED].tolist()
+    names, order = output_names(inputs, len(own)), np.argsort(-np.abs(own), kind="stable")[:OUTPUTS_NAMED].tolist()
     return [{"name": names[output], "by": signed(float(own[output]))} for output in order]

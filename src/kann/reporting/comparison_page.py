@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kann._format import from_to, significant
+from kann._format import MISSING, from_to, significant
 from kann.analysis.comparison import Comparison
 from kann.checks import require_instance, require_path, require_text
 from kann.data.atomic_write import replacing
@@ -84,12 +84,8 @@ def _nearest_pairs(comparison: Comparison) -> list[list[str]]:
     nearest = np.argsort(comparison.matrix[first, second])[:MOST_PAIRS]
     rows = []
     for i, j in zip(first[nearest].tolist(), second[nearest].tolist(), strict=True):
-        interval, floor = "–", "–"
-        if np.isfinite(comparison.low[i, j]):
-            interval = from_to(comparison.low[i, j], comparison.high[i, j])
-        if np.isfinite(comparison.floor[[i, j]]).all():
-            floor = significant(max(comparison.floor[i], comparison.floor[j]))
-        rows.append(
-            [comparison.names[i], comparison.names[j], significant(comparison.matrix[i, j], 4), interval, floor]
-        )
+        distance, low, high = (float(each[i, j]) for each in (comparison.matrix, comparison.low, comparison.high))
+        interval = from_to(low, high) if np.isfinite(low) else MISSING
+        floor = float(max(comparison.floor[i], comparison.floor[j]))
+        rows.append([comparison.names[i], comparison.names[j], significant(distance, 4), interval, significant(floor)])
     return rows

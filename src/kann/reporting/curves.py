@@ -48,9 +48,7 @@ def effect_numbers(effects: Effects | None) -> dict[str, Any] | None:
 
 def score_in_words(effects: Effects) -> str:
     """What a score is: "decisions that stay the network's", "loss", or "score" for a function of the user's."""
-    default = effects.metric
-    if effects.metric == "own":
-        default = "score"
+    default = "score" if effects.metric == "own" else effects.metric
     return SCORES.get((effects.metric, effects.outputs), default)
 
 
@@ -59,9 +57,7 @@ def score_in_full(effects: Effects) -> str:
     score = score_in_words(effects)
     if is_fraction(effects):
         return f"the fraction of {score}"
-    if score.startswith("R²"):
-        return score
-    return f"the {score}"
+    return score if score.startswith("R²") else f"the {score}"
 
 
 def is_fraction(effects: Effects) -> bool:

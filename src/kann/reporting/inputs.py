@@ -1,14 +1,15 @@
-"""Which layers are linear, in numbers for the page: errors of each layer by identity, one operator and its own map."""
+"""Check what the user passes to `kann.report`, and hold it for the sections of the page."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from kann.analysis._movers import Movers
 from kann.analysis.decisions import OUTPUTS, Readout, read_out
+from kann.analysis.modes import importance
 from kann.backends.arrays import as_numpy
 from kann.checks import (
     entries_by_name,
@@ -24,21 +25,93 @@ from kann.checks import (
     shown,
 )
 from kann.data.moments import state_gram
-from kann.data.states import States, as_states, require_one_per_state
-from kann.depth._trust import PREDICTIONS, StepTrust
+from kann.data.states import States, as_states, checked_tokens, require_one_per_state
+from kann.depth._trust import StepTrust
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
+from kann.live.mode_selection import modes_that_matter
 from kann.live.results import Effects
-from kann.reporting.packing import finite_or_none
+from kann.reporting.trust import KnownTrust, known_trust
 from kann.typing import AnyArray, Array, Float
+
+DEFAULT_TITLE = "What this network remembers by"
+
+PIECES = frozenset(("readout", "trust", "effects", "movers", "tokens", "signals", "labels"))
+"""The arguments of `kann.report` that are not `PageOptions`."""
+
+
+class PageOptions(TypedDict, total=False):
+    """Further options of `kann.report`.
+
+    Attributes
+    ----------
+    title, about
+        The heading, and a paragraph about the network and the data.
+    modes
+        How many modes are shown for each sequence, 20 by default: half of them the slowest, the others the most
+        important of the rest.
+    channels
+        The names of the channels of the signals; "input 0", "input 1", … by default.
+    decode
+        From the states (T, d) of a sequence to a signal (T,) or (T, channels), to show the signal of each mode.
+    classes
+        The names of the classes that the readout tells apart.
+    others
+        Operators to compare with, by name, such as one that reads the inputs.
+    fixed_points
+        `kann.FixedPoints`, to draw among the states.
+    steps, step_names
+        Along depth, what `kann.depth.trust` returned for the maps of single layers, and the names of these layers.
+    sentences, choices
+        Sentences to show first in place of the page's own; the choices that were made, and their reasons.
+    alone
+        For modes by number, the live scores with this mode alone kept, and with it alone removed.
+    step_seconds, step_name
+        How long a step lasts, to show half-lives in seconds too; the name of a step, such as ``"layer"``.
+    outputs, threshold
+        The kind of outputs, as in `kann.effects`: ``"class"``, ``"labels"`` or ``"values"``, that of ``effects`` by
+        default; the value that an output must exceed to be a yes, such as 0.5 behind a sigmoid.
+    network_outputs
+        The outputs of the network itself at the end of each sequence, (sequences, outputs), for a head that reads more
+        than these states, such as both directions. By default predictions are what ``readout`` makes of last states.
+    """
+
+    title: str
+    about: str
+    modes: int
+    channels: Sequence[str] | None
+    decode: Callable[[Any], Any] | None
+    classes: Sequence[str] | None
+    others: Mapping[str, Koopman] | None
+    fixed_points: Any
+    steps: StepTrust | None
+    step_names: Sequence[str] | None
+    sentences: Sequence[str]
+    choices: Sequence[str]
+    alone: Mapping[int, tuple[float, float]] | None
+    step_seconds: float | None
+    step_name: str
+    outputs: str | None
+    threshold: float
+    network_outputs: AnyArray | None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ReportInputs:
-    """What the user passed to `report`, checked. `report` describes each argument."""
+    """What the user passed to `kann.report`, checked; `PageOptions` describes it."""
 
     koopman: Koopman
     states: States
+    known: KnownTrust
+    """How far the operator can be trusted."""
+    importances: Float[Array, " m"]
+    """The importance of each mode for the states."""
+    matter: list[int]
+    """Numbers of the modes that matter, the most important first."""
+    modes_shown: tuple[int, ...]
+    """Numbers of the modes that are shown for each sequence."""
+    title: str
+    about: str
     tokens: list[list[str]] | None
     signals: list[Float[Array, "_ _"]] | None
     channels: Sequence[str] | None
@@ -46,13 +119,8 @@ class ReportInputs:
     decode: Callable[[Any], Any] | None
     labels: list[Any] | None
     classes: Sequence[str] | None
-    driven: Koopman | None
     others: Mapping[str, Koopman]
     fixed_points: Any
-    matter: list[int]
-    """Numbers of the modes that matter, the most important first."""
-    modes_shown: tuple[int, ...]
-    """Numbers of the modes that are shown for each sequence."""
     effects: Effects | None
     movers: Movers | None
     sentences: list[str]
@@ -64,68 +132,124 @@ class ReportInputs:
     step_names: list[str] | None
     outputs: str | None
     threshold: float
-    network_outputs: Float[Array, "s ..."] | None = None
-    """What the network itself gave out at the end of each sequence."""
+    network_outputs: Float[Array, "s ..."] | None
 
     @property
     def outputs_kind(self) -> str:
-        """What outputs are, as the user or the live test says: "class", "labels" or "values"; else classes."""
-        if self.outputs is not None:
-            return self.outputs
-        if self.effects is None:
-            return "class"
-        return self.effects.outputs
+        """The kind of outputs, as the user or the live test says: "class", "labels" or "values"; else "class"."""
+        return self.outputs or (self.effects.outputs if self.effects else "class")
 
     @property
     def channel_names(self) -> list[str]:
-        """What the channels of the signals are called, as the user says or by their numbers."""
+        """The names of the channels of the signals, as the user says or by their numbers."""
         if self.channels is not None:
             return list(self.channels)
-        if not self.signals:
-            return []
-        count = self.signals[0].shape[1]
-        if count == 1:
-            return ["signal"]
-        return [f"input {number}" for number in range(count)]
+        count = self.signals[0].shape[1] if self.signals else 0
+        return ["signal"] if count == 1 else [f"input {number}" for number in range(count)]
 
     @property
     def readout_weight(self) -> AnyArray | None:
         """The weight of the readout, (outputs, units), if the readout is linear."""
         weight = getattr(self.readout, "weight", None)
-        if weight is None or weight.ndim != 2:
-            return None
-        return weight
+        return weight if weight is not None and weight.ndim == 2 else None
 
 
-def checked_states(states: Any) -> States:
-    """The states to show; refuse those that are NaN or infinite, or whose squares are, in the words of `kann.fit`."""
+def checked_inputs(koopman: Koopman, states: Any, arguments: Mapping[str, Any]) -> ReportInputs:
+    """Check all arguments of `kann.report`."""
+    unknown = sorted(arguments.keys() - PageOptions.__annotations__.keys() - PIECES)
+    if unknown:
+        raise TypeError(f"report() got an unexpected keyword argument {unknown[0]!r}")
+    require_instance(koopman, Koopman, "koopman")
     states = as_states(states)
-    state_gram(states)
-    return states
+    state_gram(states)  # raises if states are NaN or infinite, or if their squares are, as `kann.fit` does
+
+    def optional(name: str, check: Callable[..., Any], *more: Any) -> Any:
+        value = arguments.get(name)
+        return None if value is None else check(value, *more)
+
+    count = require_whole_number(arguments.get("modes", 20), "modes", least=0)
+    title, about = arguments.get("title", DEFAULT_TITLE), arguments.get("about", "")
+    require_text(title, "title")
+    require_text(about, "about")
+    tokens = optional("tokens", checked_tokens, states)
+    importances = mode_importance(koopman, states)
+    known = known_trust(koopman, states, arguments.get("trust"))
+    effects, movers = optional("effects", _effects, koopman), optional("movers", _movers, koopman)
+    alone = optional("alone", _alone, koopman) or {}
+    matter = modes_that_matter(koopman, trust=known.trust, effects=effects, movers=movers, alone=alone)
+    signals, steps = optional("signals", _signals, states), optional("steps", _steps, states)
+    return ReportInputs(
+        koopman=koopman,
+        states=states,
+        known=known,
+        importances=importances,
+        matter=matter,
+        modes_shown=modes_to_show(importances, count, matter),
+        title=title,
+        about=about,
+        tokens=tokens,
+        signals=signals,
+        channels=optional("channels", _channels, signals),
+        readout=arguments.get("readout"),
+        decode=arguments.get("decode"),
+        labels=optional("labels", _labels, states),
+        classes=optional("classes", _classes),
+        others=_operators(arguments.get("others")),
+        fixed_points=optional("fixed_points", _points, koopman),
+        effects=effects,
+        movers=movers,
+        sentences=_sentences(arguments.get("sentences", ()), "sentences"),
+        choices=_sentences(arguments.get("choices", ()), "choices"),
+        alone=alone,
+        step_seconds=optional("step_seconds", checked_step_seconds),
+        step_name=_step_name(arguments.get("step_name", "step")),
+        steps=steps,
+        step_names=optional("step_names", _step_names, steps),
+        outputs=optional("outputs", _outputs),
+        threshold=require_number(
+            arguments.get("threshold", 0.0), "threshold", remedy="pass the value that an output must exceed"
+        ),
+        network_outputs=optional("network_outputs", _network_outputs, states, arguments.get("readout")),
+    )
 
 
-def checked_operators(driven: Any, others: Any) -> dict[str, Koopman]:
-    """The other operators by name; refuse what is no operator among them and for ``driven``."""
-    if driven is not None:
-        require_instance(driven, Koopman, "driven")
+def mode_importance(koopman: Koopman, states: States) -> Float[Array, " m"]:
+    """The importance ξ of each mode: the sum over its eigenvectors."""
+    by_eigenvector = importance(koopman, states)
+    return np.array([by_eigenvector[list(mode.indices)].sum() for mode in koopman.modes])
+
+
+def slowest_and_most_important(importances: Float[Array, " m"], count: int) -> tuple[int, ...]:
+    """Numbers of ``count`` modes: half of them the slowest, the others the most important of the rest.
+
+    >>> slowest_and_most_important(np.array([1.0, 1.0, 1.0, 9.0, 5.0, 8.0]), 4)
+    (0, 1, 3, 5)
+    """
+    slowest = list(range(min(len(importances), (count + 1) // 2)))  # modes are sorted by decreasing modulus
+    rest = [number for number in np.argsort(-importances, kind="stable").tolist() if number not in slowest]
+    return tuple(sorted([*slowest, *rest[: count - len(slowest)]]))
+
+
+def modes_to_show(importances: Float[Array, " m"], count: int, matter: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of the modes that are shown for each sequence: those that matter, and others up to ``count``."""
+    others = [number for number in slowest_and_most_important(importances, count) if number not in matter]
+    return tuple(sorted([*matter, *others[: max(0, count - len(matter))]]))
+
+
+def _operators(others: Any) -> dict[str, Koopman]:
     operators = entries_by_name(others, "others", remedy="pass a dict of operators")
     for name, operator in operators.items():
         require_instance(operator, Koopman, f"others[{shown(name)}]")
     return operators
 
 
-def checked_classes(classes: Any) -> list[str] | None:
-    """The names of the classes, as text."""
-    if classes is None:
-        return None
+def _classes(classes: Any) -> list[str]:
     require_sequence(classes, "classes")
     return [str(name) for name in classes]
 
 
-def checked_outputs_of_network(outputs: Any, states: States, readout: Readout | None) -> Float[Array, "s ..."] | None:
-    """What the network gave out, one row for each sequence, of as many outputs as the readout gives."""
-    if outputs is None:
-        return None
+def _network_outputs(outputs: Any, states: States, readout: Readout | None) -> Float[Array, "s ..."]:
+    """Return the outputs of the network, one row for each sequence, in the shape of what the readout gives."""
     rows = as_numpy(outputs)
     require_real(rows, what="network_outputs")
     if rows.ndim == 0 or len(rows) != len(states):
@@ -146,19 +270,12 @@ def checked_outputs_of_network(outputs: Any, states: States, readout: Readout | 
 
 
 def read_from_ends(readout: Readout, states: States) -> Float[Array, "s ..."]:
-    """What a readout makes of the last state of each sequence."""
+    """Apply a readout to the last state of each sequence."""
     return read_out(readout, as_numpy(states.values[states.starts + states.lengths - 1]))
 
 
-def checked_count(modes: Any) -> int:
-    """How many modes to show."""
-    return require_whole_number(modes, "modes", least=0)
-
-
-def checked_points(fixed_points: Any, koopman: Koopman) -> Any:
-    """The fixed points to show, if they are points of this network."""
-    if fixed_points is None:
-        return None
+def _points(fixed_points: Any, koopman: Koopman) -> Any:
+    """Return the fixed points if they are points of this network."""
     shape = np.shape(getattr(fixed_points, "points", ()))
     if len(shape) != 2 or shape[1] < koopman.dim or len(fixed_points.kinds) != shape[0]:
         raise KannError(
@@ -170,30 +287,23 @@ def checked_points(fixed_points: Any, koopman: Koopman) -> Any:
     return fixed_points
 
 
-def checked_labels(labels: Sequence[Any] | None, states: States) -> list[Any] | None:
-    """The label of each sequence, or its labels at every step."""
-    if labels is None:
-        return None
+def _labels(labels: Any, states: States) -> list[Any]:
+    """Return the label of each sequence, or its labels at every step."""
     require_sequence(labels, "labels")
     if len(labels) != len(states):
         raise KannError(f"there are {len(labels)} labels for {len(states)} sequences; pass one for each")
     return list(labels)
 
 
-def checked_channels(channels: Any, signals: list[Float[Array, "_ _"]] | None) -> tuple[str, ...] | None:
-    """The names of the channels of the signals."""
-    if channels is None:
-        return None
+def _channels(channels: Any, signals: list[Float[Array, "_ _"]] | None) -> tuple[str, ...]:
     if not signals:
         raise KannError("channels= names the channels of signals, and there are none; pass signals=, or leave it out")
     count = signals[0].shape[1]
     return require_names(channels, count, "channels", of=f"the signals have {count} channels")
 
 
-def checked_signals(signals: Sequence[AnyArray] | None, states: States) -> list[Float[Array, "_ _"]] | None:
-    """The signal of each sequence, (T, channels), one row for each state, in the order of the states."""
-    if signals is None:
-        return None
+def _signals(signals: Any, states: States) -> list[Float[Array, "_ _"]]:
+    """Return the signal of each sequence, (T, channels), one row for each state, in the order of the states."""
     require_sequence(signals, "signals")
     arrays = [as_numpy(signal) for signal in signals]
     for i, array in enumerate(arrays):
@@ -203,15 +313,10 @@ def checked_signals(signals: Sequence[AnyArray] | None, states: States) -> list[
             raise KannError(f"the signal of sequence {i} holds NaN or Inf; pass finite samples")
     require_one_per_state(arrays, states, "samples")
     rows = [np.asarray(array, dtype=np.float64).reshape(len(array), -1) for array in arrays]
-    if states.reverse:
-        return [own[::-1] for own in rows]
-    return rows
+    return [own[::-1] for own in rows] if states.reverse else rows
 
 
-def checked_effects(effects: Any, koopman: Koopman) -> Effects | None:
-    """The live test of this operator's modes."""
-    if effects is None:
-        return None
+def _effects(effects: Any, koopman: Koopman) -> Effects:
     require_instance(effects, Effects, "effects")
     if not np.array_equal(effects.koopman.eigenvalues, koopman.eigenvalues):
         raise KannError(
@@ -221,10 +326,7 @@ def checked_effects(effects: Any, koopman: Koopman) -> Effects | None:
     return effects
 
 
-def checked_movers(movers: Any, koopman: Koopman) -> Movers | None:
-    """What pushes this operator's modes."""
-    if movers is None:
-        return None
+def _movers(movers: Any, koopman: Koopman) -> Movers:
     require_instance(movers, Movers, "movers")
     if max(movers.modes, default=0) >= len(koopman.modes):
         raise KannError(
@@ -234,9 +336,8 @@ def checked_movers(movers: Any, koopman: Koopman) -> Movers | None:
     return movers
 
 
-def checked_sentences(sentences: Any, name: str) -> list[str]:
-    """Sentences to show; a string alone would be read as a sentence for each of its letters."""
-    if isinstance(sentences, str):
+def _sentences(sentences: Any, name: str) -> list[str]:
+    if isinstance(sentences, str):  # its letters would be shown as sentences
         raise KannError(f"{name}= is a single string; pass a list of sentences")
     require_sequence(sentences, name)
     for sentence in sentences:
@@ -244,10 +345,7 @@ def checked_sentences(sentences: Any, name: str) -> list[str]:
     return list(sentences)
 
 
-def checked_alone(alone: Any, koopman: Koopman) -> dict[int, tuple[float, float]]:
-    """For modes by number, the live scores with the mode alone kept, and with it alone removed."""
-    if alone is None:
-        return {}
+def _alone(alone: Any, koopman: Koopman) -> dict[int, tuple[float, float]]:
     if not isinstance(alone, Mapping):
         raise KannError(f"alone={shown(alone)} has no modes by number; pass a dict such as {{0: (0.9, 0.6)}}")
     found = {}
@@ -257,103 +355,48 @@ def checked_alone(alone: Any, koopman: Koopman) -> dict[int, tuple[float, float]
                 f"alone= names mode {number}; the operator has {len(koopman.modes)} modes; pass one of them"
             )
         if np.shape(scores) != (2,) or not np.isfinite(scores).all():
-            raise KannError(f"alone[{number}]={shown(scores)} are no two numbers; pass (score kept, score removed)")
+            raise KannError(
+                f"alone[{number}]={shown(scores)} must be a pair of numbers; pass (score kept, score removed)"
+            )
         found[int(number)] = (float(scores[0]), float(scores[1]))
     return found
 
 
-def checked_outputs(outputs: Any) -> str | None:
-    """What the readout gives."""
-    if outputs is None:
-        return None
+def _outputs(outputs: Any) -> str:
     require_choice(outputs, "outputs", OUTPUTS)
     return outputs
 
 
-def checked_step_seconds(step_seconds: Any) -> float | None:
-    """How long a step lasts."""
-    if step_seconds is None:
-        return None
+def checked_step_seconds(step_seconds: Any) -> float:
+    """Return how many seconds a step lasts."""
     seconds = require_number(step_seconds, "step_seconds", remedy="pass how many seconds a step lasts")
     if not seconds > 0:
         raise KannError(f"step_seconds={seconds} is no length of time; pass how many seconds a step lasts")
     return seconds
 
 
-def checked_step_name(step_name: Any) -> str:
-    """What a step is called."""
+def _step_name(step_name: Any) -> str:
     require_text(step_name, "step_name")
     if not step_name.strip():
-        raise KannError("step_name= is empty; pass what a step is called, such as 'step' or 'layer'")
+        raise KannError("step_name= is empty; pass the name of a step, such as 'step' or 'layer'")
     return step_name
 
 
-def checked_steps(steps: Any, states: States) -> StepTrust | None:
-    """The trust of the maps of single steps, if it is of as many steps as the states shown have."""
-    if steps is None:
-        return None
+def _steps(steps: Any, states: States) -> StepTrust:
+    """Return the trust of the maps of single steps if it is of as many steps as the states shown have."""
     require_instance(steps, StepTrust, "steps")
-    shown = int(states.lengths.max()) - 1
-    if len(steps) != shown:
+    count = int(states.lengths.max()) - 1
+    if len(steps) != count:
         raise KannError(
-            f"steps= is of {len(steps)} steps and the states shown have {shown}; pass what kann.depth.trust "
-            "returned for maps of these steps"
+            f"steps= is of {len(steps)} steps and the states shown have {count}; pass what "
+            "kann.depth.trust returned for maps of these steps"
         )
     return steps
 
 
-def checked_step_names(names: Any, steps: StepTrust | None) -> list[str] | None:
-    """The names of the steps, such as of layers."""
-    if names is None:
-        return None
+def _step_names(names: Any, steps: StepTrust | None) -> list[str]:
     require_sequence(names, "step_names")
-    if steps is None or len(names) != len(steps):
-        count = 0
-        if steps is not None:
-            count = len(steps)
+    count = 0 if steps is None else len(steps)
+    if len(names) != count or not count:
         raise KannError(f"step_names= has {len(names)} names and steps= {count} steps; pass one name for each")
     return [str(name) for name in names]
-
-
-def layer_numbers(steps: StepTrust | None, names: Sequence[str] | None) -> dict[str, Any] | None:
-    """Errors with their intervals, layer by layer; None if no maps were fitted to single layers.
-
-    Layers are counted from 1, as states are on the page: layer 1 leads from state 0 to state 1.
-    """
-    if steps is None:
-        return None
-    better, parts = steps.better_than_identity, steps.linear_part.tolist()
-    rows = []
-    for place in range(len(steps)):
-        row: dict[str, Any] = {"number": place + 1, "name": None, "better": place in better}
-        if names is not None:
-            row["name"] = names[place]
-        for prediction in PREDICTIONS:
-            error, interval = steps.errors[prediction][place], steps.intervals[prediction][place]
-            row[prediction] = [finite_or_none(float(value)) for value in (error, *interval)]
-        rows.append(row | {"linear_part": finite_or_none(parts[place])})
-    return {"folds": steps.folds, "level": steps.level, "layers": rows, "one_is_worse": len(steps.one_is_worse)}
-
-
-def most_are_worse(worse: int, total: int) -> bool:
-    """Whether copying is better at more than half of the layers: a mean over layers must then not be praised."""
-    return 2 * worse > total
-
-
-def where_copying_is_better(
-    quality: dict[str, Any], copying: dict[str, Any], *, steps: StepTrust | None, step_name: str
-) -> str:
-    """At how many layers copying is better than the operator, in words; empty if it is not at most of them.
-
-    Along time a mean is over many steps of one kind, and nothing is said.
-    """
-    if step_name == "step":
-        return ""
-    pairs = zip(quality["times"]["error"], copying["times"]["error"], strict=True)
-    is_worse = [own > copied for own, copied in pairs if own is not None and copied is not None]
-    worse, total = sum(is_worse), len(is_worse)
-    if steps is not None:
-        worse, total = len(steps.one_is_worse), len(steps)
-    if not most_are_worse(worse, total):
-        return ""
-    return f"copying is better at {worse} of the {total} {step_name}s"

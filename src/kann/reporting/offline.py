@@ -2,7 +2,7 @@
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -69,41 +69,20 @@ def _checksum(script: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-SCRIPTS = (
-    "content",
-    "formats",
-    "charts",
-    "layers",
-    "effects",
-    "spectrum",
-    "mode_table",
-    "words",
-    "lines",
-    "states",
-    "errors",
-    "saving",
-    "start",
-)
-"""The parts of the page's own script, in the order in which they are joined: each uses those before it."""
+SCRIPTS_BEFORE, SCRIPTS_AFTER = ("content", "formats", "charts"), ("saving", "start")
+"""Scripts that those of the sections use, and scripts that use them."""
 
 
-def as_html(page: dict[str, Any], tables: Mapping[str, Packed]) -> str:
-    """The page as text. Jinja escapes every value except our own style sheet and script."""
-    folder = resources.files("kann.reporting")
-    style = folder.joinpath("report.css").read_text(encoding="utf-8")
-    script, charts = joined_scripts(), plotly_script()
+def page_of_sections(sections: Sequence[Any], content: dict[str, Any], tables: Mapping[str, Packed]) -> str:
+    """Return the report as text. Jinja escapes every value except our own style sheet and script."""
+    names = [*SCRIPTS_BEFORE, *(name for section in sections for name in section.scripts), *SCRIPTS_AFTER]
+    script, charts = "\n".join(_file(f"scripts/{name}.js") for name in names), plotly_script()
     environment = templates("parts")
     environment.filters |= {"percent": percent, "points": points}
-    packed = {"plotly": compress(charts.encode()), "content": compress_json(page)}
+    packed = {"plotly": compress(charts.encode()), "content": compress_json(content)}
     packed |= {f"table-{name}": table.data for name, table in tables.items()}
-    template = environment.get_template("report.html.j2")
-    return template.render(page=page, policy=policy_for(charts, script), style=style, script=script, packed=packed)
-
-
-def joined_scripts() -> str:
-    """The page's own script."""
-    folder = resources.files("kann.reporting").joinpath("scripts")
-    return "\n".join(folder.joinpath(f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
+    values = {"sections": sections, "page": content, "policy": policy_for(charts, script), "packed": packed}
+    return environment.get_template("report.html.j2").render(style=_file("report.css"), script=script, **values)
 
 
 def points(values: list[float], width: int, height: int, largest: float) -> str:

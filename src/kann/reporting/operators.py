@@ -6,46 +6,23 @@ from typing import Any
 import numpy as np
 
 from kann._format import with_step_name
-from kann.analysis.fidelity import agreement, relative_error
-from kann.analysis.modes import importance
+from kann.analysis.fidelity import Predictor, agreement, relative_error
 from kann.backends.arrays import as_numpy
 from kann.data.states import States
+from kann.depth._trust import PREDICTIONS, StepTrust
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.reporting.answers import readout_is_all
 from kann.reporting.inputs import ReportInputs
 from kann.reporting.packing import finite_or_none
-from kann.reporting.trust_payload import KnownTrust, mode_trust_rows
-from kann.typing import Array, Float, Int
+from kann.reporting.trust import KnownTrust, mode_trust_rows
+from kann.typing import Array, Float
 
 MAX_CURVE_POINTS = 400
 """Points of a curve over time: more cannot be told apart on a screen."""
 
 SLOW_FROM = 0.99
 """Modulus above which a mode is called slow."""
-
-
-def mode_importance(koopman: Koopman, states: States) -> Float[Array, " m"]:
-    """The importance ξ of each mode: the sum over its eigenvectors."""
-    by_eigenvector = importance(koopman, states)
-    return np.array([by_eigenvector[list(mode.indices)].sum() for mode in koopman.modes])
-
-
-def slowest_and_most_important(importances: Float[Array, " m"], count: int) -> tuple[int, ...]:
-    """Numbers of ``count`` modes: half of them the slowest, the others the most important of the rest.
-
-    >>> slowest_and_most_important(np.array([1.0, 1.0, 1.0, 9.0, 5.0, 8.0]), 4)
-    (0, 1, 3, 5)
-    """
-    slowest = list(range(min(len(importances), (count + 1) // 2)))  # modes are sorted by decreasing modulus
-    rest = [number for number in np.argsort(-importances, kind="stable").tolist() if number not in slowest]
-    return tuple(sorted([*slowest, *rest[: count - len(slowest)]]))
-
-
-def modes_to_show(importances: Float[Array, " m"], count: int, matter: Sequence[int]) -> tuple[int, ...]:
-    """Numbers of the modes that are shown for each sequence: those that matter, and others up to ``count``."""
-    others = [number for number in slowest_and_most_important(importances, count) if number not in matter]
-    return tuple(sorted([*matter, *others[: max(0, count - len(matter))]]))
 
 
 def mode_rows(
@@ -66,56 +43,31 @@ def mode_rows(
         }
         for number, (mode, own) in enumerate(zip(koopman.modes, importances, strict=True))
     ]
-    trusts = mode_trust_rows(known) or [{}] * len(rows)
-    named = [own | {"why": with_step_name(own["why"], step_name)} for own in trusts if own]
-    return [row | own for row, own in zip(rows, named or trusts, strict=True)]
+    for row, own in zip(rows, mode_trust_rows(known), strict=known.trust is not None):
+        row |= own | {"why": with_step_name(own["why"], step_name)}
+    return rows
 
 
-def copying_operator(dim: int) -> Koopman:
-    """The operator that predicts that nothing changes, the baseline of all others."""
-    own = np.eye(dim)
-    return Koopman(
-        matrix=own,
-        basis=own,
-        mean=np.zeros(dim),
-        explained=np.full(dim, 1 / dim),
-        eigenvalues=np.ones(dim, dtype=complex),
-        right=own.astype(complex),
-        left=own.astype(complex),
-        residuals=np.zeros(dim),
-        condition=1.0,
-        drive=None,
-        offset=None,
-    )
+def prediction_quality(inputs: ReportInputs, koopman: Predictor) -> dict[str, Any]:
+    """Return the errors of an operator or of `kann.copying` on the states shown, and the decisions that it keeps.
 
-
-def prediction_quality(inputs: ReportInputs, koopman: Koopman) -> dict[str, Any]:
-    """The error of one step on the states shown, and the fraction of decisions kept if there is a readout.
-
-    The error is a fraction of the states' variance, as those of `kann.trust` on held-out sequences are.
+    Errors are fractions of the states' variance, as those of `kann.trust` on held-out sequences are.
     """
-    missed = missed_variance(koopman, inputs.states)
-    numbers: dict[str, Any] = {
-        "error": float(np.nanmean(missed)),
-        "agreement": None,
-        "outputs": inputs.outputs_kind,
-    }
+    missed, kept = missed_variance(koopman, inputs.states), None
     # Of sequences with a single state there is nothing to predict.
     if inputs.readout is not None and (inputs.states.lengths > 1).any() and readout_is_all(inputs):
-        numbers["agreement"] = agreement(
-            koopman, inputs.states, inputs.readout, outputs=inputs.outputs_kind, threshold=inputs.threshold
-        )
-    return numbers
-
-
-def copying_quality(inputs: ReportInputs) -> dict[str, Any]:
-    """The same for copying the previous state, which every other figure stands beside; and its error over time."""
-    copying = copying_operator(inputs.koopman.dim)
-    return prediction_quality(inputs, copying) | {"times": errors_over_time(copying, inputs.states)}
+        kind, threshold = inputs.outputs_kind, inputs.threshold
+        kept = agreement(koopman, inputs.states, inputs.readout, outputs=kind, threshold=threshold)
+    return {
+        "error": float(np.nanmean(missed)),
+        "agreement": kept,
+        "outputs": inputs.outputs_kind,
+        "times": _over_time(missed, inputs.states),
+    }
 
 
 def operator_quality(inputs: ReportInputs, koopman: Koopman, known: KnownTrust) -> dict[str, Any]:
-    """How well an operator predicts the network, in numbers."""
+    """Return how well an operator predicts the network, in numbers."""
     found = prediction_quality(inputs, koopman)
     if not np.isfinite(found["error"]):
         raise KannError(
@@ -126,16 +78,15 @@ def operator_quality(inputs: ReportInputs, koopman: Koopman, known: KnownTrust) 
         "driven": koopman.drive is not None,
         "rank": koopman.rank,
         "explained": float(koopman.explained.sum()),
-        "times": errors_over_time(koopman, inputs.states),
         "condition": finite_or_none(koopman.condition),
         "slow": sum(mode.modulus > SLOW_FROM for mode in koopman.modes),
-        "trusted": known.count,
+        "trusted": None if known.trust is None else len(known.trust.trusted),
         "modes": len(koopman.modes),
         "eigenvalues": [[value.real, value.imag] for value in koopman.eigenvalues.tolist()],
     }
 
 
-def missed_variance(koopman: Koopman, states: States) -> Float[Array, " n"]:
+def missed_variance(koopman: Predictor, states: States) -> Float[Array, " n"]:
     """What one step misses of each state, |predicted − true|², over the variance of the states that it predicts.
 
     First states of sequences, which nothing predicts, have NaN.
@@ -151,21 +102,61 @@ def missed_variance(koopman: Koopman, states: States) -> Float[Array, " n"]:
     return missed / max(variance, np.finfo(float).tiny)
 
 
-def errors_over_time(koopman: Koopman, states: States) -> dict[str, list[Any]]:
-    """The missed fraction of the variance at each step, averaged over the sequences that are that long."""
-    errors = missed_variance(koopman, states)
+def errors_over_time(koopman: Predictor, states: States) -> dict[str, list[Any]]:
+    """Return the missed fraction of the variance at each step, averaged over the sequences that are that long."""
+    return _over_time(missed_variance(koopman, states), states)
+
+
+def _over_time(errors: Float[Array, " n"], states: States) -> dict[str, list[Any]]:
     steps = np.arange(len(errors)) - np.repeat(states.starts, states.lengths)
     defined = ~np.isnan(errors)  # the first state of a sequence is not predicted
     count = np.bincount(steps[defined], minlength=steps.max() + 1)
     total = np.bincount(steps[defined], weights=errors[defined], minlength=steps.max() + 1)
+    drawn = np.arange(1, len(count))
+    if len(count) > MAX_CURVE_POINTS:
+        drawn = np.unique(np.linspace(1, len(count) - 1, MAX_CURVE_POINTS).astype(int))
     with np.errstate(invalid="ignore"):
-        mean = total / count
-    drawn = _steps_drawn(len(mean))
-    return {"step": drawn.tolist(), "error": [finite_or_none(value) for value in mean[drawn].tolist()]}
+        mean = (total / count)[drawn]
+    return {"step": drawn.tolist(), "error": [finite_or_none(value) for value in mean.tolist()]}
 
 
-def _steps_drawn(count: int) -> Int[Array, " k"]:
-    """The steps at which a curve over ``count`` steps is drawn, without the first, which is not predicted."""
-    if count <= MAX_CURVE_POINTS:
-        return np.arange(1, count)
-    return np.unique(np.linspace(1, count - 1, MAX_CURVE_POINTS).astype(int))
+def layer_numbers(steps: StepTrust | None, names: Sequence[str] | None) -> dict[str, Any] | None:
+    """Errors with their intervals, layer by layer; None if no maps were fitted to single layers.
+
+    Layers are counted from 1, as states are on the page: layer 1 leads from state 0 to state 1.
+    """
+    if steps is None:
+        return None
+    better, parts = steps.better_than_identity, steps.linear_part.tolist()
+    rows = []
+    for place in range(len(steps)):
+        row: dict[str, Any] = {"number": place + 1, "name": names[place] if names else None, "better": place in better}
+        for prediction in PREDICTIONS:
+            error, interval = steps.errors[prediction][place], steps.intervals[prediction][place]
+            row[prediction] = [finite_or_none(float(value)) for value in (error, *interval)]
+        rows.append(row | {"linear_part": finite_or_none(parts[place])})
+    return {"folds": steps.folds, "level": steps.level, "layers": rows, "one_is_worse": len(steps.one_is_worse)}
+
+
+def most_are_worse(worse: int, total: int) -> bool:
+    """Whether copying is better at more than half of the layers: a mean over layers must then not be praised."""
+    return 2 * worse > total
+
+
+def where_copying_is_better(
+    quality: dict[str, Any], copying: dict[str, Any], *, steps: StepTrust | None, step_name: str
+) -> str:
+    """At how many layers copying is better than the operator, in words; empty if it is not at most of them.
+
+    Along time a mean is over many steps of one kind, and nothing is said.
+    """
+    if step_name == "step":
+        return ""
+    pairs = zip(quality["times"]["error"], copying["times"]["error"], strict=True)
+    is_worse = [own > copied for own, copied in pairs if own is not None and copied is not None]
+    worse, total = sum(is_worse), len(is_worse)
+    if steps is not None:
+        worse, total = len(steps.one_is_worse), len(steps)
+    if not most_are_worse(worse, total):
+        return ""
+    return f"copying is better at {worse} of the {total} {step_name}s"

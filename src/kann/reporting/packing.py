@@ -57,6 +57,4 @@ def finite_or_none(value: float) -> float | None:
     >>> finite_or_none(2.5), finite_or_none(float("inf"))
     (2.5, None)
     """
-    if math.isfinite(value):
-        return value
-    return None
+    return value if math.isfinite(value) else None

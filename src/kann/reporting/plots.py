@@ -30,7 +30,7 @@ from kann.fitting.spectrum import Mode
 from kann.live.results import NAMES, Effects
 from kann.reporting.curves import is_fraction, score_in_words
 from kann.reporting.inputs import checked_step_seconds
-from kann.reporting.trust_payload import require_trust_of
+from kann.reporting.trust import require_trust_of
 from kann.typing import AnyArray, Array, Complex, Float, Int
 
 try:
@@ -574,7 +574,7 @@ def draw_decay(
     """
     if isinstance(modes, Koopman):
         modes = modes.modes[:SLOWEST_DRAWN]
-    seconds = checked_step_seconds(step_seconds)
+    seconds = None if step_seconds is None else checked_step_seconds(step_seconds)
     if steps is None:
         steps = _steps_until_little_is_left(modes)
     steps = require_whole_number(steps, "steps", least=1)

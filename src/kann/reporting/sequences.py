@@ -63,9 +63,7 @@ def _kind(kind: str, is_stable: bool, moduli: Any) -> str:
         return kind
     if is_stable:
         return "stable"
-    if moduli.size and (moduli > 1).all():
-        return "unstable"
-    return "saddle"
+    return "unstable" if moduli.size and (moduli > 1).all() else "saddle"
 
 
 OUTPUTS_LISTED = 50
@@ -160,9 +158,7 @@ def output_gains(inputs: ReportInputs, outputs: Float[Array, "s ..."] | None) ->
         indices = koopman.modes[number].indices
         own = len(indices) * effects[indices[0]]  # a pair contributes twice the real part of either
         gains.append([[value.real, -value.imag] for value in own.tolist()])
-    places = None
-    if decided is not None:
-        places = [place_of.get(output, 0) for output in decided.tolist()]
+    places = None if decided is None else [place_of.get(output, 0) for output in decided.tolist()]
     return {"names": [names[output] for output in listed], "gains": gains, "decided": places}
 
 
@@ -194,9 +190,7 @@ def drawn_output_names(inputs: ReportInputs, outputs: Float[Array, "s ..."] | No
 
 def modes_decoded(inputs: ReportInputs) -> tuple[int, ...]:
     """Numbers of the modes that are decoded alone: as many as fit, those that matter first."""
-    channels = 1
-    if inputs.signals:
-        channels = min(CHANNELS_DRAWN, inputs.signals[0].shape[1])
+    channels = min(CHANNELS_DRAWN, inputs.signals[0].shape[1]) if inputs.signals else 1
     by_matter = [*inputs.matter, *(number for number in inputs.modes_shown if number not in inputs.matter)]
     return tuple(by_matter[: max(1, DECODED_COLUMNS // channels)])
 

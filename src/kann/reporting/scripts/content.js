@@ -3,6 +3,8 @@
 const byId = (id) => document.getElementById(id);
 let page = null;
 const tables = {};
+/** The sections of the page. Each has what it needs of: start() once, draw() for each theme, onMode() and onSequence() for each selection. */
+const sections = [];
 /** What the reader selected: one mode, modes kept in the charts, one sequence, one view, one output. */
 const state = { mode: 0, kept: new Set(), sequence: 0, view: "magnitude", output: -1, sort: "number", descending: false, doubtful: false, effect: "kept" };
 const mode = () => page.modes[state.mode];

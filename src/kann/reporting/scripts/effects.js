@@ -45,3 +45,5 @@ function startEffects() {
     ...["kept", "removed"].flatMap((what) => page.effects.methods.flatMap((method) =>
       method[what].map((row, i) => [what, method.label, page.effects.counts[i], ...row.map((value) => value ?? "")])))]);
 }
+
+sections.push({ start: startEffects, draw: drawEffects });

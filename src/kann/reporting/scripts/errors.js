@@ -1,7 +1,7 @@
 // How well operators predict: over horizons on held-out sequences, over time on those shown, and side by side in a table.
 function drawErrors() {
-  const traces = [["this operator", page.fit], ["copying the previous state", page.copying], ["reading the inputs", page.driven], ...Object.entries(page.others)]
-    .filter(([, fit]) => fit).map(([name, fit], i) => ({ name: escapeMarkup(name), x: fit.times.step, y: fit.times.error, mode: "lines",
+  const traces = [["this operator", page.fit], ["copying the previous state", page.copying], ...Object.entries(page.others)]
+    .map(([name, fit], i) => ({ name: escapeMarkup(name), x: fit.times.step, y: fit.times.error, mode: "lines",
       hovertemplate: `%{y:.2%} at ${page.step} %{x}<extra>${escapeMarkup(name)}</extra>`, line: { color: colours[i % colours.length], dash: ["solid", "dash", "dot", "dashdot"][i % 4] } }));
   drawSoon("errors", traces, { showlegend: true, legend: legendAbove, xaxis: stepAxis(page.step, largestOf(page.fit.times.step, 1)),
     yaxis: logAxis("fraction of the variance", traces.flatMap((trace) => trace.y), { tickformat: ".2~%" }) });
@@ -18,7 +18,7 @@ function drawHorizons() {
 }
 
 function fitRows() {
-  const fits = [["this operator", page.fit], ...(page.driven ? [["reading the inputs", page.driven]] : []), ...Object.entries(page.others)];
+  const fits = [["this operator", page.fit], ...Object.entries(page.others)];
   const isValue = page.outputs_kind === "values", kept = (fit) => isValue ? (fit.agreement === null ? "–" : significant(fit.agreement, 3)) : percentText(fit.agreement);
   return [["", "Rank", `Error of one ${page.step} (of the variance)`, isValue ? "R² of the outputs" : "Decisions kept", `|λ| > ${page.limits.slow}`, "Trusted"], ...fits.map(([name, fit]) => [name, fit.rank,
     percentText(fit.error), kept(fit), fit.slow, fit.trusted === null ? "not tested" : `${fit.trusted} of ${fit.modes}`]),
@@ -34,3 +34,5 @@ function drawFits() {
   byId("fits").tHead.replaceChildren(rows[0]);
   byId("fits").tBodies[0].replaceChildren(...rows.slice(1));
 }
+
+sections.push({ draw: () => { drawErrors(); drawFits(); drawHorizons(); } });

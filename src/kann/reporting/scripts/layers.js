@@ -24,3 +24,5 @@ function startLayers() {
   byId("layers-csv").onclick = () => save("kann-layers.csv", [[page.step, "name", ...layerGuesses.flatMap(([key]) => [key, `${key}_low`, `${key}_high`]), "better_than_copying", "linear_part"],
     ...page.layers.layers.map((layer) => [layer.number, layer.name ?? "", ...layerGuesses.flatMap(([key]) => layer[key].map((value) => value ?? "")), layer.better, layer.linear_part ?? ""])]);
 }
+
+sections.push({ start: startLayers, draw: drawLayers });

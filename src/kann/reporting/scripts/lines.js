@@ -97,3 +97,5 @@ function overTimeCaption() {
   const text = parts.length > 1 ? `${parts.slice(0, -1).join(", ")}, and ${parts.at(-1)}` : parts[0];
   return `${text[0].toUpperCase()}${text.slice(1)}, over the ${steps()} of the sequence.${more}`;
 }
+
+sections.push({ onMode: drawOverTime, onSequence: drawOverTime });

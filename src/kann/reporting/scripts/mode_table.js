@@ -82,3 +82,5 @@ function startTable() {
   byId("doubtful-too").querySelector("span").textContent = folded === 1 ? "show the mode that is not trusted" : `show the ${folded} modes that are not trusted`;
   byId("show-doubtful").onchange = (event) => { state.doubtful = event.target.checked; drawTable(); };
 }
+
+sections.push({ start: startTable, onMode: drawTable });

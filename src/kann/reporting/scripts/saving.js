@@ -34,3 +34,5 @@ function startSaving() {
   byId("fits-csv").onclick = () => save("kann-operators.csv", fitRows());
   byId("sequence-csv").onclick = saveSequence;
 }
+
+sections.push({ start: startSaving });

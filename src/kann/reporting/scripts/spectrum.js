@@ -80,3 +80,5 @@ function drawDecay() {
 function startSpectrum() {
   if (page.plane) byId("more-spectrum").ontoggle = drawPseudospectrum;
 }
+
+sections.push({ start: startSpectrum, draw: drawPseudospectrum, onMode: () => { drawPlane(); drawDecay(); } });

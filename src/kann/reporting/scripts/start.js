@@ -3,16 +3,16 @@ function selectMode(number) {
   state.mode = number;
   byId("chosen").textContent = `Mode ${number}: |λ| ${fourDecimals(mode().modulus)}`;
   byId("mode-picker").value = number;
-  drawTable(); drawPlane(); drawDecay(); drawText(); drawOverTime();
+  for (const each of sections) each.onMode?.();
 }
 function selectSequence(sequence) {
   state.sequence = sequence;
   byId("from").value = 0;
   byId("picker").value = sequence;
-  drawText(); drawOverTime(); drawEmbedding();
+  for (const each of sections) each.onSequence?.();
 }
 function drawAll() {
-  drawLayers(); drawEffects(); drawErrors(); drawFits(); drawHorizons(); drawPseudospectrum();
+  for (const each of sections) each.draw?.();
   selectMode(state.mode); selectSequence(state.sequence);
 }
 
@@ -54,7 +54,8 @@ function reached(stage) {
 (async () => {
   setTheme(matchMedia("(prefers-color-scheme: dark)").matches);
   await loadContent();
-  startLayers(); startEffects(); startSpectrum(); startTable(); startWords(); startSaving(); startControls();
+  for (const each of sections) each.start?.();
+  startControls();
   drawAll();
   fillPicker();
   // The page can be read and used; charts further down are drawn one after the other.

@@ -33,3 +33,5 @@ function pointTraces(points) {
       marker: { symbol: look.symbol, size: look.size, color: look.color, line: { width: 1, color: style("--paper") } } };
   });
 }
+
+sections.push({ onSequence: drawEmbedding });

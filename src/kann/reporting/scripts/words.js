@@ -77,3 +77,5 @@ function startWords() {
     return label;
   }));
 }
+
+sections.push({ start: startWords, onMode: drawText, onSequence: drawText });
