@@ -224,8 +224,9 @@ def _card(inputs: ReportInputs, number: int, pushed: PushedMode, groups: list[st
     card = {"number": number, **_memory(mode, own, inputs), **_live(inputs, number), **_standing(own, inputs.step_name)}
     card["course"] = courses(inputs, pushed, groups)
     movers = inputs.movers
-    has_movers = movers is not None and number in movers.modes
-    return card | {"movers": _pushed_by(inputs, movers, number, pushed) if has_movers else None}
+    if movers is None or number not in movers.modes:
+        return card | {"movers": None}
+    return card | {"movers": _pushed_by(inputs, movers, number, pushed)}
 
 
 def _standing(own: ModeTrust | None, step_name: str) -> dict[str, Any]:
