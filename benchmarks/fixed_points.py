@@ -8,7 +8,7 @@ A network that solves the n-bit flip-flop needs 2ⁿ stable fixed points, one fo
 are saddles between them. Each network is trained here first, and run for 2,000 steps without any pulse to see that it
 does hold all its memories. Then each recipe starts from the same states that the network visits, with the same
 tolerance on the speed, by default FixedPointFinder's own; speeds are measured in float64 for all. `fpf` and `renn` are
-the published recipes as presets of `kann.find_fixed_points`, not the original programs, so that the cell, the
+the published recipes of `kann_experiments.fixed_point_recipes`, not the original programs, so that the cell, the
 derivatives and the machine are the same, and only the search differs.
 
 Times are the smallest of several runs and include Jacobians and eigenvalues of all that is returned. They are on one
@@ -24,9 +24,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from kann_experiments import fixed_point_recipes
 
 import kann
-from kann.fixed_points import FixedPoints, find_fixed_points
+from kann.fixed_points import FixedPoints
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests import flipflop
@@ -47,12 +48,19 @@ class Row:
     points: FixedPoints
 
 
+def search(preset, step, initial, **options):
+    """The points that kann's search or a published recipe finds."""
+    if preset == "kann":
+        return kann.find_fixed_points(step, initial, **options)
+    return fixed_point_recipes.find_fixed_points(step, initial, recipe=fixed_point_recipes.RECIPES[preset], **options)
+
+
 def measure(network, initial, preset, *, tolerance, repeats):
     """The seconds that a recipe takes, and the points that it finds."""
     runs = []
     for _ in range(repeats):
         start = time.perf_counter()
-        points = find_fixed_points(network.layer, initial, tolerance=tolerance, preset=preset)
+        points = search(preset, network.layer, initial, tolerance=tolerance)
         runs.append((time.perf_counter() - start, points))
     return min(runs, key=lambda run: run[0])
 
@@ -140,7 +148,7 @@ def compare_on_silero(count=200):
     for name, inputs in (("zeros", np.zeros(128)), ("silence", silence)):
         for preset in ("kann", "fpf"):
             start = time.process_time()
-            points = find_fixed_points(model.cell, states.values[rows], inputs=inputs, preset=preset)
+            points = search(preset, model.cell, states.values[rows], inputs=inputs)
             print(f"{name:8} {preset:5} {time.process_time() - start:6.1f} s of one core  {points}", flush=True)
 
 

@@ -1,5 +1,4 @@
 import copy
-import dataclasses
 import doctest
 import functools
 import html
@@ -17,7 +16,7 @@ from torch import nn
 
 import kann
 from kann.errors import KannError
-from kann.fixed_points import RECIPES, Recipe, find_fixed_points, jacobians
+from kann.fixed_points import Recipe, find_fixed_points, jacobians
 from kann.fixed_points import _search as search
 from tests import flipflop
 
@@ -213,15 +212,15 @@ def test_a_local_minimum_of_the_speed_is_no_point_unless_asked_for():
 def test_adam_helps_where_newton_is_stuck():
     W = torch.from_numpy(2.5 * np.random.default_rng(1).normal(size=(24, 24)) / math.sqrt(24))
     step, initial = lambda h, x: torch.tanh(h @ W), states_of(24, count=100)
-    alone = find_fixed_points(step, initial, preset=Recipe(adam_steps=0))
+    alone = find_fixed_points(step, initial, recipe=Recipe(adam_steps=0))
     helped = find_fixed_points(step, initial)
     assert (alone.reached < 0).any()
     assert (helped.reached >= 0).sum() > (alone.reached >= 0).sum()
     assert np.all(helped.candidate_speeds <= alone.candidate_speeds)
 
 
-def test_adam_may_be_of_lower_precision():
-    found = find_fixed_points(with_a_ghost, np.array([[-1.3], [1.8]]), preset=Recipe(dtype="float32", follow_steps=0))
+def test_adam_leads_out_of_a_local_minimum():
+    found = find_fixed_points(with_a_ghost, np.array([[-1.3], [1.8]]), recipe=Recipe(follow_steps=0))
     np.testing.assert_allclose(found.points, [[2.0]], atol=1e-9)
     assert found.adam_steps > 0
 
@@ -243,7 +242,7 @@ def test_searches_do_not_get_lost_where_a_gru_saturates():
     assert not found.outlier.any()
     assert np.abs(found.points[found.kinds == "fixed"]).max() <= 1  # in the cube, where all states of a GRU are
     assert (found.reached >= 0).all()
-    lost = find_fixed_points(cell, states_of(8), preset=Recipe(outlier=math.inf))
+    lost = find_fixed_points(cell, states_of(8), recipe=Recipe(outlier=math.inf))
     assert np.abs(lost.points).max() > 10
 
 
@@ -430,13 +429,6 @@ def test_all_points_are_found_in_float32():
     np.testing.assert_array_equal(found.stable, exact.stable[by_place])
 
 
-def test_a_function_over_float64_weights_may_be_searched_with_adam_in_float32():
-    W = torch.tensor([[0.5]], dtype=torch.float64)
-    found = find_fixed_points(lambda h, x: h @ W + 1, np.zeros((1, 1)), preset="renn")
-    np.testing.assert_allclose(found.points, [[2.0]], atol=1e-4)
-    assert found.precision == "float64"
-
-
 class DampedCell(nn.GRUCell):
     """A subclass that does something else than torch's own cell, and is called like it."""
 
@@ -497,37 +489,6 @@ def test_blocks_of_rows_do_not_change_the_result(monkeypatch):
     np.testing.assert_allclose(blocks.jacobians, whole.jacobians, atol=1e-9)
     np.testing.assert_array_equal(blocks.reached, whole.reached)
     np.testing.assert_array_equal(blocks.counts, whole.counts)
-
-
-# Published recipes
-
-
-def test_the_published_recipes_find_an_easy_point():
-    step, initial = lambda h, x: 0.5 * h + 1, states_of(3, count=20)
-    for preset in ("fpf", "renn"):
-        found = find_fixed_points(step, initial, preset=preset)
-        assert found.newton_steps == 0 < found.adam_steps
-        fixed = found.kinds == "fixed"
-        assert fixed.any()
-        assert np.all(found.speeds[fixed] <= 1e-10)
-        np.testing.assert_allclose(found.points[fixed], 2, atol=1e-4)
-        assert (found.reached >= 0).all()  # nothing is filtered by its speed
-    np.testing.assert_allclose(find_fixed_points(step, initial).points, [[2, 2, 2]], atol=1e-12)
-
-
-def test_the_fpf_recipe_is_fixed_point_finder_on_a_gru():
-    """On a GRU it returns hundreds of points and misses memories, as its published implementation does."""
-    network = trained("gru", 2, 0)
-    initial = flipflop.visited(network, 128, seed=0)
-    quick = dataclasses.replace(RECIPES["fpf"], adam_steps=1000)
-    theirs, ours = find_fixed_points(network.layer, initial, preset=quick), find_fixed_points(network.layer, initial)
-    assert theirs.adam_steps == 1000
-    assert (theirs.kinds == "slow").sum() > 100 > len(ours)
-    memories = [
-        len(flipflop.memories(network, torch.from_numpy(found.points[found.stable & (found.kinds == "fixed")])))
-        for found in (theirs, ours)
-    ]
-    assert memories[0] < memories[1] == 4
 
 
 # Linear prediction
@@ -643,10 +604,9 @@ def test_inputs_that_cannot_be_used_are_refused(inputs, message):
         find_fixed_points(nn.GRUCell(3, 2), states_of(2), inputs=inputs)
 
 
-@pytest.mark.parametrize("preset", ["kann", "fpf", "renn"])
-def test_where_nothing_is_found_the_result_is_empty_and_says_so(preset):
+def test_where_nothing_is_found_the_result_is_empty_and_says_so():
     # h + 1 moves every state by 1 in each of two units: q = ½(1 + 1) everywhere.
-    points = find_fixed_points(lambda h, x: h + 1, states_of(2), preset=preset, slow_tolerance=1e-6)
+    points = find_fixed_points(lambda h, x: h + 1, states_of(2))
     assert len(points) == 0
     assert repr(points) == (
         "FixedPoints(none within slow_tolerance=1e-06, smallest speed 1; 0 outliers; 2 units; "
@@ -734,8 +694,8 @@ def test_other_kinds_of_initial_states_and_inputs_are_refused(initial, message):
         ({"slow_tolerance": math.nan}, "slow_tolerance=nan is not a finite number"),
         ({"slow_tolerance": np.array("0.")}, r"slow_tolerance=ndarray of <U2, shape \(\) is not a finite number"),
         ({"slow_tolerance": np.zeros(2)}, "slow_tolerance=ndarray of float64"),
-        ({"preset": ["kann"]}, r"preset=\['kann'\] is unknown"),
-        ({"preset": None}, "preset=None is unknown"),
+        ({"recipe": ["kann"]}, r"recipe=\['kann'\] is no Recipe"),
+        ({"recipe": "fpf"}, "recipe='fpf' is no Recipe"),
     ],
 )
 def test_options_of_other_types_are_refused(options, message):
@@ -756,8 +716,6 @@ def test_predictions_from_what_is_not_numbers_are_refused():
 
 
 def test_other_arguments_that_cannot_be_used_are_refused():
-    with pytest.raises(KannError, match="preset='newton' is unknown; pass one of 'kann', 'fpf', 'renn', or a Recipe"):
-        find_fixed_points(double, states_of(2), preset="newton")
     with pytest.raises(KannError, match=r"tolerance=0.01, slow_tolerance=1e-06; pass 0 < tolerance <= slow_tolerance"):
         find_fixed_points(double, states_of(2), tolerance=0.01)
     with pytest.raises(KannError, match="pass 0 < tolerance"):

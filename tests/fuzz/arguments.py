@@ -218,7 +218,7 @@ def calls(good: Any) -> dict[str, Call]:
         "find_fixed_points": (
             kann.find_fixed_points,
             {"step": kann.recording.step_of(good.model), "initial": h[:2], "inputs": np.zeros(2), "tolerance": 1e-6}
-            | {"slow_tolerance": 1e-3, "preset": "kann"},
+            | {"slow_tolerance": 1e-3, "recipe": kann.fixed_points.Recipe()},
         ),
         "fit": (kann.fit, {"data": good.padded, "rank": 2, "basis": "svd", "lengths": [8, 3, 2], "ridge": 0.0}),
         "fit grouped": (kann.fit, {"data": states, "rank": "auto", "groups": [0, 1, 2]}),

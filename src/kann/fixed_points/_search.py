@@ -16,19 +16,19 @@ from torch import Tensor
 from torch.nn.utils import parametrize
 
 from kann.backends.arrays import as_numpy
-from kann.checks import require_number
+from kann.checks import require_instance, require_number
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fixed_points.jacobians import eigenvalues_of, is_stable, jacobians
-from kann.fixed_points.problem import Problem, Recipe, Searches, distinct_fixed_points, merge, recipe_of, spread_of
+from kann.fixed_points.problem import SLOW_TOLERANCE, Problem, Recipe, Searches, distinct_fixed_points, merge
 from kann.fixed_points.result import FixedPoints, describe
 from kann.fixed_points.solvers import Known, descend, newton, settle
-from kann.fixed_points.step_function import StepFunction, checked_step, starting_tensors
+from kann.fixed_points.step_function import checked_step, starting_tensors
 from kann.progress import progress
 from kann.typing import AnyArray, Float, Int
 
 STEPS_PER_UNIT = 2
-"""How many steps the network is followed for each unit of its state, where that is more than the recipe says."""
+"""Steps that the network is followed for each unit of its state, where that is more than the recipe says."""
 
 MOST_WORK = 1e9
 """Newton starts from as many states as keep states · units³, what one of its steps takes, below this: 60 for 256 units,
@@ -47,8 +47,8 @@ def find_fixed_points(
     *,
     inputs: AnyArray | None = None,
     tolerance: float = 1e-10,
-    slow_tolerance: float | None = None,
-    preset: str | Recipe = "kann",
+    slow_tolerance: float = SLOW_TOLERANCE,
+    recipe: Recipe | None = None,
 ) -> FixedPoints:
     """Find the fixed and slow points of a network under constant input, starting from many states.
 
@@ -86,65 +86,31 @@ def find_fixed_points(
     tolerance
         Speed up to which a point is called fixed. The search itself goes on as long as it gains.
     slow_tolerance
-        Speed up to which a point is kept and called slow; 1e-6 if not given, unlimited for the published recipes. With
-        ``math.inf`` the end of every search comes back, local minima of the speed among them.
-    preset
-        ``"kann"``; ``"fpf"`` or ``"renn"``, which follow the published recipes of FixedPointFinder and of "Reverse
-        engineering neural networks" for comparison; or a `Recipe`.
+        Speed up to which a point is kept and called slow. With ``math.inf`` the end of every search comes back, local
+        minima of the speed among them.
+    recipe
+        A `kann.fixed_points.Recipe`: steps of each method, and distances between points.
     """
-    recipe = recipe_of(preset)
-    if slow_tolerance is None:
-        slow_tolerance = recipe.slow_tolerance
-    tolerance, slow_tolerance = _checked_tolerances(tolerance, slow_tolerance)
+    recipe = Recipe() if recipe is None else recipe
+    require_instance(recipe, Recipe, "recipe")
+    tolerance, slow_tolerance = checked_tolerances(tolerance, slow_tolerance)
     # A caller may have switched gradients off; the last context computes the weights of parametrised modules once.
     with torch.inference_mode(False), torch.enable_grad(), parametrize.cached():
         h, x = starting_tensors(step, initial, inputs)
         function, dtype = checked_step(step, h, x, has_inputs=inputs is not None)
-        problem = Problem(
-            step=function,
-            adam_step=_adam_step(step, function, h, x, recipe, has_inputs=inputs is not None),
-            dtype=dtype,
-            recipe=recipe,
-            tolerance=tolerance,
-            slow_tolerance=slow_tolerance,
-            centre=h.mean(0),
-            spread=spread_of(h),
-            border=_border(h, recipe),
-        )
+        problem = Problem.of(h, function, dtype, recipe=recipe, tolerance=tolerance, slow_tolerance=slow_tolerance)
         return describe(problem, _explore(problem, h, x), initial=len(h))
 
 
-def _checked_tolerances(tolerance: Any, slow_tolerance: Any) -> tuple[float, float]:
+def checked_tolerances(tolerance: Any, slow_tolerance: Any) -> tuple[float, float]:
     """The tolerances, if they are numbers and in order; the one for slow points may be infinite."""
     remedy = "pass 0 < tolerance <= slow_tolerance"
     tolerance = require_number(tolerance, "tolerance", remedy=remedy)
-    if not (isinstance(slow_tolerance, float) and slow_tolerance == math.inf):
+    if not isinstance(slow_tolerance, float) or slow_tolerance != math.inf:
         slow_tolerance = require_number(slow_tolerance, "slow_tolerance", remedy=remedy)
     if not 0 < tolerance <= slow_tolerance:
         raise KannError(f"tolerance={tolerance}, slow_tolerance={slow_tolerance}; {remedy}")
     return tolerance, slow_tolerance
-
-
-def _adam_step(
-    step: Any,
-    function: StepFunction,
-    h: Float[Tensor, "n d"],
-    x: Float[Tensor, "n p"],
-    recipe: Recipe,
-    *,
-    has_inputs: bool,
-) -> StepFunction:
-    """The network in the precision of Adam; ``function`` is the one in float64."""
-    if recipe.dtype == "float64":
-        return function
-    return checked_step(step, h.float(), x.float(), has_inputs=has_inputs)[0]
-
-
-def _border(h: Float[Tensor, "n d"], recipe: Recipe) -> float:
-    """Distance from the centre of the initial states beyond which a point is an outlier."""
-    if (h == h[0]).all():
-        return math.inf
-    return recipe.outlier * spread_of(h)
 
 
 def _explore(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) -> Searches:
@@ -154,9 +120,6 @@ def _explore(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"])
     there too, to where Adam does. Adam is last: on a GRU it drives states out of the cube that the network lives in, to
     where its update gate saturates and every state is slow.
     """
-    if not problem.recipe.newton_steps:
-        ends, steps = descend(problem, h, x)
-        return Searches(inputs=x, ends=ends, first_slow=ends, adam_steps=steps)
     followed, place = _follow(problem, h, x)
     between = newton(problem, *_between_stable_points(problem, followed))
     # Most searches from initial states come to points that are known by now; to end there saves the last steps.

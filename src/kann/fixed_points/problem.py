@@ -1,49 +1,39 @@
-"""Which of many states count as the same point."""
+"""A network to search, how to search it, and which of many states count as the same point."""
 
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kann.backends.arrays import as_numpy
-from kann.checks import shown
 from kann.data.additive import Additive
-from kann.errors import KannError
 from kann.fixed_points.step_function import StepFunction
 from kann.typing import Array, Float, Int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How to search, and what counts as the same point."""
+    """How long to search by each method, and which states count as the same point.
 
-    dtype: Literal["float32", "float64"] = "float64"
-    """Precision of Adam. All else is float64, as far as the step can be computed in it."""
+    Rates and distances are in units of the spread of the initial states in one hidden unit.
+    """
+
     follow_steps: int = 50
-    """Newton also starts from where the network itself goes from each initial state: so many steps, or twice as many as
-    the state has units, since a step of Newton costs as much as some hundred of these."""
+    """Newton also starts from where the network itself goes from each initial state: after so many steps, or twice as
+    many as the state has units, since a step of Newton costs as much as some hundred of these."""
     settle_steps: int = 60
-    """Implicit steps by which states follow the network further, at most, where it is not slow after those."""
+    """Most implicit steps by which states that are still moving after that follow the network further."""
     newton_steps: int = 100
-    """Steps of damped Newton, at most; 0 leaves it out, and Adam is all."""
+    """Most steps of damped Newton."""
     adam_steps: int = 300
-    """Steps of Adam, at most. Where there is Newton, Adam is only for initial states from which Newton found no fixed
-    point, and Newton is tried again from where it ends."""
+    """Steps of Adam, from initial states from which Newton found no fixed point; Newton is tried again from their
+    ends."""
     learning_rate: float = 0.1
-    """Adam's rate at the start."""
-    schedule: Literal["linear", "plateau", "constant"] = "linear"
-    """How the rate falls: to zero in a straight line, by 5 % after 5 steps without gain, or not at all."""
-    average: bool = False
-    """Minimise the mean of the speeds, not their sum. Adam divides by the size of the gradient, so this matters only
-    where the gradient is as small as Adam's epsilon, 1e-8."""
-    stop: Literal["each", "change", "mean"] = "each"
-    """Stop Adam when each speed is within the tolerance, or else has stopped changing, or when their mean is."""
-    relative: bool = True
-    """Rates and distances are in units of the spread of the initial states in one hidden unit, not absolute."""
+    """Adam's rate at the start; it falls to zero in a straight line."""
     distinct: float = 1e-3
     """Fixed points that differ by no more than this in any hidden unit are one point."""
     apart: float = 0.05
@@ -51,62 +41,10 @@ class Recipe:
     outlier: float = 3.0
     """Points farther from the centre of the initial states than this many times their mean distance are outliers.
     Newton goes out there only from states that are there already."""
-    slow_tolerance: float = 1e-6
-    """Speed up to which a point is kept as slow, unless the caller says otherwise."""
 
 
-RECIPES = {
-    "kann": Recipe(),
-    # FixedPointFinder (Golub & Sussillo 2018), defaults of FixedPointFinderTorch: lr_init=1.0, lr_patience=5,
-    # lr_factor=0.95 for torch's Adam and ReduceLROnPlateau; of FixedPointFinderBase: dtype float32, max_iters=5000,
-    # method "joint" (the mean of all speeds), tol_q=1e-12 (here the caller's tolerance), tol_dq=1e-20,
-    # tol_unique=1e-3 along any dimension, outlier_distance_scale=10. It has no filter on the speed: every candidate
-    # comes back. It drops outliers, which here are marked like all others.
-    "fpf": Recipe(
-        dtype="float32",
-        follow_steps=0,
-        newton_steps=0,
-        adam_steps=5000,
-        learning_rate=1.0,
-        schedule="plateau",
-        average=True,
-        stop="change",
-        relative=False,
-        distinct=1e-3,
-        apart=1e-3,
-        outlier=10.0,
-        slow_tolerance=math.inf,
-    ),
-    # The published code of "Reverse engineering neural networks" (Maheswaranathan et al. 2019): find_fixed_points
-    # has steps=range(1000) and stops when the mean speed is within the tolerance; its sentiment notebook passes
-    # adam(0.01). float32 is jax's default. Points are neither merged nor left out (exclude_outliers: threshold=inf).
-    "renn": Recipe(
-        dtype="float32",
-        follow_steps=0,
-        newton_steps=0,
-        adam_steps=1000,
-        learning_rate=0.01,
-        schedule="constant",
-        average=True,
-        stop="mean",
-        relative=False,
-        distinct=0.0,
-        apart=0.0,
-        outlier=math.inf,
-        slow_tolerance=math.inf,
-    ),
-}
-"""Recipes by name."""
-
-
-def recipe_of(preset: str | Recipe) -> Recipe:
-    """A recipe as it is, or the one of this name."""
-    if isinstance(preset, Recipe):
-        return preset
-    if not isinstance(preset, str) or preset not in RECIPES:
-        raise KannError(f"preset={shown(preset)} is unknown; pass one of {', '.join(map(repr, RECIPES))}, or a Recipe")
-    return RECIPES[preset]
-
+SLOW_TOLERANCE = 1e-6
+"""Speed up to which a point is kept as slow, unless the caller says otherwise."""
 
 ROUNDING = {torch.float64: 1e-28, torch.float32: 1e-13}
 """Speeds up to this much relative to |h|² are rounding, by the precision of the step. In float64 this is (50 ε)², since
@@ -123,8 +61,6 @@ class Problem:
 
     step: StepFunction
     """The network as a function of float64 tensors."""
-    adam_step: StepFunction
-    """The network as a function of tensors in the precision of Adam."""
     dtype: torch.dtype
     """The precision in which ``step`` computes."""
     recipe: Recipe
@@ -135,16 +71,37 @@ class Problem:
     centre: Float[Tensor, " d"]
     """Mean of the initial states."""
     spread: float
-    """Mean distance of the initial states from their centre, or, where they are all the same, a length to go by."""
+    """Mean distance of the initial states from their centre; of a single one its length, or 1 if that is zero too."""
     border: float
     """Distance from the centre beyond which points are outliers: infinite where all initial states are the same."""
+    unit: float
+    """The length in one hidden unit that the recipe's rates and distances are multiples of."""
 
-    @property
-    def unit(self) -> float:
-        """The length that the recipe's rates and distances in one hidden unit are multiples of."""
-        if not self.recipe.relative:
-            return 1.0
-        return self.spread / math.sqrt(len(self.centre))
+    @staticmethod
+    def of(
+        h: Float[Tensor, "n d"],
+        step: StepFunction,
+        dtype: torch.dtype,
+        *,
+        recipe: Recipe,
+        tolerance: float,
+        slow_tolerance: float,
+        unit: float | None = None,
+    ) -> "Problem":
+        """The problem around these initial states; by default the unit is their spread in one hidden unit."""
+        centre = h.mean(0)
+        spread = float((h - centre).norm(dim=1).mean()) or float(h.norm(dim=1).mean()) or 1.0
+        return Problem(
+            step=step,
+            dtype=dtype,
+            recipe=recipe,
+            tolerance=tolerance,
+            slow_tolerance=slow_tolerance,
+            centre=centre,
+            spread=spread,
+            border=math.inf if (h == h[0]).all() else recipe.outlier * spread,
+            unit=spread / math.sqrt(h.shape[1]) if unit is None else unit,
+        )
 
     def speed(self, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """The speed ½|step(h, x) − h|² of each state, without gradients."""
@@ -167,12 +124,6 @@ class Problem:
 def half_square(moves: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
     """½|r|² of each row r: the speed of a state that one step moves by r."""
     return 0.5 * moves.square().sum(dim=1)
-
-
-def spread_of(h: Float[Tensor, "n d"]) -> float:
-    """Mean distance of states from their centre; of a single one its length, or 1 if that is zero too."""
-    spread = float((h - h.mean(0)).norm(dim=1).mean())
-    return spread or float(h.norm(dim=1).mean()) or 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

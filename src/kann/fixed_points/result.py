@@ -80,9 +80,7 @@ class FixedPoints(Saved):
         found = f"{fixed.sum()} fixed, of which {(fixed & self.stable).sum()} stable, {(~fixed).sum()} slow"
         if not len(self):
             found = f"none within slow_tolerance={self.slow_tolerance:g}, smallest speed {self._least_speed()}"
-        precision = ""
-        if self.precision != "float64":
-            precision = f"; computed in {self.precision}"
+        precision = "" if self.precision == "float64" else f"; computed in {self.precision}"
         return (
             f"FixedPoints({found}; "
             f"{self.outlier.sum()} outliers; {self.points.shape[1]} units; "
@@ -130,10 +128,8 @@ class FixedPoints(Saved):
 
     def _nearest(self, h: Float[Array, "... d"]) -> Int[Array, "..."]:
         self._require_points()
-        squares = (self.points**2).sum(
-            axis=1
-        ) - 2 * h @ self.points.T  # |h − h*|² but for |h|², the same for all points
-        return np.asarray(squares.argmin(axis=-1))
+        # |h − h*|² but for |h|², the same for all points
+        return np.asarray(((self.points**2).sum(axis=1) - 2 * h @ self.points.T).argmin(axis=-1))
 
     def predict(
         self, h: AnyArray, *, inputs: AnyArray | None = None, at: int | AnyArray | None = None
@@ -173,9 +169,7 @@ class FixedPoints(Saved):
         steps = require_whole_number(steps, "steps", too_small="predicts nothing")
         h = self._states(h)
         x = self._inputs(inputs, (*h.shape[:-1], steps))
-        inputs_of_steps = [None] * steps
-        if x is not None:
-            inputs_of_steps = np.moveaxis(x, -2, 0)
+        inputs_of_steps = [None] * steps if x is None else np.moveaxis(x, -2, 0)
         following = []
         for x_now in inputs_of_steps:
             h = self.predict(h, inputs=x_now, at=at)

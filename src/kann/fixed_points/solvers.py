@@ -6,20 +6,20 @@ import torch
 from torch import Tensor
 
 from kann.fixed_points.jacobians import row_blocks, step_with_slopes
-from kann.fixed_points.problem import Problem, Recipe, Searches, half_square
+from kann.fixed_points.problem import SLOW_TOLERANCE, Problem, Searches, half_square
 from kann.progress import progress
 from kann.recording import RecurrentStep
 from kann.recording.recurrent import solve_shifted
 from kann.typing import Float
 
 DAMPING_AFTER_GAIN = 0.1
-"""What the damping is multiplied with after a step that lowers the speed."""
+"""Factor of the damping after a step that lowers the speed."""
 
 DAMPING_AFTER_LOSS = 5.0
-"""What the damping is multiplied with after a step that does not."""
+"""Factor of the damping after a step that does not."""
 
 MAX_STEPS_WITHOUT_GAIN = 6
-"""After so many steps in a row, none of which gains, Newton gives a state up."""
+"""Newton gives a state up after this many steps in a row without gain."""
 
 GAIN = 0.9
 """A step gains if it lowers the speed to less than this fraction."""
@@ -54,7 +54,7 @@ class _Batch:
         self._steps_without_gain = torch.zeros_like(self._speeds)
         self._reach = problem.reach(h)
         # However much the caller keeps in the end, as with slow_tolerance=inf.
-        self._slow_limit = min(problem.slow_tolerance, problem.recipe.slow_tolerance)
+        self._slow_limit = min(problem.slow_tolerance, SLOW_TOLERANCE)
         self._is_slow, self._first_slow = self._speeds <= self._slow_limit, h.clone()
         self._active = torch.isfinite(self._speeds).nonzero()[:, 0]
 
@@ -125,7 +125,7 @@ LARGEST_GROWTH = 10.0
 """How many times as large |F(h) − h| may become in an implicit step; with more, the step is tried again, shorter."""
 
 MAX_REFUSED = 8
-"""After so many refused steps in all, a state is given up."""
+"""A state is given up after this many refused steps."""
 
 
 def settle(
@@ -190,51 +190,17 @@ def _implicit_step(
     return h + solve_shifted(slopes, 1 + 1 / leaps, following - h)
 
 
-TOL_DQ = 1e-20
-"""FixedPointFinder's tol_dq: a speed that changes by less than this times the learning rate has stopped changing."""
-
-
 def descend(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) -> tuple[Float[Tensor, "n d"], int]:
-    """Lower the speeds with Adam in the recipe's precision; where each state came to, and the steps made."""
-    recipe = problem.recipe
-    dtype = getattr(torch, recipe.dtype)
-    h, x = h.to(dtype, copy=True).requires_grad_(), x.to(dtype)
-    first_rate = recipe.learning_rate * problem.unit
-    adam = torch.optim.Adam([h], lr=first_rate)
-    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(adam, factor=0.95, patience=5)
-    speeds_before = torch.full_like(h[:, 0], math.inf)
-    steps = 0
-    for steps in progress(range(1, recipe.adam_steps + 1), what="descent", unit="step"):
-        speeds = half_square(problem.adam_step(h, x) - h)
-        loss = _loss(recipe, speeds)
-        # Not loss.backward(), which would also add to the gradients of the network's own parameters.
-        (h.grad,) = torch.autograd.grad(loss, h)
+    """Lower the speeds with Adam; return the states it came to, and how many steps it made."""
+    h, most, steps = h.clone().requires_grad_(), problem.recipe.adam_steps, 0
+    rate = problem.recipe.learning_rate * problem.unit
+    adam = torch.optim.Adam([h], lr=rate)
+    for steps in progress(range(1, most + 1), what="descent", unit="step"):
+        speeds = half_square(problem.step(h, x) - h)
+        # Not backward(), which would also add to the gradients of the network's own parameters.
+        (h.grad,) = torch.autograd.grad(speeds.sum(), h)
         adam.step()
-        if recipe.schedule == "linear":
-            adam.param_groups[0]["lr"] = first_rate * (1 - steps / recipe.adam_steps)
-        elif recipe.schedule == "plateau":
-            plateau.step(loss.detach())
-        least_change = TOL_DQ * adam.param_groups[0]["lr"]
-        if _is_done(problem, speeds, speeds_before, least_change=least_change):
+        adam.param_groups[0]["lr"] = rate * (1 - steps / most)
+        if (speeds <= problem.tolerance).all():
             break
-        speeds_before = speeds.detach()
-    return h.detach().double(), steps
-
-
-def _loss(recipe: Recipe, speeds: Float[Tensor, " n"]) -> Float[Tensor, ""]:
-    if recipe.average:
-        return speeds.mean()
-    return speeds.sum()
-
-
-def _is_done(
-    problem: Problem, speeds: Float[Tensor, " n"], before: Float[Tensor, " n"], *, least_change: float
-) -> bool:
-    """Whether the recipe stops at these speeds, those of the step before being ``before``."""
-    stop = problem.recipe.stop
-    if stop == "mean":
-        return bool(speeds.mean() <= problem.tolerance)
-    done = speeds <= problem.tolerance
-    if stop == "change":
-        done |= (speeds - before).abs() < least_change
-    return bool(done.all())
+    return h.detach(), steps

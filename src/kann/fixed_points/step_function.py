@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,8 @@ def widths_of(step: Any) -> tuple[int, int] | None:
     if isinstance(step, nn.RNNBase):
         step = _step_of_layers(step)
     if isinstance(step, nn.RNNCellBase):
-        width = step.hidden_size
-        if isinstance(step, nn.LSTM | nn.LSTMCell):
-            width *= 2  # h and c
-        return width, step.input_size
+        has_cell = isinstance(step, nn.LSTMCell)  # its state is h and c
+        return step.hidden_size * (2 if has_cell else 1), step.input_size
     if isinstance(getattr(step, "input_dim", None), int) and isinstance(getattr(step, "dim", None), int):
         return step.dim, step.input_dim
     return None
@@ -61,7 +60,7 @@ def checked_step(
         states, inputs = h.to(dtype), x.to(dtype)
         function = _copied(step, like=states)
         if not reads_inputs:
-            function = _without_inputs(function)
+            function = partial(_without_inputs, function)
         leaf = states.clone().requires_grad_()
         try:
             following = function(leaf * 1.0, inputs)  # times 1: a step may then change its argument in place
@@ -70,9 +69,7 @@ def checked_step(
             continue
         _require_next_states(following, leaf)
         _require_independent_rows(function, states, inputs, following)
-        if dtype != h.dtype:
-            function = _converting(function, dtype)
-        return function, dtype
+        return (function if dtype == h.dtype else partial(_converted, function, dtype)), dtype
     raise KannError(_explain_failures(h, x, failures, reads_inputs=reads_inputs)) from failures[0]
 
 
@@ -103,9 +100,11 @@ def _copied(step: Any, like: Tensor) -> Callable[..., Any]:
 
 def _step_of_layers(module: nn.RNNBase) -> RecurrentStep | StackedStep:
     """One step of all layers of a fused module, their states side by side."""
-    if module.num_layers == 1:
-        return step_of(module)
-    return StackedStep(layers=[step_of(module, f"l{level}") for level in range(module.num_layers)])
+    return (
+        step_of(module)
+        if module.num_layers == 1
+        else StackedStep(layers=[step_of(module, f"l{level}") for level in range(module.num_layers)])
+    )
 
 
 def _is_plain_cell(step: Any) -> bool:
@@ -115,20 +114,18 @@ def _is_plain_cell(step: Any) -> bool:
     return not (step._forward_pre_hooks or step._forward_hooks)
 
 
-def _without_inputs(function: Callable[..., Any]) -> StepFunction:
-    """Call with None for the inputs."""
-    return lambda h, _: function(h, None)
+def _without_inputs(function: Callable[..., Any], h: Tensor, _: Tensor) -> Any:
+    """Call the function with None for the inputs."""
+    return function(h, None)
 
 
-def _converting(function: StepFunction, dtype: torch.dtype) -> StepFunction:
-    """Call with states and inputs of one precision, and give the result in the precision of the states."""
-    return lambda h, x: function(h.to(dtype), x.to(dtype)).to(h.dtype)
+def _converted(function: StepFunction, dtype: torch.dtype, h: Tensor, x: Tensor) -> Tensor:
+    """Call the function with states and inputs of this precision, and return its result in that of the states."""
+    return function(h.to(dtype), x.to(dtype)).to(h.dtype)
 
 
 def _explain_failures(h: Tensor, x: Tensor, failures: list[Exception], *, reads_inputs: bool) -> str:
-    shapes = f"states {tuple(h.shape)} and inputs None"
-    if reads_inputs:
-        shapes = f"states {tuple(h.shape)} and inputs {tuple(x.shape)}"
+    shapes = f"states {tuple(h.shape)} and inputs {tuple(x.shape) if reads_inputs else None}"
     first, second = (f"{type(failure).__name__}: {failure}" for failure in failures)
     reasons = f"with {h.dtype}: {first}; with {OTHER_PRECISION[h.dtype]}: {second}"
     return f"step(h, x) fails on {shapes} ({reasons}); it takes the states first; pass inputs= if it reads any"
@@ -176,8 +173,9 @@ def starting_tensors(
     """
     state_width, input_width = widths_of(step) or (None, None)
     if isinstance(initial, Mapping):
-        initial = np.concatenate([as_numpy(_rows_of(layer)) for layer in initial.values()], axis=1)
-    initial = _rows_of(initial)
+        layers = [layer.values if isinstance(layer, States) else layer for layer in initial.values()]
+        initial = np.concatenate([as_numpy(layer) for layer in layers], axis=1)
+    initial = initial.values if isinstance(initial, States) else initial
     states = as_array(initial)
     if states.ndim != 2 or 0 in states.shape:
         raise KannError(f"initial states have shape {tuple(states.shape)}; pass (n, d) with n, d >= 1")
@@ -199,23 +197,12 @@ def starting_tensors(
     return h, x.expand(len(h), x.shape[-1]).clone()
 
 
-def _rows_of(initial: AnyArray | States) -> AnyArray:
-    """The states themselves, one row each."""
-    if isinstance(initial, States):
-        return initial.values
-    return initial
-
-
 def _device_of(step: Any, initial: AnyArray) -> torch.device:
     """The device of the module's parameters or, for anything else, of the initial states."""
-    device = torch.empty(0).device
-    if isinstance(initial, Tensor):
-        device = initial.device
+    device = initial.device if isinstance(initial, Tensor) else torch.empty(0).device
     if isinstance(step, nn.Module):
         device = next((parameter.device for parameter in step.parameters()), device)
-    if device.type == "mps":  # it has no float64
-        return torch.device("cpu")
-    return device
+    return torch.device("cpu") if device.type == "mps" else device  # mps has no float64
 
 
 def _float64_copy(values: AnyArray, device: torch.device, *, what: str) -> Float[Tensor, "..."]:
