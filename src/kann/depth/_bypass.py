@@ -4,6 +4,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,9 @@ class Span:
     """As in ``model.named_modules()``."""
     modules: tuple[nn.Module, ...]
     first: int
-    """The place of the first layer among all layers of its list, from 0."""
+    """The index of the first layer among all layers of its list."""
     siblings: int
-    """How many layers the list has."""
+    """The number of layers in the list."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -42,23 +43,28 @@ class Span:
     @property
     def label(self) -> str:
         """Such as ``"layers.10 – layers.15"``."""
-        if len(self) == 1:
-            return self.names[0]
-        return f"{self.names[0]} – {self.names[-1]}"
+        return self.names[0] if len(self) == 1 else f"{self.names[0]} – {self.names[-1]}"
 
 
 def span_of(model: nn.Module, first: Any, last: Any) -> Span:
-    """The layers from ``first`` to ``last``; refuses names that the model does not have, or that make no span."""
+    """The layers from ``first`` to ``last``; raise if the model does not have them in one list and in this order."""
     require_module(model)
+    known = dict(model.named_modules(remove_duplicate=False))
     for name in (first, last):
-        _require_module_name(model, name)
-    parents = [name.rpartition(".")[0] for name in (first, last)]
-    if parents[0] != parents[1]:
+        if not isinstance(name, str):
+            raise KannError(
+                f"{shown(name)} is no name of a layer; pass one of model.named_modules(), such as 'layers.3'"
+            )
+        targets, _ = select(model, name)  # raises with similar names if there is no such layer
+        if not name or name not in known:  # patterns such as 'layers.*' select several
+            close = ", ".join(repr(target.path) for target in targets[:8] if target.path)
+            raise KannError(f"{name!r} is no single layer inside the model; pass one such as {close or 'layers.3'}")
+    parent, other = (name.rpartition(".")[0] for name in (first, last))
+    if parent != other:
         raise KannError(
             f"{first!r} and {last!r} are not layers of one list, such as 'layers.3' and 'layers.5'; bypass each list "
             "by itself, one kann.depth.bypass inside the other"
         )
-    parent = parents[0]
     siblings = list(model.get_submodule(parent).named_children())
     paths = [f"{parent}.{child}".removeprefix(".") for child, _ in siblings]
     start, stop = paths.index(first), paths.index(last) + 1
@@ -72,23 +78,13 @@ def span_of(model: nn.Module, first: Any, last: Any) -> Span:
     )
 
 
-def _require_module_name(model: nn.Module, name: Any) -> None:
-    """Refuse what is not the name of a module inside the model that can be watched, and say which names are close."""
-    if not isinstance(name, str):
-        raise KannError(f"{shown(name)} is no name of a layer; pass one of model.named_modules(), such as 'layers.3'")
-    targets, _ = select(model, name)  # which knows names that are close to a wrong one
-    if name not in dict(model.named_modules(remove_duplicate=False)) or not name:
-        close = ", ".join(repr(target.path) for target in targets[:8] if target.path)
-        raise KannError(f"{name!r} is no single layer inside the model; pass one such as {close or 'layers.3'}")
-
-
 Operator = Koopman | AffineMap | StepMaps | Sequence[AffineMap | Koopman | None] | None
-"""What can take the place of a span of layers."""
+"""What can replace a span of layers."""
 
 
 @contextlib.contextmanager
 def bypass(model: nn.Module, first: str, last: str, operator: Operator = None) -> Iterator[None]:
-    """Let a model run with a span of its layers replaced by an operator: what each layer gives is no longer its own.
+    """Run a model with a span of its layers replaced by an operator.
 
     >>> import kann
     >>> model = nn.Sequential(nn.Linear(3, 4), *(nn.Linear(4, 4) for _ in range(3)), nn.Linear(4, 2))
@@ -99,11 +95,10 @@ def bypass(model: nn.Module, first: str, last: str, operator: Operator = None) -
     >>> bool((replaced - model(x)).abs().max() < 1e-4)  # these layers are affine, and one map is as good as both
     True
 
-    Inside the block the model is called as always, in the mode it is in, in the thread that entered the block.
-    Each layer of the span runs, and what it gives is replaced, so that caches of attention stay whole; in that an
-    operator saves no time. A layer that is called several times, as one that is shared along depth, is replaced at
-    every call. `kann.record` inside the block records the replaced states. Afterwards the model is as it was, also
-    after an error.
+    Inside the block the model is called as always, in its current mode, in the thread that entered the block. Each
+    layer of the span still runs and its output is replaced, so that caches of attention stay whole; an operator saves
+    no time. A layer that is called several times, such as one that is shared along depth, is replaced at every call.
+    `kann.record` inside the block records the replaced states. Afterwards the model is as it was, also after an error.
 
     Parameters
     ----------
@@ -114,31 +109,31 @@ def bypass(model: nn.Module, first: str, last: str, operator: Operator = None) -
         The names of the first and the last layer of the span, both included, as in ``model.named_modules()``. They
         must be layers of one list, and give states of the shape that they read.
     operator
-        What takes the place of the span. None: the identity, the span is skipped. A `Koopman`: the one operator, once
-        for each layer. `StepMaps`, fitted to states that were recorded from all layers of the list with
-        ``embedding=True``: the own map of each layer. An `AffineMap`, as of `kann.depth.fit_span`: one map for the
-        whole span. Or a list with an operator for each layer.
+        What replaces the span. None: the identity, the span is skipped. A `Koopman`: the same operator for each layer.
+        `StepMaps`, fitted to states that were recorded from all layers of the list with ``embedding=True``: the map of
+        each layer. An `AffineMap` from `kann.depth.fit_span`: one map for the whole span. Or a list with an operator
+        for each layer.
     """
     span = span_of(model, first, last)
     replacement = _Bypass(span, maps_of(operator, span))
     with contextlib.ExitStack() as stack:
         for name, module in zip(span.names, span.modules, strict=True):
-            stack.enter_context(exclusive(states_replaced(module), _refusal(name)))
+            stack.enter_context(exclusive(states_replaced(module), partial(_in_use, name)))
         stack.enter_context(every_module_called())
         for place, module in enumerate(span.modules):
             hook_last(module, replacement.hook(place), stack)
         yield
 
 
-def _refusal(name: str) -> Callable[[], KannError]:
-    return lambda: KannError(
+def _in_use(name: str) -> KannError:
+    return KannError(
         f"the states of {name!r} are being replaced already, in this thread or another; leave the other "
         "kann.depth.bypass or kann.intervene first, and replace a layer in one of them"
     )
 
 
 def maps_of(operator: Any, span: Span) -> list[tuple[Float[Array, "d d"], Float[Array, " d"]] | None]:
-    """The matrix and the offset that take the place of each layer; None for the identity."""
+    """The matrix and the offset that replace each layer; None for the identity."""
     if operator is None:
         return [None] * len(span)
     if isinstance(operator, Koopman):
@@ -161,18 +156,11 @@ def maps_of(operator: Any, span: Span) -> list[tuple[Float[Array, "d d"], Float[
     if isinstance(operator, list | tuple):
         if len(operator) != len(span):
             raise KannError(f"there are {len(operator)} operators for {len(span)} layers; pass one for each layer")
-        return [_affine_or_none(each) for each in operator]
+        return [None if each is None else _affine(each) for each in operator]
     raise KannError(
         f"operator={shown(operator)} cannot take the place of layers; pass None, a Koopman, kann.depth.fit_span, "
-        "kann.depth.fit(...), or a list with an operator for each layer"
+        "kann.depth.fit, or a list with an operator for each layer"
     )
-
-
-def _affine_or_none(operator: Any) -> tuple[Float[Array, "d d"], Float[Array, " d"]] | None:
-    """One entry of a list of operators."""
-    if operator is None:
-        return None
-    return _affine(operator)
 
 
 def _affine(operator: Any) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:

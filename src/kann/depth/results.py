@@ -1,4 +1,4 @@
-"""What a network does with spans of its layers replaced by linear operators."""
+"""Scores of a network with spans of its layers replaced by linear operators."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from kann.data.serialization import Saved
 from kann.typing import Array, Float, Int
 
 METHODS = {"identity": "identity", "one": "one operator", "each": "own maps", "span": "one map"}
-"""What takes the place of the layers of a span, by name and in words: nothing, the operator for all layers once for
-each, the own map of each, or one map for the whole span."""
+"""What replaces the layers of a span, by name and in words: nothing, the same operator for each layer, the map of each
+layer, or one map for the whole span."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -39,7 +39,7 @@ class BypassEffects(Saved):
     spans: tuple[tuple[str, str], ...]
     """The first and the last layer of each span."""
     layers: Int[Array, " k"]
-    """How many layers each span has."""
+    """The number of layers of each span."""
     scores: Mapping[str, Float[Array, "k m s"]]
     """By measure: the score of each span, method and sequence."""
     untouched: Mapping[str, Float[Array, " s"]]
@@ -76,21 +76,18 @@ class BypassEffects(Saved):
         """
         require_choice(measure, "measure", self.measures)
         scores = self.scores[measure]
-        if gap:
-            scores = scores - self.untouched[measure]
+        scores = scores - self.untouched[measure] if gap else scores
         return np.array([[interval_of_mean(each, self.level) for each in span] for span in scores])
 
     @property
     def main_measure(self) -> str:
         """The loss, or without labels the Kullback-Leibler divergence."""
-        if "loss" in self.scores:
-            return "loss"
-        return "kl"
+        return "loss" if "loss" in self.scores else "kl"
 
     @property
     def names(self) -> tuple[str, ...]:
         """The spans in words, such as "layers.10 – 15"."""
-        return tuple(_name(first, last) for first, last in self.spans)
+        return tuple(first if first == last else f"{first} – {last.rpartition('.')[2]}" for first, last in self.spans)
 
     def __repr__(self) -> str:
         measure = self.main_measure
@@ -123,10 +120,3 @@ class BypassEffects(Saved):
         measure = self.main_measure
         rows = [[name, *map(fixed, row)] for name, row in zip(self.names, self.means[measure], strict=True)]
         return _display.table(repr(self), (measure, *METHODS.values()), rows)
-
-
-def _name(first: str, last: str) -> str:
-    """A span in words: of the last name only what follows its last dot."""
-    if first == last:
-        return first
-    return f"{first} – {last.rpartition('.')[2]}"
