@@ -7,7 +7,7 @@ import pytest
 from beartype import beartype
 from jaxtyping import TypeCheckError
 
-from kann.data.rows import sequence_ranges
+from kann.data.reduction import sequence_ranges
 from kann.typing import Array, Float
 from tests import type_checks
 

@@ -35,9 +35,7 @@ def shown(value: Any) -> str:
 
 def require_whole_number(value: Any, name: str, *, least: int | None = 1, too_small: str = "is too small") -> int:
     """Return a whole number of at least ``least``; ``too_small`` says what is wrong with a smaller one."""
-    remedy = f"pass {name}>={least}"
-    if least is None:
-        remedy = "pass one"
+    remedy = "pass one" if least is None else f"pass {name}>={least}"
     try:
         number = operator.index(value)
     except TypeError:
@@ -206,16 +204,12 @@ def require_float(values: AnyArray, *, what: str) -> None:
 
 def _kind(values: AnyArray) -> str:
     """The name of the values' type, such as ``"float32"``, in whichever byte order they are stored."""
-    if isinstance(values.dtype, np.dtype):
-        return values.dtype.name
-    return str(values.dtype).removeprefix("torch.")
+    return values.dtype.name if isinstance(values.dtype, np.dtype) else str(values.dtype).removeprefix("torch.")
 
 
 def require_width(values: AnyArray, width: int, *, what: str, of: str) -> None:
     """Refuse values whose last axis is not ``width`` wide."""
-    got = 0
-    if values.ndim:
-        got = values.shape[-1]
+    got = values.shape[-1] if values.ndim else 0
     if got != width:
         raise KannError(f"{what} have {got} columns; {of} has {width}; pass an array of shape (..., {width})")
 

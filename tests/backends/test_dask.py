@@ -26,10 +26,9 @@ from typer.testing import CliRunner
 
 import kann
 from kann.cli import app
-from kann.data import chunks, reduction, store
+from kann.data import chunks, store
 from kann.data.moments import moments_of
-from kann.data.reduction import runs_on_dask
-from kann.data.rows import Projection
+from kann.data.reduction import Projection, runs_on_dask
 from kann.data.store import ReachableArray
 from kann.errors import KannError
 from tests.data.test_moments import assert_same, plain, ragged_states
@@ -192,7 +191,7 @@ def test_runs_of_parts_add_up_to_the_store(states, tmp_path, monkeypatch):
     monkeypatch.setattr(chunks, "MIN_TASK_ROWS_PER_UNIT", 1)
     states.save(tmp_path / "states.zarr")
     stored = kann.States.open(f"file://{tmp_path}/states.zarr")
-    assert len(list(reduction._chunks(stored, inputs=True))) > 5
+    assert len(list(chunks._chunks(stored, inputs=True))) > 5
     assert_same(kann.Moments.of(stored), plain(states))
 
 
@@ -331,7 +330,7 @@ def test_the_second_reading_of_a_store_gives_the_moments_of_coordinates(rng, sta
     monkeypatch.setattr(chunks, "MIN_TASK_ROWS_PER_UNIT", 0)
     states.save(tmp_path / "states.zarr")
     stored = kann.States.open(f"file://{tmp_path}/states.zarr")
-    assert len(list(reduction._chunks(stored, inputs=False))) > 5
+    assert len(list(chunks._chunks(stored, inputs=False))) > 5
     matrix, mean = rng.normal(size=(10, 2)), rng.normal(size=10)
     coordinates = kann.States(values=(states.values - mean) @ matrix, lengths=states.lengths)
     assert_same(moments_of(stored, inputs=False, projection=Projection(matrix=matrix, mean=mean)), plain(coordinates))

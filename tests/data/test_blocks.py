@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kann.data.rows import Block, find_not_finite, float64_blocks, pieces
+from kann.data.reduction import Block, find_not_finite, float64_blocks, pieces
 
 LENGTHS = st.lists(st.integers(1, 6), min_size=1, max_size=6)
 
@@ -39,7 +39,7 @@ def test_pieces_cover_exactly_the_rows_between_two_cuts(lengths, data):
 
 
 def test_pieces_read_one_after_the_other_are_the_block_in_float64(monkeypatch):
-    monkeypatch.setattr("kann.data.rows.block_rows", lambda values, width: 3)
+    monkeypatch.setattr("kann.data.reduction.block_rows", lambda values, width: 3)
     block = block_of([2, 7, 1, 1, 4], inputs=np.ones((15, 1), dtype=np.float32))
     rows, numbers = [], []
     for piece in float64_blocks(block, inputs=True, projection=None):

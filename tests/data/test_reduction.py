@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kann
-from kann.data import rows as blocks
+from kann.data import reduction as blocks
 from kann.data.reduction import Total, accumulate, map_rows, take_rows
 from kann.errors import KannError
 from tests.data.test_moments import ragged_states

@@ -1,6 +1,6 @@
 import numpy as np
 
-from kann.data.rows import PaddedRows, Projection
+from kann.data.reduction import PaddedRows, Projection
 
 
 def test_lazy_rows_index_like_an_array(rng):

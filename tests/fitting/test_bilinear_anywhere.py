@@ -7,7 +7,7 @@ import torch
 
 import kann
 from kann.backends import arrays
-from kann.data import rows as blocks
+from kann.data import reduction as blocks
 from kann.fitting import gated_sums as bilinear_fit
 from kann.fitting import gated_sums as gated_products
 from tests.systems import noisy_states

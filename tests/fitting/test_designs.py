@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kann
-from kann.data import rows as blocks
+from kann.data import reduction as blocks
 from kann.errors import KannError
 from kann.fitting.folds import assign_folds
 from kann.fitting.normal_equations import NormalEquations, designs_of_folds, sum_of, without_each

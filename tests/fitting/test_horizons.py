@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kann
-from kann.data import rows as blocks
+from kann.data import reduction as blocks
 from kann.errors import KannError
 from kann.fitting import horizons
 from kann.fitting.folds import assign_folds

@@ -16,8 +16,7 @@ from kann.analysis.intervals import require_level, student_width
 from kann.analysis.modes import chosen_modes
 from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_instance, require_names, require_width
-from kann.data.reduction import Total, accumulate, take_rows
-from kann.data.rows import Block, Projection
+from kann.data.reduction import Block, Projection, Total, accumulate, take_rows
 from kann.data.serialization import Saved, Stored
 from kann.data.states import States, as_states, checked_tokens
 from kann.errors import KannError

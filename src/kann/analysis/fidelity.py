@@ -11,8 +11,7 @@ from kann.analysis.decisions import OUTPUTS, Readout, answers, read_out
 from kann.backends.arrays import as_numpy, as_operand
 from kann.checks import require_choice, require_instance, require_number, require_whole_number, require_width
 from kann.data.moments import refuse_not_finite
-from kann.data.reduction import Total, accumulate, take_rows
-from kann.data.rows import Block, Cut
+from kann.data.reduction import Block, Cut, Total, accumulate, take_rows
 from kann.data.states import States, as_states
 from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear

@@ -18,8 +18,7 @@ from kann.checks import (
     shown,
 )
 from kann.data.moments import refuse_not_finite
-from kann.data.reduction import Total, accumulate, map_rows
-from kann.data.rows import Block
+from kann.data.reduction import Block, Total, accumulate, map_rows
 from kann.data.states import States, as_states
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman

@@ -52,9 +52,7 @@ def add_results(find: Callable[[], Any], *, group: Any = None) -> Any:
     except KannError as error:
         found = error
     sums_itself = hasattr(found, "all_reduce")
-    sent = found
-    if sums_itself:
-        sent = None
+    sent = None if sums_itself else found
     every = _gathered(sent, group)
     for rank, other in every.items():
         if isinstance(other, KannError):

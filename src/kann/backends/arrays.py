@@ -37,9 +37,7 @@ NUMPY = array_api_compat.array_namespace(np.empty(0))
 
 def namespace(values: AnyArray) -> Any:
     """Return the array API namespace of an array: numpy's for anything that is not a torch tensor."""
-    if array_api_compat.is_torch_array(values):
-        return array_api_compat.array_namespace(values)
-    return NUMPY
+    return array_api_compat.array_namespace(values) if array_api_compat.is_torch_array(values) else NUMPY
 
 
 def as_numpy(values: AnyArray) -> Array:
@@ -90,9 +88,7 @@ def as_operand(values: AnyArray) -> AnyArray:
 
 def to_device_of(like: AnyArray, values: AnyArray) -> AnyArray:
     """Return a numpy array as an array of the type of ``like``, on its device."""
-    if isinstance(like, np.ndarray):
-        return values
-    return namespace(like).asarray(values, device=like.device)
+    return values if isinstance(like, np.ndarray) else namespace(like).asarray(values, device=like.device)
 
 
 def is_contiguous(values: AnyArray) -> bool:
@@ -148,16 +144,12 @@ def segment_sums(rows: AnyArray, lengths: Int[Array, " s"]) -> AnyArray:
 
 def add_product(base: AnyArray, left: AnyArray, right: AnyArray) -> AnyArray:
     """Return base + left · right, entry by entry; in torch as one operation, which a GPU launches once."""
-    if isinstance(base, np.ndarray):
-        return base + left * right
-    return base.addcmul(left, right)
+    return base + left * right if isinstance(base, np.ndarray) else base.addcmul(left, right)
 
 
 def add_matrix_product(base: AnyArray, rows: AnyArray, matrix: AnyArray) -> AnyArray:
     """Return base + rows @ matrix; in torch as one operation, which a GPU launches once."""
-    if isinstance(base, np.ndarray):
-        return base + rows @ matrix
-    return base.addmm(rows, matrix)
+    return base + rows @ matrix if isinstance(base, np.ndarray) else base.addmm(rows, matrix)
 
 
 def row_products(left: AnyArray, right: AnyArray) -> AnyArray:
@@ -197,19 +189,23 @@ def gram(rows: AnyArray) -> AnyArray:
 
 
 class Float64Buffer:
-    """Memory for float64 rows, on the device of ``like`` (or on the host, if that device has no float64).
+    """Rows read in float64, at most so many at a time, on their device (or on the host, if it has no float64).
 
-    It is filled again and again: fresh memory for every block would cost more than converting the numbers.
+    One memory is filled again and again: fresh memory for every block would cost more than converting the numbers.
     """
 
-    def __init__(self, *, like: AnyArray, shape: tuple[int, int]):
-        sample = float64_copy(like[:0])
-        self._memory = namespace(sample).empty(shape, dtype=sample.dtype, device=sample.device)
+    def __init__(self, rows: AnyArray, most: int):
+        like = rows[0:1]
+        sample = float64_copy(like)
+        self._rows = rows
+        self._memory = namespace(sample).empty((most, rows.shape[1]), dtype=sample.dtype, device=sample.device)
+        self.rounding = rounding(like)
+        """Relative spacing of the numbers in the rows."""
 
-    def filled_with(self, rows: AnyArray) -> AnyArray:
-        """The rows in float64. They are overwritten by the next call."""
-        memory = self._memory[: len(rows)]
-        memory[:] = rows
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Return some of the rows in float64. The next call overwrites them."""
+        memory = self._memory[: stop - start]
+        memory[:] = self._rows[start:stop]
         return memory
 
 

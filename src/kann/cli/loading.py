@@ -18,7 +18,7 @@ import kann
 from kann.cli.errors import named
 from kann.data.archives import damage_explained, read_npz, reason, require_file
 from kann.data.moments import Moments
-from kann.data.reduction import require_on_dask
+from kann.data.reduction import RaggedRows, runs_on_dask
 from kann.data.states import States
 from kann.data.store import NUMPY_FILES
 from kann.errors import KannError
@@ -136,7 +136,8 @@ def dask_workers(address: str | None, data: States | Moments) -> Iterator[str]:
     import dask.config
 
     with client, dask.config.set(scheduler=client):
-        require_on_dask(data)
+        if not (isinstance(data, RaggedRows) and runs_on_dask(data)):
+            raise KannError("--scheduler is for zarr stores, which workers can read; leave it out for other files")
         count = len(client.scheduler_info(n_workers=-1)["workers"])
         workers = f"{count} Dask worker{'s' * (count != 1)}" if count else "waiting for Dask workers"
         yield f"{workers}; follow them at {client.dashboard_link}"

@@ -38,6 +38,4 @@ def added(one: Any, other: Any) -> Any:
         return None
     if isinstance(one, dict):
         return one | {key: added(one[key], value) if key in one else value for key, value in other.items()}
-    if isinstance(one, list):
-        return [added(*pair) for pair in zip(one, other, strict=True)]
-    return one + other
+    return [added(*pair) for pair in zip(one, other, strict=True)] if isinstance(one, list) else one + other

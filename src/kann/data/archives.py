@@ -149,9 +149,7 @@ def _require_all_listed(archive: zipfile.ZipFile) -> None:
 
 def _name_encoding(info: zipfile.ZipInfo) -> str:
     """How the name of a member is stored: in UTF-8 if a flag says so, else as DOS did."""
-    if info.flag_bits & 0x800:
-        return "utf-8"
-    return "cp437"
+    return "utf-8" if info.flag_bits & 0x800 else "cp437"
 
 
 def _claim(file: Any, *, name: str, size: int) -> Claim:

@@ -138,9 +138,7 @@ def _require_plain_target(path: str) -> None:
 def _kind(mode: int) -> str:
     if stat.S_ISFIFO(mode):
         return "a FIFO"
-    if stat.S_ISSOCK(mode):
-        return "a socket"
-    return "a device"
+    return "a socket" if stat.S_ISSOCK(mode) else "a device"
 
 
 def put_in_place(source: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""The chunks in which Dask reads states: of a dask array, padded or not, or of a store.
+"""The reduction on Dask: chunks of a dask array, padded or not, or of a store.
 
 A chunk may cut sequences. Its block then holds pieces of them, and the pairs that its end separates are told apart.
 """
@@ -6,14 +6,14 @@ A chunk may cut sequences. Its block then holds pieces of them, and the pairs th
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
-from kann.backends.arrays import as_array
-from kann.backends.dask import as_dask_array, delayed
+from kann.backends.arrays import as_array, float64_copy
+from kann.backends.dask import as_dask_array, compute_sum, delayed
 from kann.data import store
-from kann.data.rows import Block, PaddedRows, pieces
+from kann.data.reduction import Accumulator, Block, Cut, PaddedRows, Projection, RaggedRows, pieces, reduce_block
 from kann.data.store import StoredRows
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Int
@@ -31,27 +31,6 @@ CORRECT_CHUNKS = "correct its chunks, as with dask's compute_chunk_sizes()"
 """The remedy where chunks have other shapes than the dask array says."""
 
 
-@runtime_checkable
-class RaggedRows(Protocol):
-    """Rows of sequences of different lengths, one after the other: `kann.States`, or what looks like it."""
-
-    @property
-    def values(self) -> AnyArray:
-        """(N, d) the rows."""
-
-    @property
-    def inputs(self) -> AnyArray | None:
-        """(N, p) what led to each of them, or None."""
-
-    @property
-    def lengths(self) -> Any:
-        """(S,) how many rows each sequence has."""
-
-    @property
-    def starts(self) -> Any:
-        """(S,) the row at which each sequence starts."""
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Chunk:
     """A chunk that a worker will read, and what is known of it before."""
@@ -65,7 +44,7 @@ class Chunk:
 
 
 def _as_dask(array: Any, *, chunks: Any = None) -> Any:
-    if store.is_zarr(array):
+    if isinstance(array, store.ForeignArray):
         array = store.ReachableArray(array)
     return as_dask_array(array, chunks=chunks)
 
@@ -149,9 +128,7 @@ def _padded(drive: AnyArray, *, like: Any) -> AnyArray:
 
 
 def _entry(drives: Any, place: Any) -> Any:
-    if drives is None:
-        return None
-    return drives[place]
+    return None if drives is None else drives[place]
 
 
 def _cut_between(blocks: Any, drives: Any, here: Any, there: Any, ends: tuple, rows: Int[Array, " k"]) -> tuple:
@@ -252,3 +229,69 @@ def _read_parts(
     if lengths is None or not np.array_equal(lengths, expected) or values.identity != identity:
         raise KannError("a worker finds other states there; pass an address that means the same to every worker")
     return _placed(name, values, inputs, lengths, *places)
+
+
+def accumulate_on_dask(
+    states: RaggedRows,
+    make: Callable[[], Accumulator],
+    *,
+    inputs: bool,
+    projection: Projection | None,
+) -> Any:
+    """Return the sum over all chunks; nothing leaves a worker but results, and one row for each sequence cut."""
+    shared = delayed(make), delayed(projection)  # in the graph once, not once for each chunk
+    needs_pairs = make().needs_pairs
+    tasks = []
+    for chunk in _chunks(states, inputs=inputs):
+        tasks.append(delayed(_add_chunk)(*shared, inputs, chunk.name, chunk.read, *chunk.arguments))
+        if needs_pairs and chunk.cut is not None:
+            tasks.append(delayed(_add_cut)(*shared, *chunk.cut))
+    return compute_sum(tasks)
+
+
+def _add_chunk(
+    make: Callable[[], Accumulator],
+    projection: Projection | None,
+    inputs: bool,
+    name: str,
+    read: Callable[..., Block],
+    *arguments: Any,
+) -> Any:
+    """Run on a worker: the result for one chunk. An error says which chunk it was."""
+    try:
+        return reduce_block(make(), read(name, *arguments), inputs=inputs, projection=projection)
+    except KannError as error:
+        message = str(error)
+    # Raised outside of the block above: the cause of an error need not be something that can be sent.
+    raise KannError(f"{name}: {message}")
+
+
+def _add_cut(
+    make: Callable[[], Accumulator],
+    projection: Projection | None,
+    before: AnyArray,
+    after: AnyArray,
+    inputs: AnyArray | None,
+    rows: Int[Array, " k"],
+) -> Any:
+    """Run on a worker: the result for the pairs that the end of a chunk separates."""
+    before, after = float64_copy(before), float64_copy(after)
+    if inputs is not None:
+        inputs = float64_copy(inputs)
+    if projection is not None:
+        before, after = projection.of(before), projection.of(after)
+        if inputs is not None:
+            inputs = projection.of_inputs(inputs)
+    accumulator = make()
+    with np.errstate(over="ignore", invalid="ignore"):
+        accumulator.add_cut(Cut(before=before, after=after, inputs=inputs, rows=rows))
+        return accumulator.result()
+
+
+def _chunks(states: RaggedRows, *, inputs: bool) -> Iterator[Chunk]:
+    values, drive = states.values, None
+    if inputs:
+        drive = states.inputs
+    if isinstance(values, StoredRows):
+        return chunks_of_store(states, values)
+    return chunks_of_padded(states, values, drive) if isinstance(values, PaddedRows) else chunks_of_rows(states, drive)

@@ -11,8 +11,7 @@ from kann.backends._distributed import add_up
 from kann.backends.arrays import as_array_or_dask, as_numpy, cross_gram, gram, indices_for, namespace, to_device_of
 from kann.checks import require_flag
 from kann.data.additive import Additive
-from kann.data.reduction import accumulate, number_of_all_ranks, require_finite
-from kann.data.rows import Block, Cut, Projection
+from kann.data.reduction import Block, Cut, Projection, accumulate, number_of_all_ranks, require_finite
 from kann.data.serialization import Saved, require_finite_fields, without_axes
 from kann.data.states import States, any_rows, as_states, input_rows
 from kann.errors import KannError, NotFiniteError
@@ -171,9 +170,7 @@ class Moments(Saved):
         """
         values = as_array_or_dask(values)
         rows, counts = any_rows(values, lengths)
-        drive = None
-        if inputs is not None:
-            drive = input_rows(as_array_or_dask(inputs), values, lengths)
+        drive = input_rows(as_array_or_dask(inputs), values, lengths) if inputs is not None else None
         self._absorb(Moments.of(States(values=rows, lengths=counts, inputs=drive)))
         return self
 
@@ -207,15 +204,11 @@ class Moments(Saved):
         rest = Moments(**left)
         if not _can_remain(rest, self):
             raise KannError(f"{other!r} cannot be part of {self!r}; subtract only what was added")
-        if not rest.states:
-            return Moments()
-        return rest
+        return Moments() if not rest.states else rest
 
     def __radd__(self, other: Any) -> "Moments":
         """Let ``sum([...])`` work, which starts from 0."""
-        if other == 0:
-            return self + Moments()
-        return NotImplemented
+        return self + Moments() if other == 0 else NotImplemented
 
     @property
     def dim(self) -> int:
@@ -266,9 +259,7 @@ class Moments(Saved):
         _require_consistent(self)
 
     def __repr__(self) -> str:
-        driven = ""
-        if self.input_dim:
-            driven = f", {self.input_dim} inputs"
+        driven = f", {self.input_dim} inputs" if self.input_dim else ""
         return f"Moments({self.states} states of {self.sequences} sequences, {self.dim} units{driven})"
 
     def _items(self) -> list[tuple[str, Any]]:
@@ -329,9 +320,7 @@ def _can_remain(rest: Moments, whole: Moments) -> bool:
 
 
 def _width(sums: AnyArray | None) -> int:
-    if sums is None:
-        return 0
-    return int(sums.shape[0])
+    return 0 if sums is None else int(sums.shape[0])
 
 
 def moments_of(states: States, *, inputs: bool, projection: Projection | None = None) -> Moments:

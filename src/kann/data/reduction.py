@@ -2,29 +2,315 @@
 
 This module alone knows where rows live. A quantity is described to it by an `Accumulator`, which is handed blocks of
 rows in float64, and the pairs of states that lie on two sides of the end of a block. States in this process are one
-block, read piece by piece. Dask reads chunk by chunk, on the current client or in this process, and adds the results:
-nothing leaves a worker but results, and one row for each sequence that a chunk cuts. With `summed_over_ranks` the
-results of all ranks of torch.distributed are added too.
+block, read piece by piece. Dask reads chunk by chunk (`kann.data.chunks`) and adds the results. With
+`summed_over_ranks` the results of all ranks of torch.distributed are added too.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from kann.backends._distributed import add_results
-from kann.backends.arrays import as_numpy, block_rows, float64_copy, is_contiguous, is_dask
-from kann.backends.dask import compute_sum, current_client, delayed, map_chunks
-from kann.data import store
-from kann.data.chunks import Chunk, RaggedRows, chunks_of_padded, chunks_of_rows, chunks_of_store
-from kann.data.rows import Block, Cut, LazyRows, NotFinite, PaddedRows, Projection, find_not_finite, float64_blocks
-from kann.data.store import StoredRows
-from kann.errors import KannError
+from kann.backends.arrays import (
+    HOST_MIN_ROWS,
+    Float64Buffer,
+    as_array,
+    as_numpy,
+    block_rows,
+    is_contiguous,
+    is_dask,
+    namespace,
+    run_indices,
+    to_device_of,
+)
+from kann.backends.dask import current_client, map_chunks
+from kann.errors import KannError, NotFiniteError
 from kann.progress import progress
-from kann.typing import AnyArray, Array, Int
+from kann.typing import AnyArray, Array, Float, Int
+
+
+@runtime_checkable
+class RaggedRows(Protocol):
+    """Rows of sequences of different lengths, one after the other: `kann.States`, or what looks like it."""
+
+    @property
+    def values(self) -> AnyArray:
+        """(N, d) the rows."""
+
+    @property
+    def inputs(self) -> AnyArray | None:
+        """(N, p) what led to each of them, or None."""
+
+    @property
+    def lengths(self) -> Any:
+        """(S,) how many rows each sequence has."""
+
+    @property
+    def starts(self) -> Any:
+        """(S,) the row at which each sequence starts."""
+
+
+class LazyRows(ABC):
+    """(N, d) rows with numpy's indexing along the first axis: a number, a slice, or an array of numbers."""
+
+    ndim = 2
+    shape: tuple[int, int]
+    dtype: Any
+
+    @abstractmethod
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Rows from ``start`` to before ``stop``, with 0 <= start <= stop <= N."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> AnyArray:
+        if isinstance(key, slice):
+            start, stop, step = key.indices(len(self))
+            if step == 1:
+                return self.read(start, max(start, stop))
+            key = np.arange(start, stop, step)
+        places = np.atleast_1d(np.arange(len(self))[key])
+        if not len(places):
+            return self.read(0, 0)
+        rows = namespace(self.read(0, 0)).concat([self.read(int(place), int(place) + 1) for place in places])
+        return rows[0] if np.ndim(key) == 0 else rows
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(as_numpy(self[:]), dtype=dtype)
+
+
+class PaddedRows(LazyRows):
+    """The real steps of padded (S, T, d) values, gathered when they are sliced."""
+
+    def __init__(self, values: AnyArray, lengths: Int[Array, " s"]):
+        self.padded, self.lengths = values, lengths
+        self._stops = np.cumsum(lengths)
+        self._starts = self._stops - lengths
+        self.shape = (int(self._stops[-1]), int(values.shape[2]))
+        self.dtype = values.dtype
+        self._flat = None
+        if is_contiguous(values):
+            self._flat = values.reshape(-1, values.shape[2])
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Rows of the sequences that ``start:stop`` touches."""
+        if start == stop:
+            return self._no_rows()
+        first, last = np.searchsorted(self._stops, [start, stop - 1], side="right").tolist()
+        sequences = np.arange(first, last + 1)
+        begin = np.maximum(start - self._starts[sequences], 0)
+        lengths = np.minimum(stop - self._starts[sequences], self.lengths[sequences]) - begin
+        if self._flat is not None:
+            return self._flat[run_indices(sequences * self.padded.shape[1] + begin, lengths, self._flat)]
+        # Cut the box around the wanted rows first: of values on disk, only that box is read.
+        early, late = int(begin[lengths > 0].min()), int((begin + lengths).max())
+        box = as_array(self.padded[first : last + 1, early:late])
+        flat = box.reshape(-1, box.shape[2])
+        return flat[run_indices((sequences - first) * (late - early) + begin - early, lengths, flat)]
+
+    def _no_rows(self) -> AnyArray:
+        """No rows at all, of the right kind and on the right device; nothing is read for it."""
+        if namespace(self.padded) is namespace(np.empty(0)):
+            return np.empty((0, self.shape[1]), dtype=self.dtype)
+        return self.padded[:1, 0][:0]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Projection:
+    """Coordinates (h − mean) @ matrix of states h, and inputs about their mean, to be computed as they are read."""
+
+    matrix: Float[Array, "d r"]
+    mean: Float[Array, " d"]
+    input_mean: Float[Array, " p"] | None = None
+    """What is taken off the inputs; None for nothing."""
+
+    def of(self, rows: AnyArray) -> AnyArray:
+        """The coordinates of float64 rows, which are overwritten."""
+        rows -= to_device_of(rows, self.mean)
+        return rows @ to_device_of(rows, self.matrix)
+
+    def of_inputs(self, rows: AnyArray) -> AnyArray:
+        """Float64 inputs about their mean, written over the rows."""
+        if self.input_mean is not None:
+            rows -= to_device_of(rows, self.input_mean)
+        return rows
+
+
+def sequence_ranges(lengths: Int[Array, " s"], max_rows: int) -> Iterator[tuple[int, int]]:
+    """Ranges ``(first, last)`` of sequences with at most ``max_rows`` rows together, or of one longer sequence."""
+    stops = np.cumsum(lengths)
+    first = 0
+    while first < len(lengths):
+        start = int(stops[first] - lengths[first])
+        last = int(np.searchsorted(stops, start + max_rows, side="right"))
+        last = max(last, first + 1)
+        yield first, last
+        first = last
+
+
+def row_ranges(lengths: Int[Array, " s"], max_rows: int) -> Iterator[tuple[int, int]]:
+    """Ranges ``(start, stop)`` of at most ``max_rows`` rows; only a sequence longer than that is cut."""
+    stops = np.cumsum(lengths)
+    for first, last in sequence_ranges(lengths, max_rows):
+        start, end = int(stops[first] - lengths[first]), int(stops[last - 1])
+        for low in range(start, end, max_rows):
+            yield low, min(low + max_rows, end)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Block:
+    """Consecutive rows of states: whole sequences, or pieces of sequences that were cut.
+
+    What a block says of its sequences has one entry for each of them, in the order of their rows.
+    """
+
+    values: AnyArray
+    """(n, d) the states."""
+    inputs: AnyArray | None
+    """(n, p) what the network read to reach each state, or None."""
+    lengths: Int[Array, " k"]
+    """How many of the rows belong to each sequence."""
+    numbers: Int[Array, " k"]
+    """Which sequence it is, among all sequences."""
+    starts: Int[Array, " k"]
+    """The row at which that sequence starts, among all rows."""
+    steps: Int[Array, " k"]
+    """The step of the sequence at which its rows in this block begin: 0 unless it was cut before."""
+    name: str = ""
+    """What errors call the block; empty if it is all there is."""
+    rounding: float = 0.0
+    """Relative spacing of the states' numbers before they were converted to float64."""
+    input_rounding: float = 0.0
+    """The same for the inputs."""
+
+    @property
+    def offsets(self) -> Int[Array, " k"]:
+        """The row of this block at which each sequence begins."""
+        return np.cumsum(self.lengths) - self.lengths
+
+    @property
+    def rows(self) -> Int[Array, " n"]:
+        """The row of each state among all rows."""
+        shift = self.starts + self.steps - self.offsets
+        return np.arange(self.values.shape[0]) + np.repeat(shift, self.lengths)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Cut:
+    """Pairs of consecutive states (x, y) that lie on two sides of the end of a block."""
+
+    before: AnyArray
+    """(k, d) x, in float64."""
+    after: AnyArray
+    """(k, d) y, in float64."""
+    inputs: AnyArray | None
+    """(k, p) what led from x to y, in float64, or None."""
+    rows: Int[Array, " k"]
+    """The row of each y among all rows."""
+
+
+def float64_blocks(block: Block, *, inputs: bool, projection: Projection | None) -> Iterator[Block]:
+    """Read a block piece by piece, in float64 and in memory of bounded size.
+
+    Each piece may be overwritten, and is overwritten when the next one is read. ``inputs`` says whether inputs are
+    wanted; where a ``projection`` is given, states are projected and inputs are shifted.
+    """
+    source = block.inputs if inputs else None
+    width = block.values.shape[1] + (0 if source is None else source.shape[1])
+    max_rows = min(block_rows(block.values[0:1], width), block.values.shape[0])
+    states = Float64Buffer(block.values, max_rows)
+    drives = None if source is None else Float64Buffer(source, max_rows)
+    offsets = block.offsets
+    for start, stop in row_ranges(block.lengths, max_rows):
+        at, steps, lengths = pieces(offsets, start, stop)
+        values, read = states.read(start, stop), drives and drives.read(start, stop)
+        if projection is not None:
+            values, read = projection.of(values), read if read is None else projection.of_inputs(read)
+        yield Block(
+            values=values,
+            inputs=read,
+            lengths=lengths,
+            numbers=block.numbers[at],
+            starts=block.starts[at],
+            steps=block.steps[at] + steps,
+            name=block.name,
+            rounding=states.rounding,
+            input_rounding=drives.rounding if drives else 0.0,
+        )
+
+
+def pieces(offsets: Int[Array, " s"], start: int, stop: int) -> tuple[slice, Int[Array, " k"], Int[Array, " k"]]:
+    """The sequences in rows ``start:stop``: which of those that begin at ``offsets``, first steps and lengths."""
+    first = int(np.searchsorted(offsets, start, side="right")) - 1
+    last = int(np.searchsorted(offsets, stop))
+    begin = np.maximum(offsets[first:last], start)
+    return slice(first, last), begin - offsets[first:last], np.diff(np.append(begin, stop))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class NotFinite:
+    """A NaN or an infinite number, and where it stands; the first of several is the smallest."""
+
+    sequence: int
+    step: int
+    unit: int
+    what: str
+    """``"states"`` or ``"inputs"``."""
+    value: float
+    block: str
+    """The name of the block that holds it."""
+
+    def error(self, *, of: str = "") -> KannError:
+        """The error to raise; ``of`` says whose states they are, such as ``" of layer 'rnn'"``."""
+        where = f"{self.block}: " if self.block else ""
+        return NotFiniteError(
+            f"{where}{self.what}{of} hold {self.value} at sequence {self.sequence}, step {self.step}, unit "
+            f"{self.unit}; leave that sequence out, or find out why the network diverged there"
+        )
+
+
+def find_not_finite(block: Block, *, first_inputs: bool = False) -> NotFinite | None:
+    """The first NaN or infinite number of a block, if it holds one.
+
+    What the network read to reach the first state of a sequence belongs to no pair of states. It counts only with
+    ``first_inputs``.
+    """
+    found = [_in_rows(block, block.values, "states", ignored=None)]
+    if block.inputs is not None:
+        ignored = None if first_inputs else block.offsets[block.steps == 0]
+        found.append(_in_rows(block, block.inputs, "inputs", ignored=ignored))
+    return min(filter(None, found), default=None)
+
+
+def _in_rows(block: Block, values: AnyArray, what: str, *, ignored: Int[Array, " k"] | None) -> NotFinite | None:
+    xp = namespace(values)
+    # A sum that is finite needs no second look; one that is not may have overflowed.
+    if bool(xp.isfinite(xp.sum(values))) or bool(xp.all(xp.isfinite(values))):
+        return None
+    bad = ~np.isfinite(as_numpy(values))
+    if ignored is not None:
+        bad[ignored] = False
+    places = np.argwhere(bad)
+    if not len(places):
+        return None
+    row, unit = places[0].tolist()
+    inside = int(np.searchsorted(block.offsets, row, side="right")) - 1
+    return NotFinite(
+        sequence=int(block.numbers[inside]),
+        step=int(block.steps[inside] + row - block.offsets[inside]),
+        unit=unit,
+        what=what,
+        value=float(values[row, unit]),
+        block=block.name,
+    )
+
 
 _over_ranks: ContextVar[bool] = ContextVar("_over_ranks", default=False)
 """Whether results are added up over the ranks of torch.distributed."""
@@ -88,9 +374,7 @@ def accumulate(
     of states. ``what`` is the title of the progress bar.
     """
     here = partial(_accumulate_here, states, make, inputs=inputs, projection=projection, what=what)
-    if _over_ranks.get():
-        return add_results(here)
-    return here()
+    return add_results(here) if _over_ranks.get() else here()
 
 
 @contextmanager
@@ -110,9 +394,7 @@ def are_summed_over_ranks() -> bool:
 
 def number_of_all_ranks(own: int) -> int:
     """The sum of a number over the ranks, where `accumulate` sums over them; else the number itself."""
-    if _over_ranks.get():
-        return add_results(lambda: own)
-    return own
+    return add_results(lambda: own) if _over_ranks.get() else own
 
 
 def _accumulate_here(
@@ -126,8 +408,10 @@ def _accumulate_here(
     """The sum over the states of this process."""
     inputs = inputs and states.inputs is not None
     if runs_on_dask(states):
-        return _accumulate_on_dask(states, make, inputs=inputs, projection=projection)
-    return _reduce_block(make(), _as_one_block(states), inputs=inputs, projection=projection, what=what)
+        from kann.data.chunks import accumulate_on_dask  # here, since most states are in memory
+
+        return accumulate_on_dask(states, make, inputs=inputs, projection=projection)
+    return reduce_block(make(), _as_one_block(states), inputs=inputs, projection=projection, what=what)
 
 
 def require_finite(states: RaggedRows, *, inputs: bool) -> None:
@@ -139,9 +423,7 @@ def require_finite(states: RaggedRows, *, inputs: bool) -> None:
 
 def _not_finite(block: Block) -> list[NotFinite]:
     found = find_not_finite(block)
-    if found is None:
-        return []
-    return [found]
+    return [] if found is None else [found]
 
 
 def map_rows(values: AnyArray, function: Callable[[AnyArray], AnyArray], *, width: int, dtype: Any) -> AnyArray:
@@ -187,29 +469,15 @@ def read_unless_dask(rows: AnyArray, inputs: AnyArray | None) -> tuple[AnyArray,
 
 
 def runs_on_dask(states: RaggedRows) -> bool:
-    """Whether Dask reads these states: a dask array, a store at an address, or any store if there is a client."""
+    """Return whether Dask reads these states: a dask array, a store at an address, any store if there is a client."""
     values = _source_array(states.values)
-    if is_dask(values):
-        return True
-    if isinstance(values, StoredRows):
-        return store.is_url(values.path) or current_client() is not None
-    return store.is_zarr(values) and (store.is_remote(values) or current_client() is not None)
-
-
-def require_on_dask(data: Any) -> None:
-    """Refuse data that the workers of Dask cannot read by themselves."""
-    if not (isinstance(data, RaggedRows) and runs_on_dask(data)):
-        raise KannError("--scheduler is for zarr stores, which workers can read; leave it out for other files")
+    is_remote = getattr(values, "is_remote", None)  # only the rows and arrays of stores say so
+    return is_dask(values) or (is_remote is not None and (is_remote or current_client() is not None))
 
 
 def _source_array(values: AnyArray) -> AnyArray:
     """The array that rows are taken from: of padded rows the padded one, else the rows themselves."""
-    if isinstance(values, PaddedRows):
-        return values.padded
-    return values
-
-
-# In this process
+    return values.padded if isinstance(values, PaddedRows) else values
 
 
 def _as_one_block(states: RaggedRows) -> Block:
@@ -225,14 +493,16 @@ def _as_one_block(states: RaggedRows) -> Block:
     )
 
 
-def _reduce_block(
+def reduce_block(
     accumulator: Accumulator, block: Block, *, inputs: bool, projection: Projection | None, what: str = "states"
 ) -> Any:
     """Read a block piece by piece, and hand over each piece and each pair that two pieces separate."""
     read = float64_blocks(block, inputs=inputs, projection=projection)
+    if block.values.shape[0] > HOST_MIN_ROWS:  # less is read at once
+        read = progress(read, what=what, unit="block")
     sequence, last_row = -1, None
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found in the result
-        for piece in progress(read, what=what, unit="block"):
+        for piece in read:
             if piece.numbers[0] == sequence:  # the piece before ended inside this sequence
                 accumulator.add_cut(_cut_before(piece, last_row))
             sequence, last_row = piece.numbers[-1], piece.values[-1:] + 0
@@ -242,77 +512,5 @@ def _reduce_block(
 
 def _cut_before(piece: Block, last_row: AnyArray) -> Cut:
     """The pair of the row before a piece and its first row, copied since the piece may be overwritten."""
-    inputs = piece.inputs
-    if inputs is not None:
-        inputs = inputs[:1] + 0
+    inputs = None if piece.inputs is None else piece.inputs[:1] + 0
     return Cut(before=last_row, after=piece.values[:1] + 0, inputs=inputs, rows=piece.starts[:1] + piece.steps[:1])
-
-
-# On Dask
-
-
-def _accumulate_on_dask(
-    states: RaggedRows,
-    make: Callable[[], Accumulator],
-    *,
-    inputs: bool,
-    projection: Projection | None,
-) -> Any:
-    shared = delayed(make), delayed(projection)  # in the graph once, not once for each chunk
-    needs_pairs = make().needs_pairs
-    tasks = []
-    for chunk in _chunks(states, inputs=inputs):
-        tasks.append(delayed(_add_chunk)(*shared, inputs, chunk.name, chunk.read, *chunk.arguments))
-        if needs_pairs and chunk.cut is not None:
-            tasks.append(delayed(_add_cut)(*shared, *chunk.cut))
-    return compute_sum(tasks)
-
-
-def _add_chunk(
-    make: Callable[[], Accumulator],
-    projection: Projection | None,
-    inputs: bool,
-    name: str,
-    read: Callable[..., Block],
-    *arguments: Any,
-) -> Any:
-    """Run on a worker: the result for one chunk. An error says which chunk it was."""
-    try:
-        return _reduce_block(make(), read(name, *arguments), inputs=inputs, projection=projection)
-    except KannError as error:
-        message = str(error)
-    # Raised outside of the block above: the cause of an error need not be something that can be sent.
-    raise KannError(f"{name}: {message}")
-
-
-def _add_cut(
-    make: Callable[[], Accumulator],
-    projection: Projection | None,
-    before: AnyArray,
-    after: AnyArray,
-    inputs: AnyArray | None,
-    rows: Int[Array, " k"],
-) -> Any:
-    """Run on a worker: the result for the pairs that the end of a chunk separates."""
-    before, after = float64_copy(before), float64_copy(after)
-    if inputs is not None:
-        inputs = float64_copy(inputs)
-    if projection is not None:
-        before, after = projection.of(before), projection.of(after)
-        if inputs is not None:
-            inputs = projection.of_inputs(inputs)
-    accumulator = make()
-    with np.errstate(over="ignore", invalid="ignore"):
-        accumulator.add_cut(Cut(before=before, after=after, inputs=inputs, rows=rows))
-        return accumulator.result()
-
-
-def _chunks(states: RaggedRows, *, inputs: bool) -> Iterator[Chunk]:
-    values, drive = states.values, None
-    if inputs:
-        drive = states.inputs
-    if isinstance(values, StoredRows):
-        return chunks_of_store(states, values)
-    if isinstance(values, PaddedRows):
-        return chunks_of_padded(states, values, drive)
-    return chunks_of_rows(states, drive)

@@ -24,8 +24,7 @@ from kann.data import store
 from kann.data import store as recordings
 from kann.data.archives import damage_explained, npz_names, open_npy, read_npz
 from kann.data.atomic_write import replacing
-from kann.data.reduction import read_unless_dask, rows_of_padded
-from kann.data.rows import row_ranges, sequence_ranges
+from kann.data.reduction import read_unless_dask, row_ranges, rows_of_padded, sequence_ranges
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Int, Shaped
 
@@ -150,13 +149,9 @@ class States:
 
     def __repr__(self) -> str:
         steps = " to ".join(map(str, np.unique([self.lengths.min(), self.lengths.max()])))
-        driven = ""
-        if self.inputs is not None:
-            driven = f", {self.inputs.shape[1]} inputs"
+        driven = f", {self.inputs.shape[1]} inputs" if self.inputs is not None else ""
         kind = str(self.values.dtype).removeprefix("torch.")
-        direction = ""
-        if self.reverse:
-            direction = ", read from the end"
+        direction = ", read from the end" if self.reverse else ""
         return f"States({len(self)} sequences of {steps} steps, {self.dim} units{driven}, {kind}{direction})"
 
     def _repr_html_(self) -> str:
@@ -174,9 +169,7 @@ class States:
         """One sequence as a (T_i, d) array, or several as `States`: a slice, their numbers, or a mask."""
         if isinstance(key, slice | list | np.ndarray):
             spans = [self.span(i) for i in np.arange(len(self))[key].tolist()]
-            inputs = None
-            if self.inputs is not None:
-                inputs = [self.inputs[span] for span in spans]
+            inputs = [self.inputs[span] for span in spans] if self.inputs is not None else None
             return replace(
                 States.from_sequences([self.values[span] for span in spans], inputs=inputs), reverse=self.reverse
             )
@@ -188,9 +181,7 @@ class States:
 
     def inputs_at(self, rows: Any) -> AnyArray | None:
         """What the network read to reach the states in these rows; None if inputs were not recorded."""
-        if self.inputs is None:
-            return None
-        return self.inputs[rows]
+        return None if self.inputs is None else self.inputs[rows]
 
     def __iter__(self) -> Iterator[Array]:
         return (self[i] for i in range(len(self)))
@@ -236,9 +227,7 @@ def as_states(data: Any, lengths: Any = None) -> States:
             )
         if isinstance(data, list | tuple):
             return States.from_sequences(data)
-        if isinstance(data, States):
-            return data
-        return States.open(data)
+        return data if isinstance(data, States) else States.open(data)
     if isinstance(data, Mapping) and data and all(isinstance(each, States) for each in data.values()):
         names = ", ".join(f"states[{name!r}]" for name in data)
         raise KannError(f"these are the states of {len(data)} layers or directions; pass one of them: {names}")
@@ -374,9 +363,7 @@ def checked_tokens(tokens: Any, states: States) -> list[list[str]]:
     require_sequence(tokens, "tokens")
     require_one_per_state(tokens, states, "tokens")
     words = [[str(token) for token in own] for own in tokens]
-    if states.reverse:
-        return [own[::-1] for own in words]
-    return words
+    return [own[::-1] for own in words] if states.reverse else words
 
 
 def require_one_per_state(values: Sequence[Any], states: States, what: str) -> None:

@@ -7,7 +7,6 @@ import math
 import os
 import re
 import stat
-import sys
 import threading
 import uuid
 import warnings
@@ -22,7 +21,7 @@ import numpy as np
 from kann.backends.arrays import as_numpy
 from kann.data.archives import ALWAYS_UNPACKED, MAX_EXPANSION, MOST_NAMED, damage_explained, reason
 from kann.data.atomic_write import all_beside, beside, put_in_place, remove, require_plain_tree, resolve_target
-from kann.data.rows import LazyRows
+from kann.data.reduction import LazyRows
 from kann.data.serialization import require_format
 from kann.errors import KannError, UnfinishedWarning
 from kann.typing import AnyArray, Array, Int, Shaped
@@ -50,22 +49,12 @@ def is_url(path: str | os.PathLike[str]) -> bool:
     return isinstance(path, str) and "://" in path
 
 
-def is_zarr(array: Any) -> bool:
-    """Whether this is a zarr array."""
-    zarr = sys.modules.get("zarr")
-    return isinstance(array, ForeignArray) or (zarr is not None and isinstance(array, zarr.Array))
-
-
-def is_remote(array: Any) -> bool:
-    """Whether a zarr array was opened by an address."""
-    return isinstance(array.store, _zarr().storage.FsspecStore)
-
-
 class ForeignArray:
     """A zarr array that kann did not write. Reading a damaged chunk is an error that names the array."""
 
     def __init__(self, array: Any):
         self.array, self.store, self.path = array, array.store, array.path
+        self.is_remote = isinstance(array.store, _zarr().storage.FsspecStore)
         self.shape, self.dtype, self.ndim, self.chunks = array.shape, array.dtype, array.ndim, array.chunks
 
     def __len__(self) -> int:
@@ -231,6 +220,11 @@ class StoredRows(LazyRows):
     def path(self) -> str | os.PathLike[str]:
         """Where the store is."""
         return self._opened.path
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the store was opened by an address."""
+        return is_url(self.path)
 
     @property
     def identity(self) -> str | None:
@@ -399,9 +393,7 @@ def _open_node(path: str | os.PathLike[str]) -> Any:
 def _remedy(folder: Path) -> str:
     """What to pass instead of a path without a store: the stores inside, if it is a folder of them."""
     inside = sorted(str(each.parent) for each in folder.glob("*/zarr.json"))[:MOST_NAMED]
-    if inside:
-        return f"it is a folder of stores: pass {' or '.join(inside)}"
-    return "pass one that States.save() wrote"
+    return f"it is a folder of stores: pass {' or '.join(inside)}" if inside else "pass one that States.save() wrote"
 
 
 def _parts(root: Any, what: str, numbers: range) -> list[Any]:
@@ -472,9 +464,7 @@ def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
 
 def _require_honest_count(values: Any, lengths: Any, path: str | os.PathLike[str]) -> None:
     """Refuse metadata that claim more sequences than the chunks can hold, before memory is taken for their lengths."""
-    sequences = 1
-    if values.ndim == 3:
-        sequences = values.shape[0]
+    sequences = values.shape[0] if values.ndim == 3 else 1
     if lengths is not None:
         sequences = math.prod(lengths.shape)
     if sequences * np.dtype(np.int64).itemsize <= ALWAYS_UNPACKED:
@@ -551,9 +541,7 @@ def _attributes(path: Path) -> dict[str, Any]:
         attributes = json.loads((path / "zarr.json").read_text())["attributes"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
-    if not isinstance(attributes, dict):
-        return {}
-    return attributes
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def unfinished_beside(path: str | os.PathLike[str]) -> list[Path]:

@@ -13,8 +13,7 @@ from kann.backends.arrays import as_numpy, cross_gram, gram, indices_for, namesp
 from kann.checks import require_float, require_whole_number, require_width
 from kann.data.additive import Additive
 from kann.data.moments import Moments, refuse_not_finite
-from kann.data.reduction import accumulate
-from kann.data.rows import Block, Cut
+from kann.data.reduction import Block, Cut, accumulate
 from kann.data.serialization import Saved, Stored
 from kann.data.states import States, as_states
 from kann.errors import FewPairsWarning, KannError

@@ -17,8 +17,7 @@ from kann.backends.arrays import as_numpy, as_operand, float64_copy, gram, indic
 from kann.checks import call_of_user, require_number, require_whole_number, require_width, shown
 from kann.data.additive import Additive
 from kann.data.moments import refuse_not_finite
-from kann.data.reduction import Total, accumulate
-from kann.data.rows import Block
+from kann.data.reduction import Block, Total, accumulate
 from kann.data.serialization import Stored
 from kann.data.states import States
 from kann.errors import KannError

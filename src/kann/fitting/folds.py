@@ -9,8 +9,7 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy, bits_of, segment_sums, to_device_of
 from kann.checks import require_sequence, require_whole_number
-from kann.data.reduction import Total, accumulate, summed_over_ranks
-from kann.data.rows import Block
+from kann.data.reduction import Block, Total, accumulate, summed_over_ranks
 from kann.data.states import States
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Float, Int

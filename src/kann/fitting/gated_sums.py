@@ -10,8 +10,7 @@ import numpy as np
 from kann.backends.arrays import as_numpy, block_rows, indices_for, namespace, on_accelerator, to_device_of
 from kann.data.additive import Additive
 from kann.data.moments import refuse_not_finite
-from kann.data.reduction import Total, accumulate, number_of_all_ranks
-from kann.data.rows import Block, Cut, Projection
+from kann.data.reduction import Block, Cut, Projection, Total, accumulate, number_of_all_ranks
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis

@@ -10,8 +10,7 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy, indices_for, namespace, row_products, to_device_of
 from kann.data.additive import Additive
-from kann.data.reduction import Total, accumulate
-from kann.data.rows import Block, Projection
+from kann.data.reduction import Block, Projection, Total, accumulate
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis, RankCurve

@@ -12,8 +12,7 @@ from kann.backends.arrays import as_numpy, indices_for, namespace, segment_sums,
 from kann.checks import require_number
 from kann.data.additive import Additive
 from kann.data.moments import Moments, refuse_not_finite
-from kann.data.reduction import accumulate
-from kann.data.rows import Block, Cut, Projection
+from kann.data.reduction import Block, Cut, Projection, accumulate
 from kann.data.serialization import Stored
 from kann.data.states import States
 from kann.errors import KannError

@@ -9,8 +9,7 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy, is_dask
 from kann.checks import array_of, call_of_user, require_float, shown
-from kann.data.reduction import Total, accumulate, runs_on_dask, take_rows
-from kann.data.rows import Block
+from kann.data.reduction import Block, Total, accumulate, runs_on_dask, take_rows
 from kann.data.states import States
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Int, Shaped

@@ -16,8 +16,7 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy
 from kann.data.moments import Moments, StateGram, centre_in_place, centred, moments_of, state_gram
-from kann.data.reduction import accumulate
-from kann.data.rows import Block, Cut, Projection
+from kann.data.reduction import Block, Cut, Projection, accumulate
 from kann.data.states import States
 from kann.fitting.basis import (
     ROUNDINGS,

@@ -12,8 +12,7 @@ from kann.analysis.coordinates import Coordinates, Spread, spread_of
 from kann.backends.arrays import add_matrix_product, add_product, as_numpy, namespace
 from kann.checks import require_choice
 from kann.data.additive import Additive
-from kann.data.reduction import Total, accumulate, take_rows
-from kann.data.rows import Block
+from kann.data.reduction import Block, Total, accumulate, take_rows
 from kann.data.states import States
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Float, Int

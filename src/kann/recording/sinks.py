@@ -18,7 +18,7 @@ from torch import Tensor
 from kann.backends.arrays import as_numpy, block_rows, indices_for
 from kann.checks import require_sequence, require_whole_number, shown
 from kann.data.moments import Moments, measure, require_finite_squares
-from kann.data.rows import Block, find_not_finite
+from kann.data.reduction import Block, find_not_finite
 from kann.data.states import States
 from kann.data.store import Writer, recording_to, require_store_name
 from kann.errors import KannError
