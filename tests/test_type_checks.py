@@ -22,7 +22,7 @@ def rows_summed(x: Float[Array, "n d"], weights: Float[Array, " d"], *, how: str
 
 
 def test_kann_itself_is_checked():
-    with pytest.raises(TypeCheckError, match=r"parameters of kann\.data\.rows\.sequence_ranges"):
+    with pytest.raises(TypeCheckError, match=r"parameters of kann\.data\.reduction\.sequence_ranges"):
         sequence_ranges(np.ones((2, 2), dtype=int), 3)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import sys
 from dataclasses import fields, replace
 
 import numpy as np
@@ -234,6 +235,14 @@ def test_an_explanation_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, e
         assert not (tmp_path / "new").exists()
     other.save(place, overwrite=True)
     assert kann.Explanation.open(place).sentences == ("Another.",)
+
+
+def test_an_explanation_needs_no_zarr(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zarr", None)
+    found = signal_explanation()
+    opened = kann.Explanation.open(found.save(tmp_path / "saved"))
+    assert_same(opened.states.values, found.states.values)
+    assert_same(kann.States.open(tmp_path / "saved" / "states.npz").lengths, found.states.lengths)
 
 
 def test_what_lies_in_a_folder_besides_is_left_alone_and_parts_of_others_do_not_mix(tmp_path):
