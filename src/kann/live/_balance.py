@@ -1,6 +1,6 @@
 """Balance a running network: adjoints of its states, by automatic differentiation through every step."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -14,6 +14,7 @@ from kann.errors import KannError
 from kann.fitting.balance import Balance
 from kann.live._intervene import only_target, replaced, width_of
 from kann.live.scoring import outputs_of, step_weights
+from kann.progress import progress
 from kann.recording._record import record
 from kann.recording.layer_selection import Target
 from kann.recording.layouts import has_time_first
@@ -111,65 +112,63 @@ def balance(
     target = only_target(model, layer, state or "h")
     if state is None:
         state = "hc" if isinstance(target.module, nn.LSTM | nn.LSTMCell) else "h"
+    source = SequenceData(model, data, **run)
     with torch.inference_mode(False), evaluation_mode(model):
         torch.manual_seed(seed)  # a loader may shuffle
-        source = _Source(model, data, sequences, seed, run)
-        width = width_of(target, state) or source.width(layer, state)
+        drawn = None if source.count is None else np.random.default_rng(seed).permutation(source.count)[:sequences]
+        if drawn is None:
+            batches = _first_batches(source, sequences)
+        else:
+            source = source.take(drawn)
+            source.batch_size = 1
+            batches = source.groups()  # the longest first, to measure its graph
+        width = width_of(target, state) or _recorded_width(source, batches[0], layer, state)
+    network = _Network(source, target, state, width)
     with torch.inference_mode(False), evaluation_mode(model, gradients=True):
         torch.manual_seed(seed)
-        network = _Network(model, source, target, state, width)
+        if drawn is not None:
+            source.batch_size = run.get("batch_size") or network.batch_size(batches[0])
+            batches = source.groups()
+            for batch in batches:
+                batch.numbers = drawn[batch.numbers]
         snapshots = _Snapshots(seed)
-        for batch, numbers in source.batches(run.get("batch_size") or network.batch_size()):
-            snapshots.add(*network.adjoints(batch, numbers, kind=outputs, labels=labels, draws=draws))
+        shown = (
+            progress(batches, what="balance", total=len(batches), unit="batch")
+            if run.get("progress", True)
+            else batches
+        )
+        for batch in shown:
+            snapshots.add(*network.adjoints(batch, kind=outputs, labels=labels, draws=draws))
     return snapshots.balance()
 
 
-class _Source:
-    """Some sequences of the data, as batches for a model."""
+def _first_batches(source: SequenceData, sequences: int) -> list[Batch]:
+    """Read batches until they hold enough sequences; they may come only once."""
+    found, total = [], 0
+    for batch in source.batches():
+        batch.numbers = np.arange(total, total + source.count_of(batch))
+        found.append(batch)
+        total += len(batch)
+        if total >= sequences:
+            return found
+    if not found:
+        raise KannError("the data hold no batches; pass at least one sequence")
+    return found
 
-    def __init__(self, model: nn.Module, data: Any, sequences: int, seed: int, run: RunOptions):
-        self._model, self._run = model, run
-        whole = SequenceData(model, data, **run)
-        self.device, self.call, count = whole.device, whole.call, whole.count
-        self.is_cut = count is not None
-        if count is None:  # batches already, which may come only once: no more of them are read than are needed
-            self._batches, self._numbers = [], np.arange(0)
-            for batch in whole.batches():
-                self._batches.append(batch)
-                self._numbers = np.arange(len(self._numbers) + whole.count_of(batch))
-                if len(self._numbers) >= sequences:
-                    break
-            self._data = whole
-            return
-        numbers = np.random.default_rng(seed).permutation(count)[:sequences]
-        if not isinstance(data, Mapping | Tensor | np.ndarray):
-            sizes = [len(data[i]) if hasattr(data[i], "__len__") else 0 for i in numbers]
-            # The longest first, so that little of a batch is padding.
-            numbers = numbers[np.argsort(sizes, kind="stable")[::-1]]
-        self._data, self._numbers = whole.take(numbers), numbers
 
-    def batches(self, batch_size: int) -> Iterator[tuple[Batch, Int[Array, " b"]]]:
-        """Batches, with the numbers of their sequences in the data."""
-        first = 0
-        for batch in self._data.batches(size=batch_size) if self.is_cut else self._batches:
-            size = self._data.count_of(batch)
-            yield batch, self._numbers[first : first + size]
-            first += size
-
-    def width(self, layer: Any, state: str) -> int:
-        """Record a sequence to see how wide the state of a module is."""
-        content = next(self.batches(1))[0].content
-        options: Any = {name: self._run.get(name) for name in ("forward", "device")}
-        return record(
-            self._model, iter([content]), layer=layer, state=state, max_sequences=1, progress=False, **options
-        ).dim
+def _recorded_width(source: SequenceData, batch: Batch, layer: Any, state: str) -> int:
+    """Record some states of a module to see how wide they are."""
+    forward = lambda model, content: source.call(Batch(content=content, real=batch.real))  # noqa: E731
+    return record(
+        source.model, iter([batch.content]), layer=layer, state=state, forward=forward, max_sequences=1, progress=False
+    ).dim
 
 
 class _Network:
     """A network whose adjoints are computed, and the layer whose states they are of."""
 
-    def __init__(self, model: nn.Module, source: _Source, target: Target, state: str, width: int):
-        self._model, self._source, self._target = model, source, target
+    def __init__(self, source: SequenceData, target: Target, state: str, width: int):
+        self._source, self._target = source, target
         self._place: Any = {"state": state, "width": width}
         self._states: list[Tensor] = []
         self._zeros: list[Tensor] = []
@@ -184,13 +183,11 @@ class _Network:
             self._zeros.append(zero)
             return states + zero
 
-        with replaced(self._model, self._target, add_zero, whole=True, **self._place):
+        with replaced(self._source.model, self._target, add_zero, whole=True, **self._place):
             return self._source.call(batch)
 
-    def batch_size(self) -> int:
-        """Number of sequences whose graph fits in memory, by the graph of a single one."""
-        if not self._source.is_cut:
-            return 1
+    def batch_size(self, one: Batch) -> int:
+        """Number of sequences whose graph fits in memory, by the graph of ``one``."""
         sizes: dict[int, int] = {}
 
         def measure(tensor: Tensor) -> Tensor:
@@ -198,8 +195,8 @@ class _Network:
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(measure, lambda tensor: tensor):
-            output = self._run(next(self._source.batches(1))[0])  # kept, so that no storage is used twice
-        for tensor in self._model.parameters():
+            output = self._run(one)  # kept, so that no storage is used twice
+        for tensor in self._source.model.parameters():
             sizes.pop(tensor.untyped_storage().data_ptr(), None)
         needed = sum(sizes.values()) + sum(4 * states.nbytes for states in self._states)
         del output
@@ -208,17 +205,17 @@ class _Network:
         return max(1, available // max(1, needed))
 
     def adjoints(
-        self, batch: Batch, numbers: Int[Array, " b"], *, kind: str, labels: Any, draws: int
+        self, batch: Batch, *, kind: str, labels: Any, draws: int
     ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n v d"], Int[Array, " n"], Int[Array, " n"]]:
         """Compute states, their adjoints, the numbers of their sequences and their steps before the end.
 
         States of padding, and those that no output depends on, are left out.
         """
-        outputs = outputs_of(self._run(batch), len(numbers))
+        outputs = outputs_of(self._run(batch), len(batch))
         if not self._states:
             raise KannError(f"layer {self._target.path!r} was not called; pass one that the model uses")
         outputs = outputs[:, None] if outputs.ndim == 1 else outputs
-        weights = torch.from_numpy(_weights(outputs, batch, numbers, labels)).to(outputs)
+        weights = torch.from_numpy(_weights(outputs, batch, labels)).to(outputs)
         is_class = outputs.shape[-1] > 1 and (
             kind == "class" or (kind == "auto" and not _is_like_inputs(outputs, batch))
         )
@@ -230,13 +227,13 @@ class _Network:
         sizes = torch.linalg.vector_norm(adjoints, dim=(1, 2), dtype=torch.float64).cpu().numpy()
         if not np.isfinite(sizes).all():
             raise KannError("adjoints overflow; shorten the sequences, or run the model in float64 (model.double())")
-        places, calls, is_real = self._steps(batch, [len(each) for each in rows], len(numbers))
+        places, calls, is_real = self._steps(batch, [len(each) for each in rows], len(batch))
         kept = is_real & (sizes > 0)
-        last = np.zeros(len(numbers), dtype=np.int64)
+        last = np.zeros(len(batch), dtype=np.int64)
         np.maximum.at(last, places[kept], calls[kept])
         chosen = torch.from_numpy(np.flatnonzero(kept)).to(adjoints.device)
         before_end = (last[places] - calls)[kept]
-        return torch.cat(rows)[chosen], adjoints[chosen], numbers[places[kept]], before_end
+        return torch.cat(rows)[chosen], adjoints[chosen], _numbers(batch)[places[kept]], before_end
 
     def _gradients(self, outputs: Tensor, weights: Tensor, is_class: bool, *, is_last: bool) -> list[Tensor]:
         """Gradients of a random combination of the outputs with respect to the states of each call."""
@@ -285,12 +282,21 @@ class _Network:
         return places, calls, (times >= starts) & (times < starts + real.lengths[places])
 
 
-def _weights(outputs: Tensor, batch: Batch, numbers: Int[Array, " b"], labels: Any) -> Float[Array, "b t"]:
+def _numbers(batch: Batch) -> Int[Array, " b"]:
+    """The numbers of the sequences of a batch in the data."""
+    assert batch.numbers is not None  # noqa: S101  # all batches have been numbered
+    return batch.numbers
+
+
+def _weights(outputs: Tensor, batch: Batch, labels: Any) -> Float[Array, "b t"]:
     """1 for every output that counts, 0 for padding and where the label is −100."""
     weights = step_weights(np.broadcast_to(np.float32(0), outputs.shape), batch.real)
-    for row, number in enumerate(numbers if labels is not None else []):
+    if labels is None:
+        return weights
+    for row, number in enumerate(_numbers(batch)):
         ignored = np.asarray(as_numpy(labels[number]) == IGNORED)
-        first = 0 if batch.real is None or batch.real.starts is None else int(batch.real.starts[row])
+        starts = None if batch.real is None else batch.real.starts
+        first = 0 if starts is None else int(starts[row])
         if ignored.ndim == 1 and weights.shape[1] > 1:
             first = 0 if len(ignored) == weights.shape[1] else first
             weights[row, first : first + len(ignored)][ignored] = 0
