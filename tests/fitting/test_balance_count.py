@@ -75,6 +75,19 @@ def test_a_gap_that_few_sequences_carry_is_none(rng):
     assert balance.count is None or balance.count_interval[0] < balance.count_interval[1]
 
 
+@pytest.mark.parametrize("sequences", [64, 256])
+@pytest.mark.parametrize("weak", [1, 2])
+def test_a_few_weak_coordinates_after_the_gap_do_not_count(rng, weak, sequences):
+    """Two gaps: the count is at the first, or unknown, and never at the second."""
+    found = []
+    for k in (1, 2, 4, 7):
+        first = np.linspace(1, 0.8, k)
+        values = np.concatenate([first, first[-1] / 8 * np.ones(weak), first[-1] / 64 * np.ones(24 - k - weak)])
+        found.append((estimated(rng, values, sequences=sequences).count, k))
+    assert all(count in (k, None) for count, k in found)
+    assert sum(count == k for count, k in found) >= 3
+
+
 @pytest.mark.parametrize("k", [1, 3])
 def test_exact_systems(rng, k):
     """Values beyond the k-th are zero but for rounding."""
@@ -87,7 +100,9 @@ def test_exact_systems(rng, k):
 
 def test_values_by_hand():
     assert count_before_gap(np.array([1.0, 0.95, 0.92, 0.08, 0.07])) == 3
-    assert count_before_gap(np.array([1.0, 0.2, 0.04, 0.008])) is None
+    assert count_before_gap(np.array([1.0, 0.2, 0.04, 0.008, 0.0016])) is None
+    assert count_before_gap(np.array([1.0, 0.3, 0.09, 0.03, 0.02, 0.018])) is None
+    assert count_before_gap(np.array([1.0, 0.8, 0.16, 0.03, 0.03, 0.025])) == 2
     assert count_before_gap(np.array([1.0, 0.45])) is None
     assert count_before_gap(np.array([1.0, 0.0])) == 1
     assert count_before_gap(np.array([1.0])) is None
