@@ -1,6 +1,5 @@
 """``kann highlight``: the network that ships with kann reads a text, and its words are shaded by what they did."""
 
-import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
+from scipy.special import expit
 
 from kann._display import visible
 from kann._format import percent
@@ -29,6 +29,7 @@ UNKNOWN_WORD = 1
 """The number of all words that are not in the network's vocabulary."""
 
 
+@one_line_errors()
 def highlight(
     text: Annotated[str | None, typer.Argument(help="The text to read; standard input if it is - or left out.")] = None,
     mode: Annotated[list[int] | None, typer.Option(min=0, help="A mode to show; may be given several times.")] = None,
@@ -40,15 +41,14 @@ def highlight(
     A mode's magnitude is scaled to each text: 0 where it is smallest in the text, 1 where it is largest. So shades
     compare words of one text, and not two texts or two modes.
     """
-    with one_line_errors():
-        if html is not None:
-            require_free(html, force=force)
-        shading = shade(read_text(text, sys.stdin.buffer), modes=mode)
-        if not shading.spans:
-            raise KannError("the text has no words to read; pass some")
-        if html is None:
-            print_shading(shading)
-            return
+    if html is not None:
+        require_free(html, force=force)
+    shading = shade(read_text(text, sys.stdin.buffer), modes=mode)
+    if not shading.spans:
+        raise KannError("the text has no words to read; pass some")
+    if html is None:
+        print_shading(shading)
+    else:
         write_shading_page(shading, html)
         typer.echo(html)
 
@@ -62,9 +62,7 @@ def read_text(text: str | None, stream: Any) -> str:
     >>> read_text("fine", None), read_text("-", io.BytesIO(b"good"))
     ('fine', 'good')
     """
-    if text is None or text == "-":
-        return stream.read().decode("utf-8", errors="replace")
-    return text
+    return stream.read().decode("utf-8", errors="replace") if text in (None, "-") else text
 
 
 def shade(text: str, *, modes: Iterable[int] | None = None, model: "Pretrained | None" = None) -> Shading:
@@ -77,7 +75,10 @@ def shade(text: str, *, modes: Iterable[int] | None = None, model: "Pretrained |
     ``modes`` are numbers of modes of ``model.koopman``; without them the most important of those that are trusted are
     taken. ``model`` is what ``kann.zoo.load("sentiment")`` returns, which is loaded if none is passed.
     """
-    model = model or _shipped_network()
+    if model is None:
+        from kann import zoo  # needs torch
+
+        model = zoo.load("sentiment")
     chosen = _chosen_modes(modes, model)
     text = visible(text)
     ids, spans = model.vocabulary.locate(text)
@@ -94,12 +95,6 @@ def shade(text: str, *, modes: Iterable[int] | None = None, model: "Pretrained |
         modes=shade_modes(model.koopman, states, readout.weight, chosen, trust=model.trust),
         verdict=_verdict(logits, unknown),
     )
-
-
-def _shipped_network() -> "Pretrained":
-    from kann import zoo
-
-    return zoo.load("sentiment")
 
 
 def _chosen_modes(modes: Iterable[int] | None, model: "Pretrained") -> list[int]:
@@ -133,13 +128,6 @@ def _verdict(logits: Float[Array, " t"], unknown: tuple[bool, ...]) -> str:
     if not len(logits):
         return "there are no words to read"
     logit = float(logits[-1])
-    judgement = "negative"
-    if logit > 0:
-        judgement = "positive"
+    judgement = "positive" if logit > 0 else "negative"
     words = f"{len(unknown)} word{'s' * (len(unknown) != 1)}, {sum(unknown)} of them unknown"
-    return f"{judgement}: logit {logit:+.2f}, probability of positive {percent(_sigmoid(logit))}; {words}"
-
-
-def _sigmoid(logit: float) -> float:
-    # Beyond ±700, exp would overflow.
-    return 1 / (1 + math.exp(-max(-700.0, min(700.0, logit))))
+    return f"{judgement}: logit {logit:+.2f}, probability of positive {percent(float(expit(logit)))}; {words}"

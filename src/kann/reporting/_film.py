@@ -74,9 +74,7 @@ def all_steps(runs: Mapping[str, History]) -> list[int]:
 def checkpoint_at(history: History, step: int) -> Checkpoint | None:
     """The last checkpoint that is no later than a step; None before the first one."""
     place = int(np.searchsorted(history.steps, step, side="right")) - 1
-    if place < 0:
-        return None
-    return history[place]
+    return None if place < 0 else history[place]
 
 
 def _run(name: str, history: History) -> dict[str, Any]:

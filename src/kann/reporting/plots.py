@@ -61,9 +61,7 @@ def axes_or_new(ax: Axes | None) -> Axes:
 def legend_above(ax: Axes) -> None:
     """A legend above the axes, where it covers no curve; the figure makes room for it."""
     _, labels = ax.get_legend_handles_labels()
-    columns = 1
-    if max(map(len, labels), default=0) <= SHORT_LABEL:
-        columns = 2
+    columns = 2 if max(map(len, labels), default=0) <= SHORT_LABEL else 1
     ax.legend(
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),
@@ -359,9 +357,7 @@ def _draw_intervals(koopman: Koopman, trust: Trust, *, ax: Axes) -> None:
 
 def _interval_edge(value: complex, own: ModeTrust) -> Float[Array, "k 2"]:
     """The edge of the piece of a ring that the intervals of modulus and angle span, around λ or its conjugate."""
-    side = 1.0
-    if value.imag < 0:
-        side = -1.0
+    side = -1.0 if value.imag < 0 else 1.0
     half_turn = min(np.pi, (own.angle[1] - own.angle[0]) / 2)
     turns = np.angle(value) + half_turn * np.linspace(-side, side, 25)
     moduli = np.r_[np.full(25, own.interval[1]), np.full(25, own.interval[0])]
@@ -631,9 +627,7 @@ def draw_embedding(
 ) -> Axes:
     """States in the plane, such as two principal components, coloured by group, with the path of one sequence."""
     ax = axes_or_new(ax)
-    names = np.full(len(places), "states")
-    if groups is not None:
-        names = np.array(groups)
+    names = np.array(groups) if groups is not None else np.full(len(places), "states")
     for i, name in enumerate(np.unique(names).tolist()):
         own = places[names == name]
         ax.scatter(own[:, 0], own[:, 1], s=4, alpha=0.5, color=COLOURS[i % len(COLOURS)], linewidths=0, label=name)

@@ -1,6 +1,5 @@
 """Shade the words of a text by their effect on an output and on modes."""
 
-import html
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -93,10 +92,8 @@ def shade_modes(
 
 def _from_0_to_1(values: Float[Array, " t"]) -> Float[Array, " t"]:
     """The values, moved and scaled so that the smallest is 0 and the largest is 1."""
-    if not len(values):
-        return values
     # Where all values are alike there is nothing to scale; the bound keeps us from dividing by 0.
-    return (values - values.min()) / max(float(np.ptp(values)), 1e-12)
+    return (values - values.min()) / max(float(np.ptp(values)), 1e-12) if len(values) else values
 
 
 FULL_COLOUR_AT = 0.5
@@ -123,28 +120,18 @@ class Layer:
     """Whether positive and negative numbers have colours of their own."""
 
     def intensity(self, word: int) -> float:
-        """The fraction of the full colour that a word gets, with the sign of its number."""
+        """Return the fraction of the full colour that a word gets, with the sign of its number."""
         return float(self.values[word]) / self.full_colour_at
 
     def number(self, word: int) -> str:
-        """The number of a word, as text."""
-        if self.signed:
-            return f"{self.values[word]:+.1f}"
-        return f"{self.values[word]:.1f}"
+        """Return the number of a word as text."""
+        return f"{self.values[word]:{'+' if self.signed else ''}.1f}"
 
     def background(self, word: int) -> str:
-        """The colour behind a word, as rich and style sheets write it: white where its number is 0."""
+        """Return the colour behind a word, as rich and style sheets write it: white where its number is 0."""
         intensity = self.intensity(word)
-        fraction = min(1.0, abs(intensity))
-        red, green, blue = (round(255 + fraction * (part - 255)) for part in self._full_colour(intensity))
-        return f"rgb({red},{green},{blue})"
-
-    def _full_colour(self, intensity: float) -> tuple[int, int, int]:
-        if not self.signed:
-            return STRONG
-        if intensity > 0:
-            return RAISES
-        return LOWERS
+        full = (RAISES if intensity > 0 else LOWERS) if self.signed else STRONG
+        return "rgb({},{},{})".format(*(round(255 + min(1.0, abs(intensity)) * (part - 255)) for part in full))
 
 
 def layers(shading: Shading) -> list[Layer]:
@@ -158,10 +145,9 @@ def layers(shading: Shading) -> list[Layer]:
     drawn = [Layer(title=title, values=shading.changes, full_colour_at=largest, signed=True)]
     for mode in shading.modes:
         name = _name(mode)
-        title = f"{name}: what each word adds to the logit"
-        drawn.append(Layer(title=title, values=mode.changes, full_colour_at=largest, signed=True))
-        title = f"{name}: magnitude after each word"
-        drawn.append(Layer(title=title, values=mode.magnitudes, full_colour_at=1.0, signed=False))
+        adds, strength = f"{name}: what each word adds to the logit", f"{name}: magnitude after each word"
+        drawn.append(Layer(title=adds, values=mode.changes, full_colour_at=largest, signed=True))
+        drawn.append(Layer(title=strength, values=mode.magnitudes, full_colour_at=1.0, signed=False))
     return drawn
 
 
@@ -169,23 +155,17 @@ def _name(mode: ModeShading) -> str:
     name = f"mode {mode.mode}, λ = {format_eigenvalue(mode.eigenvalue)}, residual {mode.residual:.2f}"
     if mode.trusted is None:
         return f"{name} on the fitted data"
-    if mode.trusted:
-        return f"{name} on held-out sequences, trusted"
-    return f"{name} on held-out sequences, not trusted"
+    return f"{name} on held-out sequences, {'trusted' if mode.trusted else 'not trusted'}"
 
 
 def _pieces(shading: Shading) -> list[tuple[str, int | None]]:
-    """The text in pieces: each word with its number, and what stands between words with None."""
+    """Return the text in pieces: each word with its number, and the characters between words with None."""
     pieces: list[tuple[str, int | None]] = []
     done = 0
     for number, (start, stop) in enumerate(shading.spans):
-        if start > done:
-            pieces.append((shading.text[done:start], None))
-        pieces.append((shading.text[start:stop], number))
+        pieces += [(shading.text[done:start], None), (shading.text[start:stop], number)]
         done = stop
-    if done < len(shading.text):
-        pieces.append((shading.text[done:], None))
-    return pieces
+    return [*pieces, (shading.text[done:], None)]
 
 
 def print_shading(shading: Shading, console: "Console | None" = None) -> None:
@@ -215,59 +195,11 @@ def _terminal_line(shading: Shading, layer: Layer, *, coloured: bool) -> "Text":
     return line
 
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""What the page may do: nothing but show itself. It has no script and can reach no address."""
-
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>kann highlight</title>
-<style>
-body {{ font: 16px/1.9 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto; padding: 0 1rem; color: #222;
-  background: #fff; }}
-h1 {{ font-size: 1.2rem; }}
-h2 {{ font-size: 0.95rem; font-weight: 600; margin: 1.6rem 0 0.2rem; }}
-p.text {{ white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; }}
-span {{ border-radius: 3px; padding: 0.1em 0.15em; }}
-span.unknown {{ text-decoration: underline dotted; }}
-p.key {{ font-size: 0.85rem; color: #555; }}
-</style>
-</head>
-<body>
-<h1>{verdict}</h1>
-<p class="key">Orange words raise the logit, blue words lower it. Violet means a large magnitude of the mode, on a scale
-from its smallest to its largest in this text. Words that the network does not know are underlined.</p>
-{sections}
-</body>
-</html>
-"""
-
-
 def shading_page(shading: Shading) -> str:
-    """A web page that needs no other file; every character of the text is escaped."""
-    sections = "\n".join(
-        f'<h2>{html.escape(layer.title)}</h2>\n<p class="text" dir="auto">{_page_line(shading, layer)}</p>'
-        for layer in layers(shading)
-    )
-    return PAGE.format(policy=POLICY, verdict=html.escape(shading.verdict), sections=sections)
+    """Return a web page that needs no other file and runs no script; every character of the text is escaped."""
+    from kann.reporting.offline import page_without_scripts
 
-
-def _page_line(shading: Shading, layer: Layer) -> str:
-    parts = []
-    for piece, word in _pieces(shading):
-        text = html.escape(piece)
-        if word is None:
-            parts.append(text)
-            continue
-        attributes = f'style="background:{layer.background(word)}"'
-        if shading.unknown[word]:
-            attributes = f'class="unknown" {attributes}'
-        hint = f"{layer.values[word]:+.2f}, logit {shading.logits[word]:+.2f}"
-        parts.append(f'<span {attributes} title="{hint}">{text}</span>')
-    return "".join(parts)
+    return page_without_scripts("shading", shading=shading, layers=layers(shading), pieces=_pieces(shading))
 
 
 def write_shading_page(shading: Shading, path: str | os.PathLike[str]) -> None:
