@@ -5,9 +5,6 @@ from collections.abc import Sequence
 import kann
 from kann_experiments.results import Quantity
 
-FOLDS = 10
-"""Folds of sequences that are held out in turn; fewer if there are fewer sequences."""
-
 
 def quantities(prefix: str, what: str) -> tuple[Quantity, ...]:
     """The rows of a table for `numbers` of the same prefix; ``what`` names the operator."""
@@ -21,7 +18,7 @@ def quantities(prefix: str, what: str) -> tuple[Quantity, ...]:
 
 def numbers(prefix: str, koopman: kann.Koopman, fitted_to: kann.States | Sequence[kann.Moments]) -> dict[str, float]:
     """How many modes can be trusted, and the held-out error of one step next to that of copying."""
-    trust = kann.trust(koopman, fitted_to, folds=min(FOLDS, len(fitted_to)))
+    trust = kann.trust(koopman, fitted_to)
     return {
         f"{prefix}_modes": float(len(trust.modes)),
         f"{prefix}_trusted": float(len(trust.trusted)),

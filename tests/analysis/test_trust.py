@@ -550,3 +550,13 @@ def test_a_driven_operator_asks_for_inputs_and_the_first_argument_is_an_operator
         kann.trust(koopman, [kann.Moments.of(bare[i::3]) for i in range(3)])
     with pytest.raises(KannError, match="is no Koopman; pass one"):
         kann.trust("operator", states)
+
+
+@pytest.mark.parametrize("count", [3, 5, 8, 12])
+def test_few_sequences_are_held_out_in_as_many_folds_as_there_are(count, rng):
+    path = run(np.diag([0.9, 0.5]), rng.normal(size=(count, 2)), 40, 0.01 * rng.normal(size=(count, 40, 2)))
+    found = kann.trust(kann.fit(path), path)
+    assert found.folds == min(count, 10)
+    assert found.trusted
+    with pytest.raises(kann.KannError, match=f"pass folds<={count}"):
+        kann.trust(kann.fit(path), path, folds=count + 1)

@@ -8,8 +8,9 @@ import pytest
 import kann
 from kann.errors import KannError
 from kann.fitting.basis import RankCurve
+from kann.fitting.folds import FOLDS_TO_CHOOSE as FOLDS
 from kann.fitting.folds import assign_folds
-from kann.fitting.horizons import FOLDS, HORIZONS, ranks_to_try
+from kann.fitting.horizons import HORIZONS, ranks_to_try
 from tests.systems import low_rank_states, noisy_states
 
 
@@ -118,7 +119,7 @@ def test_the_curve_is_saved_with_the_operator(rng, tmp_path):
 def test_what_cannot_be_held_out_is_refused(rng):
     with pytest.raises(KannError, match="rank='auto' needs states, some of which are held out; pass them, or a number"):
         kann.fit(kann.Moments.of(noisy_states(rng)), rank="auto")
-    with pytest.raises(KannError, match="holds out whole sequences, and 2 of two states or more are too few"):
+    with pytest.raises(KannError, match="chosen on held-out sequences, and 2 of two states or more are too few"):
         kann.fit(noisy_states(rng, sequences=2), rank="auto")
 
 

@@ -6,7 +6,7 @@ import torch
 
 import kann
 from kann.errors import KannError
-from kann.fitting.folds import Together, assign_folds, repeats_of
+from kann.fitting.folds import HoldoutGroups, assign_folds, repeats_of
 
 
 def with_repeats(rng, *, dtype=np.float64):
@@ -55,7 +55,7 @@ def test_repeats_are_held_out_together_also_across_groups():
     fold_of = assign_folds(lengths, folds=4, repeats=repeats)
     np.testing.assert_array_equal(fold_of[8:], fold_of[:4])
     groups = list("aabbccddeeff")  # a has 0 and 1, which e repeats; b has 2 and 3, which f repeats
-    joined = Together.of(lengths, groups=groups, repeats=repeats)
+    joined = HoldoutGroups.of(lengths, groups=groups, repeats=repeats)
     assert joined.available == 4
     assert joined.group_of[0] == joined.group_of[1] == joined.group_of[8] != joined.group_of[2]
 
@@ -68,7 +68,7 @@ def test_copies_do_not_count_as_sequences(rng):
     twice = states[[0, 1, 4, 5]]
     with pytest.raises(KannError, match=r"2 different sequences of two states or more cannot be held out in 3 folds"):
         kann.trust(kann.fit(twice, rank=2), twice, folds=3)
-    with pytest.raises(KannError, match="rank='auto' holds out whole different sequences, and 2 of two states or more"):
+    with pytest.raises(KannError, match="rank='auto' is chosen on held-out different sequences, and 2"):
         kann.fit(states[[0, 1, 4, 5, 8]], rank="auto")
 
 

@@ -215,7 +215,7 @@ def trust(
     koopman: Koopman,
     states: Any,
     *,
-    folds: int = 10,
+    folds: int | None = None,
     groups: Any = None,
     where: Any = None,
     level: float = 0.95,
@@ -244,7 +244,8 @@ def trust(
         each of which is then a fold; errors are then measured one step ahead only, and the null shuffles states
         over all sequences instead of within each.
     folds
-        How many folds: as few as 3, at most the number of sequences. Sequences whose states are the same to the last
+        How many folds: as few as 3, at most the number of sequences; 10, or fewer if there are fewer sequences, if
+        None. Sequences whose states are the same to the last
         bit are held out together, in fewer folds if there are fewer different ones; to find them, states are read
         once more, also from disk and by Dask, unless all lengths differ. From moments repeats cannot be told: put
         them into one group when you record.

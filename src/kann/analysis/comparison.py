@@ -41,7 +41,7 @@ from kann.data.serialization import Saved
 from kann.data.states import as_states
 from kann.errors import KannError, KannWarning
 from kann.fitting._fit import fit
-from kann.fitting.folds import FEWEST_FOLDS, Together, assign_folds
+from kann.fitting.folds import FEWEST_FOLDS, HoldoutGroups, assign_folds
 from kann.fitting.koopman import Koopman
 from kann.progress import progress as with_progress
 from kann.typing import Array, Float, Int
@@ -111,10 +111,6 @@ def shows_options(function: Function) -> Function:
     ]
     function.__signature__ = signature.replace(parameters=own + shown)  # pyright: ignore[reportFunctionMemberAccess]
     return function
-
-
-GROUPS = 10
-"""Sequences are put into so many groups, each of which is left out once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -193,12 +189,10 @@ def _groups_of(network: Any, name: str) -> list[Moments]:
         found = [part for part in network if part.pairs]
     else:
         states = as_states(network)
-        count = min(GROUPS, Together.of(states.lengths).available)
-        if count < FEWEST_FOLDS:
-            found = [Moments.of(states)]
-        else:
-            fold_of = assign_folds(states.lengths, folds=count)
-            found = [Moments.of(states[np.flatnonzero(fold_of == fold)]) for fold in range(fold_of.max() + 1)]
+        fold_of = np.zeros(len(states), dtype=int)
+        if HoldoutGroups.of(states.lengths).available >= FEWEST_FOLDS:
+            fold_of = assign_folds(states.lengths)
+        found = [Moments.of(states[np.flatnonzero(fold_of == fold)]) for fold in range(fold_of.max() + 1)]
     if not sum(part.pairs for part in found):
         raise KannError(f"{name} has no pair of states; record sequences of two steps or more")
     return [part.numpy() for part in found]

@@ -125,7 +125,7 @@ class Folded:
         )
 
 
-def folded_data(koopman: Koopman, data: Any, *, folds: int, groups: Any, seed: int) -> Folded:
+def folded_data(koopman: Koopman, data: Any, *, folds: int | None, groups: Any, seed: int) -> Folded:
     """Put the data into folds; refuse data that the operator was not fitted to."""
     driven = koopman.drive is not None
     basis: dict[str, Any] = {"basis": koopman.basis, "mean": koopman.mean, "driven": driven}
@@ -143,7 +143,9 @@ def folded_data(koopman: Koopman, data: Any, *, folds: int, groups: Any, seed: i
     return found
 
 
-def moments_where(koopman: Koopman, data: Any, where: Any, *, folds: int, groups: Any, seed: int) -> list[Moments]:
+def moments_where(
+    koopman: Koopman, data: Any, where: Any, *, folds: int | None, groups: Any, seed: int
+) -> list[Moments]:
     """Moments of the chosen steps, one for each fold of whole sequences.
 
     Pieces between steps that do not count may be short, and a memory is the same all through one of them: states in

@@ -120,7 +120,7 @@ _WIDTHS = (4, 10, 14, 9, 19, 13)
 
 
 def trust(
-    maps: StepMaps, states: Any, *, folds: int = 10, groups: Any = None, level: float = 0.95, seed: int = 0
+    maps: StepMaps, states: Any, *, folds: int | None = None, groups: Any = None, level: float = 0.95, seed: int = 0
 ) -> StepTrust:
     """Measure the error of each layer map on held-out sequences, and compare it with copying and with one operator.
 

@@ -19,7 +19,7 @@ from kann.data.states import States, as_states
 from kann.errors import FewPairsWarning, KannError
 from kann.fitting._fit import fit as fit_operator
 from kann.fitting.basis import operand, parse_rank
-from kann.fitting.folds import FEWEST_FOLDS, Together, assign_folds, repeats_of
+from kann.fitting.folds import folds_to_choose
 from kann.fitting.koopman import Koopman
 from kann.fitting.normal_equations import NormalEquations, require_ridge, ridge_curve, sum_of
 from kann.typing import AnyArray, Array, Complex, Float, Int
@@ -184,9 +184,6 @@ def fit_span(states: Any, first: int, last: int, *, ridge: int | float | None = 
     return fit_steps(recorded, [(first, last + 1)], ridge=ridge, groups=groups)[0]
 
 
-FOLDS = 5
-"""A fifth of the sequences is held out to choose ridges."""
-
 ALL_FOLDS_UP_TO = 64
 """Up to this many units every fifth is held out in turn. With more units one fifth is enough: a solve takes d³
 operations, and there is one for each fold, ridge and step."""
@@ -227,15 +224,7 @@ def map_weights(change: NormalEquations, ridge: float) -> Float[Array, "q d"]:
 
 def _folds(states: States, *, groups: Any) -> tuple[Int[Array, " s"], int]:
     """The fold of each sequence, and how many folds are held out in turn to choose a ridge."""
-    repeats = repeats_of(states)
-    available = Together.of(states.lengths, groups=groups, repeats=repeats).available
-    if available < FEWEST_FOLDS:
-        raise KannError(
-            f"the ridge is chosen on held-out sequences, and {available} of two states or more are too few; pass "
-            "ridge=1e-4, or more sequences"
-        )
-    count = min(FOLDS, available)
-    folds = assign_folds(states.lengths, folds=count, groups=groups, repeats=repeats)
+    folds, count = folds_to_choose(states, groups=groups, what="the ridge", remedy="ridge=1e-4")
     return (folds, count) if states.dim <= ALL_FOLDS_UP_TO else (np.minimum(folds, 1), 1)
 
 

@@ -16,12 +16,9 @@ from kann.explaining.options import Clock, Options
 from kann.explaining.outputs import Outputs
 from kann.explaining.readout_search import Reading
 from kann.explaining.sequences import Sequences
-from kann.fitting.folds import FEWEST_FOLDS
+from kann.fitting.folds import FEWEST_FOLDS, FOLDS_TO_JUDGE
 from kann.live.results import Effects
 from kann.typing import Array, Int
-
-FOLDS = 10
-"""In how many folds sequences are held out, unless there are fewer, to ask how far modes and maps can be trusted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -103,7 +100,7 @@ def folds_of(fitted: Fitted) -> int:
     available = len(fitted.states)
     if fitted.groups is not None:
         available = len(np.unique(fitted.groups))
-    return max(FEWEST_FOLDS, min(FOLDS, available))
+    return max(FEWEST_FOLDS, min(FOLDS_TO_JUDGE, available))
 
 
 def positions_of(sequences: Sequences, numbers: Int[Array, " k"], total: int) -> Int[Array, " k"]:

@@ -27,7 +27,7 @@ from kann.explaining.readout_search import find_reading
 from kann.explaining.sequences import Sequences
 from kann.explaining.tokens import channels_of, reads_channels, require_same_direction, tokens_of
 from kann.explaining.untrained_baseline import can_be_drawn_anew, trust_beside_twins
-from kann.fitting.folds import Together
+from kann.fitting.folds import HoldoutGroups
 from kann.progress import progress as progress_bar
 from kann.recording._record import record
 from kann.typing import Array, Int
@@ -158,7 +158,7 @@ def _within_time(probe: Probe, count: int, clock: Clock) -> Int[Array, " k"]:
 def _together(sequences: Sequences, options: Options) -> Int[Array, " n"]:
     """For each sequence a number that it shares with those of its group, and with repeats of it."""
     lengths = np.ones(sequences.count, dtype=int)
-    return Together.of(lengths, groups=options.group_of, repeats=sequences.repeats()).group_of
+    return HoldoutGroups.of(lengths, groups=options.group_of, repeats=sequences.repeats()).group_of
 
 
 def _split(

@@ -9,7 +9,7 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy, bits_of, segment_sums, to_device_of
 from kann.checks import require_sequence, require_whole_number
-from kann.data.reduction import Block, Total, accumulate, summed_over_ranks
+from kann.data.reduction import Block, Total, accumulate, number_of_all_ranks, summed_over_ranks
 from kann.data.states import States
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Float, Int
@@ -66,12 +66,15 @@ def _odd_numbers(numbers: Int[Array, " n"]) -> Int[Array, " n"]:
 FEWEST_FOLDS = 3
 """With two folds an interval would rest on a single difference."""
 
+FOLDS_TO_JUDGE, FOLDS_TO_CHOOSE = 10, 5
+"""Folds by default where results are judged, and where a rank or a ridge is chosen: the latter fits often."""
+
 FEW_COPIES = 0.25
 """As many of the sequences may be copies of sequences in other groups if nothing could be held out otherwise."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Together:
+class HoldoutGroups:
     """Which sequences must be held out together, if at all."""
 
     lengths: Int[Array, " s"]
@@ -82,21 +85,26 @@ class Together:
     """What errors call such sequences: "sequences" if each is alone."""
 
     @staticmethod
-    def of(lengths: Int[Array, " s"], *, groups: Any = None, repeats: Int[Array, " s"] | None = None) -> "Together":
+    def of(
+        lengths: Int[Array, " s"], *, groups: Any = None, repeats: Int[Array, " s"] | None = None
+    ) -> "HoldoutGroups":
         """Those of one group, and those that are repeats of each other, also across groups.
 
         A few repeats that run through all groups, such as the first token of every text, would join all of them and
         leave nothing to hold out. They do not count: groups stay as they are.
         """
-        alone = Together(lengths=lengths, group_of=np.arange(len(lengths)), name="sequences")
+        alone = HoldoutGroups(lengths=lengths, group_of=np.arange(len(lengths)), name="sequences")
         if groups is not None:
-            alone = Together(lengths=lengths, group_of=group_numbers(groups, len(lengths)), name="groups")
+            numbers = group_numbers(groups, len(lengths))
+            alone = HoldoutGroups(lengths=lengths, group_of=numbers, name="groups")
         if repeats is None:
             return alone
         copies = len(repeats) - len(np.unique(repeats))
         if not copies:
             return alone
-        joined = Together(lengths=lengths, group_of=_joined(alone.group_of, repeats), name=f"different {alone.name}")
+        joined = HoldoutGroups(
+            lengths=lengths, group_of=_joined(alone.group_of, repeats), name=f"different {alone.name}"
+        )
         few_copies = groups is not None and copies <= FEW_COPIES * len(repeats)
         if few_copies and joined.available < FEWEST_FOLDS <= alone.available:
             return alone
@@ -120,7 +128,7 @@ class Together:
 def assign_folds(
     lengths: Int[Array, " s"],
     *,
-    folds: int,
+    folds: int | None = None,
     groups: Any = None,
     repeats: Int[Array, " s"] | None = None,
     seed: int = 0,
@@ -129,12 +137,15 @@ def assign_folds(
 
     Sequences with the same entry in ``groups``, such as those of one patient, or in ``repeats``, which are copies of
     each other, are held out together. Where copies leave fewer than ``folds`` different sequences or groups, there
-    are as many folds as these. Sequences of one state, which hold no pair, belong to some fold too.
+    are as many folds as these, and so if ``folds`` is None, but at most `FOLDS_TO_JUDGE`. Sequences of one state, which
+    hold no pair, belong to some fold too.
     """
-    folds = require_whole_number(folds, "folds", least=FEWEST_FOLDS, too_small="gives no interval")
     seed = require_whole_number(seed, "seed", least=0, too_small="is negative")
-    sequences = Together.of(lengths, groups=groups, repeats=repeats)
-    if Together.of(lengths, groups=groups).available >= folds:
+    sequences = HoldoutGroups.of(lengths, groups=groups, repeats=repeats)
+    if folds is None:
+        folds = max(FEWEST_FOLDS, min(FOLDS_TO_JUDGE, sequences.available))
+    folds = require_whole_number(folds, "folds", least=FEWEST_FOLDS, too_small="gives no interval")
+    if HoldoutGroups.of(lengths, groups=groups).available >= folds:
         folds = max(FEWEST_FOLDS, min(folds, sequences.available))
     if sequences.available < folds:
         raise KannError(
@@ -142,6 +153,21 @@ def assign_folds(
             f"{_remedy(sequences.available)}"
         )
     return sequences.balanced(folds, seed=seed)
+
+
+def folds_to_choose(
+    states: States, *, groups: Any, what: str, remedy: str, all_ranks: bool = False, seed: int = 0
+) -> tuple[Int[Array, " s"], int]:
+    """Return the fold of each sequence, and the number of folds, to choose a rank or a ridge; raise if data are few."""
+    sequences = HoldoutGroups.of(states.lengths, groups=groups, repeats=repeats_of(states))
+    available = number_of_all_ranks(sequences.available) if all_ranks else sequences.available
+    if available < FEWEST_FOLDS:
+        raise KannError(
+            f"{what} is chosen on held-out {sequences.name}, and {available} of two states or more are too few; pass "
+            f"{remedy}, or more sequences"
+        )
+    count = min(FOLDS_TO_CHOOSE, available)
+    return sequences.balanced(count, seed=seed), count
 
 
 def _joined(group_of: Int[Array, " s"], repeats: Int[Array, " s"]) -> Int[Array, " s"]:

@@ -10,7 +10,7 @@ import numpy as np
 from kann.backends.arrays import as_numpy, block_rows, indices_for, namespace, on_accelerator, to_device_of
 from kann.data.additive import Additive
 from kann.data.moments import refuse_not_finite
-from kann.data.reduction import Block, Cut, Projection, Total, accumulate, number_of_all_ranks
+from kann.data.reduction import Block, Cut, Projection, Total, accumulate
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis
@@ -28,7 +28,7 @@ from kann.fitting.features import (
     triple_index,
     triple_panels,
 )
-from kann.fitting.folds import FEWEST_FOLDS, Together, repeats_of, row_checksums
+from kann.fitting.folds import folds_to_choose, row_checksums
 from kann.fitting.normal_equations import NormalEquations, RidgeCurve, ridge_curve, sum_of
 from kann.typing import AnyArray, Array, Float, Int
 
@@ -292,9 +292,6 @@ def _feature_sums(features: FeatureMap, block: Block) -> Float[Array, "3 k"]:
     return np.stack([np.full(features.count, float(len(phi))), as_numpy(phi.sum(0)), as_numpy((phi**2).sum(0))])
 
 
-FOLDS = 5
-"""The ridge is chosen with a fifth of the sequences held out at a time."""
-
 ALL_FOLDS_BELOW = 1000
 """Up to so many columns each of the folds is held out once. Of more columns, whose Gram matrices are large and slow to
 solve with, only the first fold is."""
@@ -349,18 +346,8 @@ def _folds(states: States, columns: GatedColumns, request: GatedRequest, groups:
     """The group of each sequence, and how many of these groups are held out in turn."""
     if request.ridge is not None:
         return np.zeros(len(states), dtype=int), 0
-    repeats = repeats_of(states)
-    own = Together.of(states.lengths, groups=groups, repeats=repeats)
-    available = number_of_all_ranks(own.available)
-    if available < FEWEST_FOLDS:
-        raise KannError(
-            f"the ridge is chosen on held-out sequences, and {available} of two states or more are too few; pass "
-            "ridge=1e-6, or more sequences"
-        )
-    folds = own.balanced(min(FOLDS, available), seed=0)
-    if columns.count > ALL_FOLDS_BELOW:
-        return np.minimum(folds, 1), 1
-    return folds, min(FOLDS, available)
+    folds, count = folds_to_choose(states, groups=groups, what="the ridge", remedy="ridge=1e-6", all_ranks=True)
+    return (np.minimum(folds, 1), 1) if columns.count > ALL_FOLDS_BELOW else (folds, count)
 
 
 def _operator(

@@ -14,7 +14,7 @@ from kann.data.reduction import Block, Projection, Total, accumulate
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis, RankCurve
-from kann.fitting.folds import FEWEST_FOLDS, Together, assign_folds, repeats_of
+from kann.fitting.folds import folds_to_choose
 from kann.fitting.normal_equations import NormalEquations, Step, designs_of_folds, without_each
 from kann.typing import AnyArray, Array, Float, Int
 
@@ -227,9 +227,6 @@ class _Ahead:
         return self._pushes[horizon]
 
 
-FOLDS = 5
-"""Sequences are held out in five folds, so that four fifths of them are fitted."""
-
 HORIZONS = (1, 2, 5, 10)
 """A rank is judged by predictions so many steps ahead, as far as sequences are that long: one step ahead copying the
 state is hard to beat and every rank looks good, and ten steps ahead little is left of what is quickly forgotten."""
@@ -239,14 +236,7 @@ def rank_curve(
     states: States, basis: Basis, *, driven: bool, offset: bool, ridge: float, groups: Any = None, seed: int = 0
 ) -> RankCurve:
     """Held-out errors of the ranks up to the number of columns of the basis; groups of sequences stay together."""
-    apart: dict[str, Any] = {"groups": groups, "repeats": repeats_of(states)}
-    sequences = Together.of(states.lengths, **apart)
-    if sequences.available < FEWEST_FOLDS:
-        raise KannError(
-            f"rank='auto' holds out whole {sequences.name}, and {sequences.available} of two states or more are too "
-            "few; pass a rank, or more sequences"
-        )
-    fold_of = assign_folds(states.lengths, folds=min(FOLDS, sequences.available), seed=seed, **apart)
+    fold_of, _ = folds_to_choose(states, groups=groups, what="rank='auto'", remedy="a rank", seed=seed)
     arguments = {"basis": basis.vectors, "mean": basis.mean, "driven": driven}
     designs = designs_of_folds(states, fold_of, **arguments)
     ranks = ranks_to_try(basis.vectors.shape[1])

@@ -11,12 +11,8 @@ from kann.analysis._trust import Trust, trust
 from kann.checks import require_instance
 from kann.data.states import States
 from kann.errors import KannError
-from kann.fitting.folds import FEWEST_FOLDS
 from kann.fitting.koopman import Koopman
 from kann.reporting.packing import finite_or_none
-
-FOLDS = 10
-"""In so many folds sequences are held out, or in as many as there are sequences."""
 
 PLANE_POINTS = 41
 """Points on each side of the page's pseudospectrum."""
@@ -53,9 +49,8 @@ def known_trust(koopman: Koopman, states: States, given: Trust | None = None) ->
     if given is not None:
         require_trust_of(koopman, given)
         return KnownTrust(trust=given, reason="")
-    folds = max(FEWEST_FOLDS, min(FOLDS, int((states.lengths > 1).sum())))
     try:
-        return KnownTrust(trust=trust(koopman, states, folds=folds), reason="")
+        return KnownTrust(trust=trust(koopman, states), reason="")
     except KannError as error:
         return KnownTrust(trust=None, reason=str(error))
 
