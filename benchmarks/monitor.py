@@ -18,7 +18,9 @@ PROBED = 64
 """Sequences of the probe."""
 
 
-def train(arch: str, iterations: int, *, watch: bool) -> tuple[dict[str, torch.Tensor], float, float, kann.History]:
+def train(
+    arch: str, iterations: int, *, watch: bool
+) -> tuple[dict[str, torch.Tensor], float, float, kann.live.History]:
     """The weights at the end, the CPU seconds of training, those of updates, and the history."""
     config = CONFIGS[arch]
     config = replace(config, training=replace(config.training, iterations=iterations))

@@ -40,6 +40,14 @@ def test_an_unknown_name_is_an_attribute_error():
         kann.fti  # noqa: B018
 
 
+@pytest.mark.parametrize(("old", "new"), [("film", "kann.plots.film"), ("save_onnx", "kann.stand_ins.save_onnx")])
+def test_a_name_that_moved_says_where_it_is(old, new):
+    with pytest.raises(AttributeError, match=f"no attribute '{old}'; it is {new}"):
+        getattr(kann, old)
+    _, module, name = new.split(".")
+    assert callable(getattr(getattr(kann, module), name))
+
+
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages(kann.__path__, "kann.") if "__main__" not in module.name
 )

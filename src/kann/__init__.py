@@ -11,7 +11,6 @@ from kann.analysis.comparison import Comparison, compare, distance
 from kann.analysis.contributions import contributions
 from kann.analysis.decisions import decision_map
 from kann.analysis.fidelity import agreement, copying, hybrid, orthogonality, relative_error
-from kann.analysis.history import History
 from kann.analysis.modes import importance, magnitude, project, reconstruct
 from kann.data.moments import Moments
 from kann.data.states import States
@@ -24,6 +23,8 @@ from kann.fitting.koopman import Koopman
 
 if TYPE_CHECKING:
     from kann import depth, errors, recording, zoo
+    from kann import live as live
+    from kann import stand_ins as stand_ins
     from kann.explaining._explain import explain
     from kann.explaining.explanation import Explanation
     from kann.fixed_points._search import find_fixed_points
@@ -47,28 +48,30 @@ _LAZY = {
     "balance": "kann.live._balance",
     "effects": "kann.live._effects",
     "explain": "kann.explaining._explain",
-    "film": "kann.reporting._film",
     "find_fixed_points": "kann.fixed_points._search",
     "intervene": "kann.live._intervene",
     "record": "kann.recording._record",
     "report": "kann.reporting._report",
-    "save_onnx": "kann.stand_ins._onnx",
     "stand_in": "kann.stand_ins._stand_in",
 }
 _LAZY_MODULES = {
     "depth": "kann.depth",
     "errors": "kann.errors",
+    "live": "kann.live",
     "plots": "kann.reporting.plots",
     "recording": "kann.recording",
+    "stand_ins": "kann.stand_ins",
     "zoo": "kann.zoo",
 }
+_MOVED = {"History": "kann.live.History", "film": "kann.plots.film", "save_onnx": "kann.stand_ins.save_onnx"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY_MODULES:
         return import_module(_LAZY_MODULES[name])
     if name not in _LAZY:
-        raise AttributeError(f"module 'kann' has no attribute {name!r}")
+        hint = f"; it is {_MOVED[name]}" if name in _MOVED else ""
+        raise AttributeError(f"module 'kann' has no attribute {name!r}{hint}")
     return getattr(import_module(_LAZY[name]), name)
 
 
@@ -83,7 +86,6 @@ __all__ = [
     "Effects",
     "Explanation",
     "FixedPoints",
-    "History",
     "KannError",
     "Koopman",
     "Moments",

@@ -16,7 +16,7 @@ def visit(browser, tmp_path):
     page.on("request", lambda request: requests.append(request.url))
 
     def visit(histories):
-        page.goto(kann.film(tmp_path / "film.html", histories).as_uri())
+        page.goto(kann.plots.film(tmp_path / "film.html", histories).as_uri())
         page.wait_for_selector("html[data-ready=true]")
         return page
 

@@ -44,7 +44,7 @@ def test_a_film_and_a_history_are_written(run, folder):
     numbers = json.loads(found.output)
     assert numbers["steps"] == [5, 10, 100]
     assert len(set(numbers["figures"]["radius"])) == 3
-    assert kann.History.load("h.npz").steps.tolist() == [5, 10, 100]
+    assert kann.live.History.load("h.npz").steps.tolist() == [5, 10, 100]
     assert "3 checkpoints of watched_network:build" in (folder / "film.html").read_text(encoding="utf-8")
     again = watch(run, "-o", "film.html")
     assert "film.html exists; pass --force" in again.output

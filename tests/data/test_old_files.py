@@ -92,11 +92,11 @@ def test_moments_and_history_of_release_02(tmp_path):
     moments, expected = kann.Moments.load(OF_RELEASE_02 / "moments.npz"), kann.Moments.of(states_of_release_02())
     for name, array in expected._arrays():
         np.testing.assert_allclose(getattr(moments, name), array, atol=1e-12)
-    history = kann.History.load(OF_RELEASE_02 / "history.npz")
+    history = kann.live.History.load(OF_RELEASE_02 / "history.npz")
     assert history.steps.tolist() == [0, 1, 2]
     assert np.isfinite(history.figure("radius")).all()
     history.save(tmp_path / "again.npz")
-    assert_same(kann.History.load(tmp_path / "again.npz")._content(), history._content())
+    assert_same(kann.live.History.load(tmp_path / "again.npz")._content(), history._content())
 
 
 def test_an_explanation_of_release_02(tmp_path):

@@ -11,7 +11,7 @@ from kann_experiments.comparing.networks import CONFIGS, Trained, train_all
 from kann_experiments.learning.runs import EVERY, Watched, _parts
 
 import kann
-from kann.analysis.history import FIGURES, Checkpoint, History
+from kann.live.history import FIGURES, Checkpoint, History
 
 
 def test_networks_are_trained_once_and_compared_by_every_method(tmp_path):

@@ -241,7 +241,7 @@ def calls(good: Any) -> dict[str, Call]:
         "features.Components": (kann.features.Components, {"count": 3}),
         "features.Tokens": (kann.features.Tokens, {"count": 3}),
         "stand_in": (kann.stand_in, {"koopman": good.gated, "vocabulary": np.ones((3, 2)), "dtype": torch.float64}),
-        "save_onnx": (kann.save_onnx, {"koopman": good.gated, "path": good.folder / "step.onnx"}),
+        "save_onnx": (kann.stand_ins.save_onnx, {"koopman": good.gated, "path": good.folder / "step.onnx"}),
         "StandIn": (kann.stand_in(good.gated).forward, {"inputs": torch.ones(2, 3, 2), "initial": torch.ones(2, 4)}),
         "Bilinear.at": (good.gated.at, {"u": np.ones(2), "around": h[0], "states": None}),
         "Bilinear.matrices": (good.gated.matrices, {"inputs": np.ones((3, 2))}),
@@ -316,10 +316,10 @@ def calls(good: Any) -> dict[str, Call]:
         "Monitor": (
             watch_once,
             {"model": both, "probe": probe, "every": 1, "layer": "0", "state": "h", "inputs": True, "rank": 2}
-            | {"groups": 3, "history": kann.History(), "lengths": [5, 4, 3, 5, 5, 5]},
+            | {"groups": 3, "history": kann.live.History(), "lengths": [5, 4, 3, 5, 5, 5]},
         ),
         "Monitor.update": (kann.Monitor(both, probe, groups=3).update, {"step": 3, "loss": 0.5}),
-        "History.load": (kann.History.load, {"path": good.folder / "absent.npz"}),
+        "History.load": (kann.live.History.load, {"path": good.folder / "absent.npz"}),
         "History.save": (history().save, {"path": good.folder / "history.npz"}),
         "History.figure": (history().figure, {"name": "slow"}),
         "explain": (
@@ -332,7 +332,7 @@ def calls(good: Any) -> dict[str, Call]:
         ),
         "Explanation.open": (kann.Explanation.open, {"folder": good.folder / "absent", "readout": None}),
         "film": (
-            kann.film,
+            kann.plots.film,
             {"path": good.folder / "film.html", "histories": history(), "title": "t", "about": "a"},
         ),
         "trust": (

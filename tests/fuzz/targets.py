@@ -22,8 +22,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import kann
-from kann.analysis.history import FIGURES
 from kann.data import store
+from kann.live.history import FIGURES
 from kann.zoo import autoencoder, sentiment_network
 from kann.zoo.sentiment_network import Vocabulary, trust_as_json
 from tests.experiments.beat_files import COUNTS, WRITERS, two_splits
@@ -141,12 +141,12 @@ def make_history(path: Path) -> None:
 
 
 def use_history(path: Path) -> Any:
-    found = kann.History.load(path)
+    found = kann.live.History.load(path)
     repr(found), found._repr_html_(), found.traces(), [found.figure(name) for name in FIGURES]
     if found._last is not None:
         found.follow(kann.fit(noisy_states(np.random.default_rng(0), d=3)))
     found.save(path.with_name("again.npz"))
-    again = kann.History.load(path.with_name("again.npz"))
+    again = kann.live.History.load(path.with_name("again.npz"))
     assert fingerprint([*again, again._last]) == fingerprint([*found, found._last])
     return [*found, found._last]
 

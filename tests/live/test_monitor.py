@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import kann
-from kann.analysis.history import FIGURES, Followed
+from kann.live.history import FIGURES, Followed
 from tests.recording.test_restoring import condition, equal
 
 
@@ -131,7 +131,7 @@ def test_a_network_that_died_gives_nan_and_modes_go_on_afterwards(value, tmp_pat
     first, _, last = monitor.history
     np.testing.assert_array_equal(first.numbers, last.numbers)
     monitor.history.save(tmp_path / "h.npz")
-    assert np.isnan(kann.History.load(tmp_path / "h.npz").figure("radius")).tolist() == [False, True, False]
+    assert np.isnan(kann.live.History.load(tmp_path / "h.npz").figure("radius")).tolist() == [False, True, False]
 
 
 def test_a_network_that_was_never_alive_can_be_saved(tmp_path):
@@ -140,7 +140,7 @@ def test_a_network_that_was_never_alive_can_be_saved(tmp_path):
     monitor = kann.Monitor(model, probe(), every=1)
     monitor.update()
     monitor.history.save(tmp_path / "h.npz")
-    assert len(kann.History.load(tmp_path / "h.npz")[0].numbers) == 0
+    assert len(kann.live.History.load(tmp_path / "h.npz")[0].numbers) == 0
 
 
 def operator(matrix, turn):
@@ -175,7 +175,7 @@ def test_a_history_is_the_same_after_saving_and_goes_on(tmp_path):
             model.rnn.weight_hh_l0 += 0.05 * torch.randn(18, 6, generator=torch.Generator().manual_seed(step))
     path = tmp_path / "history.npz"
     monitor.history.save(path)
-    loaded = kann.History.load(path)
+    loaded = kann.live.History.load(path)
     assert loaded.steps.tolist() == [5, 10]
     for name in FIGURES:
         np.testing.assert_array_equal(loaded.figure(name), monitor.history.figure(name))
@@ -220,7 +220,7 @@ def damaged(tmp_path, **changes):
     arrays = read_npz(path)
     del arrays["header"]
     save_arrays(path, kind="kann.History", arrays=arrays | {name: change(arrays) for name, change in changes.items()})
-    return kann.History.load(path)
+    return kann.live.History.load(path)
 
 
 DAMAGED = {
@@ -264,8 +264,8 @@ REFUSED = {
     "step": (lambda: update(step=-1), "step=-1"),
     "order": (lambda: twice(5, 5), "step=5 does not follow step 5"),
     "history": (lambda: update(history=3), "history=3 is no History"),
-    "figure": (lambda: kann.History().figure("fast"), "name='fast' is unknown; pass 'slow' or"),
-    "empty": (lambda: kann.History().save("h.npz"), "the history is empty, so there is nothing to save"),
+    "figure": (lambda: kann.live.History().figure("fast"), "name='fast' is unknown; pass 'slow' or"),
+    "empty": (lambda: kann.live.History().save("h.npz"), "the history is empty, so there is nothing to save"),
 }
 
 

@@ -13,7 +13,7 @@ import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
 import kann
-from kann.analysis.history import FIGURES
+from kann.live.history import FIGURES
 from tests.backends.test_distributed import joined
 from tests.live.test_monitor import network, probe
 from tests.recording.test_restoring import equal

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from kann.analysis.history import FIGURES, Checkpoint, Followed, History
+from kann.live.history import FIGURES, Checkpoint, Followed, History
 
 
 def history(checkpoints=6, *, first=0, every=10, dead=None):

@@ -13,7 +13,7 @@ MANY = {"one": history(), "<two>": history(3, first=5, dead=1)}
 
 
 def test_a_page_holds_all_runs_and_reaches_no_network(tmp_path):
-    path = kann.film(tmp_path / "film.html", MANY, title="Of <b>two</b>", about="Some & more")
+    path = kann.plots.film(tmp_path / "film.html", MANY, title="Of <b>two</b>", about="Some & more")
     text = path.read_text(encoding="utf-8")
     assert "Of &lt;b&gt;two&lt;/b&gt;" in text
     assert "Some &amp; more" in text
@@ -33,7 +33,7 @@ def test_a_run_is_shown_as_it_was_last():
 
 
 def test_an_animation_has_a_picture_for_each_checkpoint(tmp_path):
-    path = kann.film(tmp_path / "film.gif", history(2))
+    path = kann.plots.film(tmp_path / "film.gif", history(2))
     with Image.open(path) as picture:
         assert picture.n_frames == 2
         picture.seek(0)
@@ -44,12 +44,15 @@ def test_an_animation_has_a_picture_for_each_checkpoint(tmp_path):
 
 
 REFUSED = {
-    "empty": (lambda p: kann.film(p / "f.html", kann.History()), "the history is empty, so there is nothing to show"),
-    "no runs": (lambda p: kann.film(p / "f.html", {}), "holds no history"),
-    "other": (lambda p: kann.film(p / "f.html", {"a": 3}), "history=3 is no History"),
-    "ending": (lambda p: kann.film(p / "f.png", history()), "unknown ending; pass a name that ends in .html"),
-    "folder": (lambda p: kann.film(p, history()), "is a folder"),
-    "title": (lambda p: kann.film(p / "f.html", history(), title=3), "title=3 is no text"),
+    "empty": (
+        lambda p: kann.plots.film(p / "f.html", kann.live.History()),
+        "the history is empty, so there is nothing to show",
+    ),
+    "no runs": (lambda p: kann.plots.film(p / "f.html", {}), "holds no history"),
+    "other": (lambda p: kann.plots.film(p / "f.html", {"a": 3}), "history=3 is no History"),
+    "ending": (lambda p: kann.plots.film(p / "f.png", history()), "unknown ending; pass a name that ends in .html"),
+    "folder": (lambda p: kann.plots.film(p, history()), "is a folder"),
+    "title": (lambda p: kann.plots.film(p / "f.html", history(), title=3), "title=3 is no text"),
 }
 
 
@@ -63,4 +66,4 @@ def test_what_cannot_be_shown_is_refused(case, tmp_path, untyped):
 def test_mp4_needs_ffmpeg(tmp_path, monkeypatch):
     monkeypatch.setattr(FFMpegWriter, "isAvailable", classmethod(lambda cls: False))
     with pytest.raises(kann.KannError, match=r"needs ffmpeg, which is not installed; pass a name that ends in \.gif"):
-        kann.film(tmp_path / "film.mp4", history())
+        kann.plots.film(tmp_path / "film.mp4", history())

@@ -18,7 +18,7 @@ def states(rng):
 
 
 def assert_runs(koopman, path, u, h):
-    kann.save_onnx(koopman, path)
+    kann.stand_ins.save_onnx(koopman, path)
     z = koopman.encode(h)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
@@ -55,7 +55,7 @@ def test_a_file_is_written_without_torch(tmp_path):
     code = (
         "import sys, numpy, kann; rng = numpy.random.default_rng(0);"
         "states = kann.States.from_padded(rng.normal(size=(20, 30, 4)), inputs=rng.normal(size=(20, 30, 3)));"
-        "kann.save_onnx(kann.fit(states, driven=True), 'step.onnx'); print('torch' in sys.modules)"
+        "kann.stand_ins.save_onnx(kann.fit(states, driven=True), 'step.onnx'); print('torch' in sys.modules)"
     )
     answer = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "False"
@@ -72,9 +72,11 @@ def test_a_module_without_torch_names_the_extra():
 @pytest.mark.usefixtures("untyped")
 def test_what_cannot_be_written_is_refused(states, tmp_path):
     with pytest.raises(kann.KannError, match="Python function cannot be written to ONNX"):
-        kann.save_onnx(kann.fit(states, driven="bilinear", features=np.tanh, ridge=1e-3), tmp_path / "step.onnx")
+        kann.stand_ins.save_onnx(
+            kann.fit(states, driven="bilinear", features=np.tanh, ridge=1e-3), tmp_path / "step.onnx"
+        )
     with pytest.raises(kann.KannError, match="autonomous and reads no inputs"):
-        kann.save_onnx(kann.fit(states), tmp_path / "step.onnx")
+        kann.stand_ins.save_onnx(kann.fit(states), tmp_path / "step.onnx")
     with pytest.raises(kann.KannError, match="is no path"):
-        kann.save_onnx(kann.fit(states, driven=True), 3)
+        kann.stand_ins.save_onnx(kann.fit(states, driven=True), 3)
     assert not (tmp_path / "step.onnx").exists()

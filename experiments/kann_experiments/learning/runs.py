@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kann.analysis.history import History
 from kann.data.atomic_write import remove
 from kann.data.serialization import load_arrays, save_arrays
 from kann.live._monitor import Monitor
+from kann.live.history import History
 from kann.typing import Array, Float
 from kann_experiments.comparing.networks import CONFIGS, COPY, FLIPFLOP
 from kann_experiments.copy import task as copy_task

@@ -108,7 +108,7 @@ def watch(
     seen = monitor.history
     if history is not None:
         seen.save(history)
-    kann.film(out, seen, about=f"{len(files)} checkpoints of {factory}, from {checkpoints}.")
+    kann.plots.film(out, seen, about=f"{len(files)} checkpoints of {factory}, from {checkpoints}.")
     rows = [["step", "slowest trusted |λ|", "held-out error", "copying", "trusted modes"]]
     for step, own in zip(seen.steps.tolist(), (each.figures for each in seen), strict=True):
         error, copying = percent(own["error"]), percent(own["copying"])

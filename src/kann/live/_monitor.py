@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from kann.analysis._trust import Trust, trust
 from kann.analysis.distances import carried_by_modes
-from kann.analysis.history import FIGURES, Checkpoint, History
 from kann.checks import require_flag, require_instance, require_whole_number, shown
 from kann.data.moments import Moments
 from kann.errors import KannError, KannWarning, NotFiniteError
 from kann.fitting._fit import fit
 from kann.fitting.folds import FEWEST_FOLDS
 from kann.fitting.koopman import Koopman
+from kann.live.history import FIGURES, Checkpoint, History
 from kann.recording._record import record_grouped_moments
 from kann.recording.layer_selection import require_module, select
 

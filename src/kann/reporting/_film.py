@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from kann.analysis.history import FIGURES, Checkpoint, History, require_histories
 from kann.checks import require_path, require_text
 from kann.data.atomic_write import replacing
 from kann.errors import KannError
+from kann.live.history import FIGURES, Checkpoint, History, require_histories
 from kann.reporting.packing import finite_or_none
 from kann.reporting.plots import COLOURS, INK, STYLE
 

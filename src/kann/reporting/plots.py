@@ -668,3 +668,11 @@ def draw_networks(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
         ax.annotate(name, (x, y), xytext=(3, 3), textcoords="offset points", fontsize=6)
     ax.set_aspect("equal", adjustable="datalim")
     return ax
+
+
+def __getattr__(name: str) -> Any:
+    if name != "film":  # its module imports this one
+        raise AttributeError(f"module 'kann.plots' has no attribute {name!r}")
+    from kann.reporting._film import film
+
+    return film

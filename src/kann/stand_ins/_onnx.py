@@ -116,7 +116,7 @@ def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str]) -> None
     ...     held[:, t] = np.where(pulses[:, t] == 0, held[:, t - 1], pulses[:, t])
     >>> states = kann.States.from_padded(held, inputs=pulses)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     kann.save_onnx(kann.fit(states, driven=True), pathlib.Path(folder) / "step.onnx")
+    ...     kann.stand_ins.save_onnx(kann.fit(states, driven=True), pathlib.Path(folder) / "step.onnx")
     ...     print([file.name for file in pathlib.Path(folder).iterdir()])
     ['step.onnx']
     """

@@ -104,7 +104,7 @@ class StandIn(nn.Module):
         # torch.jit.script asks for this first; later its compiler stops at the shapes in annotations.
         raise KannError(
             "torch.jit.script cannot compile a stand-in; pass it to torch.export.export or torch.compile, or write one "
-            "step with kann.save_onnx"
+            "step with kann.stand_ins.save_onnx"
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "StandIn":
