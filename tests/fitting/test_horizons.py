@@ -11,7 +11,6 @@ from kann.errors import KannError
 from kann.fitting import horizons
 from kann.fitting.folds import assign_folds
 from kann.fitting.horizons import enough_sequences, held_out_errors, powers_of_two
-from kann.fitting.normal_equations import Step
 from tests.systems import noisy_states, run, stable_matrix
 
 AHEAD = (1, 2, 3, 5, 8, 13)
@@ -31,14 +30,11 @@ def ragged(rng):
     return kann.States.from_sequences(values, inputs=inputs)
 
 
-def step_of(koopman):
-    """The operator as a step."""
-    drive, offset = koopman.drive, koopman.offset
-    return Step(
-        matrix=koopman.matrix,
-        drive=np.zeros((0, koopman.rank)) if drive is None else drive,
-        offset=np.zeros(koopman.rank) if offset is None else offset,
-    )
+def weights_of(koopman):
+    """C, D and c, one below the other."""
+    drive = np.zeros((0, koopman.rank)) if koopman.drive is None else koopman.drive
+    offset = np.zeros(koopman.rank) if koopman.offset is None else koopman.offset
+    return np.vstack([koopman.matrix, drive, offset])
 
 
 def by_hand(states, koopmans, fold_of, horizon):
@@ -69,7 +65,7 @@ def test_errors_are_those_of_rolling_out_from_every_state(ragged, options, rank)
     found = held_out_errors(
         ragged,
         fold_of,
-        [[step_of(other) for other in others]],
+        [[weights_of(other) for other in others]],
         basis=whole.basis,
         mean=others[0].mean,
         horizons=AHEAD,
@@ -87,9 +83,9 @@ def test_several_operators_are_compared_in_one_reading_and_smaller_ones_use_lead
     states = kann.States.from_padded(noisy_states(rng, sequences=9, steps=12, d=5))
     fold_of = assign_folds(states.lengths, folds=3)
     koopman = kann.fit(states)
-    small = Step(matrix=koopman.matrix[:2, :2], drive=np.zeros((0, 2)), offset=koopman.offset[:2])
+    small = np.vstack([koopman.matrix[:2, :2], koopman.offset[:2]])
     arguments = {"basis": koopman.basis, "mean": koopman.mean, "horizons": (1, 4), "driven": False}
-    both = held_out_errors(states, fold_of, [[step_of(koopman)] * 3, [small] * 3], **arguments)
+    both = held_out_errors(states, fold_of, [[weights_of(koopman)] * 3, [small] * 3], **arguments)
     alone = held_out_errors(states, fold_of, [[small] * 3], **(arguments | {"basis": koopman.basis[:, :2]}))
     np.testing.assert_allclose(both.operator[1], alone.operator[0], rtol=1e-9)
     assert both.operator.shape == (2, 2)
@@ -98,7 +94,7 @@ def test_several_operators_are_compared_in_one_reading_and_smaller_ones_use_lead
 def test_horizons_that_no_sequence_reaches_are_left_out_and_the_mean_has_an_error_of_one(rng):
     states = kann.States.from_padded(noisy_states(rng, sequences=6, steps=5, d=3))
     fold_of = assign_folds(states.lengths, folds=3)
-    nothing = Step(matrix=np.zeros((3, 3)), drive=np.zeros((0, 3)), offset=np.zeros(3))
+    nothing = np.zeros((4, 3))
     reached = np.concatenate([h[1:] for h in states])
     found = held_out_errors(
         states, fold_of, [[nothing] * 3], basis=np.eye(3), mean=reached.mean(axis=0), horizons=(1, 4, 5), driven=False
@@ -111,16 +107,16 @@ def test_small_blocks_leave_out_what_crosses_their_ends_and_nothing_else(ragged,
     fold_of = assign_folds(ragged.lengths, folds=3)
     koopman = kann.fit(ragged, driven=True)
     arguments = {"basis": koopman.basis, "mean": koopman.mean, "horizons": (1, 2), "driven": True}
-    whole = held_out_errors(ragged, fold_of, [[step_of(koopman)] * 3], **arguments)
+    whole = held_out_errors(ragged, fold_of, [[weights_of(koopman)] * 3], **arguments)
     monkeypatch.setattr(blocks, "block_rows", lambda *arguments: 20)  # as long as the longest sequence
-    pieces = held_out_errors(ragged, fold_of, [[step_of(koopman)] * 3], **arguments)
+    pieces = held_out_errors(ragged, fold_of, [[weights_of(koopman)] * 3], **arguments)
     np.testing.assert_allclose(pieces.operator, whole.operator, rtol=1e-9)
     np.testing.assert_array_equal(pieces.count, whole.count)
 
 
 def test_sequences_of_one_state_cannot_be_predicted():
     states = kann.States.from_sequences([np.ones((1, 2))] * 4)
-    step = Step(matrix=np.eye(2), drive=np.zeros((0, 2)), offset=np.zeros(2))
+    step = np.vstack([np.eye(2), np.zeros(2)])
     with pytest.raises(KannError, match="no state can be predicted: every sequence has one step only"):
         held_out_errors(
             states, np.zeros(4, int), [[step]], basis=np.eye(2), mean=np.zeros(2), horizons=(1,), driven=False

@@ -16,7 +16,7 @@ from kann.errors import KannError
 from kann.fitting.folds import FEWEST_FOLDS, assign_folds, repeats_of
 from kann.fitting.horizons import HeldOutErrors, enough_sequences, held_out_errors, powers_of_two
 from kann.fitting.koopman import Koopman
-from kann.fitting.normal_equations import NormalEquations, Step, designs_of_folds, sum_of, without_each
+from kann.fitting.normal_equations import NormalEquations, designs_of_folds, sum_of, without_each
 from kann.fitting.pair_selection import only_pairs
 from kann.typing import Array, Complex, Float, Int
 
@@ -34,11 +34,6 @@ class LeftOut:
     eigenvalues: Complex[Array, " r"]
     right: Complex[Array, "r r"]
     """Eigenvectors of C, in columns."""
-
-    @property
-    def step(self) -> Step:
-        """The weights by name."""
-        return self.design.step(self.weights)
 
 
 def leave_out_each(koopman: Koopman, designs: Sequence[NormalEquations], *, rounding: float) -> list[LeftOut]:
@@ -116,7 +111,7 @@ class Folded:
         return held_out_errors(
             states[chosen],
             fold_of[chosen],
-            [[fit.step for fit in fits]],
+            [[fit.weights for fit in fits]],
             basis=koopman.basis,
             mean=koopman.mean,
             horizons=powers_of_two(states.lengths[chosen], largest=LONGEST_HORIZON),

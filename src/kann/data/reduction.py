@@ -196,6 +196,11 @@ class Block:
         return np.cumsum(self.lengths) - self.lengths
 
     @property
+    def before(self) -> Int[Array, " m"]:
+        """The row in this block of the first state of each pair inside the block."""
+        return np.delete(np.arange(self.values.shape[0]), self.offsets + self.lengths - 1)
+
+    @property
     def rows(self) -> Int[Array, " n"]:
         """The row of each state among all rows."""
         shift = self.starts + self.steps - self.offsets

@@ -12,10 +12,10 @@ from kann.errors import DependenceWarning, FewPairsWarning, KannError, Precision
 from kann.fitting.basis import Rank, RankCurve, parse_basis, parse_rank
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.features import parse_features
-from kann.fitting.gated_sums import GatedRequest, fit_bilinear
+from kann.fitting.gated_sums import fit_bilinear
 from kann.fitting.horizons import rank_curve
 from kann.fitting.koopman import Koopman
-from kann.fitting.normal_equations import LinearStep, regress, require_ridge
+from kann.fitting.normal_equations import LinearStep, require_ridge
 from kann.fitting.pair_selection import only_pairs
 from kann.fitting.passes import (
     PairsInBasis,
@@ -167,8 +167,8 @@ def fit(
     _require_for_ranks(over_ranks, source, request)
     with summed_over_ranks(over_ranks):
         if kind == "bilinear":
-            gated = GatedRequest(features=parse_features(features), lift=lift is not None, ridge=ridge)
-            return _fit_bilinear(source, request, gated, groups)
+            gates: dict[str, Any] = {"features": parse_features(features), "lift": lift is not None, "ridge": ridge}
+            return _fit_bilinear(source, request, groups=groups, **gates)
         return _fit_linear(source, request, groups)
 
 
@@ -184,14 +184,12 @@ def _require_for_ranks(over_ranks: Any, source: States | Moments, request: Reque
 def _require_options(driven: Any, *, features: Any, lift: Any, offset: Any, ridge: Any) -> str:
     """Refuse options that do not go together; says which kind of operator is asked for."""
     require_flag(offset, "offset")
-    kind = "autonomous"
     if isinstance(driven, str):
         require_choice(driven, "driven", ("bilinear",))
         kind = "bilinear"
     else:
         require_flag(driven, "driven")
-        if driven:
-            kind = "driven"
+        kind = "driven" if driven else "autonomous"
     if kind != "autonomous" and not offset:
         raise KannError(f"a {kind} operator has an offset, which the mean of its inputs needs; leave offset=False out")
     if kind != "bilinear" and (features is not None or lift is not None):
@@ -202,7 +200,7 @@ def _require_options(driven: Any, *, features: Any, lift: Any, offset: Any, ridg
     return kind
 
 
-def _fit_bilinear(source: States | Moments, request: Request, gated: GatedRequest, groups: Any) -> Bilinear:
+def _fit_bilinear(source: States | Moments, request: Request, **gates: Any) -> Bilinear:
     """A basis from the states, and a gated step in it."""
     if not isinstance(source, States):
         raise KannError("driven='bilinear' multiplies states and features, which moments do not hold; pass states")
@@ -211,7 +209,7 @@ def _fit_bilinear(source: States | Moments, request: Request, gated: GatedReques
     pairs = _read(source, request)
     for message in filter(None, pairs.doubts):
         warnings.warn(message, PrecisionWarning, stacklevel=3)
-    koopman, count, unknowns = fit_bilinear(source, pairs.basis, pairs.deviation, gated, groups=groups)
+    koopman, count, unknowns = fit_bilinear(source, pairs.basis, pairs.variance, **gates)
     _warn_of_few(count, unknowns, remedy="a smaller rank, or fewer features", stacklevel=4)
     return koopman
 
@@ -223,10 +221,10 @@ def _fit_linear(source: States | Moments, request: Request, groups: Any) -> Koop
         curve = _rank_curve(source, request, groups)
         request = replace(request, rank=Rank(count=curve.chosen))
     pairs = _read(source, request)
-    step = _regress(pairs, request)
+    step = pairs.step(offset=request.offset, ridge=request.ridge)
     if isinstance(source, States) and pairs.need_qr(step):
         pairs = read_by_qr(source, request, pairs.first)
-        step = _regress(pairs, request)
+        step = pairs.step(offset=request.offset, ridge=request.ridge)
     _warn(pairs, step, of_moments=isinstance(source, Moments))
     spectrum = decompose(step.matrix, device_of=_sample(source))
     return Koopman(
@@ -326,15 +324,3 @@ def _sample(source: States | Moments) -> AnyArray:
 def _is_wide(states: States, request: Request) -> bool:
     """Whether two readings are cheaper than one: many units, of which few directions are wanted."""
     return request.largest is not None and states.dim >= max(TWO_READINGS_FROM, 4 * request.largest)
-
-
-def _regress(pairs: PairsInBasis, request: Request) -> LinearStep:
-    return regress(
-        pairs.equations,
-        pairs.shift,
-        energies=pairs.energies,
-        input_mean=pairs.input_mean,
-        floor=pairs.floor,
-        offset=request.offset,
-        ridge=request.ridge,
-    )

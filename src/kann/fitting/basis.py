@@ -142,6 +142,8 @@ class Basis:
     """B, in columns; where the data chose it, those that explain most come first."""
     mean: Float[Array, " d"]
     """Subtracted from a state before it is projected."""
+    origin: Float[Array, " d"]
+    """A state whose coordinates are exactly zero, as those of the mean are up to rounding."""
     explained: Float[Array, " r"]
     """Fraction of Σ|h − mean|² that each coordinate explains, beyond those before it."""
     decoder: Float[Array, "r d"] | None = None
@@ -165,12 +167,6 @@ class BasisKind:
     def is_from_data(self) -> bool:
         """Whether the states choose the directions, and in which order they come."""
         return self.name in DATA_BASES
-
-    def zero(self, mean: Float[Array, " d"]) -> Float[Array, " d"]:
-        """The state whose coordinates are zero, for states of this mean."""
-        if self.name == "pca":
-            return mean
-        return np.zeros_like(mean) if self.origin is None else self.origin
 
     def vectors(self, d: int) -> Float[Array, "d r"]:
         """The columns of a basis that the states do not choose."""
@@ -321,7 +317,7 @@ def choose_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, 
         vectors = kind.vectors(d)
         explained = np.sum((svd.values[:, None] * (svd.vectors.T @ vectors)) ** 2, axis=0) / svd.energy
         columns = rank.columns(explained, of_units=True)
-        return Basis(vectors=vectors[:, :columns], mean=mean, explained=explained[:columns])
+        return Basis(vectors=vectors[:, :columns], mean=mean, origin=mean, explained=explained[:columns])
     explained = svd.values**2 / svd.energy
     columns = rank.columns(explained, of_units=len(explained) == d)
     if columns > svd.resolved:
@@ -333,7 +329,7 @@ def choose_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, 
                 stacklevel=4,  # the line that calls kann.fit
             )
         columns = svd.resolved
-    return Basis(vectors=svd.vectors[:, :columns], mean=mean, explained=explained[:columns])
+    return Basis(vectors=svd.vectors[:, :columns], mean=mean, origin=mean, explained=explained[:columns])
 
 
 def _own_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, " d"]) -> Basis:
@@ -350,14 +346,14 @@ def _own_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, " 
     explained = np.sum(added**2, axis=1) / svd.energy
     columns = rank.columns(explained, of_units=vectors.shape[1] == len(mean))
     vectors, explained = vectors[:, :columns], explained[:columns]
-    origin = kind.zero(mean)
+    origin = np.zeros_like(mean) if kind.origin is None else kind.origin
     if kind.origin is None and columns == len(mean) and _is_orthonormal(vectors):
-        return Basis(vectors=vectors, mean=origin, explained=explained)
+        return Basis(vectors=vectors, mean=origin, origin=origin, explained=explained)
     decoder = np.linalg.lstsq(factor[:, :columns], svd.values[:, None] * svd.vectors.T)[0]
     # z is the same for any origin that differs by a state whose coordinates are zero. This one makes z @ decoder +
     # origin the regression with its constant: the mean coordinates decode to the mean state.
-    gap = mean - origin
-    return Basis(vectors=vectors, mean=origin + gap - gap @ vectors @ decoder, explained=explained, decoder=decoder)
+    centre = mean - (mean - origin) @ vectors @ decoder
+    return Basis(vectors=vectors, mean=centre, origin=origin, explained=explained, decoder=decoder)
 
 
 def _is_orthonormal(vectors: Float[Array, "d r"]) -> bool:

@@ -118,12 +118,10 @@ class GatedProducts:
 
     def add(self, block: Block) -> None:
         """Add the pairs inside a block."""
-        z, counts = block.values, block.lengths - 1
-        xp = namespace(z)
+        z, xp = block.values, namespace(block.values)
         self._low = np.minimum(self._low, as_numpy(xp.min(z, axis=0)))
         self._high = np.maximum(self._high, as_numpy(xp.max(z, axis=0)))
-        first = np.repeat(block.offsets - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        group_of_pair = np.repeat(self._group_of[block.numbers], counts)
+        first, group_of_pair = block.before, np.repeat(self._group_of[block.numbers], block.lengths - 1)
         for group in np.unique(group_of_pair).tolist():
             rows = first[group_of_pair == group]
             before, after = indices_for(z, rows, rows + 1)
@@ -297,55 +295,44 @@ ALL_FOLDS_BELOW = 1000
 solve with, only the first fold is."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class GatedRequest:
-    """What of a bilinear operator is to be fitted."""
-
-    features: Any
-    """What `parse_features` made of the user's."""
-    lift: bool
-    """Whether products of coordinates are columns too."""
-    ridge: float | None
-    """The ridge, or None to choose it on held-out sequences."""
-
-
 def fit_bilinear(
     states: States,
     basis: Basis,
-    deviation: Float[Array, " r"],
-    request: GatedRequest,
+    variance: Float[Array, " r"],
     *,
+    features: Any,
+    lift: bool,
+    ridge: float | None,
     groups: Any,
 ) -> tuple[Bilinear, int, int]:
-    """The operator, how many pairs it was fitted to, and how many unknowns each of its columns has.
+    """The operator, the number of pairs it was fitted to, and the number of unknowns of each of its columns.
 
-    ``deviation`` are the standard deviations of the coordinates, by which they are scaled. Sequences of one group, such
-    as the pieces of one that was cut, and copies of a sequence are held out together.
+    ``features`` are what `parse_features` returned, ``variance`` that of the coordinates. Without a ``ridge`` it is
+    chosen on held-out sequences; those of one group, such as the pieces of one that was cut, and copies of a sequence
+    are held out together.
     """
-    features = fit_features(request.features, input_sums(states))
-    columns = unit_columns(states, features, rank=len(deviation), lift=request.lift)
+    deviation = np.sqrt(np.maximum(variance, np.finfo(float).tiny))
+    columns = unit_columns(states, fit_features(features, input_sums(states)), rank=len(deviation), lift=lift)
     columns.require_manageable()
-    folds, held_out = _folds(states, columns, request, groups)
+    folds, held_out, curve = np.zeros(len(states), dtype=int), 0, None
+    if ridge is None:
+        folds, held_out = _folds(states, columns, groups)
     projection = Projection(matrix=basis.vectors / deviation, mean=basis.mean)
     sums = gated_sums(states, columns, projection, folds)
     designs = [design_of(sums.groups[fold], columns) for fold in sorted(sums.groups)]
-    curve = None
-    ridge = request.ridge
     if ridge is None:
         curve = ridge_curve(designs, held_out=held_out)
         ridge = curve.chosen
     total = sum_of(designs)
-    designs.clear()
+    designs.clear()  # each may take a gigabyte
     weights = total.ridge_weights(ridge)
     bounds = np.stack([sums.low, sums.high]) * deviation
     koopman = _operator(total, weights, columns, basis, deviation, bounds=bounds, ridge=ridge, curve=curve)
     return koopman, total.pairs, columns.count
 
 
-def _folds(states: States, columns: GatedColumns, request: GatedRequest, groups: Any) -> tuple[Int[Array, " s"], int]:
-    """The group of each sequence, and how many of these groups are held out in turn."""
-    if request.ridge is not None:
-        return np.zeros(len(states), dtype=int), 0
+def _folds(states: States, columns: GatedColumns, groups: Any) -> tuple[Int[Array, " s"], int]:
+    """The fold of each sequence, and the number of folds that are held out in turn."""
     folds, count = folds_to_choose(states, groups=groups, what="the ridge", remedy="ridge=1e-6", all_ranks=True)
     return (np.minimum(folds, 1), 1) if columns.count > ALL_FOLDS_BELOW else (folds, count)
 

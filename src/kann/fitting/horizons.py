@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis, RankCurve
 from kann.fitting.folds import folds_to_choose
-from kann.fitting.normal_equations import NormalEquations, Step, designs_of_folds, without_each
+from kann.fitting.normal_equations import designs_of_folds, without_each
 from kann.typing import AnyArray, Array, Float, Int
 
 STATES_TO_PREDICT = 20_000
@@ -55,7 +55,7 @@ class _Sums(Additive):
 def held_out_errors(
     states: States,
     fold_of: Int[Array, " s"],
-    steps: Sequence[Sequence[Step]],
+    weights: Sequence[Sequence[Float[Array, "_ _"]]],
     *,
     basis: Float[Array, "d r"],
     mean: Float[Array, " d"],
@@ -63,10 +63,10 @@ def held_out_errors(
     driven: bool,
     in_coordinates: bool = False,
 ) -> HeldOutErrors:
-    """Errors ``horizons`` steps ahead, in one reading: ``steps[j][f]`` predicts the sequences of fold ``f``.
+    """Errors ``horizons`` steps ahead, in one reading: ``weights[j][f]`` predict the sequences of fold ``f``.
 
-    Steps of lower rank than the basis use its first columns and miss what lies outside of these. With
-    ``in_coordinates`` errors are those of the coordinates along the basis, and what lies outside of it does not count.
+    Weights are C, D and c stacked. Those of lower rank than the basis use its first columns and miss what lies outside
+    of these. With ``in_coordinates`` errors are those of the coordinates: what is outside of the basis does not count.
     """
     projection = None
     if in_coordinates:
@@ -75,7 +75,7 @@ def held_out_errors(
     find = partial(
         _errors_in_block,
         fold_of=fold_of,
-        steps=steps,
+        weights=weights,
         basis=basis,
         mean=mean,
         horizons=tuple(horizons),
@@ -117,79 +117,55 @@ def _errors_in_block(
     block: Block,
     *,
     fold_of: Int[Array, " s"],
-    steps: Sequence[Sequence[Step]],
+    weights: Sequence[Sequence[Float[Array, "_ _"]]],
     basis: Float[Array, "d r"],
     mean: Float[Array, " d"],
     horizons: tuple[int, ...],
     driven: bool,
 ) -> _Sums:
     """Sums over the predictions inside a block; those across its ends are left out."""
-    d, k = block.values.shape[1], len(horizons)
-    sums = _Sums(
-        missed=np.zeros((len(steps), k)),
-        copied=np.zeros(k),
-        energy=np.zeros(k),
-        total=np.zeros((k, d)),
-        count=np.zeros(k, dtype=int),
-    )
-    folds = fold_of[block.numbers]
-    h = block.values - to_device_of(block.values, mean)
+    folds = np.repeat(fold_of[block.numbers], block.lengths)
+    left = np.repeat(block.offsets + block.lengths, block.lengths) - np.arange(len(folds)) - 1  # steps to the end
+    h, found = block.values - to_device_of(block.values, mean), []
     for fold in np.unique(folds).tolist():
-        chosen = folds == fold
-        counts = block.lengths[chosen]
-        row = np.repeat(block.offsets[chosen] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        (rows,) = indices_for(h, row)
-        inputs = None
-        if driven and block.inputs is not None:
-            inputs = block.inputs[rows]
-        left = np.repeat(np.cumsum(counts), counts) - np.arange(counts.sum()) - 1  # steps until the sequence ends
-        of_fold = _Sequences(h=h[rows], inputs=inputs, left=left, basis=basis)
-        sums = sums + of_fold.errors([each[fold] for each in steps], horizons)
-    return sums
+        chosen = np.flatnonzero(folds == fold)
+        (rows,) = indices_for(h, chosen)
+        inputs = block.inputs[rows] if driven and block.inputs is not None else None
+        of_fold = [each[fold] for each in weights]
+        found.append(_errors_of(h[rows], inputs, left[chosen], of_fold, basis=basis, horizons=horizons))
+    return sum(found[1:], start=found[0])
 
 
-class _Sequences:
-    """States of whole sequences, or of pieces of them, one below the other."""
-
-    def __init__(
-        self, *, h: AnyArray, inputs: AnyArray | None, left: Int[Array, " n"], basis: Float[Array, "d r"]
-    ) -> None:
-        self.h, self.inputs, self.left = h, inputs, left
-        self.z = h @ to_device_of(h, basis)
-
-    @cached_property
-    def energy(self) -> AnyArray:
-        """|h|² of each state."""
-        return row_products(self.h, self.h)
-
-    def errors(self, steps: Sequence[Step], horizons: tuple[int, ...]) -> _Sums:
-        """Sums over all predictions of these steps."""
-        ahead = [_Ahead(step, self.z, self.inputs) for step in steps]
-        parts = [self._errors_at(horizon, ahead) for horizon in horizons]
-        return _Sums(
-            missed=np.array([part[0] for part in parts]).T.reshape(len(steps), len(horizons)),
-            copied=np.array([part[1] for part in parts]),
-            energy=np.array([part[2] for part in parts]),
-            total=np.array([part[3] for part in parts]),
-            count=np.array([part[4] for part in parts]),
-        )
-
-    def _errors_at(self, horizon: int, ahead: Sequence["_Ahead"]) -> tuple[list[float], float, float, Array, int]:
-        can_start = self.left[:-horizon] >= horizon
-        if not can_start.any():
-            return [0.0] * len(ahead), 0.0, 0.0, np.zeros(self.h.shape[1]), 0
-        weight = to_device_of(self.h, can_start.astype(float))  # 1 for a state that has one so many steps later, else 0
-        reached = self.h[horizon:]
-        energy = float(weight @ self.energy[horizon:])
-        kept = float(weight @ self.energy[:-horizon])
-        copied = energy + kept - 2 * float(weight @ row_products(self.h[:-horizon], reached))
-        missed = []
-        for each in ahead:
-            inside = self.z[horizon:, : each.rank]
+def _errors_of(
+    h: AnyArray,
+    inputs: AnyArray | None,
+    left: Int[Array, " n"],
+    weights: Sequence[Float[Array, "_ _"]],
+    *,
+    basis: Float[Array, "d r"],
+    horizons: tuple[int, ...],
+) -> _Sums:
+    """Sums over predictions from rows of sequences one below the other, ``left`` steps before each sequence ends."""
+    z, energy_of = h @ to_device_of(h, basis), row_products(h, h)
+    ahead = [_Ahead(each, z, inputs) for each in weights]
+    k = len(horizons)
+    missed, (copied, energy), total = np.zeros((len(ahead), k)), np.zeros((2, k)), np.zeros((k, h.shape[1]))
+    count = np.zeros(k, dtype=int)
+    for i, horizon in enumerate(horizons):
+        can_start = left[:-horizon] >= horizon
+        count[i] = can_start.sum()
+        if not count[i]:
+            continue
+        weight, reached = to_device_of(h, can_start.astype(float)), h[horizon:]  # 1 for states with one to predict
+        energy[i], total[i] = float(weight @ energy_of[horizon:]), as_numpy(weight @ reached)
+        kept, crossed = float(weight @ energy_of[:-horizon]), float(weight @ row_products(h[:-horizon], reached))
+        copied[i] = max(energy[i] + kept - 2 * crossed, 0.0)
+        for j, each in enumerate(ahead):
+            inside = z[horizon:, : each.rank]
             gap = each.predict(horizon)[:-horizon] - inside
-            outside = energy - float(weight @ row_products(inside, inside))
-            missed.append(float(weight @ row_products(gap, gap)) + max(outside, 0.0))
-        return missed, max(copied, 0.0), energy, as_numpy(weight @ reached), int(can_start.sum())
+            outside = max(energy[i] - float(weight @ row_products(inside, inside)), 0.0)
+            missed[j, i] = float(weight @ row_products(gap, gap)) + outside
+    return _Sums(missed=missed, copied=copied, energy=energy, total=total, count=count)
 
 
 class _Ahead:
@@ -199,14 +175,13 @@ class _Ahead:
     by p_{a+b}[t] = p_a[t] Cᵇ + p_b[t+a], so that doubling reaches k steps in about log k products.
     """
 
-    def __init__(self, step: Step, z: AnyArray, inputs: AnyArray | None) -> None:
-        self.rank = len(step.matrix)
-        self._z = z[:, : self.rank]
-        self._matrix = step.matrix
-        push = to_device_of(z, step.offset[None])
-        if inputs is not None and len(step.drive):
+    def __init__(self, weights: Float[Array, "q r"], z: AnyArray, inputs: AnyArray | None) -> None:
+        self.rank = weights.shape[1]
+        self._matrix, drive = weights[: self.rank], weights[self.rank : -1]
+        self._z, push = z[:, : self.rank], to_device_of(z, weights[-1:])
+        if inputs is not None and len(drive):
             # What is read to reach the next row; the last row leads nowhere.
-            read = inputs @ to_device_of(inputs, step.drive) + push
+            read = inputs @ to_device_of(inputs, drive) + push
             push = namespace(z).concat([read[1:], read[:1]])
         self._pushes: dict[int, Any] = {1: push}
 
@@ -240,12 +215,18 @@ def rank_curve(
     arguments = {"basis": basis.vectors, "mean": basis.mean, "driven": driven}
     designs = designs_of_folds(states, fold_of, **arguments)
     ranks = ranks_to_try(basis.vectors.shape[1])
-    steps = [_steps_without(designs, rank, offset=offset, ridge=ridge) for rank in ranks]
+    weights = [
+        [
+            rest.weights(offset=offset, ridge=ridge, rounding=0.0)
+            for rest in without_each([design.leading(rank) for design in designs])
+        ]
+        for rank in ranks
+    ]
     chosen = enough_sequences(states.lengths, seed=seed)
     found = held_out_errors(
         states[chosen],
         fold_of[chosen],
-        steps,
+        weights,
         horizons=HORIZONS,
         in_coordinates=basis.decoder is not None,
         **arguments,
@@ -264,9 +245,3 @@ def ranks_to_try(largest: int) -> list[int]:
     for power in range(largest.bit_length()):
         ranks |= {2**power, 3 * 2**power // 2}
     return sorted(rank for rank in ranks if 1 <= rank <= largest)
-
-
-def _steps_without(designs: Sequence[NormalEquations], rank: int, *, offset: bool, ridge: float) -> list[Step]:
-    """The step of this rank without each fold."""
-    others = without_each([design.leading(rank) for design in designs])
-    return [rest.step(rest.weights(offset=offset, ridge=ridge, rounding=0.0)) for rest in others]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -36,25 +36,22 @@ class ColumnEnergies:
     """Variation of less energy than this is the rounding of the numbers as they are stored."""
 
     @staticmethod
-    def of(multiplied: Float[Array, " q"], *, stored: Float[Array, " q"], rounding: float) -> "ColumnEnergies":
+    def of(
+        multiplied: Float[Array, " q"], *, stored: Float[Array, " q"], rounding: Float[Array, " q"]
+    ) -> "ColumnEnergies":
         """From both sums of squares and the relative spacing of the stored numbers.
 
         Numbers of low precision that are a third of their spacing apart on average are told apart: they may be exact,
         as whole numbers are. What is computed in float64 is rounded several times before it is stored.
         """
-        return ColumnEnergies(multiplied=multiplied, constant_below=max(rounding / 4, ROUNDINGS * EPS) ** 2 * stored)
+        return ColumnEnergies(
+            multiplied=multiplied, constant_below=np.maximum(rounding / 4, ROUNDINGS * EPS) ** 2 * stored
+        )
 
     @staticmethod
     def of_stored(squares: Float[Array, " q"]) -> "ColumnEnergies":
         """For columns that were multiplied as they are stored."""
         return ColumnEnergies(multiplied=squares, constant_below=EPS * squares)
-
-    def and_inputs(self, inputs: "ColumnEnergies") -> "ColumnEnergies":
-        """Those of the columns of states, followed by those of inputs."""
-        return ColumnEnergies(
-            multiplied=np.concatenate([self.multiplied, inputs.multiplied]),
-            constant_below=np.concatenate([self.constant_below, inputs.constant_below]),
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -156,14 +153,14 @@ class NormalEquations(Additive):
         """
         squares = np.diag(self.gram)[:-1]
         about = self.centred() if offset else self
-        found = solve(
+        found, _ = solve(
             about.gram[:-1, :-1],
             about.target[:-1],
             squares=squares,
             energies=ColumnEnergies.of_stored(squares),
             ridge=ridge,
             floor=noise_floor(len(squares), rounding),
-        ).weights
+        )
         constant = self.target_mean - self.mean[:-1] @ found if offset else np.zeros(self.rank)
         return np.vstack([found, constant])
 
@@ -201,7 +198,7 @@ class NormalEquations(Additive):
                 weights = scipy.linalg.cho_solve((factor.T, False), target)
             elif allow_dependent:
                 energies = ColumnEnergies(multiplied=ones, constant_below=0 * ones)
-                weights = solve(gram, target, squares=ones, energies=energies, ridge=ridge, floor=floor).weights
+                weights, _ = solve(gram, target, squares=ones, energies=energies, ridge=ridge, floor=floor)
             else:
                 yield None
                 continue
@@ -212,11 +209,6 @@ class NormalEquations(Additive):
         """The weights for one ridge, counted per pair and in units of each column's variance."""
         (weights,) = self.standardised_weights([ridge])
         return weights  # pyright: ignore[reportReturnType]
-
-    def step(self, weights: Float[Array, "q r"]) -> "Step":
-        """The weights by name."""
-        r = self.rank
-        return Step(matrix=weights[:r], drive=weights[r:-1], offset=weights[-1])
 
     def residual_gram(self, weights: Float[Array, "q r"]) -> Float[Array, "r r"]:
         """The Gram matrix of the residuals, (Y − A W)ᵀ(Y − A W)."""
@@ -263,18 +255,6 @@ class NormalEquations(Additive):
             return 0.0
         whitened = _whitening(gram, states).T @ gram[np.ix_(states, inputs)] @ _whitening(gram, inputs)
         return min(1.0, float(np.linalg.norm(whitened, 2))) ** 2
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Step:
-    """z[t+1] ≈ z[t] C + u[t+1] D + c."""
-
-    matrix: Float[Array, "r r"]
-    """C"""
-    drive: Float[Array, "p r"]
-    """D, without rows if the step is autonomous."""
-    offset: Float[Array, " r"]
-    """c, zero if there is none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -325,8 +305,8 @@ def regress(
     r, driven = len(shift), len(equations.gram) > len(shift) + 1
     about = equations.centred() if offset else equations.shifted(shift)
     gram, squares = about.gram[:-1, :-1], np.diag(equations.gram)[:-1]
-    solution = solve(gram, about.target[:-1], squares=squares, energies=energies, ridge=ridge, floor=floor)
-    matrix, drive = solution.weights[:r], solution.weights[r:]
+    weights, error = solve(gram, about.target[:-1], squares=squares, energies=energies, ridge=ridge, floor=floor)
+    matrix, drive = weights[:r], weights[r:]
     # The means are subtracted from each other first: multiplied by C one by one, large ones would leave rounding.
     constant = (equations.target_mean - shift) - (equations.mean[:r] - shift) @ matrix
     if driven:
@@ -335,10 +315,10 @@ def regress(
         matrix=matrix,
         drive=drive if driven else None,
         offset=constant if offset else None,
-        residual_gram=about.residual_gram(np.vstack([solution.weights, np.zeros(r)])),
+        residual_gram=about.residual_gram(np.vstack([weights, np.zeros(r)])),
         state_gram=gram[:r, :r],
         noise=floor * energies.multiplied[:r],
-        error=solution.error,
+        error=error,
         mean_error=_mean_error(gram, squares + ridge, energies) if offset or shift.any() else 0.0,
         dependence=equations.dependence(energies) if driven else 0.0,
     )
@@ -368,15 +348,6 @@ def _whitening(design: Float[Array, "q q"], columns: Array) -> Float[Array, "k m
     return vectors[:, kept] / np.sqrt(values[kept]) / scale[:, None]
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Solution:
-    """Least-squares weights, and how good they are."""
-
-    weights: Float[Array, "q r"]
-    error: float
-    """Estimated relative error of the weights because products of the columns were rounded."""
-
-
 def solve(
     gram: Float[Array, "q q"],
     target: Float[Array, "q r"],
@@ -385,59 +356,45 @@ def solve(
     energies: ColumnEnergies,
     ridge: int | float,
     floor: float,
-) -> Solution:
-    """Least-squares weights W of AᵀA W = AᵀY, those of smallest norm where the data leave them open.
+) -> tuple[Float[Array, "q r"], float]:
+    """Least-squares weights W of AᵀA W = AᵀY, of smallest norm where the data leave them open, and their error.
 
-    ``squares`` are the sums of squares of the columns of A before a mean was taken off. Scaling by them keeps
-    directions of little energy as accurate as the others, and shows what of a column is rounding of its mean. What is
-    below the fraction ``floor`` of them is rounding noise.
+    ``squares`` are the sums of squares of the columns of A before a mean was subtracted. Scaling by them keeps
+    directions of little energy as accurate as the others, and shows what of a column is rounding of its mean: whatever
+    is below the fraction ``floor`` of them. The error is relative, and estimated from the rounding of products.
     """
     energy = squares + ridge
-    is_used = (energy > 0) & (np.diag(gram) > energies.constant_below)
-    if is_used.all():
-        return _solve_scaled(gram, target, energy, multiplied=energies.multiplied, ridge=ridge, floor=floor)
-    weights = np.zeros_like(target)
-    if not is_used.any():
-        return Solution(weights=weights, error=0.0)
-    solution = _solve_scaled(
-        gram[np.ix_(is_used, is_used)],
-        target[is_used],
-        energy[is_used],
-        multiplied=energies.multiplied[is_used],
-        ridge=ridge,
-        floor=floor,
-    )
-    weights[is_used] = solution.weights
-    return replace(solution, weights=weights)
+    used = np.flatnonzero((energy > 0) & (np.diag(gram) > energies.constant_below))
+    weights, error = np.zeros_like(target), 0.0
+    if len(used):
+        scale = np.sqrt(energy[used])[:, None]
+        unit = gram[np.ix_(used, used)] / (scale * scale.T)
+        unit[np.diag_indices_from(unit)] += ridge / energy[used]
+        rounding = PRODUCT_ROUNDING * energies.multiplied[used] / energy[used]  # of the diagonal of unit
+        weights[used], error = _solve_unit(unit, target[used] / scale, scale, rounding, floor=floor)
+    return weights, error
 
 
-def _solve_scaled(
-    gram: Float[Array, "q q"],
+def _solve_unit(
+    unit: Float[Array, "q q"],
     target: Float[Array, "q r"],
-    energy: Float[Array, " q"],
+    scale: Float[Array, "q 1"],
+    rounding: Float[Array, " q"],
     *,
-    multiplied: Float[Array, " q"],
-    ridge: int | float,
     floor: float,
-) -> Solution:
-    """The same for columns that vary; by eigenvectors if they depend on each other."""
-    scale = np.sqrt(energy)[:, None]
-    if ridge:
-        gram = gram + ridge * np.eye(len(gram))
-    unit, target = gram / (scale * scale.T), target / scale
-    rounding = PRODUCT_ROUNDING * multiplied / energy  # of the diagonal of unit
+) -> tuple[Float[Array, "q r"], float]:
+    """Weights of columns that were divided by ``scale``: by Cholesky, or by eigenvectors if they are dependent."""
     factor = factor_if_independent(unit, floor)
     if factor is not None:
-        weights = np.linalg.solve(unit, target) / scale
         # The squares of the factor's diagonal are what is left of each column once the ones before it are taken off.
-        return Solution(weights=weights, error=float(np.max(rounding / factor.diagonal() ** 2)))
+        return np.linalg.solve(unit, target) / scale, float(np.max(rounding / factor.diagonal() ** 2))
     values, vectors = np.linalg.eigh(unit)
     kept, null = vectors[:, values > floor], vectors[:, values <= floor] / scale
     values = values[values > floor]
     weights = kept @ ((kept.T @ target) / values[:, None]) / scale
     # What remains open changes no prediction, since its columns of A cancel: take off the part along it.
     weights -= null @ np.linalg.lstsq(null, weights, rcond=None)[0]
-    return Solution(weights=weights, error=float(np.max((kept.T**2 @ rounding) / values, initial=0.0)))
+    return weights, float(np.max((kept.T**2 @ rounding) / values, initial=0.0))
 
 
 def factor_if_independent(matrix: Float[Array, "q q"], floor: float) -> Float[Array, "q q"] | None:
@@ -497,65 +454,57 @@ def _joined_pieces(ours: Pieces, theirs: Pieces) -> Pieces:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _FoldSums(Additive):
-    """Designs of folds without those sequences that were cut, and the sums over the pieces of these."""
+    """Equations of folds, and the sums over sequences of which only pieces were seen."""
 
-    designs: dict[int, NormalEquations]
-    pieces: Pieces
-    """Of each cut sequence, by number: its fold, and the sums of its rows of A and of Y."""
-    ADDED_BY: ClassVar = {"pieces": _joined_pieces}
+    equations: dict[int, NormalEquations]
+    pieces: dict[tuple[int, int], list[Array]]
+    """For each fold and sequence, the sums of the rows of A and of Y of the pieces."""
 
     def finished(self) -> tuple[NormalEquations, ...]:
-        """The designs by fold, with the sequences that were cut."""
-        designs = dict(self.designs)
-        for fold, rows, target in self.pieces.values():
-            shuffled: Any = designs[fold].shuffled
-            designs[fold] = replace(designs[fold], shuffled=shuffled + np.outer(rows, target) / rows[-1])
-        return tuple(designs[fold] for fold in sorted(designs))
+        """The equations by fold, with the sequences that were cut."""
+        shuffled: dict[int, Any] = {fold: each.shuffled for fold, each in self.equations.items()}
+        for (fold, _), (rows, target) in self.pieces.items():
+            shuffled[fold] = shuffled[fold] + np.outer(rows, target) / rows[-1]
+        return tuple(replace(self.equations[fold], shuffled=shuffled[fold]) for fold in sorted(shuffled))
 
 
 class _FoldProducts:
-    """Accumulates the designs of folds, from coordinates of the states."""
+    """Accumulates the equations of folds, from coordinates of the states."""
 
     needs_pairs = True
 
     def __init__(self, *, fold_of: Int[Array, " s"], lengths: Int[Array, " s"]) -> None:
         self._fold_of, self._lengths = fold_of, lengths
-        self._found = _FoldSums(designs={}, pieces={})
+        self._found = _FoldSums(equations={}, pieces={})
 
     def add(self, block: Block) -> None:
         """Add the pairs inside a block."""
-        has_pairs = block.lengths > 1
-        for fold in np.unique(self._fold_of[block.numbers[has_pairs]]).tolist():
-            chosen = has_pairs & (self._fold_of[block.numbers] == fold)
-            self._add_fold(fold, block, chosen)
-
-    def _add_fold(self, fold: int, block: Block, chosen: Array) -> None:
-        """Add the sequences ``chosen`` of a block, all of one fold."""
-        counts, numbers = block.lengths[chosen] - 1, block.numbers[chosen]
-        row = np.repeat(block.offsets[chosen] - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        before, after = indices_for(block.values, row, row + 1)
-        inputs = None
-        if block.inputs is not None:
-            inputs = block.inputs[after]
-        rows, target = _design_rows(block.values[before], inputs), block.values[after]
-        row_sums, target_sums = as_numpy(segment_sums(rows, counts)), as_numpy(segment_sums(target, counts))
-        is_whole = counts + 1 == self._lengths[numbers]
-        weighted = row_sums[is_whole] / counts[is_whole, None]
-        design = _design(rows, target, shuffled=weighted.T @ target_sums[is_whole])
-        pieces = {int(numbers[i]): (fold, row_sums[i], target_sums[i]) for i in np.flatnonzero(~is_whole)}
-        self._found = self._found + _FoldSums(designs={fold: design}, pieces=pieces)
+        before = block.before
+        self._add(
+            block.values, block.values, block.inputs, before, before + 1, np.repeat(block.numbers, block.lengths - 1)
+        )
 
     def add_cut(self, cut: Cut) -> None:
         """Add pairs that the end of a block separates."""
-        numbers = np.searchsorted(np.cumsum(self._lengths), cut.rows, side="right")
-        rows, target = _design_rows(cut.before, cut.inputs), cut.after
-        for i, number in enumerate(numbers.tolist()):
-            one = slice(i, i + 1)
-            fold = int(self._fold_of[number])
-            nothing = np.zeros((rows.shape[1], target.shape[1]))
-            design = _design(rows[one], target[one], shuffled=nothing)
-            pieces = {number: (fold, as_numpy(rows[i]), as_numpy(target[i]))}
-            self._found = self._found + _FoldSums(designs={fold: design}, pieces=pieces)
+        numbers, rows = np.searchsorted(np.cumsum(self._lengths), cut.rows, side="right"), np.arange(len(cut.rows))
+        self._add(cut.before, cut.after, cut.inputs, rows, rows, numbers)
+
+    def _add(
+        self, x: AnyArray, y: AnyArray, u: AnyArray | None, before: Array, after: Array, numbers: Int[Array, " m"]
+    ) -> None:
+        """Add pairs of these rows before and after the step, in runs of the same sequence, fold by fold."""
+        for fold in np.unique(self._fold_of[numbers]).tolist():
+            chosen = self._fold_of[numbers] == fold
+            first, last = indices_for(x, before[chosen], after[chosen])
+            sequences, counts = np.unique(numbers[chosen], return_counts=True)
+            rows, target = _design_rows(x[first], None if u is None else u[last]), y[last]
+            row_sums, target_sums = as_numpy(segment_sums(rows, counts)), as_numpy(segment_sums(target, counts))
+            is_whole = counts + 1 == self._lengths[sequences]
+            shuffled = (row_sums[is_whole] / counts[is_whole, None]).T @ target_sums[is_whole]
+            gram, cross, total = (as_numpy(product) for product in (rows.T @ rows, rows.T @ target, target.T @ target))
+            equations = NormalEquations(gram=gram, target=cross, total=total, shuffled=shuffled)
+            pieces = {(fold, int(sequences[i])): [row_sums[i], target_sums[i]] for i in np.flatnonzero(~is_whole)}
+            self._found = self._found + _FoldSums(equations={fold: equations}, pieces=pieces)
 
     def result(self) -> _FoldSums:
         """The sums."""
@@ -566,15 +515,7 @@ def _design_rows(z: AnyArray, inputs: AnyArray | None) -> AnyArray:
     """Rows (z, u, 1) of a design."""
     xp = namespace(z)
     ones = xp.ones((z.shape[0], 1), dtype=z.dtype, device=z.device)
-    columns = [z, ones]
-    if inputs is not None:
-        columns = [z, to_device_of(z, inputs), ones]
-    return xp.concat(columns, axis=1)
-
-
-def _design(rows: AnyArray, target: AnyArray, *, shuffled: Float[Array, "q r"]) -> NormalEquations:
-    gram, cross, total = (as_numpy(product) for product in (rows.T @ rows, rows.T @ target, target.T @ target))
-    return NormalEquations(gram=gram, target=cross, total=total, shuffled=shuffled)
+    return xp.concat([z, ones] if inputs is None else [z, to_device_of(z, inputs), ones], axis=1)
 
 
 def sum_of(designs: Sequence[NormalEquations]) -> NormalEquations:

@@ -10,11 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from kann.backends.arrays import as_numpy
+from kann.data.additive import Additive
 from kann.data.moments import Moments, StateGram, centre_in_place, centred, moments_of, state_gram
 from kann.data.reduction import Block, Cut, Projection, accumulate
 from kann.data.states import States
@@ -30,7 +31,7 @@ from kann.fitting.basis import (
     svd_from_gram,
     units_differ,
 )
-from kann.fitting.normal_equations import ColumnEnergies, LinearStep, NormalEquations, noise_floor
+from kann.fitting.normal_equations import ColumnEnergies, LinearStep, NormalEquations, noise_floor, regress
 from kann.typing import Array, Float
 
 EPS = float(np.finfo(np.float64).eps)
@@ -86,85 +87,53 @@ class PairsInBasis:
 
     basis: Basis
     equations: NormalEquations
-    shift: Float[Array, " r"]
-    """Still to be subtracted from the coordinates; zero where the equations are about the mean that the basis has."""
-    energies: ColumnEnergies
-    """How coarsely the products of coordinates and inputs are rounded."""
-    floor: float
-    """The fraction of a column's energy below which there is rounding."""
-    deviation: Float[Array, " r"]
-    """Standard deviations of the coordinates, never zero."""
+    centre: Float[Array, " d"]
+    """The state at which the coordinates of the equations are zero; the basis may put it elsewhere."""
+    multiplied: Float[Array, " q"]
+    """Sums of squares of the numbers whose products were summed, for each coordinate and each input."""
+    variance: Float[Array, " r"]
+    """Variances of the coordinates."""
     units: "Units"
-    input_mean: Float[Array, " p"] | None
+    inputs: Moments | None
+    """Moments of the inputs as they are stored; None if autonomous."""
+    input_mean: Float[Array, " p"] | None = None
     """Subtracted from the inputs before they were multiplied; None for nothing."""
-    doubts: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
     """Warnings to give if these pairs are used."""
-    first: Moments | None
+    first: Moments | None = None
     """The moments of the states themselves, if they were measured."""
-    is_exact: bool
+    is_exact: bool = False
     """Whether `read_by_qr` made them."""
 
     @staticmethod
-    def of(
-        request: Request,
-        basis: Basis,
-        units: "Units",
-        equations: NormalEquations,
-        *,
-        multiplied: Float[Array, " q"],
-        inputs: Moments,
-        variance: Float[Array, " r"],
-        centre: Float[Array, " d"] | None = None,
-        input_mean: Float[Array, " p"] | None = None,
-        doubts: tuple[str, ...] = (),
-        first: Moments | None = None,
-        is_exact: bool = False,
-    ) -> "PairsInBasis":
-        """From equations about ``centre`` whose columns had the energies ``multiplied`` as they were multiplied.
-
-        ``inputs`` are the moments of the inputs as they are stored, if the request is driven.
-        """
-        origin = request.kind.zero(units.mean)
-        stored, rounding = units.squares @ basis.vectors**2, units.rounding
-        r = len(stored)
-        energies = ColumnEnergies.of(multiplied[:r], stored=stored, rounding=rounding)
-        if request.driven:
-            stored, rounding = as_numpy(inputs.uu.diagonal()), max(rounding, inputs.input_rounding)
-            energies = energies.and_inputs(
-                ColumnEnergies.of(multiplied[r:], stored=stored, rounding=inputs.input_rounding)
-            )
+    def of_moments(moments: Moments, multiplied: Array, *, inputs: Moments | None, **arguments: Any) -> "PairsInBasis":
+        """From the moments of coordinates."""
+        if inputs is not None:
+            multiplied = np.concatenate([multiplied, as_numpy(inputs.uu.diagonal())])
         return PairsInBasis(
-            basis=basis,
-            equations=equations,
-            shift=(origin if centre is None else origin - centre) @ basis.vectors,
-            energies=energies,
-            floor=noise_floor(len(multiplied), rounding),
-            deviation=np.sqrt(np.maximum(variance, np.finfo(float).tiny)),
-            units=units,
-            input_mean=input_mean,
-            doubts=doubts,
-            first=first,
-            is_exact=is_exact,
+            equations=NormalEquations.of_coordinates(moments, driven=inputs is not None),
+            multiplied=multiplied,
+            variance=np.diag(moments.hh) / moments.states - (moments.sum_h / moments.states) ** 2,
+            inputs=inputs,
+            **arguments,
         )
 
-    @staticmethod
-    def of_moments(
-        moments: Moments,
-        request: Request,
-        basis: Basis,
-        units: "Units",
-        *,
-        multiplied: Array,
-        inputs: Moments,
-        **rest: Any,
-    ) -> "PairsInBasis":
-        """From the moments of coordinates."""
-        if request.driven:
-            multiplied = np.concatenate([multiplied, as_numpy(inputs.uu.diagonal())])
-        variance = np.diag(moments.hh) / moments.states - (moments.sum_h / moments.states) ** 2
-        equations = NormalEquations.of_coordinates(moments, driven=request.driven)
-        return PairsInBasis.of(
-            request, basis, units, equations, multiplied=multiplied, inputs=inputs, variance=variance, **rest
+    def step(self, *, offset: bool, ridge: float) -> LinearStep:
+        """The linear step that fits the pairs best."""
+        stored = self.units.squares @ self.basis.vectors**2
+        rounding = np.full(len(stored), self.units.rounding)
+        if self.inputs is not None:
+            squares = as_numpy(self.inputs.uu.diagonal())
+            stored = np.concatenate([stored, squares])
+            rounding = np.concatenate([rounding, np.full(len(squares), self.inputs.input_rounding)])
+        return regress(
+            self.equations,
+            (self.basis.origin - self.centre) @ self.basis.vectors,
+            energies=ColumnEnergies.of(self.multiplied, stored=stored, rounding=rounding),
+            input_mean=self.input_mean,
+            floor=noise_floor(len(stored), rounding.max()),
+            offset=offset,
+            ridge=ridge,
         )
 
     def need_qr(self, step: LinearStep) -> bool:
@@ -240,7 +209,12 @@ def read_twice(states: States, request: Request) -> PairsInBasis:
     projection = Projection(matrix=basis.vectors, mean=centre)
     moments = moments_of(states, inputs=request.driven, projection=projection).numpy()
     return PairsInBasis.of_moments(
-        moments, request, basis, units, multiplied=moments.hh.diagonal(), inputs=moments, centre=centre
+        moments,
+        moments.hh.diagonal(),
+        inputs=moments if request.driven else None,
+        basis=basis,
+        centre=centre,
+        units=units,
     )
 
 
@@ -284,11 +258,11 @@ def read_once(source: States | Moments, request: Request) -> PairsInBasis:
         doubts += _doubt_of_basis(factor_of_gram(gram, squares, noise=floor) @ basis.vectors, rounded, floor=floor)
     return PairsInBasis.of_moments(
         first.in_basis(basis.vectors),
-        request,
-        basis,
-        units,
-        multiplied=as_numpy(first.hh.diagonal()) @ basis.vectors**2,
-        inputs=first,
+        as_numpy(first.hh.diagonal()) @ basis.vectors**2,
+        inputs=first if request.driven else None,
+        basis=basis,
+        centre=np.zeros_like(units.mean),
+        units=units,
         doubts=doubts,
         first=first,
     )
@@ -298,14 +272,12 @@ def read_once(source: States | Moments, request: Request) -> PairsInBasis:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Triangles:
+class _Triangles(Additive):
     """Triangular factors of the rows (1, h) of all states and (1, x, u, y) of all pairs; those of two parts add up."""
 
     states: Float[Array, "a d1"]
     pairs: Float[Array, "b q"]
-
-    def __add__(self, other: "_Triangles") -> "_Triangles":
-        return _Triangles(states=_triangle([self.states, other.states]), pairs=_triangle([self.pairs, other.pairs]))
+    ADDED_BY: ClassVar = dict.fromkeys(("states", "pairs"), lambda *parts: _triangle(parts))
 
 
 def _triangle(rows: Sequence[Float[Array, "_ q"]]) -> Float[Array, "m q"]:
@@ -319,26 +291,22 @@ class _QR:
 
     def __init__(self, *, centre: Float[Array, " d"], input_mean: Float[Array, " p"] | None) -> None:
         self._centre, self._input_mean = centre, input_mean
-        d, p = len(centre), 0 if input_mean is None else len(input_mean)
-        self._states, self._pairs = [np.zeros((0, 1 + d))], [np.zeros((0, 1 + 2 * d + p))]
+        self._states: list[Array] = []
+        self._pairs: list[Array] = []
 
     def add(self, block: Block) -> None:
         """Add the states of a block and the pairs inside it."""
-        h = as_numpy(block.values)
-        is_last = np.zeros(len(h), dtype=bool)
-        is_last[block.offsets + block.lengths - 1] = True
-        before = np.flatnonzero(~is_last)
+        h, before = as_numpy(block.values), block.before
         inputs = None if block.inputs is None else as_numpy(block.inputs)[before + 1]
         self._add(self._states, h - self._centre)
         self._add_pairs(h[before], inputs, h[before + 1])
 
     def add_cut(self, cut: Cut) -> None:
         """Add pairs that the end of a block separates; their states are counted already."""
-        inputs = None if cut.inputs is None else as_numpy(cut.inputs)
-        self._add_pairs(as_numpy(cut.before), inputs, as_numpy(cut.after))
+        self._add_pairs(*(part if part is None else as_numpy(part) for part in (cut.before, cut.inputs, cut.after)))
 
     def _add_pairs(self, x: Array, inputs: Array | None, y: Array) -> None:
-        read = [] if self._input_mean is None or inputs is None else [inputs - self._input_mean]
+        read = [] if self._input_mean is None else [inputs - self._input_mean]
         self._add(self._pairs, np.hstack([x - self._centre, *read, y - self._centre]))
 
     @staticmethod
@@ -350,7 +318,11 @@ class _QR:
 
     def result(self) -> _Triangles:
         """The factors."""
-        return _Triangles(states=_triangle(self._states), pairs=_triangle(self._pairs))
+        p = 0 if self._input_mean is None else len(self._input_mean)
+        widths = 1 + len(self._centre), 1 + 2 * len(self._centre) + p
+        parts = ([np.zeros((0, width)), *rows] for width, rows in zip(widths, (self._states, self._pairs), strict=True))
+        states, pairs = map(_triangle, parts)
+        return _Triangles(states=states, pairs=pairs)
 
 
 def read_by_qr(states: States, request: Request, first: Moments | None) -> PairsInBasis:
@@ -379,15 +351,14 @@ def read_by_qr(states: States, request: Request, first: Moments | None) -> Pairs
     if not request.ridge and (not kind.is_from_data or request.offset):
         seen = columns[1:, :r] if request.offset else columns[:, :r]
         doubts += _doubt_of_basis(seen, np.sqrt(squares[:r]), floor=noise_floor(d, units.rounding))
-    return PairsInBasis.of(
-        request,
-        basis,
-        units,
-        NormalEquations(gram=columns.T @ columns, target=columns.T @ target, total=target.T @ target),
-        multiplied=squares,
-        inputs=first,
-        variance=np.sum((rows @ basis.vectors) ** 2, axis=0) / first.states,
+    return PairsInBasis(
+        basis=basis,
+        equations=NormalEquations(gram=columns.T @ columns, target=columns.T @ target, total=target.T @ target),
         centre=centre,
+        multiplied=squares,
+        variance=np.sum((rows @ basis.vectors) ** 2, axis=0) / first.states,
+        units=units,
+        inputs=first if request.driven else None,
         input_mean=input_mean,
         doubts=doubts,
         is_exact=True,
