@@ -42,6 +42,7 @@ def test_groups_are_held_out_together_for_the_ridge(rng):
     options = {"driven": "bilinear", "features": kann.features.Fourier(12)}
     with pytest.warns(kann.errors.FewPairsWarning):
         found = kann.fit(states, groups=groups, **options).ridge_curve
+    with pytest.warns(kann.errors.FewPairsWarning):
         alone = kann.fit(states, **options).ridge_curve
     assert found.errors.min() > 0.9
     assert alone.errors.min() < 0.7
