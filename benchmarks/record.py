@@ -75,7 +75,12 @@ def measure(case, device, repeats):
             rows[:-1].T @ rows[1:]
 
     def record():
-        kann.recording.record_moments(module, data, layer=layer, state=state, batch_size=batch, progress=False)
+        if layer is None:
+            kann.recording.record_moments(module, data, state=state, batch_size=batch, progress=False)
+        else:
+            kann.recording.record_layer_moments(
+                module, data, layer=layer, state=state, batch_size=batch, progress=False
+            )
 
     return best_of_each([forward, products, record], device, repeats)
 

@@ -67,12 +67,12 @@ _MOVED = {"History": "kann.live.History", "film": "kann.plots.film", "save_onnx"
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY_MODULES:
-        return import_module(_LAZY_MODULES[name])
-    if name not in _LAZY:
+    if name not in _LAZY and name not in _LAZY_MODULES:
         hint = f"; it is {_MOVED[name]}" if name in _MOVED else ""
         raise AttributeError(f"module 'kann' has no attribute {name!r}{hint}")
-    return getattr(import_module(_LAZY[name]), name)
+    found = import_module(_LAZY_MODULES[name]) if name in _LAZY_MODULES else getattr(import_module(_LAZY[name]), name)
+    globals()[name] = found  # looked up once
+    return found
 
 
 def __dir__() -> list[str]:

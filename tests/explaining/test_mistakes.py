@@ -16,7 +16,7 @@ from kann.explaining import options as clock
 from kann.explaining.options import Options
 from kann.live._effects import Live, set_apart
 from kann.live.evaluation import Trials
-from kann.recording.ragged import real_steps
+from kann.recording.sequence_data import real_steps
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
 

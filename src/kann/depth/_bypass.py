@@ -18,10 +18,9 @@ from kann.fitting.koopman import Koopman
 from kann.live._intervene import turned_back_if, turned_if, with_tensors
 from kann.recording.fused import states_replaced
 from kann.recording.layer_selection import require_module, select
-from kann.recording.layouts import has_channels_first
 from kann.recording.runner import every_module_called, exclusive
 from kann.recording.sequence_data import tensors_of
-from kann.recording.tracer import hook_last
+from kann.recording.tracer import has_channels_first, hook_last
 from kann.typing import Array, Float
 
 

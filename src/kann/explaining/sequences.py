@@ -14,8 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 from kann.backends.arrays import as_numpy
 from kann.errors import KannError
 from kann.explaining.options import Options
-from kann.recording.ragged import RealSteps, real_steps
-from kann.recording.sequence_data import SequenceData, count_of, tensors_of
+from kann.recording.sequence_data import RealSteps, SequenceData, count_of, real_steps, tensors_of
 from kann.typing import Array, Int, Shaped
 
 MOST_BATCHES = 256

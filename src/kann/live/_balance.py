@@ -17,10 +17,10 @@ from kann.live.scoring import outputs_of, step_weights
 from kann.progress import progress
 from kann.recording._record import record
 from kann.recording.layer_selection import Target
-from kann.recording.layouts import has_time_first
 from kann.recording.options import RunOptions
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import Batch, SequenceData, tensors_of
+from kann.recording.tracer import has_time_first
 from kann.typing import Array, Float, Int, Shaped
 
 MOST_NUMBERS = 2**27

@@ -28,11 +28,10 @@ from kann.recording.fused import (
     swapped_if,
 )
 from kann.recording.layer_selection import Target, select
-from kann.recording.layouts import as_complex, as_real, has_channels_first
 from kann.recording.recurrent import lstm_with_projection, step_of
 from kann.recording.runner import every_module_called, exclusive
 from kann.recording.sequence_data import is_state, tensors_of
-from kann.recording.tracer import hook_last
+from kann.recording.tracer import as_complex, as_real, has_channels_first, hook_last
 from kann.typing import Float
 
 Advance = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]

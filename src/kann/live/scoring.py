@@ -18,8 +18,7 @@ from kann.analysis.fidelity import Comparison, compare_values
 from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_number, require_sequence, shown
 from kann.errors import KannError
-from kann.recording.ragged import RealSteps
-from kann.recording.sequence_data import tensors_of
+from kann.recording.sequence_data import RealSteps, tensors_of
 from kann.typing import Array, Float, Int, Shaped
 
 

@@ -18,7 +18,6 @@ from kann.recording.depth import DepthTracer, HiddenDepthTracer
 from kann.recording.fused import FusedTracer
 from kann.recording.layer_selection import Target, by_module, select
 from kann.recording.options import RunOptions
-from kann.recording.ragged import SequenceRows
 from kann.recording.runner import evaluation_mode, returned_hidden_states
 from kann.recording.sequence_data import Batch, SequenceData
 from kann.recording.sessions import as_module
@@ -32,7 +31,7 @@ from kann.recording.sinks import (
     store_path,
     written_to,
 )
-from kann.recording.tracer import HiddenStatesTracer, NamedRows, OutputTracer, StateOptions, Tracer
+from kann.recording.tracer import HiddenStatesTracer, NamedRows, OutputTracer, SequenceRows, StateOptions, Tracer
 from kann.typing import AnyArray
 
 OneLayer = str | Iterable[str] | Callable[[Any], Any] | None
@@ -286,7 +285,8 @@ def _run(
 
     ``empty`` is the result of one of several ranks that has no data: if it failed, the others would wait for it.
     """
-    model, layer = as_module(model, layer)
+    if not isinstance(model, nn.Module):
+        model, layer = as_module(model, layer)
     tracers = make_tracers(model, layer, options, axis=axis, embedding=embedding, several=several)
     hidden_states = any(isinstance(tracer, HiddenStatesTracer) for tracer in tracers)
     sequences = SequenceData(model, data, hidden_states=hidden_states, **run)

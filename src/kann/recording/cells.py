@@ -12,11 +12,23 @@ from torch import Tensor, nn
 
 from kann.errors import KannError
 from kann.recording.layer_selection import Target
-from kann.recording.layouts import as_real, batch_major
-from kann.recording.ragged import Packed, Padded, SequenceRows, require_right_padding
 from kann.recording.recurrent import gate_values
 from kann.recording.sequence_data import Batch, is_state, tensors_of
-from kann.recording.tracer import NamedRows, StateOptions, Tracer, continues, hook_last, join_calls, require_called
+from kann.recording.tracer import (
+    NamedRows,
+    Packed,
+    Padded,
+    SequenceRows,
+    StateOptions,
+    Tracer,
+    as_real,
+    batch_major,
+    continues,
+    hook_last,
+    join_calls,
+    require_called,
+    require_right_padding,
+)
 from kann.typing import Float
 
 PARTS = {"h": slice(0, 1), "c": slice(1, 2), "hc": slice(None)}

@@ -12,10 +12,18 @@ from torch import Tensor, nn
 
 from kann.errors import KannError, PaddingWarning
 from kann.recording.layer_selection import Target
-from kann.recording.layouts import batch_major
-from kann.recording.ragged import Padded, SequenceRows
 from kann.recording.sequence_data import Batch, tensors_of
-from kann.recording.tracer import HiddenStatesTracer, NamedRows, Tracer, hook_last, require_called, returned_states
+from kann.recording.tracer import (
+    HiddenStatesTracer,
+    NamedRows,
+    Padded,
+    SequenceRows,
+    Tracer,
+    batch_major,
+    hook_last,
+    require_called,
+    returned_states,
+)
 from kann.typing import Float
 
 

@@ -16,11 +16,23 @@ from torch.overrides import TorchFunctionMode
 
 from kann.errors import KannError, PaddingWarning
 from kann.recording.layer_selection import Target
-from kann.recording.ragged import Packed, Padded, RealSteps, SequenceRows, previous_places, require_right_padding
 from kann.recording.recurrent import gate_values, lstm_gates
 from kann.recording.runner import in_force, shared
-from kann.recording.sequence_data import Batch, tensors_of
-from kann.recording.tracer import NamedRows, StateOptions, Tracer, continues, hook_last, join_calls, require_called
+from kann.recording.sequence_data import Batch, RealSteps, tensors_of
+from kann.recording.tracer import (
+    NamedRows,
+    Packed,
+    Padded,
+    SequenceRows,
+    StateOptions,
+    Tracer,
+    continues,
+    hook_last,
+    join_calls,
+    previous_places,
+    require_called,
+    require_right_padding,
+)
 from kann.typing import Array, Float, Int
 
 KERNELS = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)

@@ -20,8 +20,26 @@ from kann.checks import array_of, call_of_user, require_dense, require_flag, req
 from kann.errors import KannError
 from kann.progress import progress as progress_bar
 from kann.recording.options import RunOptions
-from kann.recording.ragged import RealSteps, packed_lengths, real_steps
-from kann.typing import Array, Int
+from kann.typing import AnyArray, Array, Int
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RealSteps:
+    """Which steps of each sequence of a padded batch are real: ``lengths`` many, from ``starts`` on."""
+
+    lengths: Int[Array, " s"]
+    """The number of real steps of each sequence."""
+    starts: Int[Array, " s"] | None = None
+    """Where they begin if the padding is on the left; None if every sequence begins at step 0."""
+
+    def __getitem__(self, key: slice) -> "RealSteps":
+        starts = self.starts
+        if starts is not None:
+            starts = starts[key]
+        return RealSteps(lengths=self.lengths[key], starts=starts)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -359,6 +377,53 @@ class SequenceData:
             )
             for group in groups
         ), len(cuts)
+
+
+def real_steps(value: AnyArray, *, marks_padding: bool = False) -> RealSteps:
+    """Read (S,) lengths, or an (S, T) mask, which is true for the real steps unless it ``marks_padding``."""
+    array = as_numpy(value)
+    if array.ndim == 2:
+        return _real_steps_of_mask((array != 0) != marks_padding)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):  # numpy takes [] for real numbers
+        raise KannError(
+            f"lengths are {array.dtype} of shape {array.shape}; pass one whole number per sequence, "
+            "or a mask of shape (sequences, steps)"
+        )
+    _require_steps(array)
+    return RealSteps(lengths=array.astype(np.int64))
+
+
+def _real_steps_of_mask(real: Array) -> RealSteps:
+    """Lengths and starts of the real steps, which must follow each other without a hole."""
+    if not real.shape[1]:
+        raise KannError(f"lengths are a mask of shape {real.shape}, without a step; pass (sequences, steps)")
+    lengths = real.sum(axis=1)
+    _require_steps(lengths)
+    starts = real.argmax(axis=1)
+    ends = real.shape[1] - real[:, ::-1].argmax(axis=1)
+    broken = np.flatnonzero(ends - starts != lengths)
+    if len(broken):
+        raise KannError(
+            f"the mask of sequence {broken[0]} of the batch has holes: {lengths[broken[0]]} real steps between "
+            f"{starts[broken[0]]} and {ends[broken[0]] - 1}; pass a mask whose real steps follow each other"
+        )
+    if not starts.any():
+        return RealSteps(lengths=lengths)
+    return RealSteps(lengths=lengths, starts=starts)
+
+
+def _require_steps(lengths: Int[Array, " s"]) -> None:
+    """Refuse sequences without a step."""
+    if len(lengths) and lengths.min() < 1:
+        raise KannError(
+            f"sequence {int(lengths.argmin())} has length {lengths.min()}; every sequence needs at least one step; "
+            "leave it out"
+        )
+
+
+def packed_lengths(sizes: Int[Array, " t"]) -> Int[Array, " b"]:
+    """How long each of the sorted sequences is."""
+    return (sizes[None] > np.arange(sizes[0])[:, None]).sum(axis=1)
 
 
 def _with(batch: Batch, real: RealSteps | None) -> Batch:

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import heapq
+import math
 import os
 import re
 from abc import ABC, abstractmethod
@@ -15,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kann.backends.arrays import as_numpy, block_rows, indices_for
+from kann.backends.arrays import block_rows, indices_for
 from kann.checks import require_sequence, require_whole_number, shown
 from kann.data.moments import Moments, measure, require_finite_squares
 from kann.data.reduction import Block, find_not_finite
 from kann.data.states import States
 from kann.data.store import Writer, recording_to, require_store_name
 from kann.errors import KannError
-from kann.recording.ragged import SequenceRows, joined, starts_of
+from kann.recording.tracer import SequenceRows, joined, starts_of
 from kann.typing import AnyArray, Array, Int
 
 LONGEST_FILE_NAME = 100
@@ -48,7 +49,11 @@ class Sink(ABC):
         return self._sequences + np.arange(count)
 
     def _require_finite(self, rows: SequenceRows) -> None:
-        """Refuse NaN and Inf, and say where the first one is, counted over all batches."""
+        """Raise for NaN and Inf, and say where the first one is, counted over all batches."""
+        tensors = (rows.values,) if rows.inputs is None else (rows.values, rows.inputs)
+        # A finite sum has finite terms only; where the sum overflows, each term is looked at below.
+        if all(math.isfinite(tensor.detach().sum()) for tensor in tensors):
+            return
         numbers = self._numbers_of(len(rows.lengths))
         block = Block(
             values=rows.values,
@@ -91,9 +96,7 @@ class MemorySink(Sink):
 
 def _to_numpy(values: Tensor | None) -> AnyArray | None:
     """A numpy array, or the tensor itself where numpy does not have its type."""
-    if values is None or values.dtype is torch.bfloat16:
-        return values
-    return as_numpy(values)
+    return values if values is None or values.dtype is torch.bfloat16 else values.numpy()
 
 
 class StoreSink(Sink):

@@ -4,17 +4,356 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
+from kann.backends.arrays import indices_for, run_indices
+from kann.checks import require_dense, require_float
 from kann.errors import KannError
 from kann.recording.layer_selection import Target
-from kann.recording.layouts import as_real, batch_major
-from kann.recording.ragged import Padded, SequenceRows
-from kann.recording.sequence_data import Batch
+from kann.recording.sequence_data import Batch, RealSteps, packed_lengths, tensors_of
+from kann.typing import Array, Float, Int
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SequenceRows:
+    """The states that a layer reached in whole sequences, one row a step; padding is dropped when they are read."""
+
+    padded_values: Float[Tensor, "m d"]
+    """The states of all steps, padding included."""
+    lengths: Int[Array, " s"]
+    """How many real steps each sequence has."""
+    firsts: Int[Array, " s"] | None = None
+    """The row at which each sequence begins; None if they follow each other without padding."""
+    padded_inputs: Float[Tensor, "m p"] | None = None
+    """What the layer read to reach each state, padding included, or None."""
+    batch_sequences: int
+    """How many sequences the batch held, those included that were not to be recorded."""
+    reverse: bool = False
+    """Whether the sequences were read from their end: the rows of each are in the order of reading."""
+    origins: Int[Array, " s"] | None = None
+    """The sequence of the data that each of these comes from: along depth a sequence gives one for each position. None
+    if they are those of the batch."""
+
+    @property
+    def sequence_numbers(self) -> Int[Array, " s"]:
+        """The origins; by default every sequence comes from itself."""
+        if self.origins is None:
+            return np.arange(len(self.lengths))
+        return self.origins
+
+    def with_origins(self, first: int) -> "SequenceRows":
+        """The same rows with origins that are numbered from ``first`` on."""
+        return replace(self, origins=self.sequence_numbers + first)
+
+    def without_padding(self) -> "SequenceRows":
+        """The same rows, copied out of the padding."""
+        if self.firsts is None:
+            return self
+        return replace(self, padded_values=self.values, padded_inputs=self.inputs, firsts=None)
+
+    def on_host(self) -> "SequenceRows":
+        """The same rows in the memory of the host."""
+        inputs = self.padded_inputs
+        if inputs is not None:
+            inputs = inputs.cpu()
+        return replace(self, padded_values=self.padded_values.cpu(), padded_inputs=inputs)
+
+    @property
+    def values(self) -> Float[Tensor, "n d"]:
+        """The states, one sequence after the other."""
+        return self._real_rows(self.padded_values)
+
+    @property
+    def inputs(self) -> Float[Tensor, "n p"] | None:
+        """What the layer read to reach each of them, or None."""
+        if self.padded_inputs is None:
+            return None
+        return self._real_rows(self.padded_inputs)
+
+    def _real_rows(self, rows: Float[Tensor, "m _"]) -> Float[Tensor, "n _"]:
+        if self.firsts is None:
+            return rows
+        return rows[run_indices(self.firsts, self.lengths, rows)]
+
+
+def joined(parts: Sequence[SequenceRows]) -> SequenceRows:
+    """The rows of several batches as one object: dropping their padding at once is cheaper than batch by batch."""
+    if len(parts) == 1:
+        return parts[0]
+    firsts = None
+    if any(part.firsts is not None for part in parts):
+        firsts = _joined_firsts(parts)
+    inputs = [part.padded_inputs for part in parts if part.padded_inputs is not None]
+    origins = None
+    if parts[0].origins is not None:
+        origins = np.concatenate([part.origins for part in parts if part.origins is not None])
+    return SequenceRows(
+        padded_values=torch.cat([part.padded_values for part in parts]),
+        lengths=np.concatenate([part.lengths for part in parts]),
+        firsts=firsts,
+        padded_inputs=torch.cat(inputs) if inputs else None,
+        batch_sequences=sum(part.batch_sequences for part in parts),
+        reverse=parts[0].reverse,
+        origins=origins,
+    )
+
+
+def _joined_firsts(parts: Sequence[SequenceRows]) -> Int[Array, " s"]:
+    """The row at which each sequence begins once the rows of all parts, padding included, follow each other."""
+    firsts, offset = [], 0
+    for part in parts:
+        own = part.firsts
+        if own is None:
+            own = starts_of(part.lengths)
+        firsts.append(own + offset)
+        offset += len(part.padded_values)
+    return np.concatenate(firsts)
+
+
+def starts_of(lengths: Int[Array, " s"]) -> Int[Array, " s"]:
+    """Where sequences of these lengths begin if they follow each other without padding."""
+    return np.cumsum(lengths) - lengths
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Padded:
+    """What a layer did with a batch in which every sequence takes the same number of steps."""
+
+    values: Float[Tensor, "b t d"]
+    """The states."""
+    inputs: Float[Tensor, "b t p"] | None = None
+    """What the layer read to reach them, or None."""
+    initial: Float[Tensor, "b d"] | None = None
+    """The state before the first step, where it is to be recorded too."""
+
+    def rows(self, real: RealSteps | None, *, limit: int | None, layer: str) -> SequenceRows:
+        """The rows of the real steps of the first ``limit`` sequences; all steps are real if ``real`` is None."""
+        _require_states(self.values, layer)
+        batch_sequences, steps = self.values.shape[:2]
+        values, inputs = self._with_initial(limit)
+        sequences, rows_each = values.shape[:2]
+        firsts, lengths = None, np.full(sequences, rows_each)
+        if real is not None:
+            _require_fits(real, sequences=batch_sequences, steps=steps, layer=layer)
+            firsts = np.arange(sequences) * rows_each
+            if real.starts is not None:
+                firsts += real.starts[:limit]
+            lengths = real.lengths[:limit] + (rows_each - steps)  # one more if the initial state is included
+        if inputs is not None:
+            inputs = inputs.reshape(-1, inputs.shape[2])
+        return SequenceRows(
+            padded_values=values.reshape(-1, values.shape[2]),
+            lengths=lengths,
+            firsts=firsts,
+            padded_inputs=inputs,
+            batch_sequences=batch_sequences,
+        )
+
+    def _with_initial(self, limit: int | None) -> tuple[Float[Tensor, "s u d"], Float[Tensor, "s u p"] | None]:
+        """States and inputs of the first ``limit`` sequences, the initial state before the others."""
+        values, inputs = self.values[:limit], self.inputs
+        if inputs is not None:
+            inputs = inputs[:limit]
+        if self.initial is None:
+            return values, inputs
+        values = torch.cat([self.initial[:limit, None], values], dim=1)
+        if inputs is not None:
+            inputs = pad(inputs, (0, 0, 1, 0))  # nothing was read to reach the initial state
+        return values, inputs
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Packed:
+    """What a layer did with a batch that is sorted by step: step t holds the first ``sizes[t]``, longest sequences."""
+
+    values: Float[Tensor, "n d"]
+    """The states."""
+    sizes: Int[Array, " t"]
+    """How many sequences are still running at each step; never increasing."""
+    inputs: Float[Tensor, "n p"] | None = None
+    """What the layer read to reach them, or None."""
+    initial: Float[Tensor, "b d"] | None = None
+    """The state before the first step, where it is to be recorded too."""
+    order: Int[Array, " b"] | None = None
+    """The place of each sequence of the batch among the sorted ones; None if they were sorted from the start."""
+    reverse: bool = False
+    """Whether the sequences were read from their end."""
+
+    def rows(self, *, limit: int | None) -> SequenceRows:
+        """The rows of the first ``limit`` sequences in the order of the batch, each in the order it was read in."""
+        order = self.order
+        if order is None:
+            order = np.arange(self.sizes[0])
+        batch_sequences, order = len(order), order[:limit]
+        lengths = packed_lengths(self.sizes)[order]
+        places = _packed_places(self.sizes, order, lengths, reverse=self.reverse)
+        values, inputs = self.values, self.inputs
+        if self.initial is not None:
+            # The initial states come first, one for each sorted sequence, so that all other places move on by sizes[0].
+            values = torch.cat([self.initial, values])
+            places = np.insert(places + self.sizes[0], starts_of(lengths), order)
+            lengths = lengths + 1
+            if inputs is not None:
+                inputs = pad(inputs, (0, 0, int(self.sizes[0]), 0))
+        (places,) = indices_for(values, places)
+        if inputs is not None:
+            inputs = inputs[places]
+        return SequenceRows(
+            padded_values=values[places],
+            lengths=lengths,
+            padded_inputs=inputs,
+            batch_sequences=batch_sequences,
+            reverse=self.reverse,
+        )
+
+
+def previous_places(sizes: Int[Array, " t"], *, reverse: bool) -> Int[Array, " n"]:
+    """For every packed step, the row of the state before it in [initial states; packed states]."""
+    batch, steps = int(sizes[0]), np.repeat(np.arange(len(sizes)), sizes)
+    offsets = starts_of(sizes)
+    sequence = np.arange(len(steps)) - offsets[steps]
+    before = steps - 1
+    if reverse:
+        before = steps + 1
+    inside = (before >= 0) & (before < len(sizes))
+    before = before.clip(0, len(sizes) - 1)
+    inside &= sequence < sizes[before]  # read from the end, a shorter sequence starts later
+    return np.where(inside, batch + offsets[before] + sequence, sequence)
+
+
+def _packed_places(
+    sizes: Int[Array, " t"], order: Int[Array, " s"], lengths: Int[Array, " s"], *, reverse: bool
+) -> Int[Array, " n"]:
+    """The packed row of every step of every sequence, one sequence after the other."""
+    steps = np.arange(lengths.sum()) - np.repeat(starts_of(lengths), lengths)  # 0, 1, … in each sequence
+    if reverse:
+        steps = np.repeat(lengths, lengths) - 1 - steps
+    return starts_of(sizes)[steps] + np.repeat(order, lengths)
+
+
+def _require_states(values: Tensor, layer: str) -> None:
+    """Refuse what a layer gave if it is not an array of real numbers with at least one unit."""
+    require_dense(values)
+    require_float(values, what=f"states of layer {layer!r}")
+    if 0 in values.shape[1:]:
+        raise KannError(
+            f"layer {layer!r} gave {tuple(values.shape)}, which holds no numbers; pass one that gives (sequences, "
+            "steps, units)"
+        )
+
+
+def _require_fits(real: RealSteps, *, sequences: int, steps: int, layer: str) -> None:
+    """Refuse lengths of other sequences than a layer saw, or that reach further than it went."""
+    if len(real) != sequences:
+        raise KannError(
+            f"layer {layer!r} gave {sequences} sequences; there are {len(real)} lengths for this batch; "
+            "pass one length per sequence, or lengths= as a function of the batch"
+        )
+    ends = real.lengths
+    if real.starts is not None:
+        ends = real.starts + real.lengths
+    if ends.max() > steps:
+        raise KannError(
+            f"lengths reach {ends.max()} (sequence {int(ends.argmax())} of the batch); layer {layer!r} gave {steps} "
+            f"steps; pass lengths of at most {steps}, counted in the layer's own steps"
+        )
+
+
+def require_right_padding(real: RealSteps, *, layer: str) -> None:
+    """Refuse padding on the left for a layer that reads step after step, and so the padding before the sequence."""
+    if real.starts is not None:
+        raise KannError(
+            f"the padding of the batch is on the left, where {layer!r} reads it before the sequence; pad on the right"
+        )
+
+
+# Axes of a module's output
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """(Re, Im) along the last axis for complex numbers; any other tensor as it is."""
+    if tensor.is_complex():
+        return torch.cat([tensor.real, tensor.imag], dim=-1)
+    return tensor
+
+
+def as_complex(real: Tensor, like: Tensor) -> Tensor:
+    """What `as_real` was given: complex numbers if ``like`` is complex, else the tensor as it is."""
+    if not like.is_complex():
+        return real
+    first, second = real.chunk(2, dim=-1)
+    return torch.complex(first.contiguous(), second.contiguous())
+
+
+ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.TransformerEncoder)
+"""Modules of torch whose output has the order of axes that their attention is set to."""
+CONVOLUTIONS = (nn.Conv1d, nn.ConvTranspose1d)
+"""Convolutions over time."""
+CHANNELS_FIRST = (*CONVOLUTIONS, nn.BatchNorm1d, nn.InstanceNorm1d, nn.GroupNorm)
+"""Modules with parameters that work on (B, C, T)."""
+
+
+def batch_major(values: Tensor, module: nn.Module | None, batch: Batch, layer: str) -> Float[Tensor, "b t d"]:
+    """(B, T, d), whatever order of axes the module works in."""
+    if values.ndim != 3:
+        raise KannError(
+            f"layer {layer!r} gave {tuple(values.shape)}, without a time axis; pass one that gives "
+            "(sequences, steps, units)"
+        )
+    if has_channels_first(module, values):
+        return values.transpose(1, 2)
+    if has_time_first(values, module, batch):
+        return values.transpose(0, 1)
+    return values
+
+
+def has_channels_first(module: nn.Module | None, values: Tensor) -> bool:
+    """Whether a module works on (B, C, T): one that has no parameters but those of convolutions over time."""
+    if module is None or values.ndim != 3:
+        return False
+    # A parametrized convolution, by weight_norm for instance, keeps its parameters in a submodule "parametrizations".
+    owners = [
+        part
+        for name, part in module.named_modules()
+        if "parametrizations" not in name and (part._parameters or hasattr(part, "parametrizations"))
+    ]
+    convolutions = [part for part in owners if isinstance(part, CONVOLUTIONS)]
+    if not convolutions or not all(isinstance(part, CHANNELS_FIRST) for part in owners):
+        return False
+    # Without this, a module that transposes inside, from (B, T, C) and back, would be turned around.
+    return values.shape[1] in (convolutions[0].in_channels, convolutions[-1].out_channels)
+
+
+def has_time_first(values: Tensor, module: nn.Module | None, batch: Batch) -> bool:
+    """Whether values are (T, B, d): as torch's attention says, or else by which axis is as long as the batch."""
+    attention = first_attention(module)
+    if attention is not None and isinstance(module, ATTENTION):
+        return not attention.batch_first
+    count = batch.count
+    if batch.real is not None:
+        count = len(batch.real)
+    if count is None and attention is None:  # batches of a loader have their sequences along the first axis
+        count = next((len(part) for part in tensors_of(batch.content) if part.ndim), None)
+    if count is not None:
+        return values.shape[0] != count and values.shape[1] == count
+    return attention is not None and not attention.batch_first
+
+
+def first_attention(module: nn.Module | None) -> nn.MultiheadAttention | None:
+    """The first attention inside a module: torch's know whether they are batch_first."""
+    if module is None:
+        return None
+    return next((part for part in module.modules() if isinstance(part, nn.MultiheadAttention)), None)
+
+
+# Watching
+
 
 NamedRows = Iterator[tuple[str, SequenceRows]]
 """What a batch gave: the name of each layer, and the rows of the batch's sequences."""
