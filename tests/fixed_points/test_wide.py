@@ -11,7 +11,7 @@ import kann
 from kann import KannError
 from kann.fixed_points import find_fixed_points
 from kann.fixed_points._search import _spread_out
-from kann.fixed_points.jacobians import derivatives
+from kann.fixed_points.jacobians import derivatives, implicit_step, layer_slopes
 from kann.recording.recurrent import step_of
 
 LAYERS = {
@@ -29,7 +29,7 @@ def test_slopes_from_the_weights_are_those_of_backward_passes(kind):
     step = step_of(LAYERS[kind])
     h = torch.randn(4, step.dim, dtype=torch.float64, requires_grad=True)
     x = torch.randn(4, 3, dtype=torch.float64)
-    following, slopes = step.with_slopes(h, x)
+    following, slopes = layer_slopes(step, h, x)
     torch.testing.assert_close(following, step(h, x))
     torch.testing.assert_close(slopes.detach(), derivatives(step(h, x), h), atol=1e-12, rtol=1e-12)
 
@@ -40,8 +40,8 @@ def test_an_implicit_step_solves_its_equation(kind):
     h, x = torch.randn(4, step.dim, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
     leaps = torch.tensor([1.0, 10.0, 100.0, 1e6], dtype=torch.float64)
     with torch.no_grad():
-        following, slopes = step.with_slopes(h, x)
-        moved = step.implicit(h, x, leaps) - h
+        following, slopes = layer_slopes(step, h, x)
+        moved = implicit_step(step, h, x, leaps) - h
         shifted = torch.eye(step.dim, dtype=torch.float64) * (1 + 1 / leaps)[:, None, None] - slopes
         torch.testing.assert_close((shifted @ moved[:, :, None])[:, :, 0], following - h, atol=1e-9, rtol=1e-9)
 

@@ -5,11 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from kann.fixed_points.jacobians import row_blocks, step_with_slopes
+from kann.fixed_points.jacobians import implicit_step, row_blocks, solve_shifted, step_with_slopes
 from kann.fixed_points.problem import SLOW_TOLERANCE, Problem, Searches, half_square
 from kann.progress import progress
 from kann.recording import RecurrentStep
-from kann.recording.recurrent import solve_shifted
 from kann.typing import Float
 
 DAMPING_AFTER_GAIN = 0.1
@@ -185,7 +184,7 @@ def _implicit_step(
     """Add (I/τ − A)⁻¹ r to h, for r = F(h, x) − h, its Jacobian A = J − I and the length τ of each step."""
     if isinstance(problem.step, RecurrentStep):
         with torch.no_grad():
-            return problem.step.implicit(h, x, leaps)
+            return implicit_step(problem.step, h, x, leaps)
     following, slopes = step_with_slopes(problem.step, h, x)
     return h + solve_shifted(slopes, 1 + 1 / leaps, following - h)
 

@@ -1,4 +1,4 @@
-"""One step of several recurrent layers on top of each other, whose states are side by side."""
+"""Steps, gates and readouts of recurrent layers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,112 +12,6 @@ from kann.checks import shown
 from kann.errors import KannError
 from kann.recording.layer_selection import Target, named, only_recurrent, require_module, select
 from kann.typing import Float
-
-
-def rnn_tanh_slopes(
-    h: Float[Tensor, "n d"], _c: None, from_input: Tensor, from_state: Tensor, weight_hh: Float[Tensor, "d d"]
-) -> Float[Tensor, "n d d"]:
-    """∂h'/∂h of h' = tanh(a)."""
-    return (1 - torch.tanh(from_input + from_state).square())[:, :, None] * weight_hh
-
-
-def rnn_relu_slopes(
-    h: Float[Tensor, "n d"], _c: None, from_input: Tensor, from_state: Tensor, weight_hh: Float[Tensor, "d d"]
-) -> Float[Tensor, "n d d"]:
-    """∂h'/∂h of h' = max(a, 0)."""
-    return (from_input + from_state > 0).to(h.dtype)[:, :, None] * weight_hh
-
-
-def gru_slopes(
-    h: Float[Tensor, "n d"], _c: None, from_input: Tensor, from_state: Tensor, weight_hh: Float[Tensor, "d3 d"]
-) -> Float[Tensor, "n d d"]:
-    """∂h'/∂h of h' = n + z (h − n), with r, z = σ(a) and n = tanh(W x + r (U h))."""
-    r_input, z_input, n_input = from_input.chunk(3, dim=-1)
-    r_state, z_state, n_state = from_state.chunk(3, dim=-1)
-    r, z = torch.sigmoid(r_input + r_state), torch.sigmoid(z_input + z_state)
-    n = torch.tanh(n_input + r * n_state)
-    of_n = (1 - z) * (1 - n.square())
-    factors = (of_n * n_state * r * (1 - r), (h - n) * z * (1 - z), of_n * r)
-    slopes = _summed_over_gates(factors, weight_hh)
-    slopes.diagonal(dim1=1, dim2=2).add_(z)
-    return slopes
-
-
-def lstm_slopes(
-    h: Float[Tensor, "n o"], c: Float[Tensor, "n d"], from_input: Tensor, from_state: Tensor, weight_hh: Tensor
-) -> Float[Tensor, "n d2 od"]:
-    """∂(o tanh(c'), c')/∂(h, c) of c' = f c + i g. Without a projection the first is the next h."""
-    width, outputs = c.shape[1], h.shape[1]
-    forget, of_cell, cell, output = _lstm_factors(c, from_input + from_state)
-    slopes = h.new_zeros(len(h), 2 * width, outputs + width)
-    slopes[:, width:, :outputs] = _summed_over_gates(cell, weight_hh[: 3 * width])
-    slopes[:, :width, :outputs] = _summed_over_gates(output, weight_hh)
-    slopes[:, width:, outputs:].diagonal(dim1=1, dim2=2).copy_(forget)
-    slopes[:, :width, outputs:].diagonal(dim1=1, dim2=2).copy_(of_cell * forget)
-    return slopes
-
-
-def solve_lstm(
-    h: Float[Tensor, "n d"],
-    c: Float[Tensor, "n d"],
-    from_input: Tensor,
-    from_state: Tensor,
-    weight_hh: Float[Tensor, "d4 d"],
-    *,
-    shift: Float[Tensor, " n"],
-    residual: Float[Tensor, "n d2"],
-) -> Float[Tensor, "n d2"]:
-    """Solve (s I − J) δ = r for J = ∂(h', c')/∂(h, c) of an LSTM, by way of a system half as wide.
-
-    ∂c'/∂c = f is diagonal, so that δc = (r_c + ∂c'/∂h δh) / (s − f), and only δh is left to be solved for.
-    """
-    forget, of_cell, cell, output = _lstm_factors(c, from_input + from_state)
-    for_h, for_c = residual.chunk(2, dim=1)
-    weight = of_cell * forget / (shift[:, None] - forget)  # ∂h'/∂c (s − f)⁻¹
-    joined = (*(each + weight * own for each, own in zip(output, cell, strict=False)), output[-1])
-    reduced = _summed_over_gates(joined, weight_hh)
-    delta_h = solve_shifted(reduced, shift, for_h + weight * for_c)
-    moved = _times_gates(cell, weight_hh[: 3 * c.shape[1]], delta_h)
-    return torch.cat([delta_h, (for_c + moved) / (shift[:, None] - forget)], dim=1)
-
-
-def solve_shifted(
-    slopes: Float[Tensor, "n d d"], shift: Float[Tensor, " n"], residual: Float[Tensor, "n d"]
-) -> Float[Tensor, "n d"]:
-    """Solve (s I − J) δ = r for each row; ``slopes`` is overwritten, and where it is singular the result is not finite.
-
-    By normal equations: a batch of Cholesky factors is quicker than one of LU, and float64 has digits to spare.
-    """
-    slopes.neg_().diagonal(dim1=1, dim2=2).add_(shift[:, None])
-    factor, _ = torch.linalg.cholesky_ex(slopes.mT @ slopes)
-    return torch.cholesky_solve(slopes.mT @ residual[:, :, None], factor)[:, :, 0]
-
-
-def _lstm_factors(
-    c: Float[Tensor, "n d"], sums: Float[Tensor, "n d4"]
-) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The forget gate, ∂h'/∂c', and what c' and h' change by with what each gate sums up: i, f, g, and o for h'."""
-    i, f, g, o = sums.chunk(4, dim=-1)
-    i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
-    squashed = torch.tanh(f * c + i * g)
-    of_cell = o * (1 - squashed.square())
-    cell = (g * i * (1 - i), c * f * (1 - f), i * (1 - g.square()))
-    return f, of_cell, cell, (*(of_cell * factor for factor in cell), squashed * o * (1 - o))
-
-
-def _summed_over_gates(factors: Sequence[Float[Tensor, "n d"]], weight: Float[Tensor, "g o"]) -> Float[Tensor, "n d o"]:
-    """Σ over gates of diag(factor) U, for the U of each gate below each other in ``weight``."""
-    stacked = weight.reshape(len(factors), -1, weight.shape[1])
-    return torch.einsum("gnk,gkj->nkj", torch.stack(list(factors)), stacked)
-
-
-def _times_gates(
-    factors: Sequence[Float[Tensor, "n d"]], weight: Float[Tensor, "g o"], values: Float[Tensor, "n o"]
-) -> Float[Tensor, "n d"]:
-    """The product of `_summed_over_gates` and a vector for each row, without the matrices."""
-    sums = (values @ weight.T).chunk(len(factors), dim=1)
-    return torch.stack([factor * part for factor, part in zip(factors, sums, strict=True)]).sum(dim=0)
-
 
 LSTM_ACTIVATIONS = (torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid)
 """Activations of an LSTM's input gate i, forget gate f, candidate g and output gate o, in the order of its weights."""
@@ -147,8 +41,6 @@ class RecurrentStep:
     rule: Callable[..., Tensor]
     """From h, c, what the input and h add to the gates, and the projection, to the next state; c is None but for an
     LSTM."""
-    slope_rule: Callable[..., Tensor]
-    """From the same, with the weights of h in the place of the projection, to ∂(next state)/∂(state) of each row."""
 
     def __call__(self, h: Tensor, x: Tensor) -> Tensor:
         """The states after reading ``x``."""
@@ -161,29 +53,10 @@ class RecurrentStep:
                 f"step of {self.name!r} takes states (n, {self.dim}) and inputs (n, {self.input_dim}); "
                 f"got {tuple(h.shape)} and {tuple(x.shape)}"
             )
-        parts, _, projection = self._parts(h, x)
+        parts, _, projection = self.parts(h, x)
         return self.rule(*parts, projection)
 
-    def with_slopes(self, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) -> tuple[Tensor, Float[Tensor, "n d d"]]:
-        """The states after reading ``x``, and ∂(next state)/∂(state) of each row, from the weights."""
-        parts, weight_hh, projection = self._parts(h, x)
-        slopes = self.slope_rule(*parts, weight_hh)
-        if projection is not None:  # the layer gives h' = P (o tanh(c')), and reads that
-            width = slopes.shape[1] // 2
-            slopes = torch.cat([projection @ slopes[:, :width], slopes[:, width:]], dim=1)
-        return self.rule(*parts, projection), slopes
-
-    def implicit(
-        self, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], leaps: Float[Tensor, " n"]
-    ) -> Float[Tensor, "n d"]:
-        """The states after an implicit step worth τ of the layer's own: h + ((1 + 1/τ) I − J)⁻¹ (step(h, x) − h)."""
-        parts, weight_hh, projection = self._parts(h, x)
-        residual = self.rule(*parts, projection) - h
-        if self.slope_rule is lstm_slopes and projection is None:
-            return h + solve_lstm(*parts, weight_hh, shift=1 + 1 / leaps, residual=residual)  # type: ignore[arg-type]
-        return h + solve_shifted(self.with_slopes(h, x)[1], 1 + 1 / leaps, residual)
-
-    def _parts(self, h: Tensor, x: Tensor) -> tuple[tuple[Tensor, Tensor | None, Tensor, Tensor], Tensor, Any]:
+    def parts(self, h: Tensor, x: Tensor) -> tuple[tuple[Tensor, Tensor | None, Tensor, Tensor], Tensor, Any]:
         """h, c, and what the input and h add to the gates; the weights of h; the projection."""
         weight_ih, weight_hh, bias_ih, bias_hh, projection = _converted(self.weights(), h.dtype)
         c = None
@@ -216,15 +89,18 @@ def _converted(weights: Sequence[Tensor | None], to: Tensor | torch.dtype, **opt
     return [weight if weight is None else weight.to(to, **options) for weight in weights]
 
 
-def _rnn_tanh(_h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
+def rnn_tanh_rule(_h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
+    """H' = tanh(a)."""
     return torch.tanh(from_input + from_state)
 
 
-def _rnn_relu(_h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
+def rnn_relu_rule(_h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
+    """H' = max(a, 0)."""
     return torch.relu(from_input + from_state)
 
 
-def _gru(h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
+def gru_rule(h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
+    """H' = n + z (h − n), with r, z = σ(a) and n = tanh(W x + r (U h))."""
     r, z, n = from_input.chunk(3, dim=-1)
     r_state, z_state, n_state = from_state.chunk(3, dim=-1)
     candidate = torch.tanh(n + torch.sigmoid(r + r_state) * n_state)
@@ -232,13 +108,12 @@ def _gru(h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projectio
     return candidate + torch.sigmoid(z + z_state) * (h - candidate)
 
 
-def _lstm(_h: Tensor, c: Tensor, from_input: Tensor, from_state: Tensor, projection: Tensor | None) -> Tensor:
+def lstm_rule(_h: Tensor, c: Tensor, from_input: Tensor, from_state: Tensor, projection: Tensor | None) -> Tensor:
+    """C' = f c + i g and h' = o tanh(c'), side by side."""
     i, f, g, o = lstm_gates((from_input + from_state).chunk(4, dim=-1))
     c = f * c + i * g
     output = o * torch.tanh(c)
-    if projection is not None:
-        output = linear(output, projection)
-    return torch.cat([output, c], dim=-1)
+    return torch.cat([output if projection is None else linear(output, projection), c], dim=-1)
 
 
 def lstm_with_projection(
@@ -247,7 +122,7 @@ def lstm_with_projection(
     """One step of an LSTM whose output is projected, which torch's own cell cannot do: the next h and c."""
     weight_ih, weight_hh, *biases, projection = weights
     bias_ih, bias_hh = biases or (None, None)
-    both = _lstm(h, c, linear(x, weight_ih, bias_ih), linear(h, weight_hh, bias_hh), projection)
+    both = lstm_rule(h, c, linear(x, weight_ih, bias_ih), linear(h, weight_hh, bias_hh), projection)
     output, cell = both.split([len(projection), c.shape[-1]], dim=-1)
     return output, cell
 
@@ -257,9 +132,7 @@ def lstm_gates(sums: Sequence[Tensor], *, in_place: bool = False) -> list[Tensor
 
     With them c ← f c + i g and h ← o tanh(c). In place, which must be without gradients, they overwrite the sums.
     """
-    results: Sequence[Tensor | None] = [None] * len(sums)
-    if in_place:
-        results = sums
+    results: Sequence[Tensor | None] = sums if in_place else [None] * len(sums)
     activations = LSTM_ACTIVATIONS[: len(sums)]
     return [activate(part, out=out) for activate, part, out in zip(activations, sums, results, strict=True)]
 
@@ -293,24 +166,19 @@ def _gate_rule(module: Any) -> Callable[[Tensor, Tensor | None], Tensor]:
     if isinstance(module, nn.GRU | nn.GRUCell):
         return _gru_gates
     if isinstance(module, nn.LSTM | nn.LSTMCell):
-        return lambda sums, bias: torch.cat(lstm_gates(_plus(sums, bias).chunk(4, dim=-1)), dim=-1)
+        return lambda sums, bias: torch.cat(
+            lstm_gates((sums if bias is None else sums + bias).chunk(4, dim=-1)), dim=-1
+        )
     activate = {"tanh": torch.tanh, "relu": torch.relu}[module.nonlinearity]
-    return lambda sums, bias: activate(_plus(sums, bias))
+    return lambda sums, bias: activate(sums if bias is None else sums + bias)
 
 
 def _gru_gates(sums: Tensor, bias: Tensor | None) -> Tensor:
-    if bias is None:
-        bias = sums.new_zeros(sums.shape[-1])
+    bias = sums.new_zeros(sums.shape[-1]) if bias is None else bias
     r, z, n = sums.chunk(3, dim=-1)
     r_bias, z_bias, n_bias = bias.chunk(3)
     reset = torch.sigmoid(r + r_bias)
     return torch.cat([reset, torch.sigmoid(z + z_bias), torch.tanh(n + reset * n_bias)], dim=-1)
-
-
-def _plus(sums: Tensor, bias: Tensor | None) -> Tensor:
-    if bias is None:
-        return sums
-    return sums + bias
 
 
 def step_of(model: nn.Module, layer: str | None = None) -> RecurrentStep:
@@ -330,17 +198,13 @@ def step_of(model: nn.Module, layer: str | None = None) -> RecurrentStep:
         )
     suffix = _parameter_suffix(target)
     output_dim = _output_dim(module)
-    dim = output_dim
-    if isinstance(module, nn.LSTM | nn.LSTMCell):
-        dim += module.hidden_size
     return RecurrentStep(
         name=target.name,
-        dim=dim,
+        dim=output_dim + (module.hidden_size if isinstance(module, nn.LSTM | nn.LSTMCell) else 0),
         input_dim=getattr(module, f"weight_ih{suffix}").shape[1],
         output_dim=output_dim,
         weights=lambda: [getattr(module, f"{name}{suffix}", None) for name in PARAMETERS],
         rule=_rule(module),
-        slope_rule=SLOPES[_rule(module)],
     )
 
 
@@ -362,14 +226,10 @@ def _parameter_suffix(target: Target) -> str:
 
 def _rule(module: Any) -> Callable[..., Tensor]:
     if isinstance(module, nn.LSTM | nn.LSTMCell):
-        return _lstm
+        return lstm_rule
     if isinstance(module, nn.GRU | nn.GRUCell):
-        return _gru
-    return {"tanh": _rnn_tanh, "relu": _rnn_relu}[module.nonlinearity]
-
-
-SLOPES = {_lstm: lstm_slopes, _gru: gru_slopes, _rnn_tanh: rnn_tanh_slopes, _rnn_relu: rnn_relu_slopes}
-"""The Jacobian that belongs to each rule."""
+        return gru_rule
+    return {"tanh": rnn_tanh_rule, "relu": rnn_relu_rule}[module.nonlinearity]
 
 
 def _one_layer(model: nn.Module, layer: str | None) -> Target:
@@ -476,41 +336,3 @@ def _with_following_layers(modules: dict[str, nn.Module], key: str) -> nn.Module
     if any(has_weights[at + 1 :]) and not any(has_weights[:at]):
         return sequence
     return modules[key]
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class StackedStep:
-    """Recurrent layers as one function ``step(h, x)``, each of which reads what the one below gives in the same step.
-
-    The state is that of all layers side by side, the lowest first: of an LSTM (h_0, c_0, h_1, c_1, …).
-    """
-
-    layers: Sequence[RecurrentStep]
-    """The steps of the layers, the lowest first."""
-
-    @property
-    def dim(self) -> int:
-        """The width d of the state."""
-        return sum(layer.dim for layer in self.layers)
-
-    @property
-    def input_dim(self) -> int:
-        """The width p of the input."""
-        return self.layers[0].input_dim
-
-    def __call__(self, h: Tensor, x: Tensor) -> Tensor:
-        """The states after reading ``x``."""
-        if h.shape[-1] != self.dim:
-            widths = ", ".join(str(layer.dim) for layer in self.layers)
-            raise KannError(
-                f"the step takes states (n, {self.dim}), those of layers {widths} wide; got {tuple(h.shape)}"
-            )
-        states = []
-        for layer, own in zip(self.layers, h.split([layer.dim for layer in self.layers], dim=-1), strict=True):
-            states.append(layer(own, x))
-            x = states[-1][..., : layer.output_dim]
-        return torch.cat(states, dim=-1)
-
-    def with_fixed_weights(self, like: Tensor) -> "StackedStep":
-        """The same step with the weights of this moment, without gradients, as those of `RecurrentStep`."""
-        return StackedStep(layers=[layer.with_fixed_weights(like) for layer in self.layers])
