@@ -445,10 +445,9 @@ def test_files_that_are_missing_or_broken(shipped, rng):
     kann.fit(rng.normal(size=(2, 30, 3))).save(shipped / "koopman.npz")
     with pytest.raises(KannError, match="is for 3 hidden units; the network has 12"):
         pretrained(shipped)
-    content = json.loads((shipped / "trust.json").read_text())
-    (shipped / "trust.json").write_text(json.dumps(content | {"modes": []}))
+    replace(kann.Trust.load(shipped / "trust.npz"), modes=()).save(shipped / "trust.npz")
     kept.save(shipped / "koopman.npz")
-    with pytest.raises(KannError, match="does not say how far modes can be trusted"):
+    with pytest.raises(KannError, match=r"trust\.npz has 0 modes and the operator"):
         pretrained(shipped)
     (shipped / "weights.safetensors").write_bytes(b"nothing")
     with pytest.raises(KannError, match="holds no sentiment network"):

@@ -25,7 +25,7 @@ import kann
 from kann.data import store
 from kann.live.history import FIGURES
 from kann.zoo import autoencoder, sentiment_network
-from kann.zoo.sentiment_network import Vocabulary, trust_as_json
+from kann.zoo.sentiment_network import Vocabulary
 from tests.experiments.beat_files import COUNTS, WRITERS, two_splits
 from tests.experiments.reviews import texts, write_archive
 from tests.fuzz import damage
@@ -245,7 +245,7 @@ def make_sentiment(path: Path) -> None:
     states = kann.States.from_padded(noisy_states(np.random.default_rng(0), d=4))
     koopman = kann.fit(states, rank=3)
     koopman.save(path / "koopman.npz")
-    (path / "trust.json").write_text(trust_as_json(kann.trust(koopman, states)))
+    kann.trust(koopman, states).save(path / "trust.npz")
     (path / "provenance.json").write_text(json.dumps({"model": "made up", "seed": 0, "modes": [0, 1]}))
 
 

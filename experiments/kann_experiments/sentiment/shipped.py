@@ -22,7 +22,6 @@ from kann.zoo.sentiment_network import (
     SentimentNetwork,
     Vocabulary,
     read_network,
-    trust_as_json,
 )
 from kann_experiments.results import versions
 from kann_experiments.sentiment.corpus import Corpus, load_corpus
@@ -83,8 +82,7 @@ def ship(
 def ship_operator(operator: ShippedOperator, *, provenance: dict[str, Any], folder: Path) -> None:
     """Write the operator, its trust and the provenance."""
     operator.koopman.save(folder / OPERATOR)
-    with replacing(folder / TRUST) as temporary:
-        temporary.write_text(trust_as_json(operator.trust), encoding="utf-8")
+    operator.trust.save(folder / TRUST)
     content = provenance | {"modes": operator.modes.tolist()}
     with replacing(folder / PROVENANCE) as temporary:
         temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

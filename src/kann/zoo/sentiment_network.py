@@ -1,9 +1,9 @@
-"""The network that judges film reviews, and the trained one that ships with the package."""
+"""The network that classifies film reviews, and the trained one that ships with the package."""
 
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from kann.analysis._trust import ModeTrust, Trust
+from kann.analysis._trust import Trust
 from kann.data.archives import damage_explained
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
@@ -28,7 +28,7 @@ PAD, UNKNOWN = "<pad>", "<unk>"
 """Numbers 0 and 1. No word of a text can be one of them, since ``<`` and ``>`` are words of their own."""
 
 LINE_BREAK = r"<br\s*/?>"
-"""Reviews were written for web pages; their line breaks are read as blanks."""
+"""Line breaks of web pages, which reviews contain, are read as blanks."""
 
 WORD = r"\w+(?:'\w+)*|[^\w\s\p{C}]"
 """Letters and digits, with apostrophes inside ("don't" is one word), or a single other sign that can be seen."""
@@ -122,38 +122,7 @@ def _without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
     return Tokenizer.from_str(json.dumps(content))
 
 
-CURVES = ("horizons", "error", "copying_error")
-"""Fields of `Trust` that are arrays."""
-
-
-def trust_as_json(trust: Trust) -> str:
-    """Every field of a `Trust` and of its modes, except those of the untrained network."""
-    content: dict[str, Any] = {field.name: getattr(trust, field.name) for field in fields(Trust)}
-    content |= {name: content[name].tolist() for name in CURVES} | {"untrained": None}
-    content["modes"] = [
-        {field.name: getattr(mode, field.name) for field in fields(ModeTrust)}
-        | {"eigenvalue": [mode.eigenvalue.real, mode.eigenvalue.imag]}
-        for mode in trust.modes
-    ]
-    return json.dumps(content, indent=1) + "\n"
-
-
-def trust_from_json(text: str) -> Trust:
-    """Read what `trust_as_json` wrote."""
-    content = json.loads(text)
-    content |= {name: np.array(content[name]) for name in CURVES}
-    content["modes"] = tuple(_mode(mode) for mode in content["modes"])
-    return Trust(**content)
-
-
-def _mode(content: dict[str, Any]) -> ModeTrust:
-    """One mode; JSON has neither complex numbers nor tuples."""
-    content |= {name: tuple(content[name]) for name in ("interval", "angle", "subspace")}
-    content["eigenvalue"] = complex(*content["eigenvalue"])
-    return ModeTrust(**content)
-
-
-VOCABULARY, OPERATOR, TRUST = "vocabulary.json", "koopman.npz", "trust.json"
+VOCABULARY, OPERATOR, TRUST = "vocabulary.json", "koopman.npz", "trust.npz"
 """Files that this network has besides its weights and provenance."""
 
 Arch = Literal["gru", "lstm", "rnn"]
@@ -171,7 +140,7 @@ class SentimentNetwork(nn.Module):
 
     @property
     def words(self) -> int:
-        """How many words the network knows."""
+        """The number of words that the network knows."""
         return self.embedding.num_embeddings
 
     def states(self, ids: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
@@ -181,26 +150,22 @@ class SentimentNetwork(nn.Module):
     def forward(self, ids: Int[Tensor, "b t"], lengths: Any = None) -> Float[Tensor, " b"]:
         """The logit of each review, read out after its last word; what follows the last word is padding."""
         h = self.states(ids)  # (b, t, d)
-        if lengths is None:
-            last = h[:, -1]
-        else:
-            ends = torch.as_tensor(lengths, device=h.device) - 1
-            last = h[torch.arange(len(ids), device=h.device), ends]
-        return self.readout(last).squeeze(-1)
+        ends = -1 if lengths is None else torch.as_tensor(lengths, device=h.device) - 1
+        return self.readout(h[torch.arange(len(ids), device=h.device), ends]).squeeze(-1)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Pretrained:
-    """A network that judges film reviews, ready to be analysed."""
+    """A network that classifies film reviews, ready to be analysed."""
 
     network: SentimentNetwork
     vocabulary: Vocabulary
     koopman: Koopman
     """The operator fitted to 5,000 training reviews, without padding."""
     trust: Trust
-    """How far its modes can be trusted, measured on those of the reviews that were held out in turn."""
+    """The trust in its modes, on held-out reviews."""
     modes: tuple[int, ...]
-    """Its modes by how much their contribution to the logit varies, the most important first."""
+    """Its modes in order of the variance of their contribution to the logit, largest first."""
 
 
 def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
@@ -217,10 +182,11 @@ def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
             f"the operator in {place} is for {koopman.dim} hidden units; the network has "
             f"{network.readout.in_features}; reinstall kann"
         )
-    with damage_explained(place / TRUST, problem="does not say how far modes can be trusted", remedy="reinstall kann"):
-        trust = trust_from_json((place / TRUST).read_text(encoding="utf-8"))
-        if len(trust.modes) != len(koopman.modes):
-            raise ValueError(f"it has {len(trust.modes)} modes and the operator {len(koopman.modes)}")
+    trust = Trust.load(place / TRUST)
+    if len(trust.modes) != len(koopman.modes):
+        raise KannError(
+            f"{place / TRUST} has {len(trust.modes)} modes and the operator {len(koopman.modes)}; reinstall kann"
+        )
     provenance = read_provenance(place)
     with damage_explained(place / PROVENANCE, problem="does not name the modes", remedy="reinstall kann"):
         modes = tuple(range(len(koopman.modes))[mode] for mode in provenance["modes"])
