@@ -470,9 +470,7 @@ class Movers(Saved):
 
 
 def _in_words(mover: Mover) -> str:
-    mark = " "
-    if mover.sure:
-        mark = "*"
+    mark = "*" if mover.sure else " "
     return f"{signed(mover.push)} [{signed(mover.low)}, {signed(mover.high)}]{mark}"
 
 
@@ -535,9 +533,7 @@ def movers(
     width = found.means.half_width(level)
     # Bonferroni: of a thousand words some stand apart by chance.
     safe = found.means.half_width(1 - (1 - level) / max(1, len(found.names)))
-    outputs = None
-    if weight is not None:
-        outputs = np.stack([axis.effect for axis in axes]) @ weight.T
+    outputs = np.stack([axis.effect for axis in axes]) @ weight.T if weight is not None else None
     return Movers(
         by=by,
         modes=tuple(numbers),
@@ -582,9 +578,7 @@ def _numbers(koopman: Koopman, modes: Any, variances: Float[Array, " m"]) -> lis
     """The modes that the user names, or those with the largest contributions."""
     if modes is None:
         return np.argsort(-variances, kind="stable")[:MODES_STUDIED].tolist()
-    wanted = modes
-    if not isinstance(modes, Iterable):
-        wanted = [modes]
+    wanted = [modes] if not isinstance(modes, Iterable) else modes
     every = [mode.indices for mode in koopman.modes]
     return [every.index(mode.indices) for mode in chosen_modes(koopman, wanted)]
 
@@ -594,9 +588,7 @@ def _oriented(axis: ModeAxis, weight: Float[Array, "o d"] | None) -> ModeAxis:
     if weight is None:
         return axis
     moved = weight @ axis.effect
-    if moved[np.abs(moved).argmax()] >= 0:
-        return axis
-    return axis.reversed()
+    return axis if moved[np.abs(moved).argmax()] >= 0 else axis.reversed()
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -123,9 +123,7 @@ def _whitened(koopman: Koopman, design: NormalEquations) -> tuple[Float[Array, "
     """
     offset, rank = koopman.offset is not None, koopman.rank
     weights = design.weights(offset=offset, ridge=0.0, rounding=0.0)
-    about = np.zeros(rank)
-    if offset:
-        about = design.gram[-1, :rank] / design.gram[-1, -1]
+    about = design.gram[-1, :rank] / design.gram[-1, -1] if offset else np.zeros(rank)
     energy, vectors = np.linalg.eigh(design.state_gram(about))
     kept = energy > noise_floor(rank, 0.0) * energy[-1]
     root, vectors = np.sqrt(energy[kept]), vectors[:, kept]

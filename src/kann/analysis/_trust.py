@@ -304,9 +304,7 @@ def _basis_kind(koopman: Koopman, data: Any) -> str | Float[Array, "d r"]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # whoever fitted the operator has seen them
         chosen = fit(data, rank=koopman.rank, basis="svd", offset=koopman.offset is not None)
-    if np.abs(chosen.basis - koopman.basis).max() < SAME_BASIS_TO:
-        return "svd"
-    return koopman.basis
+    return "svd" if np.abs(chosen.basis - koopman.basis).max() < SAME_BASIS_TO else koopman.basis
 
 
 def _trust_of_untrained(koopman: Koopman, untrained: Any, basis: str | Float[Array, "d r"], **arguments: Any) -> Trust:

@@ -1,15 +1,15 @@
 """Distances between two or several networks, with intervals."""
 
 import csv
-import inspect
 import io
 import math
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any
 
 import numpy as np
 
@@ -50,8 +50,9 @@ KINDS = ("response", "spectrum", "subspace")
 """What is compared: what inputs do, eigenvalues, or the directions of the modes."""
 
 
-class Options(TypedDict, total=False):
-    """What may be passed; `How` has the meanings and the defaults."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistanceConfig:
+    """How networks are compared; `distance` documents the fields."""
 
     kind: str
     steps: int
@@ -60,57 +61,18 @@ class Options(TypedDict, total=False):
     weights: str
     level: float
 
+    def __post_init__(self) -> None:
+        require_choice(self.kind, "kind", KINDS)
+        require_choice(self.weights, "weights", ("carried", "equal"))
+        require_whole_number(self.steps, "steps", too_small="compares nothing")
+        require_whole_number(self.modes, "modes", too_small="leaves no subspace")
+        require_level(self.level)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class How:
-    """How networks are compared."""
-
-    kind: str = "response"
-    """One of `KINDS`."""
-    steps: int = 64
-    """Over how many steps responses are compared."""
-    modes: int = 8
-    """How many dimensions the subspaces have at most."""
-    rank: Any = 0.99
-    """The rank of operators that are fitted here, as in `kann.fit`."""
-    weights: str = "carried"
-    """How much each eigenvalue or direction counts: as much as it carries, or all the same."""
-    level: float = 0.95
-    """Confidence level of intervals."""
-
-    @staticmethod
-    def of(options: Mapping[str, Any]) -> "How":
-        """The options by name, those that are not given by default; refused if they make no sense."""
-        known = [field.name for field in fields(How)]
-        for name in options:
-            if name not in known:
-                raise KannError(f"{name} is no option of a comparison; pass some of {', '.join(known)}")
-        given = How(**options)
-        require_choice(given.kind, "kind", KINDS)
-        require_choice(given.weights, "weights", ("carried", "equal"))
-        return How(
-            kind=given.kind,
-            steps=require_whole_number(given.steps, "steps", too_small="compares nothing"),
-            modes=require_whole_number(given.modes, "modes", too_small="leaves no subspace"),
-            rank=given.rank,
-            weights=given.weights,
-            level=require_level(given.level),
-        )
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def shows_options(function: Function) -> Function:
-    """Let ``help`` and notebooks show each option of a comparison in the place of ``**options``."""
-    signature = inspect.signature(function)
-    own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-    shown = [
-        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
-        for each in fields(How)
-    ]
-    function.__signature__ = signature.replace(parameters=own + shown)  # pyright: ignore[reportFunctionMemberAccess]
-    return function
+    def measure(self, a: Any, b: Any) -> float:
+        """Return the distance of two views of operators."""
+        if self.kind == "spectrum":
+            return transport(*a, *b)
+        return response_distance(a, b) if self.kind == "response" else subspace_distance(a, b)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -126,59 +88,48 @@ class Compared:
 
     @staticmethod
     def of(
-        network: Any, how: How, *, readout: Any = None, name: str = "the network", intervals: bool = True
+        network: Any, config: DistanceConfig, *, readout: Any = None, name: str = "the network", intervals: bool = True
     ) -> "Compared":
         """Read an operator, moments, a list of moments of groups, or states; without intervals, leave no group out."""
         if isinstance(network, Koopman):
-            view = _View(how, network, readout, name)
-            return Compared(whole=view(network), without=(), halves=None)
+            return Compared(whole=_view(config, network, readout, name)(network), without=(), halves=None)
         groups = _groups_of(network, name)
         total = sum(groups[1:], start=groups[0])
-        driven = total.uu is not None
-        koopman = _fitted(total, rank=how.rank, driven=driven)
-        view = _View(how, koopman, readout, name, groups=groups)
+        koopman = _fitted(total, rank=config.rank)
+        view = _view(config, koopman, readout, name, groups)
         if len(groups) == 1:
             return Compared(whole=view(koopman), without=(), halves=None)
 
         def seen_in(moments: Moments) -> Any:
-            return view(_fitted(moments, rank=koopman.rank, driven=driven))
+            return view(_fitted(moments, rank=koopman.rank))
 
-        left_out = groups
-        if not intervals:
-            left_out = []
         first, second = (sum(part[1:], start=part[0]) for part in (groups[::2], groups[1::2]))
         return Compared(
             whole=view(koopman),
-            without=tuple(seen_in(total - group) for group in left_out),
+            without=tuple(seen_in(total - group) for group in groups) if intervals else (),
             halves=(seen_in(first), seen_in(second)),
         )
 
-
-class _View:
-    """What a distance of some kind looks at in an operator: eigenvalues with weights, a response, or a span."""
-
-    def __init__(self, how: How, koopman: Koopman, readout: Any, name: str, groups: list[Moments] | None = None):
-        self._how = how
-        self._weight = linear_weight(readout, koopman.dim, name=f"the readout of {name}")
-        if how.kind == "subspace":
-            leading = leading_modes(koopman, count=how.modes, among=_trusted(koopman, groups, name))
-            self._wanted = np.array([koopman.modes[number].eigenvalue for number in leading])
-
-    def __call__(self, koopman: Koopman) -> Any:
-        if self._how.kind == "spectrum":
-            return weighed_spectrum(koopman, weights=self._how.weights)
-        if self._how.kind == "response":
-            return Response.of(koopman, self._weight, steps=self._how.steps, weights=self._how.weights)
-        return span_of(koopman, nearest_modes(koopman, self._wanted))
+    def floor(self, config: DistanceConfig) -> float:
+        """Return the distance of two halves of the sequences from each other; NaN if they are not known."""
+        return config.measure(*self.halves) if self.halves else math.nan
 
 
-def measure_of(how: How) -> Callable[[Any, Any], float]:
-    """The distance of two views of operators."""
-    if how.kind == "spectrum":
-        return lambda a, b: transport(*a, *b)
-    if how.kind == "response":
-        return response_distance
-    return subspace_distance
+def _view(
+    config: DistanceConfig, koopman: Koopman, readout: Any, name: str, groups: list[Moments] | None = None
+) -> Callable[[Koopman], Any]:
+    """Return a function that takes from an operator what is compared: eigenvalues with weights, a response, or a span.
+
+    The span is that of the modes nearest to the leading ones of ``koopman``.
+    """
+    weight = linear_weight(readout, koopman.dim, name=f"the readout of {name}")
+    if config.kind == "spectrum":
+        return partial(weighed_spectrum, weights=config.weights)
+    if config.kind == "response":
+        return lambda other: Response.of(other, weight, steps=config.steps, weights=config.weights)
+    leading = leading_modes(koopman, count=config.modes, among=_trusted(koopman, groups, name))
+    wanted = np.array([koopman.modes[number].eigenvalue for number in leading])
+    return lambda other: span_of(other, nearest_modes(other, wanted))
 
 
 def _groups_of(network: Any, name: str) -> list[Moments]:
@@ -198,10 +149,10 @@ def _groups_of(network: Any, name: str) -> list[Moments]:
     return [part.numpy() for part in found]
 
 
-def _fitted(moments: Moments, *, rank: Any, driven: bool) -> Koopman:
+def _fitted(moments: Moments, *, rank: Any) -> Koopman:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KannWarning)  # a part of the data may be little; intervals say how little
-        return fit(moments, rank=rank, driven=driven)
+        return fit(moments, rank=rank, driven=moments.uu is not None)
 
 
 def _trusted(koopman: Koopman, groups: list[Moments] | None, name: str) -> tuple[int, ...]:
@@ -250,8 +201,18 @@ class Distance(float):
         return f"Distance({float(self):.4g}{known}; {self.kind})"
 
 
-@shows_options
-def distance(a: Any, b: Any, *, readouts: Any = None, **options: Unpack[Options]) -> Distance:
+def distance(
+    a: Any,
+    b: Any,
+    *,
+    readouts: Any = None,
+    kind: str = "response",
+    steps: int = 64,
+    modes: int = 8,
+    rank: Any = 0.99,
+    weights: str = "carried",
+    level: float = 0.95,
+) -> Distance:
     """Measure how far apart two networks are inside, in a way that needs no match of their units.
 
     >>> import kann, numpy as np
@@ -294,37 +255,31 @@ def distance(a: Any, b: Any, *, readouts: Any = None, **options: Unpack[Options]
     level
         Confidence level of the interval.
     """
-    how = How.of(options)
+    config = DistanceConfig(kind=kind, steps=steps, modes=modes, rank=rank, weights=weights, level=level)
     if readouts is not None and (not isinstance(readouts, tuple | list) or len(readouts) != 2):
         raise KannError("readouts are those of both networks; pass (readout of a, readout of b)")
     own, theirs = readouts or (None, None)
-    first = Compared.of(a, how, readout=own, name="the first network")
-    second = Compared.of(b, how, readout=theirs, name="the second network")
-    return between(first, second, how)
+    first = Compared.of(a, config, readout=own, name="the first network")
+    second = Compared.of(b, config, readout=theirs, name="the second network")
+    return _between(first, second, config)
 
 
-def between(a: Compared, b: Compared, how: How) -> Distance:
-    """The distance of two networks, with its interval and floor."""
-    measure = measure_of(how)
-    value = measure(a.whole, b.whole)
-    floor = max(floor_of(a, how), floor_of(b, how))
+def _between(a: Compared, b: Compared, config: DistanceConfig) -> Distance:
+    """Return the distance of two networks, with its interval and floor."""
+    value, floor = config.measure(a.whole, b.whole), max(a.floor(config), b.floor(config))
     variance, freedom = 0.0, math.inf
-    for replicates in ([measure(each, b.whole) for each in a.without], [measure(a.whole, each) for each in b.without]):
+    for replicates in (
+        [config.measure(each, b.whole) for each in a.without],
+        [config.measure(a.whole, each) for each in b.without],
+    ):
         if not replicates:
-            return Distance(value, kind=how.kind, interval=(math.nan, math.nan), floor=floor)
+            return Distance(value, kind=config.kind, interval=(math.nan, math.nan), floor=floor)
         column = np.array(replicates)[:, None]
         error = jackknife_error(column, whole=np.array([value]), sizes=np.ones(len(column)))[0]
         variance += float(error) ** 2
         freedom = min(freedom, len(column) - 1)
-    half = float(student_width(how.level, freedom)) * math.sqrt(variance)
-    return Distance(value, kind=how.kind, interval=(max(0.0, value - half), value + half), floor=floor)
-
-
-def floor_of(network: Compared, how: How) -> float:
-    """The distance of a network from itself, between two halves of its sequences; NaN if that is not known."""
-    if network.halves is None:
-        return math.nan
-    return measure_of(how)(*network.halves)
+    half = float(student_width(config.level, freedom)) * math.sqrt(variance)
+    return Distance(value, kind=config.kind, interval=(max(0.0, value - half), value + half), floor=floor)
 
 
 MOST_IN_A_TABLE = 12
@@ -343,7 +298,7 @@ class Comparison(Saved):
     >>> noise = np.random.default_rng(1).normal(size=(15, 40, 3))
     >>> found = kann.compare({"a": states[:15], "b": states[15:], "noise": noise}, kind="spectrum")
     >>> found.nearest()
-    array([1, 0, 1])
+    {'a': 'b', 'b': 'a', 'noise': 'b'}
     """
 
     kind: str
@@ -389,20 +344,21 @@ class Comparison(Saved):
         """The networks such that those of one cluster stand side by side."""
         from scipy.cluster.hierarchy import leaves_list
 
-        if len(self.names) < 3:
-            return list(range(len(self.names)))
-        return leaves_list(self._linkage()).tolist()
+        return list(range(len(self.names))) if len(self.names) < 3 else leaves_list(self._linkage()).tolist()
 
-    def nearest(self) -> Int[Array, " n"]:
-        """The number of each network's nearest other one."""
-        return np.where(np.eye(len(self.names), dtype=bool), np.inf, self.matrix).argmin(axis=1)
+    def nearest(self) -> dict[str, str]:
+        """Return the name of each network's nearest other one."""
+        return {name: self.names[j] for name, j in zip(self.names, self._nearest(), strict=True)}
+
+    def _nearest(self) -> list[int]:
+        return np.where(np.eye(len(self.names), dtype=bool), np.inf, self.matrix).argmin(axis=1).tolist()
 
     def same(self, labels: Sequence[Any]) -> float:
         """The fraction of networks whose nearest other one has the same label, such as its task."""
         require_sequence(labels, "labels")
         if len(labels) != len(self.names):
             raise KannError(f"{len(labels)} labels for {len(self.names)} networks; pass one for each")
-        return float(np.mean([labels[i] == labels[j] for i, j in enumerate(self.nearest().tolist())]))
+        return float(np.mean([labels[i] == labels[j] for i, j in enumerate(self._nearest())]))
 
     def csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """The pairs as CSV, one line each, with intervals and floors; also written to a file if a path is given.
@@ -437,14 +393,18 @@ class Comparison(Saved):
         return linkage(squareform(self.matrix, checks=False), method="average")
 
 
-@shows_options
 def compare(
     networks: Any,
     *,
     readouts: Any = None,
     intervals: bool = True,
     progress: bool = True,
-    **options: Unpack[Options],
+    kind: str = "response",
+    steps: int = 64,
+    modes: int = 8,
+    rank: Any = 0.99,
+    weights: str = "carried",
+    level: float = 0.95,
 ) -> Comparison:
     """Measure all distances between several networks. What is compared and how, see `kann.distance`.
 
@@ -458,7 +418,7 @@ def compare(
     >>> found = kann.compare(
     ...     {"slow": operator(0.9, 0.8), "slow too": operator(0.9, 0.79), "fast": operator(0.2, 0.1)}, kind="spectrum"
     ... )
-    >>> found.names[found.nearest()[0]]
+    >>> found.nearest()["slow"]
     'slow too'
 
     Parameters
@@ -474,17 +434,17 @@ def compare(
     kind, steps, modes, rank, weights, level
         As in `kann.distance`.
     """
-    how = How.of(options)
+    config = DistanceConfig(kind=kind, steps=steps, modes=modes, rank=rank, weights=weights, level=level)
     require_flag(intervals, "intervals")
     named = entries_by_name(networks, "networks", remedy='pass {"name": operator, …}')
     if len(named) < 2:
         raise KannError(f"networks holds {len(named)} of them; pass two or more")
     heads = _readouts_of(readouts, named)
     seen = [
-        Compared.of(each, how, readout=heads.get(name), name=repr(name), intervals=bool(intervals))
+        Compared.of(each, config, readout=heads.get(name), name=repr(name), intervals=bool(intervals))
         for name, each in named.items()
     ]
-    floor = np.array([floor_of(each, how) for each in seen])
+    floor = np.array([each.floor(config) for each in seen])
     matrix, low, high = np.zeros((3, len(seen), len(seen)))
     for bounds in (low, high):
         np.fill_diagonal(bounds, np.nan)
@@ -492,12 +452,10 @@ def compare(
     if progress:
         pairs = with_progress(pairs, what="comparing", total=len(pairs), unit="pair")
     for i, j in pairs:
-        found = between(seen[i], seen[j], how)
+        found = _between(seen[i], seen[j], config)
         matrix[i, j] = matrix[j, i] = found
         low[i, j], high[i, j] = low[j, i], high[j, i] = found.interval
-    return Comparison(
-        kind=how.kind, names=tuple(named), matrix=matrix, low=low, high=high, floor=floor, level=how.level
-    )
+    return Comparison(kind=kind, names=tuple(named), matrix=matrix, low=low, high=high, floor=floor, level=float(level))
 
 
 def _readouts_of(readouts: Any, networks: Mapping[str, Any]) -> dict[str, Any]:

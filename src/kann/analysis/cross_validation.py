@@ -180,9 +180,7 @@ def require_states_of(koopman: Koopman, data: Any) -> States:
 
 def require_moments_of(koopman: Koopman, moments: Moments) -> None:
     """Refuse moments of more or fewer units or inputs than the operator has."""
-    inputs = 0
-    if koopman.drive is not None:
-        inputs = len(koopman.drive)
+    inputs = len(koopman.drive) if koopman.drive is not None else 0
     if moments.dim != koopman.dim or (inputs and moments.input_dim != inputs):
         raise KannError(
             f"moments of {moments.dim} units and {moments.input_dim} inputs do not belong to an operator of "
@@ -219,9 +217,7 @@ def _require_own(koopman: Koopman, folded: Folded) -> None:
     own = [koopman.matrix]
     if koopman.drive is not None:
         own.append(koopman.drive)
-    constant = np.zeros(koopman.rank)
-    if koopman.offset is not None:
-        constant = koopman.offset
+    constant = koopman.offset if koopman.offset is not None else np.zeros(koopman.rank)
     change = np.vstack([*own, constant]) - weights
     energy = float(np.trace(total.total)) or 1.0
     apart = float(np.trace(change.T @ total.gram @ change)) / energy

@@ -81,9 +81,7 @@ def read_out(readout: Readout, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
     """
     if not callable(readout):
         raise KannError(f"readout={shown(readout)} cannot be called; pass a function of states or a torch module")
-    call = readout
-    if hasattr(readout, "parameters"):
-        call = partial(_call_module, readout)
+    call = partial(_call_module, readout) if hasattr(readout, "parameters") else readout
     remedy = f"pass one that takes (n, {h.shape[1]}) and returns (n,) or (n, outputs)"
     return _checked_outputs(
         call_of_user(call, h, what="the readout", on=f"states of shape {h.shape}", remedy=remedy), len(h)
@@ -126,9 +124,7 @@ def decide(outputs: Shaped[Array, "n ..."], *, threshold: float = 0.0) -> Int[Ar
     """The class of each row: the largest of several outputs, or whether a single one exceeds the threshold."""
     threshold = require_number(threshold, "threshold", remedy="pass the value that an output must exceed")
     outputs = _in_columns(outputs)
-    if outputs.shape[1] == 1:
-        return (outputs[:, 0] > threshold).astype(np.int64)
-    return outputs.argmax(axis=1)
+    return (outputs[:, 0] > threshold).astype(np.int64) if outputs.shape[1] == 1 else outputs.argmax(axis=1)
 
 
 def decide_labels(outputs: Shaped[Array, "n ..."], *, threshold: float = 0.0) -> Shaped[Array, "n o"]:

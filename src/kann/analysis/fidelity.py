@@ -175,9 +175,7 @@ def hybrid(koopman: Predictor, states: Any, known: int) -> States:
     for i, h in enumerate(states):
         steps = len(h) - known
         if steps > 0:
-            inputs = None
-            if drive is not None:
-                inputs = as_numpy(drive[states.span(i)])[known:]
+            inputs = as_numpy(drive[states.span(i)])[known:] if drive is not None else None
             h = np.concatenate([h[:known], koopman.rollout(h[known - 1], steps, inputs=inputs)])
         sequences.append(h.astype(np.float64))
     inputs = states.inputs
@@ -254,9 +252,7 @@ def agreement(
         found = accumulate(states, partial(Total, *of_pairs), inputs=drive is not None, what="outputs")
     if not found.is_finite:
         refuse_not_finite(states, inputs=drive is not None)
-    if outputs == "values":
-        return found.r_squared()
-    return float(found.unchanged / found.count)
+    return found.r_squared() if outputs == "values" else float(found.unchanged / found.count)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -330,9 +326,7 @@ def _compare_last(koopman: Predictor, states: States, drive: Any, compare: Any) 
     """Compare the last states of all sequences of two or more steps, in one call of the readout."""
     ends = (states.starts + states.lengths - 1)[states.lengths > 1]
     before, last = take_rows(states.values, ends - 1), take_rows(states.values, ends)
-    inputs = None
-    if drive is not None:
-        inputs = take_rows(drive, ends)
+    inputs = take_rows(drive, ends) if drive is not None else None
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found by the comparison
         return compare(last, koopman.predict(before, inputs=inputs))
 

@@ -125,9 +125,7 @@ def reconstruct(
     require_choice(part, "part", ("real", "modulus"))
     indices = sorted({index for mode in chosen_modes(koopman, modes) for index in mode.indices})
     projection = koopman.right[:, indices] @ koopman.left[indices]
-    kept = np.real(projection)
-    if part == "modulus":
-        kept = np.abs(projection)
+    kept = np.abs(projection) if part == "modulus" else np.real(projection)
     z = koopman.encode(h)
     return koopman.decode(z @ to_device_of(z, kept))
 

@@ -46,8 +46,9 @@ def compare(
 
         comparison_page.write(out, found)
     rows = [["network", "nearest", "distance", "floor"]]
-    for i, j in enumerate(found.nearest().tolist()):
-        rows.append([found.names[i], found.names[j], significant(found.matrix[i, j], 4), significant(found.floor[i])])
+    for i, (name, nearest) in enumerate(found.nearest().items()):
+        distance = found.matrix[i, found.names.index(nearest)]
+        rows.append([name, nearest, significant(distance, 4), significant(found.floor[i])])
     numbers = {"kind": found.kind, "names": list(found.names)}
     numbers |= {name: _finite(getattr(found, name)) for name in ("matrix", "low", "high", "floor")}
     print_result(repr(found), rows, numbers=numbers, as_json=as_json)
