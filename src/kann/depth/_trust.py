@@ -21,11 +21,11 @@ from kann.fitting.normal_equations import NormalEquations, sum_of, without_each
 from kann.typing import Array, Float
 
 PREDICTIONS = {"identity": "identity", "one": "one operator", "each": "own map"}
-"""What predicts the state after a step, by name and in words."""
+"""The predictions that are compared, by name and in words."""
 
 REFIT_TO = 1e-4
-"""Fraction of the variance of a step's states by which the prediction of its map may differ from that of a fit to the
-states that are passed, if it is to be theirs. Rounding stays below 1e-8; other sequences are well above."""
+"""Most that the predictions of a map and of a fit to the states that are passed may differ, as a fraction of the
+variance, if the map was fitted to them. Rounding stays below 1e-8; other sequences are well above."""
 
 SAME_CHANGE = 1e-12
 """Fraction of the variance of a step's states below which what it changes is the same for all: that of rounding."""
@@ -33,7 +33,7 @@ SAME_CHANGE = 1e-12
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StepTrust(Saved):
-    """Errors of each step on sequences that were not fitted: of the identity, of one operator, of its own map.
+    """Errors of each step on held-out sequences: of the identity, of one operator, and of the map of the step.
 
     Errors are 1 − R²: the fraction of the variance of the states after the step that is missed. Names are "identity",
     "one" (the operator for all steps) and "each" (the map of the step).
@@ -54,22 +54,22 @@ class StepTrust(Saved):
     gains: Mapping[str, Float[Array, "t 2"]]
     """Confidence intervals of how much larger the errors of "identity" and of "one" are than those of "each"."""
     changes: Float[Array, " t"]
-    """How far what each step changes differs from sequence to sequence, Σ|Δ − mean Δ|² for Δ = h[t+1] − h[t], as a
-    fraction of the variance of the states after it: what the identity misses if the mean change is added to it."""
+    """The variance of the change Δ = h[t+1] − h[t] over sequences, as a fraction of that of the states after the step:
+    the error of the identity if the mean change is added."""
     folds: int
-    """In how many folds the sequences were held out."""
+    """The number of folds in which the sequences were held out."""
     level: float
     """Confidence level of the intervals."""
     sequences: int
-    """How many sequences there are."""
+    """The number of sequences."""
 
     @property
     def linear_part(self) -> Float[Array, " t"]:
-        """How much of what each step does its own map tells: 1 − each / the better of two guesses without a map.
+        """The fraction of each step that its map explains: 1 − each / the better of two guesses without a map.
 
-        The guesses are the state with the mean change added, which misses `changes`, and the mean state, which misses
-        1: a change that is the same for all states needs no map. The part is 1 for a step that is affine, and at most 0
-        for one of which no linear map tells anything. NaN where a step changes nothing, or all states alike.
+        The guesses are the state with the mean change added, whose error is `changes`, and the mean state, whose error
+        is 1: a change that is the same for all states needs no map. The part is 1 for an affine step, and at most 0 if
+        no linear map predicts anything. NaN where a step changes nothing, or all states alike.
         """
         guessed = np.minimum(self.changes, 1.0)
         return 1 - self.errors["each"] / np.where(guessed > SAME_CHANGE, guessed, np.nan)
@@ -96,27 +96,19 @@ class StepTrust(Saved):
 
     def __str__(self) -> str:
         """A table with a line for each step."""
-        head, rows = self._table()
-        return "\n".join(
-            "".join(f"{cell:>{width}}" for cell, width in zip(row, _WIDTHS, strict=True)) for row in (head, *rows)
-        )
+        return "\n".join(_display.in_columns(self._table()))
 
     def _repr_html_(self) -> str:
-        head, rows = self._table()
+        head, *rows = self._table()
         return _display.table(repr(self), head, rows)
 
-    def _table(self) -> tuple[list[str], list[list[str]]]:
+    def _table(self) -> list[list[str]]:
         """The head and the rows of the table."""
-        rows = []
-        for step in range(len(self)):
-            low, high = self.intervals["each"][step]
+        rows = [["step", *PREDICTIONS.values(), f"{confidence(self.level)} of own map", "linear part"]]
+        for step, (low, high) in enumerate(self.intervals["each"]):
             errors = [fixed(self.errors[name][step]) for name in PREDICTIONS]
             rows.append([str(step), *errors, from_to(low, high, fixed), percent(self.linear_part[step])])
-        return ["step", *PREDICTIONS.values(), f"{confidence(self.level)} of own map", "linear part"], rows
-
-
-_WIDTHS = (4, 10, 14, 9, 19, 13)
-"""Of the columns of the table, in letters."""
+        return rows
 
 
 def trust(

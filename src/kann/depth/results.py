@@ -103,18 +103,14 @@ class BypassEffects(Saved):
         return "\n\n".join(self._text(measure) for measure in self.measures)
 
     def _text(self, measure: str) -> str:
-        width = max(len(measure) + 2, *(len(name) + 2 for name in self.names))
-        lines = [measure.ljust(width) + "".join(f"{words:>24}" for words in METHODS.values())]
-        intervals, means = self.interval(measure), self.means[measure]
-        for name, row, ends in zip(self.names, means, intervals, strict=True):
+        rows = [[measure, *METHODS.values()]]
+        for name, means, ends in zip(self.names, self.means[measure], self.interval(measure), strict=True):
             cells = [
-                f"{fixed(mean)} ({from_to(low, high, fixed)})" for mean, (low, high) in zip(row, ends, strict=True)
+                f"{fixed(mean)} ({from_to(low, high, fixed)})" for mean, (low, high) in zip(means, ends, strict=True)
             ]
-            lines.append(name.ljust(width) + "".join(f"{cell:>24}" for cell in cells))
-        lines.append(
-            f"untouched {fixed(self.own[measure])}, {len(self.judged)} sequences, {confidence(self.level)} intervals"
-        )
-        return "\n".join(lines)
+            rows.append([name, *cells])
+        note = f"untouched {fixed(self.own[measure])}, {len(self.judged)} sequences, {confidence(self.level)} intervals"
+        return "\n".join([*_display.in_columns(rows), note])
 
     def _repr_html_(self) -> str:
         measure = self.main_measure
