@@ -154,6 +154,26 @@ def test_leftovers_of_killed_processes_are_swept_and_nothing_else(tmp_path, oper
     assert sorted(tmp_path.iterdir()) == sorted([fresh, *others, link, tmp_path / "precious", tmp_path / "k.npz"])
 
 
+def test_a_save_that_runs_is_not_swept_whatever_the_clock_says(tmp_path, operator, states, monkeypatch):
+    """Even years ahead. What a process that ended left is swept at once, and what other machines left is kept."""
+    with placing.replacing(tmp_path / "live.npz") as live:
+        live.write_bytes(b"live")
+        with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+            pass
+        mine, process = live.name.split("-")[1:3]
+        dead = live.with_name(f".kann-{mine}-{ended.pid:x}-0123456789abcdef.tmp")
+        elsewhere = live.with_name(f".kann-00000000-{process}-0123456789abcdef.tmp")
+        for path in (dead, elsewhere):
+            path.write_bytes(b"")
+        operator.save(tmp_path / "k.npz")
+        assert {path.name for path in tmp_path.iterdir()} == {live.name, elsewhere.name, "k.npz"}
+        later = time.time() + 1e9
+        monkeypatch.setattr(placing.time, "time", lambda: later)
+        states.save(tmp_path / "s.zarr")
+        assert live.exists()
+    assert (tmp_path / "live.npz").read_bytes() == b"live"
+
+
 def test_threads_that_save_to_one_path_do_not_collide(tmp_path, operator, states):
     errors = []
 

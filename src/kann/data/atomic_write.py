@@ -3,7 +3,10 @@
 import contextlib
 import ctypes
 import errno
+import functools
+import hashlib
 import os
+import platform
 import re
 import shutil
 import stat
@@ -16,11 +19,13 @@ from pathlib import Path
 
 from kann.errors import KannError
 
-LEFTOVER = re.compile(r"\.kann-[0-9a-f]{16}\.tmp")
-"""Names of temporary files and folders. They are short: a name of 255 bytes leaves no room to add to it."""
+LEFTOVER = re.compile(r"\.kann-(?:([0-9a-f]{8})-([0-9a-f]+)-)?[0-9a-f]{16}\.tmp")
+"""Names of temporary files and folders, with the machine and the process that writes; releases up to 0.2 named neither.
+They are short: a name of 255 bytes leaves no room to add to it."""
 
-STALE_SECONDS = 3600
-"""A temporary file that nobody wrote to for so long was left by a process that was killed."""
+STALE_SECONDS = 7 * 24 * 3600
+"""Age at which temporary files are removed if their process cannot be asked for, as it ran on another machine. Clocks
+may be wrong by hours, and removing a file that is being written loses it."""
 
 ATTEMPTS = 10
 """How often to try again when another process puts something under the same name at the same moment."""
@@ -51,7 +56,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 def _temporary(folder: Path) -> Iterator[Path]:
     """Give a free name in a folder, and remove what is there in the end. Remove what killed processes left, too."""
     sweep(folder)
-    temporary = folder / f".kann-{uuid.uuid4().hex[:16]}.tmp"
+    temporary = folder / f".kann-{_machine()}-{os.getpid():x}-{uuid.uuid4().hex[:16]}.tmp"
     try:
         yield temporary
     finally:
@@ -231,12 +236,35 @@ def _stem(path: Path) -> str:
 
 def sweep(folder: Path) -> None:
     """Remove temporary files and folders that killed processes left in this folder, and nothing else."""
-    latest = time.time() - STALE_SECONDS
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
-            if LEFTOVER.fullmatch(entry.name) and not entry.is_symlink() and _last_change(Path(entry)) < latest:
+            name = LEFTOVER.fullmatch(entry.name)
+            if name is not None and not entry.is_symlink():
                 with contextlib.suppress(OSError):
-                    remove(Path(entry))
+                    if _is_abandoned(Path(entry), *name.groups()):
+                        remove(Path(entry))
+
+
+def _is_abandoned(path: Path, machine: str | None, process: str | None) -> bool:
+    """Return whether nobody writes to a temporary file: its process has ended or, if that is unknown, it is old."""
+    if process is None or machine != _machine() or sys.platform == "win32":  # there, asking for a process ends it
+        return _last_change(path) < time.time() - STALE_SECONDS
+    try:
+        os.kill(int(process, 16), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it runs, and belongs to somebody else
+        pass
+    return False
+
+
+@functools.cache
+def _machine() -> str:
+    """Return a short name of this machine, or of the container in which process numbers are valid."""
+    namespace = ""
+    with contextlib.suppress(OSError):
+        namespace = os.readlink("/proc/self/ns/pid")
+    return hashlib.sha256(f"{platform.node()} {namespace}".encode()).hexdigest()[:8]
 
 
 def _last_change(path: Path) -> float:
