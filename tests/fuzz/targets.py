@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tarfile
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from torch import nn
 
 import kann
 from kann.data import store
+from kann.data.serialization import save_arrays
 from kann.live.history import FIGURES
 from kann.zoo import autoencoder, sentiment_network
 from kann.zoo.sentiment_network import Vocabulary
@@ -31,6 +33,7 @@ from tests.experiments.reviews import texts, write_archive
 from tests.fuzz import damage
 from tests.fuzz.damage import RAW, Damage
 from tests.reporting.histories import history
+from tests.saved import Maker
 from tests.systems import noisy_states
 
 NO_CHECKSUM = "the format has no checksum for these bytes"
@@ -149,6 +152,53 @@ def use_history(path: Path) -> Any:
     again = kann.live.History.load(path.with_name("again.npz"))
     assert fingerprint([*again, again._last]) == fingerprint([*found, found._last])
     return [*found, found._last]
+
+
+RESULTS = (
+    kann.Trust,
+    kann.Effects,
+    kann.Movers,
+    kann.Comparison,
+    kann.FixedPoints,
+    kann.depth.StepMaps,
+    kann.depth.StepTrust,
+)
+
+
+def result_maker(cls: Any) -> Callable[[Path], None]:
+    """Writes a result whose fields hold random values of their types."""
+    koopman = kann.fit(some_states(), rank=3)
+    return lambda path: Maker(np.random.default_rng(0), {kann.Koopman: koopman}).instance(cls).save(path)
+
+
+def result_user(cls: Any) -> Callable[[Path], Any]:
+    """Reads a result, saves it and reads it again."""
+
+    def use(path: Path) -> Any:
+        found = cls.load(path)
+        found.save(path.with_name("again.npz"))
+        assert fingerprint(cls.load(path.with_name("again.npz"))) == fingerprint(found)
+        return found
+
+    return use
+
+
+def make_explanation(path: Path) -> None:
+    kann.Explanation.open(Path(__file__).parents[1] / "data" / "version02" / "explained").save(path)
+
+
+def use_explanation(path: Path) -> Any:
+    found = kann.Explanation.open(path)
+    repr(found), str(found), found.numbers()
+    return [
+        found.sentences,
+        found.koopman,
+        found.trust,
+        found.effects,
+        found.movers,
+        found.held_out,
+        found.states.values,
+    ]
 
 
 def make_npy(path: Path) -> None:
@@ -391,6 +441,27 @@ def change_folder(folder: Path, rng: np.random.Generator) -> str:
 
 RAW_NPZ = ((*RAW, damage.edit_zip_header, damage.edit_zip_header), None)
 """A zip has a checksum of each member, and numpy reads nothing else."""
+
+
+def edit_content(data: bytes, rng: np.random.Generator) -> bytes:
+    """Edit the JSON of a saved result, and seal it with a true checksum."""
+    with np.load(io.BytesIO(data)) as file:
+        arrays = dict(file)
+    if "content" not in arrays:
+        return data
+    kind = json.loads(bytes(arrays.pop("header")))["kind"]
+    arrays["content"] = np.frombuffer(damage.edit_json(bytes(arrays["content"]), rng), dtype=np.uint8)
+    with tempfile.TemporaryDirectory() as folder:
+        save_arrays(Path(folder, "sealed.npz"), kind=kind, arrays=arrays)
+        return Path(folder, "sealed.npz").read_bytes()
+
+
+SAVED = {
+    ".npz": RAW_NPZ,
+    "npz rewritten": ((damage.rewrite_zip,) * 12, None),
+    "npz sealed": ((edit_content,) * 12, RESEALED),
+}
+"""Results have a checksum of all that they hold."""
 NPZ = {".npz": RAW_NPZ, "npz rewritten": ((damage.rewrite_zip,) * 12, RESEALED)}
 CHUNK = {"c/*": ((*RAW,), None)}
 """Chunks of a store that kann wrote have checksums."""
@@ -400,12 +471,17 @@ JSON = {"provenance.json": ((*RAW, *(damage.edit_json,) * 8), NO_CHECKSUM)}
 FOREIGN = {"c/*": (RAW, NO_CHECKSUM)} | META
 
 TARGETS = (
-    Target(name="koopman", make=make_koopman, use=use_koopman, suffix=".npz", damages=NPZ),
-    Target(name="driven koopman", make=make_driven, use=use_koopman, suffix=".npz", damages=NPZ),
-    Target(name="bilinear", make=make_bilinear, use=use_bilinear, suffix=".npz", damages=NPZ),
-    Target(name="gated", make=make_gated, use=use_bilinear, suffix=".npz", damages=NPZ),
-    Target(name="moments", make=make_moments, use=use_moments, suffix=".npz", damages=NPZ),
-    Target(name="history", make=make_history, use=use_history, suffix=".npz", damages=NPZ),
+    Target(name="koopman", make=make_koopman, use=use_koopman, suffix=".npz", damages=SAVED),
+    Target(name="driven koopman", make=make_driven, use=use_koopman, suffix=".npz", damages=SAVED),
+    Target(name="bilinear", make=make_bilinear, use=use_bilinear, suffix=".npz", damages=SAVED),
+    Target(name="gated", make=make_gated, use=use_bilinear, suffix=".npz", damages=SAVED),
+    Target(name="moments", make=make_moments, use=use_moments, suffix=".npz", damages=SAVED),
+    Target(name="history", make=make_history, use=use_history, suffix=".npz", damages=SAVED),
+    *(
+        Target(name=cls.__name__, make=result_maker(cls), use=result_user(cls), suffix=".npz", damages=SAVED)
+        for cls in RESULTS
+    ),
+    Target(name="explanation", make=make_explanation, use=use_explanation, damages=SAVED, whole_folder=True),
     Target(
         name="states npy",
         make=make_npy,

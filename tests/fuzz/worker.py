@@ -122,7 +122,7 @@ def matches(file: Path, folder: Path, kind: str) -> bool:
         return False
     if kind == "c/*":
         return "c" in file.relative_to(folder).parts
-    return file.name.endswith(kind.removesuffix(" rewritten"))
+    return file.name.endswith(kind.split(" ")[0])
 
 
 def run_case(originals: Originals, seed: int, case: int, folder: Path) -> dict[str, Any]:
