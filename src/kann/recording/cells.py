@@ -131,9 +131,7 @@ class CallTracer(Tracer):
         values = batch_major(values, self._module, self.batch, self._path)
         if not self._options.inputs:
             return Padded(values=values)
-        read = None
-        if call.args:
-            read = _numbers_as_units(call.args[0], axes=2).to(values.dtype)
+        read = _numbers_as_units(call.args[0], axes=2).to(values.dtype) if call.args else None
         if read is None or read.ndim != 3:
             raise KannError(f"layer {self._path!r} reads no (B, T, p) of numbers; pass inputs=False")
         inputs = batch_major(read, self._module, self.batch, self._path)
@@ -217,9 +215,7 @@ class CallTracer(Tracer):
         values = [self._state(call.outputs) for call in loop]
         sizes = np.array([len(part) for part in values])
         is_padded = bool((sizes == sizes[0]).all())
-        join_steps: Callable[[list[Tensor]], Tensor] = torch.cat
-        if is_padded:
-            join_steps = _stack_steps
+        join_steps: Callable[[list[Tensor]], Tensor] = _stack_steps if is_padded else torch.cat
         places, inputs, initial = [], None, None
         if self._options.inputs or self._options.initial:
             places = self._state_arguments(loop)
@@ -329,16 +325,12 @@ def _positions_of(values: Sequence[Tensor], args: Sequence[Tensor]) -> list[int]
 
 def _numbers_as_units(values: Tensor, *, axes: int) -> Tensor:
     """Whole numbers, one for each of the leading axes, as units of width one; any other tensor as it is."""
-    if values.is_floating_point() or values.ndim != axes:
-        return values
-    return values[..., None]
+    return values if values.is_floating_point() or values.ndim != axes else values[..., None]
 
 
 def _one_row_each(values: Tensor) -> Tensor:
     """A state with several axes of units, (B, k, n), as (B, k·n)."""
-    if values.ndim > 2:
-        return values.flatten(1)
-    return values
+    return values.flatten(1) if values.ndim > 2 else values
 
 
 def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -348,9 +340,7 @@ def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def _as_batch(values: Tensor) -> Float[Tensor, "b d"]:
     """One state of a single sequence, (d,), as a batch of one."""
-    if values.ndim == 1:
-        return values[None]
-    return values
+    return values[None] if values.ndim == 1 else values
 
 
 def _stack_steps(steps: list[Tensor]) -> Float[Tensor, "b t d"]:

@@ -149,9 +149,7 @@ def _require_equal_shapes(layers: Sequence[tuple[str, Tensor]]) -> None:
 
 def _describe_width(name: str, values: Float[Tensor, "b s d"]) -> str:
     _, positions, units = values.shape
-    if positions == 1:
-        return f"{name}: {units}"
-    return f"{name}: {units} at {positions}"
+    return f"{name}: {units}" if positions == 1 else f"{name}: {units} at {positions}"
 
 
 def depth_rows(layers: Sequence[Float[Tensor, "b s d"]], batch: Batch, *, of: str) -> SequenceRows:

@@ -135,9 +135,7 @@ class Kernel:
 
     def flat_sizes(self) -> Int[Array, " t"]:
         """How many sequences have not yet ended at each step."""
-        if self.sizes is not None:
-            return self.sizes.numpy()
-        return np.full(self.data.shape[0], self.data.shape[1])
+        return self.sizes.numpy() if self.sizes is not None else np.full(self.data.shape[0], self.data.shape[1])
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -216,9 +214,7 @@ def cell_states(
         weight_ih, weight_hh, *biases = (weight[: 3 * width].to(precise) for weight in weights[: 2 + 2 * has_bias])
         before = torch.from_numpy(previous_places(sizes, reverse=reverse)).to(x.device)
         h_before = torch.cat([initial[0], h]).to(precise)[before]
-        bias = None
-        if has_bias:
-            bias = biases[0] + biases[1]
+        bias = biases[0] + biases[1] if has_bias else None
         sums = linear(x.to(precise), weight_ih, bias).addmm_(h_before, weight_hh.T)
         i, f, g = lstm_gates(sums.split(width, dim=1), in_place=True)
         c = i * g
@@ -265,9 +261,7 @@ class Intercept(TorchFunctionMode):
         self._handle = handle
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in KERNELS:
-            return self._handle(func, args)
-        return func(*args, **(kwargs or {}))
+        return self._handle(func, args) if func in KERNELS else func(*args, **(kwargs or {}))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -499,9 +493,7 @@ def observe_forward(
     """
     change = shared(("forward", id(module)), partial(_observed_forward, module))
     observers: list[ForwardObserver] = stack.enter_context(change)
-    place = len(observers)
-    if first:
-        place = 0
+    place = 0 if first else len(observers)
     observers.insert(place, observer)
     stack.callback(observers.remove, observer)
 
@@ -536,9 +528,7 @@ def _observed_forward(module: nn.RNNBase) -> Iterator[list[ForwardObserver]]:
 def batch_order(arguments: Sequence[Any]) -> Int[Array, " b"] | None:
     """Where each sequence of the batch stands among the sorted ones, if a PackedSequence sorted them."""
     packed = next((argument for argument in arguments if isinstance(argument, PackedSequence)), None)
-    if packed is None or packed.unsorted_indices is None:
-        return None
-    return packed.unsorted_indices.cpu().numpy()
+    return None if packed is None or packed.unsorted_indices is None else packed.unsorted_indices.cpu().numpy()
 
 
 def _has_other_hooks(module: nn.Module) -> bool:
@@ -552,21 +542,15 @@ def _versions(output: Any) -> list[Any]:
 
 
 def _version(tensor: Tensor) -> Any:
-    if tensor.is_inference():
-        return object()
-    return tensor._version
+    return object() if tensor.is_inference() else tensor._version
 
 
 def swapped_if(swap: bool, values: Tensor) -> Tensor:
     """The values with the axes of time and of sequences exchanged, or as they are."""
-    if swap:
-        return values.transpose(0, 1)
-    return values
+    return values.transpose(0, 1) if swap else values
 
 
 def _batch_first_copy(values: Float[Tensor, "t b d"], *, reverse: bool) -> Float[Tensor, "b t d"]:
     """A copy with the axis of sequences first, in the order in which the steps were read."""
     values = values.transpose(0, 1)
-    if reverse:
-        return values.flip(1)
-    return values.clone(memory_format=torch.contiguous_format)
+    return values.flip(1) if reverse else values.clone(memory_format=torch.contiguous_format)

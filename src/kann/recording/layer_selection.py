@@ -201,9 +201,7 @@ def _own_targets(path: str, module: nn.Module) -> list[Target]:
     if not isinstance(module, nn.RNNBase):
         return [Target(name=path, path=path, module=module)]
     last = [part for part in _fused_layers(path, module) if part.level == module.num_layers - 1]
-    if len(last) == 1:
-        return [replace(last[0], name=path)]
-    return last
+    return [replace(last[0], name=path)] if len(last) == 1 else last
 
 
 def by_module(targets: Sequence[Target]) -> list[list[Target]]:

@@ -333,6 +333,4 @@ def _with_following_layers(modules: dict[str, nn.Module], key: str) -> nn.Module
         return modules[key]
     has_weights = [bool(list(part.parameters())) for part in sequence]
     at = list(sequence._modules).index(place)
-    if any(has_weights[at + 1 :]) and not any(has_weights[:at]):
-        return sequence
-    return modules[key]
+    return sequence if any(has_weights[at + 1 :]) and not any(has_weights[:at]) else modules[key]

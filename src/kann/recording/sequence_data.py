@@ -483,9 +483,7 @@ def _to_tensor(values: Any, dtype: torch.dtype) -> Tensor:
             require_dense(values)
         return values
     tensor = torch.from_numpy(_readable_by_torch(array_of(values)))
-    if tensor.is_floating_point():
-        return tensor.to(dtype)
-    return tensor
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def _readable_by_torch(array: Array) -> Array:
@@ -496,9 +494,7 @@ def _readable_by_torch(array: Array) -> Array:
         return array.astype(np.float64)
     # torch takes no other order of bytes and no steps backwards; a copy is made only where there are such.
     array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if any(stride < 0 for stride in array.strides):
-        return array.copy()
-    return array
+    return array.copy() if any(stride < 0 for stride in array.strides) else array
 
 
 def count_of(content: Any, axis: int = 0) -> int:
@@ -524,9 +520,7 @@ def _first_text(content: Any) -> str | None:
     """The first text in nested lists and tuples; None if what comes first is something else."""
     while isinstance(content, list | tuple) and content:
         content = content[0]
-    if isinstance(content, str):
-        return content
-    return None
+    return content if isinstance(content, str) else None
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
@@ -554,9 +548,7 @@ def _own_real_steps(content: Any) -> RealSteps | None:
     if isinstance(content, Mapping) and "attention_mask" in content:
         return real_steps(content["attention_mask"])
     packed = _first_packed(content)
-    if packed is None:
-        return None
-    return _packed_real_steps(packed)
+    return None if packed is None else _packed_real_steps(packed)
 
 
 def _asked_real_steps(content: Any, key: Any) -> RealSteps:
@@ -567,9 +559,7 @@ def _asked_real_steps(content: Any, key: Any) -> RealSteps:
     try:
         value = content[key]
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        have = type(content).__name__
-        if isinstance(content, Mapping):
-            have = sorted(map(str, content))
+        have = sorted(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
         raise KannError(f"lengths={key!r} is no key of the batch, which has {have}; pass one of its keys") from error
     if isinstance(value, PackedSequence):
         return _packed_real_steps(value)

@@ -43,9 +43,7 @@ class SequenceRows:
     @property
     def sequence_numbers(self) -> Int[Array, " s"]:
         """The origins; by default every sequence comes from itself."""
-        if self.origins is None:
-            return np.arange(len(self.lengths))
-        return self.origins
+        return np.arange(len(self.lengths)) if self.origins is None else self.origins
 
     def with_origins(self, first: int) -> "SequenceRows":
         """The same rows with origins that are numbered from ``first`` on."""
@@ -72,14 +70,10 @@ class SequenceRows:
     @property
     def inputs(self) -> Float[Tensor, "n p"] | None:
         """What the layer read to reach each of them, or None."""
-        if self.padded_inputs is None:
-            return None
-        return self._real_rows(self.padded_inputs)
+        return None if self.padded_inputs is None else self._real_rows(self.padded_inputs)
 
     def _real_rows(self, rows: Float[Tensor, "m _"]) -> Float[Tensor, "n _"]:
-        if self.firsts is None:
-            return rows
-        return rows[run_indices(self.firsts, self.lengths, rows)]
+        return rows if self.firsts is None else rows[run_indices(self.firsts, self.lengths, rows)]
 
 
 def joined(parts: Sequence[SequenceRows]) -> SequenceRows:
@@ -218,9 +212,7 @@ def previous_places(sizes: Int[Array, " t"], *, reverse: bool) -> Int[Array, " n
     batch, steps = int(sizes[0]), np.repeat(np.arange(len(sizes)), sizes)
     offsets = starts_of(sizes)
     sequence = np.arange(len(steps)) - offsets[steps]
-    before = steps - 1
-    if reverse:
-        before = steps + 1
+    before = steps + 1 if reverse else steps - 1
     inside = (before >= 0) & (before < len(sizes))
     before = before.clip(0, len(sizes) - 1)
     inside &= sequence < sizes[before]  # read from the end, a shorter sequence starts later
@@ -255,9 +247,7 @@ def _require_fits(real: RealSteps, *, sequences: int, steps: int, layer: str) ->
             f"layer {layer!r} gave {sequences} sequences; there are {len(real)} lengths for this batch; "
             "pass one length per sequence, or lengths= as a function of the batch"
         )
-    ends = real.lengths
-    if real.starts is not None:
-        ends = real.starts + real.lengths
+    ends = real.starts + real.lengths if real.starts is not None else real.lengths
     if ends.max() > steps:
         raise KannError(
             f"lengths reach {ends.max()} (sequence {int(ends.argmax())} of the batch); layer {layer!r} gave {steps} "
@@ -278,9 +268,7 @@ def require_right_padding(real: RealSteps, *, layer: str) -> None:
 
 def as_real(tensor: Tensor) -> Tensor:
     """(Re, Im) along the last axis for complex numbers; any other tensor as it is."""
-    if tensor.is_complex():
-        return torch.cat([tensor.real, tensor.imag], dim=-1)
-    return tensor
+    return torch.cat([tensor.real, tensor.imag], dim=-1) if tensor.is_complex() else tensor
 
 
 def as_complex(real: Tensor, like: Tensor) -> Tensor:
@@ -335,9 +323,7 @@ def has_time_first(values: Tensor, module: nn.Module | None, batch: Batch) -> bo
     attention = first_attention(module)
     if attention is not None and isinstance(module, ATTENTION):
         return not attention.batch_first
-    count = batch.count
-    if batch.real is not None:
-        count = len(batch.real)
+    count = len(batch.real) if batch.real is not None else batch.count
     if count is None and attention is None:  # batches of a loader have their sequences along the first axis
         count = next((len(part) for part in tensors_of(batch.content) if part.ndim), None)
     if count is not None:
@@ -484,9 +470,7 @@ class OutputTracer(_ModelOutputTracer):
         assert self._target.view is not None  # noqa: S101  # only targets with a function get this tracer
         values = self._target.view(output)
         if not isinstance(values, Tensor) or values.ndim != 3:
-            got = type(values).__name__
-            if isinstance(values, Tensor):
-                got = tuple(values.shape)
+            got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise KannError(f"layer(output) gave {got}, without a time axis; return (sequences, steps, units)")
         padded = Padded(values=as_real(values.detach()))
         yield self._target.name, self.rows(padded, "layer(output)")
@@ -524,9 +508,7 @@ class HiddenStatesTracer(_ModelOutputTracer):
 
 def returned_states(output: Any, field: str) -> Sequence[Tensor]:
     """The hidden states of all layers that a model's output holds."""
-    states = getattr(output, field, None)
-    if isinstance(output, Mapping):
-        states = output.get(field)
+    states = output.get(field) if isinstance(output, Mapping) else getattr(output, field, None)
     if isinstance(states, list | tuple) and states:
         return states
     others = [name for name in _entries(output) if name.endswith("hidden_states")]

@@ -57,7 +57,5 @@ def _draw_anew(module: nn.Module) -> None:
         return
     for parameter in module.parameters(recurse=False):
         if parameter.is_floating_point() and parameter.numel():
-            spread = 0.0
-            if parameter.numel() > 1:
-                spread = float(parameter.std())
+            spread = float(parameter.std()) if parameter.numel() > 1 else 0.0
             parameter.normal_(float(parameter.mean()), spread)
