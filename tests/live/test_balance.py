@@ -71,7 +71,7 @@ def ready(model, x):
 
 @pytest.fixture
 def snapshots(monkeypatch):
-    """States, adjoints, sequences and steps before the end of all batches, as they are collected."""
+    """States, adjoints, energies, sequences and steps before the end of all batches, as they are collected."""
     found = []
     add = _balance._Snapshots.add
 
@@ -115,7 +115,7 @@ def test_adjoints_are_derivatives(case, snapshots):
     x = torch.randn(5, 6, 3, dtype=torch.float64)
     model = ready(Judge(inner(), every_step=case in ("packed", "backwards", "block")), x)
     balance = kann.balance(model, x, batch_size=5, outputs="values", draws=1, **where)
-    states, adjoints, sequences, before_end = snapshots[0]
+    states, adjoints, _, sequences, before_end = snapshots[0]
     assert len(states) == len(adjoints) == len(sequences) == len(before_end)
     assert balance.dim == states.shape[1]
     # All derivatives at once: a change of every state along a random direction adds up their changes.
@@ -142,7 +142,7 @@ def test_each_adjoint_is_the_derivative_of_its_sequence(snapshots):
     x = torch.randn(4, 5, 3, dtype=torch.float64)
     model = ready(Judge(Reader(nn.GRU(3, 4, batch_first=True))), x)
     kann.balance(model, x, batch_size=4)
-    states, adjoints, sequences, before_end = snapshots[0]
+    states, adjoints, _, sequences, before_end = snapshots[0]
     for row in (0, 7, 19):
         number, step = sequences[row], 4 - before_end[row]
         own, start = states[row], x[[number]]
@@ -166,7 +166,7 @@ def test_padding_is_left_out(packed, snapshots):
     model, words = Words(packed=packed), [torch.arange(n) for n in (3, 8, 5, 1, 8)]
     whole = kann.balance(model, words)
     assert sum(len(rows[0]) for rows in snapshots) == 25
-    longest = np.concatenate([rows[3] for rows in snapshots])
+    longest = np.concatenate([rows[4] for rows in snapshots])
     assert sorted(longest) == sorted(np.concatenate([np.arange(n) for n in (3, 8, 5, 1, 8)]))
     # The same as from each sequence alone, which has no padding.
     alone = kann.balance(model, words, batch_size=1)
@@ -309,7 +309,7 @@ def test_batches_are_sized_to_memory(monkeypatch):
         return adjoints(self, batch, **options)
 
     monkeypatch.setattr(_balance._Network, "adjoints", count)
-    monkeypatch.setattr(_balance, "GRAPH_BYTES", 100_000)
+    monkeypatch.setitem(_balance.GRAPH_BYTES, "cpu", 100_000)
     model, x = Own(lambda y: y[:, -1, 0]), torch.randn(64, 20, 3)
     kann.balance(model, x)
     assert sum(sizes) == 64

@@ -275,7 +275,7 @@ def _factor(rows: Float[Array, "n d"], centre: Float[Array, " d"]) -> _Factor:
     n, d = rows.shape
     if n <= d:
         return _Factor(rows=rows, centre=centre)
-    step = max(2 * d, BLOCK_NUMBERS // d)
+    step = max(2 * d, BLOCK_NUMBERS // 16 // d)  # smaller blocks stay in the processor's cache
     blocks = (rows[first : first + step] - centre for first in range(0, n, step))
     if rows.dtype != np.float64:  # rounded to 6e-8, below which a Gram matrix loses digits; five times as fast as QR
         return _factor_of_covariance(sum((block.T @ block for block in blocks), start=np.zeros((d, d))))

@@ -26,11 +26,8 @@ from kann.typing import Array, Float, Int, Shaped
 MOST_NUMBERS = 2**27
 """Numbers in the snapshots of states and adjoints: 0.5 GB in float32. More rows are thinned out at random."""
 
-LEAST_SHARE = 2.0**-30
-"""Smallest part of the rows that is kept."""
-
-GRAPH_BYTES = 2**30
-"""Memory that the graph of one batch may take on a CPU; four times that on a GPU."""
+GRAPH_BYTES = {"cpu": 2**28, "cuda": 2**32}
+"""Memory that the graph of one batch may take. More makes a CPU slower: its pages are fetched anew for every batch."""
 
 IGNORED = -100
 """The label of steps that do not count, as in torch's losses."""
@@ -201,16 +198,11 @@ class _Network:
         needed = sum(sizes.values()) + sum(4 * states.nbytes for states in self._states)
         del output
         device = self._source.device
-        available = GRAPH_BYTES * (4 if device is not None and device.type == "cuda" else 1)
+        available = GRAPH_BYTES.get(device.type if device else "cpu", GRAPH_BYTES["cpu"])
         return max(1, available // max(1, needed))
 
-    def adjoints(
-        self, batch: Batch, *, kind: str, labels: Any, draws: int
-    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n v d"], Int[Array, " n"], Int[Array, " n"]]:
-        """Compute states, their adjoints, the numbers of their sequences and their steps before the end.
-
-        States of padding, and those that no output depends on, are left out.
-        """
+    def adjoints(self, batch: Batch, *, kind: str, labels: Any, draws: int) -> "_Rows":
+        """Compute states and adjoints, without those of padding and those that no output depends on."""
         outputs = outputs_of(self._run(batch), len(batch))
         if not self._states:
             raise KannError(f"layer {self._target.path!r} was not called; pass one that the model uses")
@@ -231,9 +223,9 @@ class _Network:
         kept = is_real & (sizes > 0)
         last = np.zeros(len(batch), dtype=np.int64)
         np.maximum.at(last, places[kept], calls[kept])
-        chosen = torch.from_numpy(np.flatnonzero(kept)).to(adjoints.device)
-        before_end = (last[places] - calls)[kept]
-        return torch.cat(rows)[chosen], adjoints[chosen], _numbers(batch)[places[kept]], before_end
+        chosen = np.flatnonzero(kept)
+        numbers, before_end = _numbers(batch)[places[kept]], (last[places] - calls)[kept]
+        return _rows_at(torch.cat(rows), chosen), _rows_at(adjoints, chosen), sizes[kept] ** 2, numbers, before_end
 
     def _gradients(self, outputs: Tensor, weights: Tensor, is_class: bool, *, is_last: bool) -> list[Tensor]:
         """Gradients of a random combination of the outputs with respect to the states of each call."""
@@ -312,51 +304,40 @@ def _is_like_inputs(outputs: Tensor, batch: Batch) -> bool:
     return any(own in (shape, (*shape, 1), shape[:-1]) for shape in shapes)
 
 
+def _rows_at(rows: Tensor, chosen: Int[Array, " k"]) -> Tensor:
+    """Some of the rows; not copied if they are all."""
+    return rows if len(chosen) == len(rows) else rows[torch.from_numpy(chosen).to(rows.device)]
+
+
+_Rows = tuple[Float[Tensor, "n d"], Float[Tensor, "n v d"], Float[Array, " n"], Int[Array, " n"], Int[Array, " n"]]
+"""States, adjoints, their energies, the numbers of their sequences, and how many steps before the end they are."""
+
+
 class _Snapshots:
     """States and adjoints of all batches, thinned out at random where they would not fit in memory."""
 
     def __init__(self, seed: int):
         self._rng, self._share = np.random.default_rng(seed), 1.0
         self._parts: list[list[Array]] = []
-        self._squares, self._counts = np.zeros(0), np.zeros(0)
 
-    def add(
-        self,
-        states: Float[Tensor, "n d"],
-        adjoints: Float[Tensor, "n v d"],
-        sequences: Int[Array, " n"],
-        before_end: Int[Array, " n"],
-    ) -> None:
-        """Add the rows of a batch."""
-        if not len(states):
-            return
-        squares = torch.linalg.vector_norm(adjoints, dim=(1, 2), dtype=torch.float64).square().cpu().numpy()
-        self._squares = _sum(self._squares, np.bincount(before_end, squares))
-        self._counts = _sum(self._counts, np.bincount(before_end))
+    def add(self, states: Any, adjoints: Any, *others: Array) -> None:
+        """Add `_Rows`, those of a batch."""
         keys = self._rng.random(len(states))
         chosen = np.flatnonzero(keys < self._share)
-        at = torch.from_numpy(chosen).to(states.device)
-        rows = [as_numpy(each[at] if each.dtype == torch.float64 else each[at].float()) for each in (states, adjoints)]
-        self._parts.append([keys[chosen], sequences[chosen], before_end[chosen], *rows])
+        tensors = [_rows_at(each, chosen) for each in (states, adjoints)]
+        rows = [as_numpy(each if each.dtype == torch.float64 else each.float()) for each in tensors]
+        self._parts.append([*rows, *(each[chosen] for each in (*others, keys))])
         # Halved, so that what is kept is a random part of all rows, those of later batches included.
-        while sum(part[3].size + part[4].size for part in self._parts) > MOST_NUMBERS and self._share > LEAST_SHARE:
+        while sum(part[0].size + part[1].size for part in self._parts) > MOST_NUMBERS:
             self._share /= 2
-            self._parts = [[array[part[0] < self._share] for array in part] for part in self._parts]
+            self._parts = [[array[part[-1] < self._share] for array in part] for part in self._parts]
 
     def balance(self) -> Balance:
         """Balance all rows, after scaling adjoints to the same mean energy at each number of steps before the end."""
-        if not self._parts:
-            raise KannError(f"all adjoints are zero: the outputs do not depend on these states; {FALLBACK}")
-        _, sequences, before_end, states, adjoints = map(np.concatenate, zip(*self._parts, strict=True))
+        states, adjoints, energies, sequences, before_end, _ = map(np.concatenate, zip(*self._parts, strict=True))
         self._parts = []
-        scale = np.sqrt(self._counts / np.maximum(self._squares, np.finfo(np.float64).tiny))
-        np.multiply(adjoints, scale[before_end][:, None, None], out=adjoints, casting="same_kind")
+        if not len(states):
+            raise KannError(f"all adjoints are zero: the outputs do not depend on these states; {FALLBACK}")
+        means = np.bincount(before_end, energies) / np.maximum(np.bincount(before_end), 1)
+        np.divide(adjoints, np.sqrt(means[before_end])[:, None, None], out=adjoints, casting="same_kind")
         return Balance.of_snapshots(states, adjoints, sequences=sequences)
-
-
-def _sum(one: Float[Array, " m"], other: Shaped[Array, " n"]) -> Float[Array, " k"]:
-    """Add sums by number of steps; missing ones are 0."""
-    total = np.zeros(max(len(one), len(other)))
-    total[: len(one)] += one
-    total[: len(other)] += other
-    return total
