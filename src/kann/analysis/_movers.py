@@ -1,7 +1,7 @@
 """Which tokens, inputs, phrases or steps push each mode, how far, and with which confidence."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from kann._display import in_columns
 from kann._format import confidence, signed
 from kann.analysis.coordinates import Spread, mode_variances, spread_of
 from kann.analysis.decisions import linear_weight
-from kann.analysis.intervals import require_level, student_width
+from kann.analysis.intervals import jackknife_error, require_level, student_width
 from kann.analysis.modes import chosen_modes
 from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_instance, require_names, require_width
@@ -94,31 +94,30 @@ class ModeAxis:
         """The number of a coordinate, or of a push of it."""
         return np.real(coordinate * self.turn)
 
-    def reversed(self) -> "ModeAxis":
-        """The same axis with up and down exchanged."""
-        return replace(self, turn=-self.turn, effect=-self.effect)
 
+def axis_of(koopman: Koopman, mode: Mode, spread: Spread, weight: Float[Array, "o d"] | None = None) -> ModeAxis:
+    """The axis of a mode, for states of this mean and covariance.
 
-def axis_of(koopman: Koopman, mode: Mode, spread: Spread) -> ModeAxis:
-    """The axis of a mode, for states of this mean and covariance."""
+    With the weight of a readout, up raises the output that the mode moves most.
+    """
     first = mode.indices[0]
     right = koopman.right[:, first]
     direction = koopman.basis @ right
     parts = np.stack([np.real(direction), np.imag(direction)], axis=1)
     values, vectors = np.linalg.eigh(spread.along(parts))
     along = vectors[:, -1]  # cos and sin of the angle of the widest axis
-    scale = 1 / np.sqrt(max(values[-1], np.finfo(float).tiny))
-    turn = complex(along[0], -along[1]) * scale
+    turn = complex(along[0], -along[1]) / np.sqrt(max(values[-1], np.finfo(float).tiny))
     # The mode's part of a state is Re(coordinate · left), twice for a pair; one unit along the axis is 1/turn.
     effect = len(mode.indices) * np.real((koopman.left[first] @ koopman.state_vectors) / turn)
-    offset = 0j
-    if koopman.offset is not None:
-        offset = complex(koopman.offset @ right)
+    if weight is not None:
+        moved = weight @ effect
+        if moved[np.abs(moved).argmax()] < 0:
+            turn, effect = -turn, -effect
     return ModeAxis(
         mode=mode,
         eigenvalue=complex(koopman.eigenvalues[first]),
         direction=direction,
-        offset=offset,
+        offset=complex(koopman.offset @ right) if koopman.offset is not None else 0j,
         turn=turn,
         effect=effect,
     )
@@ -178,16 +177,20 @@ def input_slopes(push: Float[Array, "n m"], pushes: Pushes, states: States) -> t
     varies = spread > 0
     scaled = np.zeros_like(inputs)
     scaled[:, varies] = (inputs[:, varies] - inputs[:, varies].mean(axis=0)) / spread[varies]
-    rows = np.concatenate([scaled, np.ones((len(scaled), 1))], axis=1)
     used, group = np.unique(pushes.sequences, return_inverse=True)
-    groups = min(GROUPS, len(used))
-    parts = [_products(rows[group % groups == g], push[group % groups == g]) for g in range(groups)]
-    gram, target = np.sum([part[0] for part in parts], axis=0), np.sum([part[1] for part in parts], axis=0)
-    slopes = _solve(gram, target)
-    without = np.stack([_solve(gram - own_gram, target - own_target) for own_gram, own_target in parts])
-    error = np.full_like(slopes, np.inf)
+    groups, width = min(GROUPS, len(used)), scaled.shape[1] + 1
+    columns = np.concatenate([scaled, np.ones((len(scaled), 1)), push], axis=1)
+    parts = [columns[group % groups == g].T @ columns[group % groups == g] for g in range(groups)]
+    total = np.sum(parts, axis=0)
+
+    def slopes_of(products: Float[Array, "q q"]) -> Float[Array, "p m"]:
+        """Least-squares slopes without the constant; the smallest ones where inputs depend on each other."""
+        return np.linalg.lstsq(products[:width, :width], products[:width, width:], rcond=None)[0][:-1]
+
+    slopes, error = slopes_of(total), np.full((width - 1, push.shape[1]), np.inf)
     if groups > 1:
-        error = np.sqrt((groups - 1) / groups * np.square(without - without.mean(axis=0)).sum(axis=0))
+        without = np.stack([slopes_of(total - part).ravel() for part in parts])
+        error = jackknife_error(without, whole=slopes.ravel(), sizes=np.ones(groups)).reshape(error.shape)
     means = LabelMeans(
         mean=slopes,
         error=error,
@@ -196,15 +199,6 @@ def input_slopes(push: Float[Array, "n m"], pushes: Pushes, states: States) -> t
         freedom=np.full(inputs.shape[1], groups - 1),
     )
     return tuple(f"input {i}" for i in range(inputs.shape[1])), means
-
-
-def _products(rows: Float[Array, "n q"], push: Float[Array, "n m"]) -> tuple[Float[Array, "q q"], Float[Array, "q m"]]:
-    return rows.T @ rows, rows.T @ push
-
-
-def _solve(gram: Float[Array, "q q"], target: Float[Array, "q m"]) -> Float[Array, "p m"]:
-    """Least-squares slopes without the constant; the smallest ones where inputs depend on each other."""
-    return np.linalg.lstsq(gram, target, rcond=None)[0][:-1]
 
 
 LEAST_COUNT = 5
@@ -244,7 +238,8 @@ def phrases_of(
     first_label, second_label = labels[second - 1], labels[second]
     together, alone = [], []
     for axis, own in zip(axes, pushes.values.T, strict=True):
-        mean = _mean_of_each(own, labels, len(names))
+        sums = _summed(np.stack([np.real(own), np.imag(own), np.ones(len(own))], axis=1), labels, len(names))
+        mean = (sums[:, 0] + 1j * sums[:, 1]) / np.maximum(sums[:, 2], 1)
         together.append(axis.real(axis.eigenvalue * own[second - 1] + own[second]))
         alone.append(axis.real(axis.eigenvalue * mean[first_label] + mean[second_label]))
     expected = np.stack(alone, axis=1)
@@ -297,12 +292,6 @@ def _differing(
     )
 
 
-def _mean_of_each(values: Complex[Array, " n"], labels: Int[Array, " n"], count: int) -> Complex[Array, " k"]:
-    """The mean of complex values by label."""
-    sums = [np.bincount(labels, weights=part, minlength=count) for part in (np.real(values), np.imag(values))]
-    return (sums[0] + 1j * sums[1]) / np.maximum(np.bincount(labels, minlength=count), 1)
-
-
 BY = ("tokens", "inputs", "steps")
 """What can push a mode: tokens, numbers that the network reads, or the time at which it reads."""
 
@@ -349,6 +338,9 @@ class Mover:
     """In how many sequences."""
     sure: bool
     """Whether the interval excludes zero even if widened for the number of tokens that were looked at."""
+
+    def __str__(self) -> str:
+        return f"{signed(self.push)} [{signed(self.low)}, {signed(self.high)}]{'*' if self.sure else ' '}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -439,9 +431,7 @@ class Movers(Saved):
         """A table: what each name does to each mode, with its interval, sure ones marked."""
         modes, rows = self.modes[:MODES_PRINTED], self._rows_printed()
         table = [["", *(f"mode {mode}" for mode in modes)]]
-        table += [
-            [self.names[row], *(_in_words(self._mover(row, column)) for column in range(len(modes)))] for row in rows
-        ]
+        table += [[self.names[row], *(str(self._mover(row, column)) for column in range(len(modes)))] for row in rows]
         lines = [
             f"{self!r}: pushes in standard deviations of the mode [{confidence(self.level)} interval]",
             *in_columns(table),
@@ -467,11 +457,6 @@ class Movers(Saved):
             sides = (self.up(mode, ROWS_SHOWN), self.down(mode, ROWS_SHOWN))
             rows.append([mode, *(", ".join(f"{each.name} {signed(each.push)}" for each in side) for side in sides)])
         return _display.table(repr(self), ("mode", "pushed up by", "pushed down by"), rows)
-
-
-def _in_words(mover: Mover) -> str:
-    mark = "*" if mover.sure else " "
-    return f"{signed(mover.push)} [{signed(mover.low)}, {signed(mover.high)}]{mark}"
 
 
 def movers(
@@ -521,32 +506,41 @@ def movers(
     require_width(states.values, koopman.dim, what="states", of="the operator")
     level = require_level(level)
     by = _chosen_way(by, tokens, states)
-    named = _names_of_inputs(names, by, states)
+    given_names = _names_of_inputs(names, by, states)
     weight = linear_weight(readout, koopman.dim)
     spread = spread_of(states)
     numbers = _numbers(koopman, modes, mode_variances(koopman, spread, weight))
-    axes = [_oriented(axis_of(koopman, koopman.modes[number], spread), weight) for number in numbers]
+    axes = [axis_of(koopman, koopman.modes[number], spread, weight) for number in numbers]
     pushes = pushes_of(koopman, states, axes)
     if not len(pushes.rows):
         raise KannError("no step can be judged: every sequence has one state only; pass longer sequences")
-    found = _PushedBy.of(by, pushes, axes, states, tokens)
-    width = found.means.half_width(level)
+    real = np.stack([axis.real(column) for axis, column in zip(axes, pushes.values.T, strict=True)], axis=1)
+    phrases: tuple[tuple[Phrase, ...], ...] = tuple(() for _ in axes)
+    if by == "inputs":
+        found, means = input_slopes(real, pushes, states)
+    elif by == "steps":
+        found, labels = _spans(pushes.steps)
+        means = means_by_label(real, labels, pushes.sequences, count=len(found))
+    else:
+        found, labels = _numbered([token for own in checked_tokens(tokens, states) for token in own], pushes.rows)
+        means = means_by_label(real, labels, pushes.sequences, count=len(found))
+        phrases = phrases_of(axes, pushes, labels, found, level=level)
+    width = means.half_width(level)
     # Bonferroni: of a thousand words some stand apart by chance.
-    safe = found.means.half_width(1 - (1 - level) / max(1, len(found.names)))
-    outputs = np.stack([axis.effect for axis in axes]) @ weight.T if weight is not None else None
+    safe = means.half_width(1 - (1 - level) / max(1, len(found)))
     return Movers(
         by=by,
         modes=tuple(numbers),
-        names=named or found.names,
-        push=found.means.mean,
-        low=found.means.mean - width,
-        high=found.means.mean + width,
-        sure=np.abs(found.means.mean) - safe,
-        count=found.means.count,
-        sequences=found.means.sequences,
+        names=given_names or found,
+        push=means.mean,
+        low=means.mean - width,
+        high=means.mean + width,
+        sure=np.abs(means.mean) - safe,
+        count=means.count,
+        sequences=means.sequences,
         level=level,
-        outputs=outputs,
-        phrases=found.phrases(axes, pushes, level=level),
+        outputs=np.stack([axis.effect for axis in axes]) @ weight.T if weight is not None else None,
+        phrases=phrases,
     )
 
 
@@ -578,49 +572,9 @@ def _numbers(koopman: Koopman, modes: Any, variances: Float[Array, " m"]) -> lis
     """The modes that the user names, or those with the largest contributions."""
     if modes is None:
         return np.argsort(-variances, kind="stable")[:MODES_STUDIED].tolist()
-    wanted = [modes] if not isinstance(modes, Iterable) else modes
+    wanted = modes if isinstance(modes, Iterable) else [modes]
     every = [mode.indices for mode in koopman.modes]
     return [every.index(mode.indices) for mode in chosen_modes(koopman, wanted)]
-
-
-def _oriented(axis: ModeAxis, weight: Float[Array, "o d"] | None) -> ModeAxis:
-    """The axis such that up raises the output that the mode moves most."""
-    if weight is None:
-        return axis
-    moved = weight @ axis.effect
-    return axis if moved[np.abs(moved).argmax()] >= 0 else axis.reversed()
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _PushedBy:
-    """Mean pushes by name, and what is needed to look at phrases."""
-
-    names: tuple[str, ...]
-    means: LabelMeans
-    labels: Int[Array, " n"] | None
-    """The number of the token of each push; None where there are no tokens."""
-
-    @staticmethod
-    def of(by: str, pushes: Pushes, axes: Sequence[ModeAxis], states: States, tokens: Any) -> "_PushedBy":
-        """The pushes by token, input or step."""
-        real = np.stack([axis.real(column) for axis, column in zip(axes, pushes.values.T, strict=True)], axis=1)
-        if by == "inputs":
-            names, means = input_slopes(real, pushes, states)
-            return _PushedBy(names=names, means=means, labels=None)
-        if by == "steps":
-            names, labels = _spans(pushes.steps)
-        else:
-            names, labels = _numbered([token for own in checked_tokens(tokens, states) for token in own], pushes.rows)
-        means = means_by_label(real, labels, pushes.sequences, count=len(names))
-        if by == "steps":
-            labels = None
-        return _PushedBy(names=names, means=means, labels=labels)
-
-    def phrases(self, axes: Sequence[ModeAxis], pushes: Pushes, *, level: float) -> tuple[tuple[Phrase, ...], ...]:
-        """Phrases of two tokens that push otherwise than their tokens do."""
-        if self.labels is None:
-            return tuple(() for _ in axes)
-        return phrases_of(axes, pushes, self.labels, self.names, level=level)
 
 
 def _numbered(tokens: list[str], rows: Int[Array, " n"]) -> tuple[tuple[str, ...], Int[Array, " n"]]:
