@@ -244,11 +244,10 @@ def trust(
         each of which is then a fold; errors are then measured one step ahead only, and the null shuffles states
         over all sequences instead of within each.
     folds
-        How many folds: as few as 3, at most the number of sequences; 10, or fewer if there are fewer sequences, if
-        None. Sequences whose states are the same to the last
-        bit are held out together, in fewer folds if there are fewer different ones; to find them, states are read
-        once more, also from disk and by Dask, unless all lengths differ. From moments repeats cannot be told: put
-        them into one group when you record.
+        How many folds, from 3 to the number of sequences. None: 10, or fewer if there are fewer sequences. Sequences
+        whose states are the same to the last bit are held out together; to find them, states are read once more, also
+        from disk and by Dask, unless all lengths differ. From moments repeats cannot be told: put them into one group
+        when you record.
     groups
         For each sequence who it comes from, such as a patient or a speaker: sequences of one group are held out
         together, so that intervals hold for new patients and not only for new sequences of the same ones.
@@ -264,6 +263,8 @@ def trust(
         trusted mode is then called learned, or own and not learned if the untrained network has it just as well.
     """
     level = require_level(level)
+    if type(koopman).__name__ == "StepMaps":  # of kann.depth, which imports this package
+        raise KannError("koopman has a map for each step; pass it to kann.depth.trust, or its .one to kann.trust")
     if isinstance(koopman, Bilinear):
         raise KannError(f"koopman={koopman!r} has a matrix for each input, and trust judges one; {ONE_INPUT}")
     require_instance(koopman, Koopman, "koopman")
