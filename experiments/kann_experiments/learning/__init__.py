@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kann.progress import progress
-from kann.reporting._film import film
+from kann.reporting.plots import film
 from kann.typing import Array, Float
 from kann_experiments.comparing.networks import COPY, TASKS
 from kann_experiments.learning.runs import EVERY, Watched, watched

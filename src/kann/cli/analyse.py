@@ -8,13 +8,14 @@ import typer
 import kann
 from kann.cli import loading, options
 from kann.cli.errors import errors_of_model, one_line_errors, print_result, require_free
+from kann.data.store import require_store_name
 from kann.errors import KannError
 
 
 def record(
     factory: options.Factory,
     data: options.Data,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The store to write, such as states.zarr.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="The store to write, such as states.zarr.")],
     lengths: options.Lengths = None,
     weights: options.Weights = None,
     layer: options.Layer = None,
@@ -27,11 +28,11 @@ def record(
     as_json: options.AsJson = False,
 ) -> None:
     """Run a model over data and write the hidden states of a layer to a store."""
-    with one_line_errors(loading.remains_of_recording(out)):
-        loading.require_store_name(out)
+    with one_line_errors(loading.remains_of_recording(Path(out))):
+        require_store_name(out, verb="record")
         loading.require_data(data)
-        require_free(out, force=force)
-        if layer is not None and any(character in layer for character in "*?["):
+        require_free(Path(out), force=force)
+        if set("*?[").intersection(layer or ""):
             raise KannError(
                 f"--layer {layer} may name several layers; pass one, or call kann.recording.record_layers from Python"
             )
@@ -47,8 +48,8 @@ def record(
                 batch_size=batch_size,
                 into=out,
             )
-        numbers = {"sequences": len(states), "states": int(states.lengths.sum()), "units": states.dim, "path": str(out)}
-        print_result(repr(states), str(out), numbers=numbers, as_json=as_json)
+        numbers = {"sequences": len(states), "states": int(states.lengths.sum()), "units": states.dim, "path": out}
+        print_result(repr(states), out, numbers=numbers, as_json=as_json)
 
 
 @one_line_errors()

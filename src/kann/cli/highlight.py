@@ -9,6 +9,7 @@ import numpy as np
 import typer
 from scipy.special import expit
 
+import kann
 from kann._display import visible
 from kann._format import percent
 from kann.analysis.contributions import contribution_changes
@@ -75,10 +76,7 @@ def shade(text: str, *, modes: Iterable[int] | None = None, model: "Pretrained |
     ``modes`` are numbers of modes of ``model.koopman``; without them the most important of those that are trusted are
     taken. ``model`` is what ``kann.zoo.load("sentiment")`` returns, which is loaded if none is passed.
     """
-    if model is None:
-        from kann import zoo  # needs torch
-
-        model = zoo.load("sentiment")
+    model = model or kann.zoo.load("sentiment")
     chosen = _chosen_modes(modes, model)
     text = visible(text)
     ids, spans = model.vocabulary.locate(text)

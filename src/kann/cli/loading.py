@@ -16,11 +16,10 @@ import numpy as np
 
 import kann
 from kann.cli.errors import named
-from kann.data.archives import damage_explained, read_npz, reason, require_file
+from kann.data.archives import damage_explained, npz_names, read_npz, reason, require_file
 from kann.data.moments import Moments
 from kann.data.reduction import RaggedRows, runs_on_dask
 from kann.data.states import States
-from kann.data.store import NUMPY_FILES
 from kann.errors import KannError
 from kann.fitting.folds import FEWEST_FOLDS
 from kann.fitting.koopman import Koopman
@@ -60,7 +59,7 @@ def rank(text: str | None, data: States | Moments) -> int | float | str | None:
 def states_or_moments(path: str) -> States | Moments:
     """Saved moments, or states in any format that `States.open` reads."""
     # Files that kann saved have a header; a user's own .npz with an array of states has none.
-    if path.endswith(".npz") and Path(path).exists() and "header" in _array_names(Path(path)):
+    if path.endswith(".npz") and Path(path).exists() and "header" in npz_names(path):
         with damage_explained(path, problem="cannot be read as moments", remedy="save them again"):
             return Moments.load(path)
     return states(path)
@@ -99,7 +98,7 @@ def operator(path: Path) -> Koopman:
 
 def is_operator(path: str) -> bool:
     """Whether a file holds an operator, and neither moments nor states."""
-    return Path(path).is_file() and "eigenvalues" in _array_names(Path(path))
+    return Path(path).is_file() and "eigenvalues" in npz_names(path)
 
 
 def _require_no_folder_of_stores(path: str) -> None:
@@ -110,17 +109,6 @@ def _require_no_folder_of_stores(path: str) -> None:
     stores = sorted(str(each.parent) for each in folder.glob("*/zarr.json"))
     if stores:
         raise KannError(f"{path} is a folder of {len(stores)} stores; pass one of them: {', '.join(stores[:8])}")
-
-
-def _array_names(path: Path) -> list[str]:
-    """Names of the arrays in an ``.npz`` file."""
-    require_file(path)
-    with (
-        damage_explained(path, problem="is no whole .npz file", remedy="save it again"),
-        open(path, "rb") as file,
-        np.load(file, allow_pickle=False) as archive,
-    ):
-        return list(archive.files)
 
 
 @contextlib.contextmanager
@@ -309,7 +297,8 @@ def trust_in_words(known: KnownTrust) -> str:
 
 def operator_numbers(koopman: Koopman, known: KnownTrust) -> dict[str, Any]:
     """An operator in numbers, for ``--json``, with what held-out sequences say about each mode if that is known."""
-    trusts = mode_trust_rows(known) or [{}] * len(koopman.modes)
+    values, residuals = ([getattr(mode, name) for mode in koopman.modes] for name in ("eigenvalue", "residual"))
+    trusts = mode_trust_rows(known) or [{}] * len(values)
     return {
         "units": koopman.dim,
         "rank": koopman.rank,
@@ -317,26 +306,12 @@ def operator_numbers(koopman: Koopman, known: KnownTrust) -> dict[str, Any]:
         "explained": float(koopman.explained.sum()),
         "condition": finite_or_none(koopman.condition),
         "modes": [
-            {
-                "re": mode.eigenvalue.real,
-                "im": mode.eigenvalue.imag,
-                "modulus": mode.modulus,
-                "residual": finite_or_none(mode.residual),
-                **own,
-            }
-            for mode, own in zip(koopman.modes, trusts, strict=True)
+            {"re": value.real, "im": value.imag, "modulus": abs(value), "residual": finite_or_none(residual)} | own
+            for value, residual, own in zip(values, residuals, trusts, strict=True)
         ],
         "trust": trust_numbers(known),
         "not_tested": known.reason,
     }
-
-
-def require_store_name(out: Path) -> None:
-    """Refuse names under which a store would not be found again."""
-    if out.suffix in NUMPY_FILES:
-        raise KannError(f"{out} would be read as a numpy file; pass a name such as {out.stem}.zarr")
-    if ":/" in str(out):
-        raise KannError(f"{out} is an address; record to a folder, and copy it there with fsspec or your cloud's tools")
 
 
 def remains_of_recording(out: Path) -> Callable[[], str]:

@@ -1,11 +1,13 @@
 """Figures for papers: each function draws a result on an ``ax``, a new one if none is given, and returns it."""
 
+import os
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from textwrap import fill
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from scipy import ndimage
 
 from kann._format import confidence
@@ -19,23 +21,31 @@ from kann.checks import (
     require_all_finite,
     require_choice,
     require_instance,
+    require_path,
+    require_text,
     require_whole_number,
     shown,
 )
+from kann.data.atomic_write import replacing
 from kann.depth._trust import PREDICTIONS, StepTrust
 from kann.depth.results import METHODS, BypassEffects
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
+from kann.live.history import History, require_histories
 from kann.live.results import NAMES, Effects
+from kann.reporting._film import all_steps, checkpoint_at, film_content
 from kann.reporting.curves import is_fraction, score_in_words
 from kann.reporting.inputs import checked_step_seconds
 from kann.reporting.trust import require_trust_of
 from kann.typing import AnyArray, Array, Complex, Float, Int
 
 try:
-    from matplotlib import pyplot
+    from matplotlib import colormaps, patheffects, pyplot
     from matplotlib.axes import Axes
+    from matplotlib.collections import PolyCollection
+    from matplotlib.colors import ListedColormap, LogNorm
+    from matplotlib.patches import Rectangle
 except ImportError as error:
     raise ImportError("figures need matplotlib: pip install 'kann[report]'") from error
 
@@ -224,15 +234,6 @@ def draw_movers(movers: Movers, mode: int, *, ax: Axes | None = None, count: int
     return ax
 
 
-try:
-    from matplotlib import colormaps, patheffects
-    from matplotlib.axes import Axes
-    from matplotlib.collections import PolyCollection
-    from matplotlib.colors import ListedColormap, LogNorm
-    from matplotlib.patches import Rectangle
-except ImportError as error:
-    raise ImportError("figures need matplotlib: pip install 'kann[report]'") from error
-
 STYLE: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -292,8 +293,7 @@ def draw_spectrum(
         for name, values in entries_by_name(others, "others", remedy="pass a dict of eigenvalues").items()
     }
     ax = axes_or_new(ax)
-    circle = np.exp(1j * np.linspace(0, 2 * np.pi, 361))
-    ax.plot(*_plane(circle), color="#999999", linewidth=0.8, zorder=1)
+    _draw_circle(ax, "#999999")
     residuals, label = koopman.residuals, "residual on the fitted data"
     if trust is not None:
         residuals, label = _held_out_residuals(koopman, trust), "residual on held-out sequences"
@@ -434,8 +434,7 @@ def draw_pseudospectrum(found: Pseudospectrum, *, ax: Axes | None = None, koopma
     )
     lines = ax.contour(across, up, found.residual, levels=TOLERANCES, colors=INK, linewidths=0.4)
     ax.clabel(lines, fmt="%g", fontsize=6)
-    circle = np.exp(1j * np.linspace(0, 2 * np.pi, 361))
-    ax.plot(*_plane(circle), color="white", linewidth=1.0)
+    _draw_circle(ax, "white")
     if koopman is not None:
         style = {"color": "white", "edgecolors": INK, "linewidths": 0.5, "s": 12}
         ax.scatter(*_plane(koopman.eigenvalues), zorder=3, label="eigenvalues", **style)
@@ -443,6 +442,10 @@ def draw_pseudospectrum(found: Pseudospectrum, *, ax: Axes | None = None, koopma
     ax.figure.colorbar(shades, ax=ax, label="smallest residual of any vector", shrink=0.8, format="%g")
     ax.set(xlabel="Re ζ", ylabel="Im ζ", aspect="equal", xlim=(across.min(), across.max()), ylim=(up.min(), up.max()))
     return ax
+
+
+def _draw_circle(ax: Axes, colour: str) -> None:
+    ax.plot(*_plane(np.exp(1j * np.linspace(0, 2 * np.pi, 361))), color=colour, linewidth=0.8, zorder=1)
 
 
 def _plane(values: Complex[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
@@ -670,9 +673,94 @@ def draw_networks(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def __getattr__(name: str) -> Any:
-    if name != "film":  # its module imports this one
-        raise AttributeError(f"module 'kann.plots' has no attribute {name!r}")
-    from kann.reporting._film import film
+FILM_SPEED, FILM_DPI = 8, 110
+"""Checkpoints per second, and a resolution that is fine enough for slides: a hundred of them have some megabytes."""
 
-    return film
+FARTHEST_SHOWN = 1.6
+"""A mode farther outside than this would make the unit circle a dot."""
+
+
+def film(
+    path: str | os.PathLike[str],
+    histories: History | Mapping[str, History],
+    *,
+    title: str = "What this network learnt, and when",
+    about: str = "",
+) -> Path:
+    """Write the film of a training, or of several side by side, from the history of `kann.Monitor`. Returns its path.
+
+    >>> import tempfile, torch, kann
+    >>> monitor = kann.Monitor(torch.nn.GRU(2, 4, batch_first=True), torch.randn(20, 10, 2), every=1)
+    >>> found = monitor.update(loss=0.5)
+    >>> film(Path(tempfile.mkdtemp()) / "film.html", monitor.history).name
+    'film.html'
+
+    Parameters
+    ----------
+    path
+        The file to write: ``.html`` for a page with a slider that works offline, ``.gif`` or ``.mp4`` (which needs
+        ffmpeg) for an animation. A file that exists is replaced.
+    histories
+        A history, or several by name to compare them.
+    title, about
+        For a page: the heading, and a paragraph about the network and its training.
+    """
+    require_path(path)
+    require_text(title, "title")
+    require_text(about, "about")
+    path, runs = Path(path), require_histories(histories)
+    if path.is_dir():
+        raise KannError(f"{path} is a folder; pass the name of a file")
+    if path.suffix.lower() in (".gif", ".mp4"):
+        return _animate(path, runs)
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise KannError(f"{path} has an unknown ending; pass a name that ends in .html, .gif or .mp4")
+    from kann.reporting.offline import page_with_charts
+
+    html = page_with_charts("film", film_content(runs), title=title, about=about)
+    with replacing(path) as temporary:
+        temporary.write_text(html, encoding="utf-8", errors="replace")
+    return path
+
+
+def _animate(path: Path, runs: Mapping[str, History]) -> Path:
+    """Write the eigenvalues of all checkpoints, one picture each."""
+    from matplotlib.animation import FFMpegWriter, FuncAnimation, PillowWriter
+
+    is_gif = path.suffix.lower() == ".gif"
+    if not is_gif and not FFMpegWriter.isAvailable():
+        raise KannError(f"{path} needs ffmpeg, which is not installed; pass a name that ends in .gif")
+    with pyplot.rc_context(STYLE), replacing(path) as temporary:
+        figure, ax = pyplot.subplots(figsize=(4, 4), layout="constrained")
+        show = partial(_draw_checkpoints, ax, runs)
+        made = FuncAnimation(figure, show, frames=all_steps(runs), init_func=list, blit=False)
+        # The writer chooses the format by the ending, which a temporary file does not have.
+        named = temporary.with_name(f"{temporary.name}{path.suffix}")
+        made.save(named, writer=PillowWriter(FILM_SPEED) if is_gif else FFMpegWriter(FILM_SPEED), dpi=FILM_DPI)
+        pyplot.close(figure)
+        named.replace(temporary)
+    return path
+
+
+def _draw_checkpoints(ax: Axes, runs: Mapping[str, History], step: int) -> list[Any]:
+    """Draw the eigenvalues of all runs at a step on the unit circle: large dots carry much, ringed ones are trusted."""
+    ax.clear()
+    _draw_circle(ax, "#999999")
+    for place, history in enumerate(runs.values()):
+        found = checkpoint_at(history, step)
+        if found is None:
+            continue
+        numbers = found.numbers.tolist() if len(runs) == 1 else [place] * len(found.numbers)
+        for values in (found.eigenvalues, found.eigenvalues.conj()):
+            ax.scatter(
+                *_plane(values),
+                s=12 + 160 * np.minimum(found.carried, 1.0),
+                c=[COLOURS[number % len(COLOURS)] for number in numbers],
+                edgecolors=INK,
+                linewidths=np.where(found.trusted, 1.0, 0.0).tolist(),
+            )
+    largest = max([1.0, *(abs(value) for history in runs.values() for each in history for value in each.eigenvalues)])
+    bound = 1.08 * min(largest, FARTHEST_SHOWN)
+    ax.set(xlim=(-bound, bound), ylim=(-bound, bound), aspect="equal", xlabel="Re λ", ylabel="Im λ")
+    ax.set_title(f"step {step}")
+    return []
