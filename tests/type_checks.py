@@ -6,14 +6,14 @@ all tests. A call whose arguments have types, shapes and dtypes that this test h
 again; one whose arguments have others is.
 """
 
+import dataclasses
 import functools
 import types
 from collections import defaultdict
 
 import jaxtyping
-from jaxtyping import _decorator
 
-_check_every_call = _decorator.jaxtyped
+_check_every_call = jaxtyping.jaxtyped
 
 seen: defaultdict[types.CodeType, set] = defaultdict(set)
 """The kinds of arguments that each function has been checked with in the test that runs."""
@@ -50,6 +50,10 @@ def jaxtyped(fn=None, *, typechecker=None):
     """`jaxtyping.jaxtyped`, which checks where arguments are of a new kind, and is set up at the first such call."""
     if fn is None:
         return functools.partial(jaxtyped, typechecker=typechecker)
+    if dataclasses.is_dataclass(fn):
+        if not hasattr(fn.__init__, "__wrapped__"):  # an inherited one is checked already
+            fn.__init__ = jaxtyped(fn.__init__, typechecker=typechecker)
+        return fn
     if not isinstance(fn, types.FunctionType):
         return _check_every_call(fn, typechecker=typechecker)
     checked = None
@@ -72,5 +76,5 @@ def jaxtyped(fn=None, *, typechecker=None):
 
 
 def install() -> None:
-    """Take the place of `jaxtyping.jaxtyped`, also for the ``__init__`` of dataclasses; before kann is imported."""
-    jaxtyping.jaxtyped = _decorator.jaxtyped = jaxtyped
+    """Take the place of `jaxtyping.jaxtyped`, which the import hook applies by this name; before kann is imported."""
+    jaxtyping.jaxtyped = jaxtyped

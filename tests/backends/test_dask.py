@@ -1,6 +1,5 @@
 """The same sums on Dask: any chunks, any scheduler, stores at addresses, and what goes wrong there."""
 
-import doctest
 import itertools
 import os
 import pickle
@@ -9,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import dask
@@ -448,14 +446,6 @@ def test_the_command_line_says_that_no_scheduler_answers(states, tmp_path, monke
     monkeypatch.setitem(sys.modules, "distributed", None)
     failed = CliRunner().invoke(app, [*arguments, "tcp://127.0.0.1:1"])
     assert "pip install 'kann[dask]'" in failed.output
-
-
-def test_the_examples_of_the_page_hold(tmp_path, monkeypatch):
-    page = Path(__file__).parents[2] / "docs" / "scale.md"
-    monkeypatch.chdir(tmp_path)
-    failed, tried = doctest.testfile(str(page), module_relative=False)
-    assert tried
-    assert not failed
 
 
 def test_states_are_not_saved_to_an_address(states):

@@ -1,7 +1,6 @@
 """The commands that work on a user's own files: record, fit, report."""
 
 import contextlib
-import doctest
 import json
 import os
 import socket
@@ -475,9 +474,3 @@ def test_json_has_no_infinity(run):
 def test_a_rank_is_whole_if_it_is_written_so(text, expected):
     assert loading.number(text) == expected
     assert type(loading.number(text)) is type(expected)
-
-
-def test_the_examples_run():
-    result = doctest.testmod(loading)
-    assert result.attempted
-    assert not result.failed

@@ -1,4 +1,3 @@
-import doctest
 import html
 import io
 import os
@@ -242,12 +241,6 @@ def test_highlight_reads_standard_input(run):
     result = run("highlight", input="Simply wonderful")
     assert result.exit_code == 0, result.output
     assert "wonderful" in result.stdout
-
-
-def test_the_examples_run():
-    result = doctest.testmod(kann.cli.highlight)
-    assert result.attempted
-    assert not result.failed
 
 
 @pytest.mark.parametrize("text", ["", " \n", "\u200f"])

@@ -1,10 +1,8 @@
 import copy
-import doctest
 import functools
 import html
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from torch import nn
 import kann
 from kann.errors import KannError
 from kann.fixed_points import Recipe, find_fixed_points, jacobians
-from kann.fixed_points import _search as search
 from tests import flipflop
 
 CELLS = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
@@ -727,13 +724,3 @@ def test_a_module_that_cannot_be_copied_says_what_to_do():
     network.cached = network.weight * 2  # a tensor with a history, which torch does not copy
     with pytest.raises(KannError, match=r"Linear cannot be copied .*pass lambda h, x: module"):
         find_fixed_points(network, states_of(2))
-
-
-def test_the_examples_in_the_documentation_run():
-    page = Path(__file__).parents[2] / "docs" / "fixed_points.md"
-    for failed, tried in (
-        doctest.testmod(search),
-        doctest.testfile(str(page), module_relative=False),
-    ):
-        assert tried
-        assert not failed

@@ -1,5 +1,4 @@
 import base64
-import doctest
 import hashlib
 import re
 import time
@@ -9,13 +8,8 @@ import pytest
 
 import kann
 import kann._display
-from kann import _format as units
 from kann._format import percent
 from kann.errors import KannError
-from kann.live import mode_selection as mattering
-from kann.reporting import _report as page
-from kann.reporting import inputs, packing
-from kann.reporting import offline as html
 from kann.reporting._report import report
 from tests.reporting.html_pages import NASTY, content_of, text_report, turning_states, unpacked
 
@@ -159,10 +153,3 @@ def test_the_pseudospectrum_on_the_page_is_that_of_the_library(tmp_path):
     axis = np.array(page["plane"]["axis"])
     expected = kann.pseudospectrum(koopman, states, grid=axis + 1j * axis[:, None]).residual
     np.testing.assert_allclose(page["plane"]["log_residual"], np.log10(expected), atol=1e-3)
-
-
-@pytest.mark.parametrize("module", [kann._display, html, mattering, inputs, packing, page, units])
-def test_the_examples_run(module):
-    result = doctest.testmod(module)
-    assert result.attempted
-    assert not result.failed

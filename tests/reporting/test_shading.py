@@ -1,6 +1,5 @@
 """Shaded words of a made-up text, and how they are drawn."""
 
-import doctest
 import io
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 from rich.console import Console
 
 import kann
-from kann.analysis import contributions as contributions_module
 from kann.analysis.contributions import contribution_changes
 from kann.reporting.shaded_text import (
     FULL_COLOUR_AT,
@@ -137,9 +135,3 @@ def test_the_page_marks_unknown_words_and_has_the_number_as_a_hint():
     page = shading_page(shading_of([0.5, -0.75]))
     assert f'<span class="unknown" style="background:{rgb(LOWERS)}" title="-0.75, logit -0.25">bad</span>!' in page
     assert page.count('class="unknown"') == 3
-
-
-def test_the_examples_run():
-    result = doctest.testmod(contributions_module)
-    assert result.attempted
-    assert not result.failed

@@ -1,11 +1,9 @@
-import doctest
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kann import _display as visible_module
 from kann._display import visible
 
 
@@ -28,9 +26,3 @@ def test_what_can_be_seen_stays(text):
 )
 def test_what_would_steer_a_terminal_is_replaced(text, expected):
     assert visible(text) == expected
-
-
-def test_the_examples_run():
-    result = doctest.testmod(visible_module)
-    assert result.attempted
-    assert not result.failed

@@ -1,4 +1,3 @@
-import doctest
 import os
 import shutil
 import subprocess
@@ -10,8 +9,6 @@ import torch
 from kann import zoo
 from kann.errors import KannError
 from kann.zoo import autoencoder, files, sentiment_network
-from kann.zoo import autoencoder as heartbeats
-from kann.zoo import sentiment_network as vocabulary
 
 
 def test_an_unknown_model():
@@ -61,13 +58,6 @@ def test_a_damaged_installation_is_named(tmp_path, model, name, damage):
     with pytest.raises(KannError, match=name) as caught:
         load(place)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("module", [zoo, files, heartbeats, vocabulary])
-def test_the_examples_in_the_documentation_run(module):
-    result = doctest.testmod(module)
-    assert result.attempted
-    assert not result.failed
 
 
 def test_importing_the_zoo_is_light():
