@@ -1,6 +1,8 @@
 """Coordinates of states in a basis, which all fitted operators share."""
 
+import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +11,7 @@ import numpy as np
 import scipy.linalg
 
 from kann.backends.arrays import as_numpy, as_operand, namespace, on_accelerator, to_device_of
-from kann.checks import require_dense, require_float, require_width, shown
+from kann.checks import require_dense, require_float, require_real, require_whole_number, require_width, shown
 from kann.data.serialization import Stored
 from kann.errors import KannError, RankWarning
 from kann.typing import AnyArray, Array, Float, Int, Shaped
@@ -211,9 +213,12 @@ def svd_from_gram(gram: AnyArray, *, norm: float, rounding: float, largest: int 
     the largest are lost in the Gram matrix.
     """
     d = gram.shape[0]
+    # The method of snapshots (Sirovich 1987): a d × d eigenproblem instead of an SVD of all rows. It squares singular
+    # values, so that those below √ε of the largest are noise; `svd_from_factor` is for states that have smaller ones.
     squares, vectors = _eigenpairs(gram, largest or d)
     values = np.sqrt(np.maximum(squares[::-1], 0.0))
     energy = float(namespace(gram).trace(gram))
+    # An eigenvalue is off by ε|H|² from rounding products, and by up to 2σ·ε₃₂|H|/√d from rounding numbers.
     floor = max(np.sqrt(GRAM_NOISE), ROUNDINGS * rounding / np.sqrt(d)) * norm
     return _svd(values, vectors[:, ::-1], energy=energy, floor=floor)
 
@@ -425,6 +430,86 @@ class LinearEncoder:
         z = operand(z, require_float, what="coordinates")
         require_width(z, self.rank, what="coordinates", of="the operator's basis")
         return z @ to_device_of(z, self.state_vectors) + to_device_of(z, self.mean)
+
+
+MOST_NUMBERS = 2**37
+"""How many numbers a rollout may hold: a terabyte. More steps than that are a slip of the pen."""
+
+MOST_STEPS = 10**8
+"""How many steps a rollout may have. They are made one by one: so many take minutes, ten times as many hours."""
+
+
+class Operator(LinearEncoder, ABC):
+    """An operator on linear coordinates that predicts states, perhaps from what the network reads."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def input_dim(self) -> int:
+        """The number of inputs p; 0 if autonomous."""
+
+    @abstractmethod
+    def _path(self, z: AnyArray, steps: int, inputs: AnyArray | None) -> list[AnyArray]:
+        """Coordinates after each step, from coordinates z (..., r) and inputs (..., steps, p)."""
+
+    def predict(self, h: AnyArray, steps: int = 1, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... d"]:
+        """The states ``steps`` later; without offset and inputs (h − mean) B Cˢ Bᵀ + mean, the paper's H^KANN.
+
+        An operator that reads inputs also takes what the network reads on the way, (..., steps, p), or (..., p) for one
+        step.
+        """
+        return self.rollout(h, steps, inputs=inputs)[..., -1, :]
+
+    def rollout(self, h: AnyArray, steps: int, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... s d"]:
+        """The next ``steps`` states one after the other, each predicted from the one before.
+
+        Those of a `Bilinear` are bounded to the range of the recorded coordinates.
+        """
+        steps = require_whole_number(steps, "steps", too_small="predicts nothing")
+        z = self.encode(h)
+        if steps * max(1, math.prod(z.shape)) > MOST_NUMBERS:
+            raise KannError(f"steps={steps} from states of shape {tuple(z.shape)} fit in no memory; pass fewer steps")
+        if steps > MOST_STEPS:
+            raise KannError(f"steps={steps} would take hours; pass steps<={MOST_STEPS}")
+        if inputs is None and not self.input_dim:
+            return self.decode(namespace(z).stack(self._path(z, steps, None), axis=-2))
+        given: Any = None if inputs is None else operand(inputs, require_real, what="inputs")
+        if given is not None and steps == 1 and 0 < given.ndim == z.ndim:
+            given = given[..., None, :]
+        given = self._checked_inputs(given, steps)
+        try:
+            np.broadcast_shapes(tuple(given.shape[:-2]), tuple(z.shape[:-1]))
+        except ValueError as error:
+            raise KannError(
+                f"inputs of shape {tuple(given.shape)} do not line up with states of shape {tuple(z.shape[:-1])} × "
+                "units; pass one row of inputs for each state and step"
+            ) from error
+        return self.decode(namespace(z).stack(self._path(z, steps, given), axis=-2))
+
+    def simulate(self, inputs: AnyArray, initial: AnyArray | None = None) -> Float[AnyArray, "... t d"]:
+        """Run the operator over whole input sequences (..., T, p), in place of the network.
+
+        Starts from the states ``initial`` (..., d), zero if not given. The result has one state per input, reached
+        by reading it, on the device where the inputs are.
+        """
+        inputs = self._checked_inputs(inputs, None)
+        if initial is None:
+            initial = to_device_of(inputs, np.zeros((*inputs.shape[:-2], self.dim)))
+        return self.rollout(initial, inputs.shape[-2], inputs=inputs)
+
+    def _checked_inputs(self, inputs: AnyArray | None, steps: int | None) -> AnyArray:
+        """Inputs (..., t, p), if they fit the operator and the steps."""
+        if not self.input_dim:
+            raise KannError("this operator is autonomous and reads no inputs; fit with driven=True")
+        if inputs is None:
+            raise KannError("this operator reads inputs; pass inputs=, what the network reads at each step")
+        given: Any = operand(inputs, require_real, what="inputs")
+        require_width(given, self.input_dim, what="inputs", of="the operator")
+        if given.ndim < 2 or (steps is not None and given.shape[-2] != steps):
+            shape = tuple(given.shape)
+            raise KannError(f"inputs of shape {shape} do not cover {steps or 'the'} steps; pass (..., steps, p)")
+        return given
 
 
 def operand(values: AnyArray, require: Callable[..., None], *, what: str) -> AnyArray:

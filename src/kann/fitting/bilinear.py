@@ -9,11 +9,11 @@ import numpy as np
 
 from kann import _display
 from kann.backends.arrays import as_numpy, namespace, to_device_of
-from kann.checks import require_instance, require_real, require_whole_number, require_width, shown
+from kann.checks import require_instance, require_real, require_width, shown
 from kann.data.serialization import Saved, load_npz, require_finite_fields, without_axes
 from kann.data.states import States
 from kann.errors import KannError
-from kann.fitting.basis import ORTHONORMAL_TO, LinearEncoder, operand
+from kann.fitting.basis import ORTHONORMAL_TO, Operator, operand
 from kann.fitting.features import (
     KINDS,
     FeatureMap,
@@ -23,7 +23,7 @@ from kann.fitting.features import (
     pair_count,
     pair_products,
 )
-from kann.fitting.koopman import Koopman, require_manageable, require_same_batch
+from kann.fitting.koopman import Koopman
 from kann.fitting.normal_equations import RidgeCurve
 from kann.fitting.pair_selection import pairs_that_read
 from kann.fitting.spectrum import decompose, residuals
@@ -72,7 +72,7 @@ def _features_of_version_1(arrays: dict[str, Array]) -> FeatureMap:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Bilinear(LinearEncoder, Saved):
+class Bilinear(Operator, Saved):
     """An operator that its inputs gate: z[t+1] ≈ z[t] C + φ D + c + Σ φ_k z[t] E_k with features φ of u[t+1].
 
     While u is read it is one linear operator, ``koopman.at(u)``, with eigenvalues and modes of its own. Where the state
@@ -184,41 +184,10 @@ class Bilinear(LinearEncoder, Saved):
         phi = self._features(inputs)
         return phi @ to_device_of(phi, self.drive) + to_device_of(phi, self.offset)
 
-    def predict(self, h: AnyArray, steps: int = 1, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... d"]:
-        """The states ``steps`` later, given what is read on the way, (..., steps, p), or (..., p) for one step."""
-        return self.rollout(h, steps, inputs=inputs)[..., -1, :]
-
-    def rollout(self, h: AnyArray, steps: int, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... s d"]:
-        """The next ``steps`` states one after the other, each predicted from the one before and bounded to `bounds`."""
-        steps = require_whole_number(steps, "steps", too_small="predicts nothing")
-        z = self.encode(h)
-        require_manageable(steps, z)
-        if inputs is None:
-            raise KannError("this operator is gated by its inputs; pass inputs=, what the network reads at each step")
-        given: Any = operand(inputs, require_real, what="inputs")
-        if steps == 1 and 0 < given.ndim == z.ndim:
-            given = given[..., None, :]
-        require_width(given, self.features.inputs, what="inputs", of="the operator")
-        if given.ndim < 2 or given.shape[-2] != steps:
-            raise KannError(
-                f"inputs of shape {tuple(given.shape)} do not cover {steps} steps; pass (..., steps, {given.shape[-1]})"
-            )
-        require_same_batch(given, z)
-        self.features.require_known(given)
-        return self.decode(self._path(z, to_device_of_states(z, given)))
-
-    def simulate(self, inputs: AnyArray, initial: AnyArray | None = None) -> Float[AnyArray, "... t d"]:
-        """Run the operator over whole input sequences (..., T, p), in place of the network.
-
-        Starts from the states ``initial`` (..., d), zero if not given. The result has one state per input, reached by
-        reading it, on the device where the inputs are.
-        """
-        inputs = operand(inputs, require_real, what="inputs")
-        if inputs.ndim < 2:
-            raise KannError(f"inputs of shape {tuple(inputs.shape)} have no steps; pass (..., steps, inputs)")
-        if initial is None:
-            initial = to_device_of(inputs, np.zeros((*inputs.shape[:-2], self.dim)))
-        return self.rollout(initial, inputs.shape[-2], inputs=inputs)
+    @property
+    def input_dim(self) -> int:
+        """The number of inputs p."""
+        return self.features.inputs
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, features: Any = None) -> "Bilinear":
@@ -249,9 +218,7 @@ class Bilinear(LinearEncoder, Saved):
         _require_consistent(self)
 
     def __repr__(self) -> str:
-        lift = ""
-        if self.squares is not None:
-            lift = ", squares"
+        lift = "" if self.squares is None else ", squares"
         return (
             f"Bilinear(gated by {self.features.count} features of {self.features.inputs} inputs{lift}, "
             f"{self.dim} units, rank {self.rank})"
@@ -264,16 +231,15 @@ class Bilinear(LinearEncoder, Saved):
         rows = [[i, f"{modulus:.4g}"] for i, modulus in enumerate(moduli)]
         return _display.table(repr(self), ("mode", f"|λ| at {name}"), rows)
 
-    def _path(self, z: AnyArray, inputs: AnyArray) -> Float[AnyArray, "... t r"]:
-        """Coordinates after each input, from coordinates z (..., r)."""
+    def _path(self, z: AnyArray, steps: int, inputs: AnyArray | None) -> list[AnyArray]:
+        self.features.require_known(inputs)
+        read: Any = to_device_of_states(z, inputs)
         low, high = (to_device_of(z, bound) for bound in self.bounds)
-        weights = self._on_device_of(z)
-        path, xp = [], namespace(z)
-        for t in range(inputs.shape[-2]):
-            phi = self.features.of(inputs[..., t, :])
-            z = xp.minimum(xp.maximum(self._step(z, phi, weights), low), high)
+        weights, path, xp = self._on_device_of(z), [], namespace(z)
+        for t in range(steps):
+            z = xp.minimum(xp.maximum(self._step(z, self.features.of(read[..., t, :]), weights), low), high)
             path.append(z)
-        return xp.stack(path, axis=-2)
+        return path
 
     def _on_device_of(self, z: AnyArray) -> dict[str, AnyArray]:
         """The weights of one step where z is, those of φ ⊗ z as one matrix."""

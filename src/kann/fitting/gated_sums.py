@@ -1,4 +1,10 @@
-"""Fit a bilinear operator from sums over pairs of states."""
+"""Fit a bilinear operator from sums over pairs of states.
+
+The design has the columns (1, φ) ⊗ (1, z). Its Gram matrix holds Σ g_a g_b z_i z_j for gates g = (1, φ) and coordinates
+z = (1, z), the same for every order of a, b and of i, j: only a ≤ b and i ≤ j are summed, a quarter of the products.
+They are summed as (products of gates) @ (products of coordinates)ᵀ: the rows of the design, thousands of numbers for
+each pair of states, are never made.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -171,6 +177,8 @@ class GatedProducts:
 
         ``runs`` says at which pairs the inputs change, if the gates are those of runs of pairs and not of each pair.
         """
+        # Pairs that read the same input have the same gates: their products of coordinates are added before they are
+        # multiplied with those of the gates. Of words, which repeat, that is most of the work.
         sums = self._sums.setdefault(group, {})
         pairs = pair_products(z)
         crossed = (z[:, None, :] * y.T[None, :, :]).reshape(-1, len(y))
@@ -383,6 +391,7 @@ def _operator(
 
 def _positive(gram: Float[Array, "r r"]) -> Float[Array, "r r"]:
     """The Gram matrix without what rounding made of it: symmetric, and without negative squares."""
+    # Of a step that is nearly exact, EᵀE is the difference of numbers that are far larger.
     values, vectors = np.linalg.eigh((gram + gram.T) / 2)
     positive = (vectors * np.maximum(values, 0.0)) @ vectors.T
     return (positive + positive.T) / 2

@@ -1,6 +1,5 @@
 """One linear system for a network's hidden states, and what it does."""
 
-import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -8,19 +7,11 @@ from typing import Any
 import numpy as np
 
 from kann import _display
-from kann.backends.arrays import namespace, to_device_of
-from kann.checks import require_real, require_whole_number, require_width
+from kann.backends.arrays import to_device_of
 from kann.data.serialization import Saved, require_finite_fields, without_axes
-from kann.errors import KannError
-from kann.fitting.basis import ORTHONORMAL_TO, LinearEncoder, RankCurve, operand
+from kann.fitting.basis import ORTHONORMAL_TO, Operator, RankCurve
 from kann.fitting.spectrum import DOUBTFUL, TRUSTED, Mode, modes
 from kann.typing import AnyArray, Array, Complex, Float
-
-MOST_NUMBERS = 2**37
-"""How many numbers a rollout may hold: a terabyte. More steps than that are a slip of the pen."""
-
-MOST_STEPS = 10**8
-"""How many steps a rollout may have. They are made one by one: so many take minutes, ten times as many hours."""
 
 CONSISTENT_TO = 1e-8
 """How far the fields of a saved operator may contradict each other, relative to their size. Rounding in float64 stays
@@ -28,7 +19,7 @@ below 1e-11, also for thousands of units, and what an edited field breaks is far
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Koopman(LinearEncoder, Saved):
+class Koopman(Operator, Saved):
     """One linear system for a network's hidden states: z[t+1] ≈ z[t] C + c, or z[t] C + u[t+1] D + c if it is driven.
 
     States are rows. z = (h − mean) B are a state's coordinates; C V = V Λ and U = V⁻¹.
@@ -82,40 +73,23 @@ class Koopman(LinearEncoder, Saved):
         """The modes by decreasing modulus; a conjugate pair is one mode."""
         return modes(self.eigenvalues, self.residuals)
 
-    def predict(self, h: AnyArray, steps: int = 1, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... d"]:
-        """The states ``steps`` later; without offset and inputs (h − mean) B Cˢ Bᵀ + mean, the paper's H^KANN.
+    @property
+    def input_dim(self) -> int:
+        """The number of inputs p; 0 if autonomous."""
+        return 0 if self.drive is None else len(self.drive)
 
-        A driven operator also takes what the network reads on the way, (..., steps, p), or (..., p) for one step.
-        """
-        return self.rollout(h, steps, inputs=inputs)[..., -1, :]
-
-    def rollout(self, h: AnyArray, steps: int, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... s d"]:
-        """The next ``steps`` states one after the other, each predicted from the one before."""
-        steps = require_whole_number(steps, "steps", too_small="predicts nothing")
-        z = self.encode(h)
-        require_manageable(steps, z)
-        pushes = self._pushes(inputs, steps, z)
-        matrix = to_device_of(z, self.matrix)
-        path = []
+    def _path(self, z: AnyArray, steps: int, inputs: AnyArray | None) -> list[AnyArray]:
+        matrix, path = to_device_of(z, self.matrix), []
+        push = None if self.offset is None else to_device_of(z, self.offset)
+        if inputs is not None and self.drive is not None:
+            pushes = inputs @ to_device_of(inputs, self.drive)
+            push = pushes if push is None else pushes + push
         for step in range(steps):
             z = z @ matrix
-            if pushes is not None:
-                z = z + pushes[..., step, :]
-            elif self.offset is not None:
-                z = z + to_device_of(z, self.offset)
+            if push is not None:
+                z = z + (push if inputs is None else push[..., step, :])
             path.append(z)
-        return self.decode(namespace(z).stack(path, axis=-2))
-
-    def simulate(self, inputs: AnyArray, initial: AnyArray | None = None) -> Float[AnyArray, "... t d"]:
-        """Run the driven linear system over whole input sequences (..., T, p), in place of the network.
-
-        Starts from the states ``initial`` (..., d), zero if not given. The result has one state per input, reached
-        by reading it.
-        """
-        inputs = self._inputs(inputs, None)
-        if initial is None:
-            initial = to_device_of(inputs, np.zeros((*inputs.shape[:-2], self.dim)))
-        return self.rollout(initial, inputs.shape[-2], inputs=inputs)
+        return path
 
     @classmethod
     def _from_version_1(cls, arrays: dict[str, Array], path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -129,9 +103,7 @@ class Koopman(LinearEncoder, Saved):
         _require_consistent(self)
 
     def __repr__(self) -> str:
-        kind = "autonomous"
-        if self.drive is not None:
-            kind = f"driven by {len(self.drive)} inputs"
+        kind = f"driven by {self.input_dim} inputs" if self.input_dim else "autonomous"
         leading = [f"{abs(value):.4f}" for value in self.eigenvalues[:4]]
         if self.rank > 4:
             leading.append("…")
@@ -145,53 +117,6 @@ class Koopman(LinearEncoder, Saved):
         head = ("mode", "λ", "|λ|", "period", "horizon", "residual on the fitted data")
         drawing = _display.spectrum(self.eigenvalues, self.residuals, small=TRUSTED, large=DOUBTFUL)
         return drawing + _display.table(repr(self), head, rows)
-
-    def _inputs(self, inputs: AnyArray | None, steps: int | None) -> Float[AnyArray, "... t p"]:
-        if self.drive is None:
-            raise KannError("this operator is autonomous and reads no inputs; fit with driven=True")
-        if inputs is None:
-            raise KannError("this operator is driven; pass inputs=, what the network reads at each step")
-        given: Any = operand(inputs, require_real, what="inputs")
-        require_width(given, len(self.drive), what="inputs", of="the operator's drive")
-        if given.ndim < 2 or (steps is not None and given.shape[-2] != steps):
-            shape = tuple(given.shape)
-            raise KannError(f"inputs of shape {shape} do not cover {steps or 'the'} steps; pass (..., steps, p)")
-        return given
-
-    def _pushes(self, inputs: AnyArray | None, steps: int, z: AnyArray) -> AnyArray | None:
-        """What inputs and offset add to the coordinates at each step, (..., steps, r); None if autonomous."""
-        if self.drive is None and inputs is None:
-            return None
-        given: Any = inputs
-        if given is not None:
-            given = operand(given, require_real, what="inputs")
-            if steps == 1 and 0 < given.ndim == z.ndim:
-                given = given[..., None, :]
-        drive = self._inputs(given, steps)
-        require_same_batch(drive, z)
-        pushes = drive @ to_device_of(drive, self.drive)
-        if self.offset is None:
-            return pushes
-        return pushes + to_device_of(drive, self.offset)
-
-
-def require_manageable(steps: int, z: AnyArray) -> None:
-    """Refuse more steps than any memory holds, or than anybody waits for."""
-    if steps * max(1, math.prod(z.shape)) > MOST_NUMBERS:
-        raise KannError(f"steps={steps} from states of shape {tuple(z.shape)} fit in no memory; pass fewer steps")
-    if steps > MOST_STEPS:
-        raise KannError(f"steps={steps} would take hours; pass steps<={MOST_STEPS}")
-
-
-def require_same_batch(inputs: AnyArray, z: AnyArray) -> None:
-    """Refuse inputs (..., steps, p) for other states than z (..., r)."""
-    try:
-        np.broadcast_shapes(tuple(inputs.shape[:-2]), tuple(z.shape[:-1]))
-    except ValueError as error:
-        raise KannError(
-            f"inputs of shape {tuple(inputs.shape)} do not line up with states of shape {tuple(z.shape[:-1])} × units; "
-            "pass one row of inputs for each state and step"
-        ) from error
 
 
 def _require_consistent(koopman: Koopman) -> None:

@@ -97,11 +97,14 @@ def decompose(matrix: Float[Array, "r r"], *, device_of: AnyArray | None = None)
     if device_of is not None and on_accelerator(device_of) and len(matrix) >= DEVICE_FROM_RANK:
         like = device_of
     values, vectors = _eigenpairs(matrix, like)
-    # LAPACK gives conjugate pairs exactly: keep the upper half of each and sort those.
+    # LAPACK gives conjugate pairs exactly (dgeev computes one of each and copies it): keep the upper half and sort it.
+    # Sorting all of them by modulus would let rounding separate a pair.
     upper = np.flatnonzero(np.imag(values) >= 0)
     upper = upper[_order(values[upper])]
     values, vectors = values[upper], _phased(vectors[:, upper])
     pairs = _Pairs.of(values)
+    # V and the real S with V = S Q, Q unitary, have the same singular values, and a real inverse takes a quarter of the
+    # work of a complex one.
     real = pairs.real_form(vectors)
     singular = as_numpy(namespace(like).linalg.svdvals(to_device_of(like, real)))
     condition = math.inf
