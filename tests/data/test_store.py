@@ -320,6 +320,13 @@ def test_zarr_that_claims_more_sequences_than_it_holds_takes_no_memory(tmp_path,
                 kann.States.open(opened)
 
 
+def test_zarr_that_claims_values_without_chunks_is_refused(tmp_path):
+    """Missing chunks read as zeros: a few hundred bytes would be hours of them."""
+    zarr.create_array(str(tmp_path / "s.zarr"), shape=(10**6, 10**4, 64), chunks=(1, 10**4, 64), dtype="f4")
+    with pytest.raises(KannError, match=r"claims 1000000 sequences .* and holds \d+ bytes; write it again"):
+        kann.States.open(tmp_path / "s.zarr")
+
+
 def test_stores_of_older_releases_open_as_before(tmp_path, rng):
     """Without checksums, without an identity, and without a word on whether they are complete."""
     rows = rng.normal(size=(7, 3))

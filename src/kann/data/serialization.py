@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import MISSING, Field, fields, is_dataclass
+from itertools import repeat
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -171,7 +172,7 @@ def checksum(arrays: Mapping[str, Array]) -> str:
         native = array.dtype.newbyteorder("<")  # what is hashed must not depend on the machine
         digest.update(f"{name} {native.str} {array.shape} {order}\n".encode())
         rows = np.ascontiguousarray(array.T if order == "F" else array, dtype=native)
-        digest.update(rows.reshape(-1).view(np.uint8))
+        digest.update(memoryview(rows.reshape(-1).view(np.uint8)))
     return digest.hexdigest()
 
 
@@ -333,32 +334,28 @@ def _fits(value: Any, annotation: Any, sizes: dict[str, int]) -> bool:
     """Return whether a value is of an annotated type. ``sizes`` are those of the axes so far, and are added to."""
     if annotation is Any:
         return True
-    if array_annotation(annotation) is not None:
-        return _array_fits(value, *array_annotation(annotation), sizes)  # pyright: ignore[reportGeneralTypeIssues]
+    array = array_annotation(annotation)
+    if array is not None:
+        return _array_fits(value, *array, sizes=sizes)
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
         return any(_fits(value, each, sizes) for each in arguments)
-    if origin is tuple:
-        if arguments[-1] is Ellipsis:
-            arguments = arguments[:1] * (len(value) if isinstance(value, tuple) else 0)
-        return (
-            isinstance(value, tuple)
-            and len(value) == len(arguments)
-            and all(_fits(each, of, sizes) for each, of in zip(value, arguments, strict=True))
-        )
+    if origin in (tuple, list):
+        if not isinstance(value, origin):
+            return False
+        expected = arguments if origin is tuple and Ellipsis not in arguments else arguments[:1] * len(value)
+        return len(value) == len(expected) and all(map(_fits, value, expected, repeat(sizes)))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(value, Mapping) and all(
             _fits(key, arguments[0], {}) and _fits(each, arguments[1], sizes) for key, each in value.items()
         )
-    if origin is list:
-        return isinstance(value, list) and all(_fits(each, arguments[0], sizes) for each in value)
     if annotation in (int, float, complex):
         numbers = {int: int, float: int | float, complex: int | float | complex}[annotation]
         return isinstance(value, numbers) and not isinstance(value, bool)
     return isinstance(value, NoneType if annotation is None else origin or annotation)
 
 
-def _array_fits(value: Any, kinds: str, axes: list[str], sizes: dict[str, int]) -> bool:
+def _array_fits(value: Any, kinds: str, axes: list[str], *, sizes: dict[str, int]) -> bool:
     if not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
         return False
     if "..." in axes:

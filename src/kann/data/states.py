@@ -21,7 +21,6 @@ from kann.checks import (
     shown,
 )
 from kann.data import store
-from kann.data import store as recordings
 from kann.data.archives import damage_explained, npz_names, open_npy, read_npz
 from kann.data.atomic_write import replacing
 from kann.data.reduction import read_unless_dask, row_ranges, rows_of_padded, sequence_ranges
@@ -113,7 +112,7 @@ class States:
         require_path(path)
         if not store.is_url(path) and not os.path.exists(path):
             raise FileNotFoundError(_missing(path))
-        if not store.is_url(path) and Path(path).suffix in recordings.NUMPY_FILES:
+        if not store.is_url(path) and Path(path).suffix in store.NUMPY_FILES:
             values, lengths, inputs, reverse = _read_numpy(Path(path))
         else:
             values, lengths, inputs = store.read(path)
@@ -129,15 +128,15 @@ class States:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a zarr store in chunks that end where sequences end; replaces a store that is there already."""
-        recordings.require_store_name(path, verb="save")
+        store.require_store_name(path, verb="save")
         with replacing(path) as temporary:
-            recordings.require_replaceable(path)
+            store.require_replaceable(path)
             with store.Writer(temporary) as writer:
                 writer.note_direction(reverse=self.reverse)
                 for first, last in sequence_ranges(self.lengths, self._rows_at_a_time()):
                     rows = slice(self.span(first).start, self.span(last - 1).stop)
                     writer.append(self.values[rows], self.lengths[first:last], self.inputs_at(rows))
-            recordings.require_replaceable(path)  # writing may have taken long
+            store.require_replaceable(path)  # writing may have taken long
 
     @property
     def dim(self) -> int:
@@ -337,7 +336,7 @@ def _require_aligned(inputs: AnyArray, values: AnyArray) -> None:
 
 def _missing(path: str | os.PathLike[str]) -> str:
     """What to say where there is no file: perhaps a recording was killed before it took its name."""
-    unfinished = recordings.unfinished_beside(path)
+    unfinished = store.unfinished_beside(path)
     if not unfinished:
         return f"no states at {path}"
     return f"no states at {path}; a recording that was stopped is at {unfinished[-1]}"
@@ -350,7 +349,7 @@ def _read_numpy(path: Path) -> tuple[AnyArray, Any, Any, Any]:
     arrays = read_npz(path, names=("values", "lengths", "inputs", "reverse"))
     if "values" not in arrays:
         raise KannError(
-            f"{path} has no array 'values'; it has {sorted(npz_names(path))}; pass numpy.savez(path, values=...)"
+            f"{path} has no array 'values'; it has {shown(sorted(npz_names(path)))}; pass numpy.savez(path, values=...)"
         )
     return arrays["values"], arrays.get("lengths"), arrays.get("inputs"), arrays.get("reverse", False)
 

@@ -467,12 +467,12 @@ def _require_honest_count(values: Any, lengths: Any, path: str | os.PathLike[str
     sequences = values.shape[0] if values.ndim == 3 else 1
     if lengths is not None:
         sequences = math.prod(lengths.shape)
-    if sequences * np.dtype(np.int64).itemsize <= ALWAYS_UNPACKED:
+    claimed = math.prod(values.shape) * values.dtype.itemsize  # zarr's own nbytes fails where this exceeds 64 bits
+    if max(claimed, sequences * np.dtype(np.int64).itemsize) <= ALWAYS_UNPACKED:
         return
     if not values.store.supports_listing:  # the size is known nowhere but in the metadata
         return
     stored = values.nbytes_stored()
-    claimed = math.prod(values.shape) * values.dtype.itemsize  # zarr's own nbytes fails where this exceeds 64 bits
     if sequences > math.prod(values.shape[:-1]) or claimed > MAX_EXPANSION * stored:
         raise KannError(
             f"{path} claims {sequences} sequences in values of shape {values.shape}, and holds {stored} bytes; "

@@ -68,7 +68,7 @@ def _features_of_version_1(arrays: dict[str, Array]) -> FeatureMap:
     if kind is TokenFeatures:
         return TokenFeatures(vocabulary=count)
     given: dict[str, Any] = {name: array for name, array in arrays_of_map.items() if array is not None}
-    return kind(**given) if given else kind(width=width)
+    return kind(**given or {"width": width})
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
