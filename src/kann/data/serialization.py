@@ -172,7 +172,7 @@ def checksum(arrays: Mapping[str, Array]) -> str:
         native = array.dtype.newbyteorder("<")  # what is hashed must not depend on the machine
         digest.update(f"{name} {native.str} {array.shape} {order}\n".encode())
         rows = np.ascontiguousarray(array.T if order == "F" else array, dtype=native)
-        digest.update(memoryview(rows.reshape(-1).view(np.uint8)))
+        digest.update(rows.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 
