@@ -49,6 +49,7 @@ DAMAGE = (b"", b"{", b"[1]", b"\xff\xfe", b"{}")
         ("sentiment", "weights.safetensors"),
         ("sentiment", "vocabulary.json"),
         ("sentiment", "koopman.npz"),
+        ("sentiment", "trust.npz"),
     ],
 )
 def test_a_damaged_installation_is_named(tmp_path, model, name, damage):

@@ -76,12 +76,12 @@ class StepTrust(Saved):
 
     @property
     def better_than_identity(self) -> tuple[int, ...]:
-        """Numbers of the steps whose own map beats the identity, by more than its interval leaves open."""
+        """Numbers of the steps whose map is significantly better than the identity."""
         return tuple(np.flatnonzero(self.gains["identity"][:, 0] > 0).tolist())
 
     @property
     def one_is_worse(self) -> tuple[int, ...]:
-        """Numbers of the steps at which the one operator misses more than the identity, which copies the state."""
+        """Numbers of the steps at which the one operator has a larger error than the identity."""
         return tuple(np.flatnonzero(self.errors["one"] > self.errors["identity"]).tolist())
 
     def __len__(self) -> int:

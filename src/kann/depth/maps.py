@@ -41,9 +41,9 @@ class AffineMap(Stored):
     ridge: float
     """The ridge that it was fitted with, for each pair of states, in units of the variance of each unit."""
     first: int
-    """The first step that it stands for, counted from 0: it takes the states before that step, h[first]."""
+    """The first step that the map replaces, counted from 0: it maps the states before that step, h[first]."""
     last: int
-    """The last step that it stands for: it gives the states after that step, h[last + 1]."""
+    """The last step that the map replaces: it predicts the states after that step, h[last + 1]."""
 
     @property
     def dim(self) -> int:
@@ -233,7 +233,7 @@ def length_of(states: States) -> int:
     shortest, longest = int(states.lengths.min()), int(states.lengths.max())
     if shortest != longest:
         raise KannError(
-            f"each step has a map of its own only if all sequences have the same steps, as along depth; these have "
+            f"a map for each step needs sequences that have the same steps, as along depth; these have "
             f"{shortest} to {longest} states; pass sequences of one length"
         )
     if longest < 2:

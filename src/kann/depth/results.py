@@ -13,13 +13,13 @@ from kann.data.serialization import Saved
 from kann.typing import Array, Float, Int
 
 METHODS = {"identity": "identity", "one": "one operator", "each": "own maps", "span": "one map"}
-"""What replaces the layers of a span, by name and in words: nothing, the same operator for each layer, the map of each
-layer, or one map for the whole span."""
+"""Replacements of the layers of a span, by name and in words: nothing, the same operator for each layer, the map of
+each layer, or one map for the whole span."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class BypassEffects(Saved):
-    """How well a network does with spans of its layers replaced: by the identity, one operator, own maps, or one map.
+    """Scores of a network with spans of its layers replaced: by the identity, one operator, own maps, or one map.
 
     Measures are "kl" (of the untouched network's probabilities to those of the changed one, in nats), "agreement" (the
     fraction of decisions that are those of the untouched network) and, with labels, "loss" (cross-entropy, in nats) and

@@ -31,14 +31,14 @@ STEPS_PER_UNIT = 2
 """Steps that the network is followed for each unit of its state, where that is more than the recipe says."""
 
 MOST_WORK = 1e9
-"""Newton starts from as many states as keep states · units³, what one of its steps takes, below this: 60 for 256 units,
-500 for 128. All others are followed as the network goes."""
+"""Limit on states · units³, the cost of one step of Newton: it starts from 60 states of 256 units, 500 of 128. From all
+other states the network itself is followed."""
 
 FEWEST_STARTS = 32
-"""Newton starts from at least so many states, however wide they are."""
+"""Newton starts from at least this many states, however wide they are."""
 
 MAX_PAIRS = 1000
-"""How many pairs of stable points are searched between, the nearest first."""
+"""Most pairs of stable points that are searched between, the nearest first."""
 
 
 def find_fixed_points(
@@ -63,7 +63,7 @@ def find_fixed_points(
     ends in a local minimum of q, Newton starts again from where Adam leads. It also starts halfway
     between each two stable points, since that is where to look for the saddle that parts them. A slow state that a
     search comes by, and from which it leaps far to a fixed point, is kept too: slow manifolds are shown, not skipped.
-    Where no search comes to a slow state the result is empty, and says how slow the slowest was.
+    If no search comes to a slow state, the result is empty and gives the smallest speed that was reached.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def _follow(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) 
 def _newton_from_some(
     problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], *, known: Known | None = None
 ) -> Searches:
-    """Newton from as many of the states as `_spread_out` chooses; the searches from all others end where they begin."""
+    """Newton from the states that `_spread_out` chooses; the searches from all others end where they begin."""
     rows = _spread_out(h)
     searches = Searches(inputs=x, ends=h, first_slow=h)
     return searches.replaced_where_slower(problem, rows, newton(problem, h[rows], x[rows], known=known))
@@ -167,7 +167,7 @@ def _newton_from_some(
 def _merged(
     problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]
 ) -> tuple[Float[Tensor, "m d"], Float[Tensor, "m p"], Int[Tensor, " n"]]:
-    """States that stand for all that are close to them, and which of them stands for each."""
+    """States that represent all that are close to them, and for each state the index of its representative."""
     radius = np.full(len(h), problem.recipe.apart * problem.unit)
     chosen, group = merge(as_numpy(h), as_numpy(x), np.arange(len(h)), radius)
     return h[chosen], x[chosen], torch.from_numpy(group).to(h.device)

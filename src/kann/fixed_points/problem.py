@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -113,7 +114,7 @@ class Problem:
         return ROUNDING[self.dtype] * (h.square().sum(dim=1) + self.spread**2)
 
     def reach(self, start: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """How far from the centre a search from each state may go.
+        """The largest distance from the centre that a search from each state may reach.
 
         Far out a GRU's update gate saturates and every state is slow. Without a border, searches that find nothing
         inside come back from there with slow points where the network never is.
@@ -126,9 +127,13 @@ def half_square(moves: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
     return 0.5 * moves.square().sum(dim=1)
 
 
+def _joined(one: Tensor, other: Tensor) -> Tensor:
+    return torch.cat([one, other])
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Searches(Additive):
-    """Where searches went: those from the initial states first, then any others."""
+    """The course of searches: those from the initial states first, then any others."""
 
     inputs: Float[Tensor, "m p"]
     """The constant input of each."""
@@ -138,9 +143,13 @@ class Searches(Additive):
     """The first slow state that each came to; its end where there is none before."""
     adam_steps: int = 0
     newton_steps: int = 0
-    ADDED_BY: ClassVar = dict.fromkeys(("inputs", "ends", "first_slow"), lambda *both: torch.cat(both)) | dict.fromkeys(
-        ("adam_steps", "newton_steps"), max
-    )
+    ADDED_BY: ClassVar[Mapping[str, Callable[[Any, Any], Any]]] = {
+        "inputs": _joined,
+        "ends": _joined,
+        "first_slow": _joined,
+        "adam_steps": max,
+        "newton_steps": max,
+    }
 
     def rows(self, places: Int[Tensor, " r"]) -> "Searches":
         """Some of the searches."""
@@ -149,7 +158,7 @@ class Searches(Additive):
         )
 
     def replaced_where_slower(self, problem: Problem, rows: Int[Tensor, " r"], again: "Searches") -> "Searches":
-        """Put second searches in the place of first ones wherever they ended at a lower speed."""
+        """Replace first searches by second ones that ended at a lower speed."""
         first = problem.speed(self.ends[rows], again.inputs).nan_to_num(math.inf)
         second = problem.speed(again.ends, again.inputs).nan_to_num(math.inf)
         better = second < first
@@ -165,17 +174,16 @@ class Searches(Additive):
         )
 
     def not_fixed(self, problem: Problem) -> Int[Tensor, " r"]:
-        """Which searches did not end at a fixed point."""
+        """The indices of searches that did not end at a fixed point."""
         return (~(problem.speed(self.ends, self.inputs) <= problem.tolerance)).nonzero()[:, 0]  # NaN is not fixed
 
 
 def merge(
     points: Float[Array, "m d"], inputs: Float[Array, "m p"], order: Int[Array, " m"], radius: Float[Array, " m"]
 ) -> tuple[Int[Array, " k"], Int[Array, " m"]]:
-    """Points that stand for all others, chosen in the given order, and for each point which of them stands for it.
+    """Points that represent all others, chosen in the given order, and for each point the index of its representative.
 
-    One stands for another with the same input that differs from it by no more than the other's radius in any hidden
-    unit.
+    A point represents another with the same input if they differ by no more than the other's radius in any hidden unit.
     """
     group = np.full(len(points), -1)
     chosen: list[int] = []

@@ -1,7 +1,6 @@
 """From the ends of searches to the points that come back: filtered, merged, sorted and linearised."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -50,13 +49,13 @@ class FixedPoints(Saved):
     eigenvalues: Complex[Array, "k d"]
     """Eigenvalues of each recurrent Jacobian, by decreasing modulus; NaN at a point without a derivative."""
     stable: Shaped[Array, " k"]
-    """Whether every eigenvalue has modulus below 1 − 1e-6."""
+    """True where every eigenvalue has modulus below 1 − 1e-6."""
     outlier: Shaped[Array, " k"]
-    """Whether the point lies far outside the cloud of initial states, where the network may never be."""
+    """True for points far outside the cloud of initial states, where the network may never be."""
     counts: Int[Array, " k"]
-    """How many initial states led to the point or, for a slow one, past it; 0 for one found between others."""
+    """The number of initial states that led to the point or, if slow, past it; 0 for one found between others."""
     reached: Int[Array, " s"]
-    """For each initial state the place of the point that it led to, −1 where the search did not converge."""
+    """For each initial state the index of the point that it led to, −1 where the search did not converge."""
     candidate_speeds: Float[Array, " s"]
     """For each initial state the speed at which its search ended: what the tolerances cut. Infinite if it diverged."""
     tolerance: float
@@ -92,7 +91,7 @@ class FixedPoints(Saved):
         return f"{self.candidate_speeds.min():.3g}"
 
     def _require_points(self) -> None:
-        """Refuse to go on where nothing was found."""
+        """Raise if there are no points."""
         if not len(self):
             raise KannError(
                 f"no search came to a speed ½|step(h, x) − h|² within slow_tolerance={self.slow_tolerance:g}, so that "
@@ -108,7 +107,7 @@ class FixedPoints(Saved):
         return _display.table(repr(self), ("point", "kind", "stable", "speed", "largest |λ|"), rows)
 
     def speed_histogram(self) -> tuple[Int[Array, " b"], Int[Array, " b"]]:
-        """How many searches ended at each order of magnitude of the speed: counts, and the decades ⌊log₁₀ q⌋.
+        """Count the searches that ended at each order of magnitude of the speed: counts, and the decades ⌊log₁₀ q⌋.
 
         Decades in between without any search are listed with 0. Speeds of zero count as 1e-40, and the infinite ones
         of searches that diverged are left out.
@@ -121,7 +120,7 @@ class FixedPoints(Saved):
         return np.bincount(decades - span[0], minlength=len(span)), span
 
     def nearest(self, h: AnyArray) -> Int[Array, "..."]:
-        """Place of the point nearest to each state (..., d)."""
+        """The index of the point nearest to each state (..., d)."""
         h = self._states(h)
         require_all_finite(h, what="states", remedy="leave such states out")
         return self._nearest(h)
@@ -134,7 +133,7 @@ class FixedPoints(Saved):
     def predict(
         self, h: AnyArray, *, inputs: AnyArray | None = None, at: int | AnyArray | None = None
     ) -> Float[Array, "... d"]:
-        """The states one step later by the linearised network: h* + J_rec (h − h*) + J_inp (x − x*).
+        """Predict the states one step later by the linearised network: h* + J_rec (h − h*) + J_inp (x − x*).
 
         For x* = 0 this is the paper's equation for h^RENN.
 
@@ -143,9 +142,9 @@ class FixedPoints(Saved):
         h
             States (..., d).
         inputs
-            What the network reads in this step, (..., p); x* if not given.
+            The inputs of this step, (..., p); x* by default.
         at
-            Which point to linearise about: its place, or one place per state (...). By default the nearest.
+            The point to linearise about: its index, or one index per state (...). By default the nearest.
         """
         h = self._states(h)
         place = self._places(at, h)
@@ -161,7 +160,7 @@ class FixedPoints(Saved):
     def rollout(
         self, h: AnyArray, steps: int, *, inputs: AnyArray | None = None, at: int | AnyArray | None = None
     ) -> Float[Array, "... t d"]:
-        """The next ``steps`` states one after the other, each predicted from the one before.
+        """Predict the next ``steps`` states, each from the one before.
 
         ``inputs`` are (..., steps, p). Without ``at`` the nearest point is looked up anew at each step; pass
         ``at=points.nearest(h)`` to keep the first.
@@ -177,14 +176,14 @@ class FixedPoints(Saved):
         return np.stack(following, axis=-2)
 
     def _states(self, h: AnyArray) -> Float[Array, "... d"]:
-        """States as float64, after a look at their width."""
+        """States as float64; raise if their width is wrong."""
         h = as_numpy(h)
         require_float(h, what="states")
         require_width(h, self.points.shape[1], what="states", of="the network")
         return h.astype(np.float64)
 
     def _inputs(self, inputs: AnyArray | None, leading: tuple[int, ...]) -> Float[Array, "... p"] | None:
-        """Inputs as float64, after a look at their shape; None for none, which stands for x* of each point."""
+        """Inputs as float64; raise if their shape is wrong. None means x* of each point."""
         if inputs is None:
             return None
         x = as_numpy(inputs)
@@ -198,7 +197,7 @@ class FixedPoints(Saved):
         return x.astype(np.float64)
 
     def _places(self, at: int | AnyArray | None, h: Float[Array, "... d"]) -> Int[Array, "..."]:
-        """Which point each state is predicted from: the nearest, or the one that ``at`` names."""
+        """The index of the point that each state is predicted from: the nearest, or ``at``."""
         if at is None:
             return self._nearest(h)
         self._require_points()
@@ -231,15 +230,28 @@ def describe(problem: Problem, searches: Searches, *, initial: int) -> FixedPoin
     # argsort of an order says to which place each group moved.
     reached = np.full(initial, -1)
     reached[kept[kept < initial]] = np.argsort(order)[group[kept < initial]]
-    return _linearise(
-        problem,
-        h[chosen[order]],
-        x[chosen[order]],
+    h, x = h[chosen[order]], x[chosen[order]]
+    following, of_h, of_x = jacobians(problem.step, h, x)
+    points, point_speeds = as_numpy(h), as_numpy(half_square(following - h))
+    eigenvalues = eigenvalues_of(as_numpy(of_h))
+    return FixedPoints(
+        points=points,
+        inputs=as_numpy(x),
+        speeds=point_speeds,
+        kinds=np.where(point_speeds <= problem.tolerance, "fixed", "slow"),
+        jacobians=as_numpy(of_h),
+        input_jacobians=as_numpy(of_x),
+        eigenvalues=eigenvalues,
+        stable=is_stable(eigenvalues),
+        outlier=np.linalg.norm(points - as_numpy(problem.centre), axis=1) > problem.border,
         counts=counts[order],
         reached=reached,
         candidate_speeds=speeds[:initial],
+        tolerance=problem.tolerance,
+        slow_tolerance=problem.slow_tolerance,
         adam_steps=searches.adam_steps,
         newton_steps=searches.newton_steps,
+        precision=str(problem.dtype).removeprefix("torch."),
     )
 
 
@@ -264,30 +276,8 @@ def _merge_candidates(
     *,
     is_end: Shaped[Array, " c"],
 ) -> tuple[Int[Array, " k"], Int[Array, " c"]]:
-    """Which candidates stand for all, and for each candidate which of them stands for it."""
+    """Candidates that represent all, and for each candidate the index of its representative."""
     # Where Newton did not come to rest, or only came by, a point is a sample of a manifold, however slow.
     sharp = is_end & (speeds <= problem.tolerance) & (speeds <= SHARP_ROUNDING * as_numpy(problem.rounding(h)))
     radius = np.where(sharp, problem.recipe.distinct, problem.recipe.apart) * problem.unit
     return merge(as_numpy(h), as_numpy(x), np.lexsort((speeds, ~sharp)), radius)
-
-
-def _linearise(problem: Problem, h: Float[Tensor, "k d"], x: Float[Tensor, "k p"], **rest: Any) -> FixedPoints:
-    """Speeds, Jacobians, eigenvalues, stability, kinds and outliers of points."""
-    following, of_h, of_x = jacobians(problem.step, h, x)
-    points, speeds = as_numpy(h), as_numpy(half_square(following - h))
-    eigenvalues = eigenvalues_of(as_numpy(of_h))
-    return FixedPoints(
-        points=points,
-        inputs=as_numpy(x),
-        speeds=speeds,
-        kinds=np.where(speeds <= problem.tolerance, "fixed", "slow"),
-        jacobians=as_numpy(of_h),
-        input_jacobians=as_numpy(of_x),
-        eigenvalues=eigenvalues,
-        stable=is_stable(eigenvalues),
-        outlier=np.linalg.norm(points - as_numpy(problem.centre), axis=1) > problem.border,
-        tolerance=problem.tolerance,
-        slow_tolerance=problem.slow_tolerance,
-        precision=str(problem.dtype).removeprefix("torch."),
-        **rest,
-    )

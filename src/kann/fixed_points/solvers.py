@@ -39,7 +39,7 @@ def newton(
 
 
 class _Batch:
-    """States that Newton moves at the same time, each with a damping of its own.
+    """States that Newton moves at the same time, each with its damping.
 
     The damping is in proportion to |r|, which keeps convergence quadratic even where J − I is singular. A row leaves
     the batch when its speed is down to rounding, or when it hardly falls any more, as at a local minimum.
@@ -118,10 +118,10 @@ def _moved_to_known(
 
 
 LARGEST_CHANGE = 5.0
-"""How many times as long as the last one an implicit step may be."""
+"""Largest ratio of the lengths of an implicit step and the one before."""
 
 LARGEST_GROWTH = 10.0
-"""How many times as large |F(h) − h| may become in an implicit step; with more, the step is tried again, shorter."""
+"""Largest growth of |F(h) − h| in an implicit step; with more, a shorter step is tried."""
 
 MAX_REFUSED = 8
 """A state is given up after this many refused steps."""
@@ -130,7 +130,7 @@ MAX_REFUSED = 8
 def settle(
     problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], *, first_leap: float
 ) -> Float[Tensor, "n d"]:
-    """Where the network goes from each state in the long run, if it comes to rest; else where it was given up.
+    """Follow the network from each state until it comes to rest or is given up.
 
     Newton and Adam lower the speed, and a wide LSTM has local minima of it everywhere. The network itself does not get
     stuck in them: it follows dh/dt = r(h) = F(h, x) − h with steps of length 1. An implicit step of length τ along the
@@ -143,7 +143,7 @@ def settle(
 
 
 class _Settling:
-    """States that follow the network at the same time, each with steps of a length of its own."""
+    """States that follow the network at the same time, each with its length of steps."""
 
     def __init__(self, problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], first_leap: float):
         self._problem, self._h, self._x = problem, h.clone(), x

@@ -24,7 +24,7 @@ OTHER_PRECISION = {torch.float64: torch.float32, torch.float32: torch.float64}
 """In which precision to try a step that does not take the wanted one, such as a function over float32 weights."""
 
 CELL_FORWARDS = (nn.RNNCell.forward, nn.GRUCell.forward, nn.LSTMCell.forward)
-"""What torch's own cells do when they are called; a subclass may do something else."""
+"""The forward functions of torch's cells; a subclass may have another one."""
 
 
 def widths_of(step: Any) -> tuple[int, int] | None:
@@ -146,7 +146,7 @@ def _step_of_layers(module: nn.RNNBase) -> RecurrentStep | StackedStep:
 
 
 def _is_plain_cell(step: Any) -> bool:
-    """Whether this is one of torch's cells, and neither a subclass nor a hook changes what it does."""
+    """True for one of torch's cells that neither a subclass nor a hook changes."""
     if not isinstance(step, nn.RNNCellBase) or type(step).forward not in CELL_FORWARDS:
         return False
     return not (step._forward_pre_hooks or step._forward_hooks)
@@ -170,7 +170,7 @@ def _explain_failures(h: Tensor, x: Tensor, failures: list[Exception], *, reads_
 
 
 def _require_next_states(following: Any, h: Float[Tensor, "n d"]) -> None:
-    """Refuse what cannot be the next states of h."""
+    """Raise if these cannot be the next states of h."""
     if not isinstance(following, Tensor):
         raise KannError(f"step(h, x) returns {type(following).__name__}; return the next states alone, a torch tensor")
     if following.shape != h.shape:
@@ -189,7 +189,7 @@ def _require_next_states(following: Any, h: Float[Tensor, "n d"]) -> None:
 def _require_independent_rows(
     function: StepFunction, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], following: Float[Tensor, "n d"]
 ) -> None:
-    """Refuse a step that mixes rows or draws random numbers: its Jacobians would be wrong."""
+    """Raise if the step mixes rows or draws random numbers: its Jacobians would be wrong."""
     half = (len(h) + 1) // 2
     with torch.no_grad():
         alone = function(h[:half], x[:half])

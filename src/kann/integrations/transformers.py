@@ -1,4 +1,4 @@
-"""A callback for transformers' ``Trainer`` that logs what `kann.Monitor` finds at each evaluation."""
+"""A callback for transformers' ``Trainer`` that logs the figures of `kann.Monitor` at each evaluation."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ class KoopmanCallback(TrainerCallback):  # pyright: ignore[reportGeneralTypeIssu
         """The monitor; None before the first evaluation."""
 
     def attach(self, trainer: Any) -> None:
-        """Let the trainer log the figures, as it logs its own."""
+        """Let the trainer log the figures."""
         self._trainer = trainer
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

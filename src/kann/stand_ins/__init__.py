@@ -1,4 +1,4 @@
-"""Fitted operators as torch modules and ONNX files that stand in for the network they were fitted to."""
+"""Fitted operators as torch modules and ONNX files that run instead of the network."""
 
 from importlib import import_module
 from typing import Any

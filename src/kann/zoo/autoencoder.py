@@ -54,7 +54,7 @@ NOISE = 0.04
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Beats:
-    """Heartbeats and what they are."""
+    """Heartbeats with labels."""
 
     values: Float[Array, "n t"]
     """Each beat has mean 0 and variance 1."""
@@ -106,23 +106,23 @@ class Config:
     """The sizes of an autoencoder, and how it is trained, always with Adam."""
 
     arch: Arch
-    """Which recurrent layer, in encoder and decoder."""
+    """The recurrent layer of encoder and decoder."""
     units: int = 64
     """Hidden units of the encoder."""
     decoder_units: int = 128
     """Hidden units of the decoder. The paper does not say; this is what the published code has."""
     epochs: int = 150
-    """How often every training beat is seen."""
+    """Passes over the training beats."""
     batch: int = 32
     """Beats in a batch. The paper does not say, and its published code takes a single one."""
     rate: float = 1e-3
     """Learning rate."""
     schedule: Literal["constant", "linear", "exponential"] = "constant"
-    """How the rate falls, see `kann_experiments.training.Training`."""
+    """The schedule of the rate, see `kann_experiments.training.Training`."""
     clip: float = math.inf
     """Largest norm of a gradient."""
     forget_bias: float = 0.0
-    """What is added to the bias of an LSTM's forget gates before training: they then start open."""
+    """Added to the bias of an LSTM's forget gates before training, so that they start open."""
 
 
 class Autoencoder(nn.Module):
@@ -140,7 +140,7 @@ class Autoencoder(nn.Module):
         return self.encoder(x[..., None])[0][:, -1]
 
     def decode(self, h: Float[Tensor, "s d"], steps: int) -> Float[Tensor, "s t"]:
-        """The beat, ``steps`` samples long, that a state of the encoder stands for."""
+        """Decode a state of the encoder into a beat of ``steps`` samples."""
         repeated = h[:, None].expand(-1, steps, -1).contiguous()  # (s, t, d)
         return self.readout(self.decoder(repeated)[0])[..., 0]
 
@@ -156,7 +156,7 @@ class Pretrained:
     network: Autoencoder
     config: Config
     beats: Beats
-    """Made up by `draw_beats`: normal ones, then as many anomalous ones."""
+    """Made up by `draw_beats`: normal ones, then the same number of anomalous ones."""
     provenance: dict[str, Any]
     """Command, seed, data, versions, and what was measured."""
 

@@ -25,7 +25,7 @@ except ImportError as error:
     raise ImportError("weights are stored as safetensors: pip install 'kann[cli]'") from error
 
 BLANK = 0
-"""The character that stands for a blank, read and written; the digits are 1, 2, …"""
+"""The number of the blank, in inputs and answers; the digits are 1, 2, …"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +33,11 @@ class Task:
     """The size of the task."""
 
     digits: int = 3
-    """How many digits there are to remember."""
+    """The number of digits to remember."""
     blanks: int = 30
-    """How many steps there are to wait."""
+    """The number of steps to wait."""
     letters: int = 9
-    """How many different digits there are: 1 to 9, since the paper's example has a 9 and it writes a blank as 0."""
+    """The number of different digits: 1 to 9, since the paper's example has a 9 and it writes a blank as 0."""
 
     @property
     def length(self) -> int:
@@ -50,7 +50,7 @@ class Task:
         return self.letters + 2
 
     def sequences(self, digits: Int[Array, "s k"]) -> tuple[Float[Tensor, "s t p"], Int[Tensor, "s t"]]:
-        """What the network reads, and what it should answer.
+        """The inputs of the network and the correct answers.
 
         >>> x, answer = Task(blanks=3).sequences(np.array([[9, 2, 8]]))
         >>> x.shape, answer.tolist()

@@ -1,4 +1,4 @@
-"""Which networks ship with the package, where their files are, and where they come from."""
+"""The networks that ship with the package: their files and their provenance."""
 
 import json
 from importlib import resources
@@ -23,14 +23,14 @@ def folder(name: str) -> Path:
 
 
 def require_files(place: Path, *names: str) -> None:
-    """Refuse a network that lacks a file, or has something else in its place: opening a FIFO would never end."""
+    """Raise if a file of a network is missing or is no regular file: opening a FIFO would never end."""
     for name in names:
         if not (place / name).is_file():
             raise KannError(f"model {place.name!r} lacks {name} in {place}; reinstall kann")
 
 
 def provenance(name: str) -> dict[str, Any]:
-    """Where a network comes from: command, seed, data, versions, and what was measured.
+    """The provenance of a network: command, seed, data, versions, and measurements.
 
     >>> from kann import zoo
     >>> zoo.provenance("sentiment")["seed"]
