@@ -1,11 +1,11 @@
-"""Interventions in the shipped sentiment GRU: what they cost, and what one and eight coordinates keep of its decisions.
+"""Interventions in the shipped sentiment GRU: what they cost, and what one to eight coordinates keep of its decisions.
 
     python benchmarks/live.py --speed                     # times a forward pass with and without an intervention
     python benchmarks/live.py --reviews 2000              # agreement on test reviews; needs the IMDB archive
 
-The operators are fitted to training reviews, about their mean, and judged on test reviews. "readout" is the direction
-of the network's own readout, "pca" the principal components, "random" three draws of random directions with the
-variance of the mode; all are filled in the same way.
+Balanced coordinates and operators are fitted to training reviews, and judged on test reviews. "readout" is the
+direction of the network's own readout, "pca" the principal components, "random" three draws of random directions with
+the variance of the balanced coordinate; all are filled in the same way.
 """
 
 import argparse
@@ -18,9 +18,10 @@ from torch import nn
 import kann
 from kann import zoo
 from kann.analysis.coordinates import (
-    Coordinates,
+    mode_directions,
+    orthonormal_axes,
     principal_components,
-    random_directions,
+    random_like,
     spread_of,
 )
 from kann.live._intervene import only_target, replaced, replacement
@@ -59,7 +60,7 @@ def speed(options):
         print(
             f"batch {options.batch} on {device}: forward pass {1e3 * bare:.0f} ms, loop over cells {1e3 * cells:.0f} ms"
         )
-        for fill, modes in (("curve", [0]), ("linear", range(8)), ("curve", range(8)), ("resample", [0])):
+        for fill, modes in (("curve", [0]), ("linear", range(8)), ("curve", range(8))):
             with kann.intervene(rnn, koopman, states, keep=modes, fill=fill):
                 rnn(x)
                 took = fastest(lambda: rnn(x), options.repeats)
@@ -81,6 +82,7 @@ class Trial:
         train = fitted_reviews(corpus, 0).take(np.arange(options.training))
         order = np.argsort(train.lengths, kind="stable")
         words = [torch.from_numpy(train[i]) for i in order]
+        self.words = words
         self.states = kann.record(self.network, words, layer="recurrent", inputs=True, batch_size=64)
         chosen = np.random.default_rng(1).permutation(len(corpus.test))[: options.reviews]
         self.test = corpus.test.take(chosen)
@@ -97,38 +99,43 @@ class Trial:
             decided[batch] = (self.network(ids, lengths) > 0).cpu().numpy()
         return decided
 
-    def agreement(self, coordinates, fill):
+    def balance(self):
+        """Balanced coordinates of the training reviews."""
+        return kann.balance(self.network, self.words, layer="recurrent", batch_size=64)
+
+    def agreement(self, directions, fill):
         """The fraction of reviews decided as before if only these coordinates are kept after every word."""
-        (fitted,) = fit_fills([coordinates], self.states, fill, spread=self.spread)
+        (fitted,) = fit_fills([directions], self.states, fill, spread=self.spread)
         target = only_target(self.network, "recurrent", "h")
         with replaced(self.network, target, replacement(fitted, keep=True), state="h", width=self.spread.dim):
             return float((self.decisions() == self.own).mean())
 
 
 def quality(options):
-    """Print what one and eight coordinates keep."""
+    """Print what one to eight coordinates keep."""
     trial = Trial(options)
     accuracy = float((trial.own == trial.test.positive).mean())
     print(f"{options.reviews} test reviews, states of {len(trial.states)} training reviews, accuracy {accuracy:.3f}")
     moments = kann.Moments.of(trial.states)
     components = principal_components(trial.spread)
     rows = {
-        f"{kind} rank {rank}, slowest": Coordinates.of_modes(
+        f"{kind} rank {rank}, slowest": mode_directions(
             kann.fit(moments, basis="pca", rank=rank, driven=kind == "driven"), range(8)
         )
         for kind, rank in (("driven", 200), ("autonomous", 200), ("driven", 16))
     }
-    rows["pca"] = Coordinates.of_directions(components[:, :8])
-    for name, coordinates in rows.items():
-        for count, fill in ((1, "curve"), (8, "linear")):
-            print(f"  {name:30} {count} {fill:7} {trial.agreement(coordinates.first(count), fill):.3f}", flush=True)
+    rows["balanced"] = trial.balance().directions
+    rows["pca"] = components
+    for name, directions in rows.items():
+        for count, fill in ((1, "curve"), (1, "linear"), (2, "auto"), (4, "auto"), (8, "curve"), (8, "linear")):
+            kept = trial.agreement(directions[:, :count], fill)
+            print(f"  {name:30} {count} {fill:7} {kept:.3f}", flush=True)
     weight = trial.network.readout.weight.detach().cpu().double().numpy()
-    print(f"  {'readout':30} 1 curve   {trial.agreement(Coordinates.of_directions(weight.T), 'curve'):.3f}", flush=True)
-    axis = rows["driven rank 200, slowest"].first(1).axes(trial.spread)
-    fraction = float(trial.spread.along(axis)[0, 0] / np.trace(trial.spread.covariance))
+    print(f"  {'readout':30} 1 curve   {trial.agreement(weight.T, 'curve'):.3f}", flush=True)
+    axis = orthonormal_axes(rows["balanced"][:, :1], trial.spread)
     rng = np.random.default_rng(0)
     for _ in range(3):
-        drawn = Coordinates.of_directions(random_directions(trial.spread, count=1, fraction=fraction, rng=rng))
+        drawn = random_like(axis, trial.spread, rng)
         print(f"  {'random':30} 1 curve   {trial.agreement(drawn, 'curve'):.3f}", flush=True)
 
 

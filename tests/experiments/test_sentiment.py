@@ -27,7 +27,7 @@ from kann_experiments.sentiment import task as task_module
 from kann_experiments.sentiment.analysis import study_network
 from kann_experiments.sentiment.corpus import Reviews, load_corpus
 from kann_experiments.sentiment.highlighting import WORD_KINDS
-from kann_experiments.sentiment.live import bench, words
+from kann_experiments.sentiment.live import bench, learned, measurements, words
 from kann_experiments.sentiment.live.measurements import LiveResult
 from kann_experiments.sentiment.quantities import QUANTITIES
 from kann_experiments.sentiment.shipped import ShippedOperator, ship
@@ -35,7 +35,6 @@ from kann_experiments.sentiment.task import CONFIGS, PRINTED, build, split
 
 import kann
 from kann.errors import KannError
-from kann.live import mode_search as learning
 from kann.zoo.sentiment_network import Vocabulary, pretrained
 from tests.experiments.reviews import BAD, GOOD, PLAIN, write_archive
 
@@ -69,7 +68,8 @@ def small():
         patch.setattr(stand_ins, "COORDINATES", (4,))
         patch.setattr(stand_ins, "COMPONENTS", 6)
         patch.setattr(words, "captum_attributions", lambda _: {})
-        patch.setattr(learning, "STEPS", learning.TESTED_EVERY)
+        patch.setattr(learned, "STEPS", learned.TESTED_EVERY)
+        patch.setattr(measurements, "LEARNED", (1,))
         for arch in CONFIGS:
             patch.setitem(task_module.CONFIGS, arch, tiny(arch))
         yield patch
@@ -354,7 +354,7 @@ def without_live_tests(patch):
     """Leave out what runs the network with its state replaced, and what stands in for it: each has tests of its own."""
     from kann_experiments import sentiment
 
-    patch.setattr(sentiment, "live_result", lambda *_, **__: LiveResult(numbers={}, details={"tried": []}))
+    patch.setattr(sentiment, "live_result", lambda *_, **__: LiveResult(numbers={}, details={}))
     patch.setattr(sentiment, "stand_in_numbers", lambda *_, **__: {})
 
 
@@ -382,7 +382,7 @@ def test_the_whole_experiment(small, corpus, folder, monkeypatch):
     assert content["measured"]["0"]["accuracy_test"] == found.rows[2].mean
     assert len(content["details"]["0"]["surrogates"]["rank"]) >= 3
     assert content["rows"]["live_reviews"]["mean"] == 40
-    assert content["details"]["0"]["live"]["tried"]
+    assert content["details"]["0"]["live"]["rank of the modes"]
     assert "words_gradient" not in content["rows"]  # Captum is not there
     rnn = json.loads((folder / "out" / "rnn" / "results.json").read_text())
     assert {key for key, row in rnn["rows"].items() if row["paper"] is not None} == {"positive_words", "negative_words"}

@@ -12,7 +12,7 @@ import torch
 from kann_experiments.sentiment import stand_ins
 from kann_experiments.sentiment.corpus import Corpus, Reviews
 from kann_experiments.sentiment.groups import Groups
-from kann_experiments.sentiment.live import attributions, bench, search, store, words
+from kann_experiments.sentiment.live import attributions, bench, learned, measurements, store, words
 from kann_experiments.sentiment.live.measurements import PaperGroups, measure_live
 from kann_experiments.sentiment.quantities import LIVE
 
@@ -67,7 +67,9 @@ def small():
         patch.setattr(bench, "CHOOSING_REVIEWS", 64)
         patch.setattr(bench, "JUDGED_ON_CPU", 160)
         patch.setattr(words, "WORDS_REVIEWS_ON_CPU", 100)
-        patch.setattr(search, "COUNTS", (2, 4))
+        patch.setattr(measurements, "COUNTS", (2, 4))
+        patch.setattr(measurements, "LEARNED", (1,))
+        patch.setattr(learned, "STEPS", 100)
         patch.setattr(stand_ins, "COORDINATES", (6,))
         patch.setattr(stand_ins, "COMPONENTS", 5)
         patch.setattr(words, "captum_attributions", lambda _: {"gradient": telling})
@@ -111,7 +113,9 @@ def test_one_coordinate_keeps_what_the_network_decides(result):
     assert numbers["live_one_pca"] < 0.7  # it follows the noise
     assert numbers["live_one_random"] < 0.9
     assert numbers["live_one_lead"] == pytest.approx(numbers["live_one"] - numbers["live_one_readout"])
-    assert numbers["live_one_learned"] >= 0.97
+    assert numbers["live_learned_balanced_1"] >= 0.97
+    assert numbers["live_learned_random_1"] > 0.85
+    assert numbers["live_one_mode"] > 0.97
     assert abs(numbers["live_one_accuracy"] - numbers["live_accuracy"]) < 0.03
 
 
@@ -122,6 +126,7 @@ def test_without_it_hardly_more_than_chance_is_left(result):
 
 
 def test_how_many_coordinates_it_takes(result):
+    assert result.numbers["live_needs_balanced"] == 1
     assert result.numbers["live_needs_modes"] == 1
     assert result.numbers["live_needs_pca"] > 1
     assert result.numbers["live_modes_4"] > 0.97
@@ -145,7 +150,7 @@ def test_deleting_words_that_push_the_coordinate_flips_as_many_as_knowing_them(r
 
 def test_all_numbers_have_a_row(result):
     assert result.numbers.keys() <= {quantity.key for quantity in LIVE}
-    assert result.details["tried"][0]["operator"]
+    assert result.details["rank of the modes"] == 6
 
 
 def test_accuracy_is_that_of_the_changed_decisions(small, network, corpus):
@@ -155,13 +160,14 @@ def test_accuracy_is_that_of_the_changed_decisions(small, network, corpus):
     with torch.no_grad():
         logits = network(ids, lengths).numpy()
     np.testing.assert_array_equal(own.positive, logits > 0)
-    assert own.search.trials.scorer.name == "agreement"
+    everything = {"all": bench.Change(directions=np.eye(6))}
+    assert own.kept(everything)["all"].all()
 
 
 def test_choosing_reviews_are_none_of_those_judged(small, network, corpus):
     with torch.no_grad():
         own = bench.make_bench(network, corpus, seed=0)
-    assert len(own.search.trials.sequences) == 64
+    assert sum(map(len, own.choosing.groups())) == 64
     assert len(own.judged) == 160
     recorded = len(own.states)
     assert recorded == 150
@@ -177,7 +183,7 @@ def test_gated_networks_run_too_an_lstm_with_its_cell(small, corpus, arch):
         own = bench.make_bench(network, corpus, seed=1)
     assert own.state == {"gru": "h", "lstm": "hc"}[arch]
     assert own.spread.dim == {"gru": 6, "lstm": 12}[arch]
-    assert own.search.weight.shape == (1, own.spread.dim)
+    assert own.weight.shape == (1, own.spread.dim)
 
 
 def test_a_result_is_read_again_only_for_the_same_network(small, network, corpus, tmp_path, monkeypatch):
@@ -185,7 +191,7 @@ def test_a_result_is_read_again_only_for_the_same_network(small, network, corpus
 
     def measure(*_, **__):
         calls.append(1)
-        return store.LiveResult(numbers={"live_one": 0.5, "live_needs_pca": np.inf}, details={"tried": []})
+        return store.LiveResult(numbers={"live_one": 0.5, "live_needs_pca": np.inf}, details={})
 
     monkeypatch.setattr(store, "measure_live", measure)
     path = tmp_path / "live.json"

@@ -1,7 +1,5 @@
 """Data and networks at the edge of what can be explained: what cannot be measured is left out, and said."""
 
-from unittest.mock import Mock
-
 import numpy as np
 import pytest
 import torch
@@ -11,11 +9,8 @@ from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, W
 import kann
 from kann.errors import KannError
 from kann.explaining import live_stage
-from kann.explaining.live_stage import _own_score
 from kann.explaining.options import Options
 from kann.explaining.sequences import Sequences
-from kann.live.mode_search import Search
-from kann.live.results import Tried
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
 from tests.reporting.html_pages import content_of
@@ -60,7 +55,7 @@ def test_classes_for_every_step_of_a_network_that_decides_once(generator):
 
 
 def test_a_score_that_cannot_be_measured_does_not_take_the_live_test_away(generator, monkeypatch):
-    def fails(found, bench):
+    def fails(found, source, numbers):
         raise KannError("labels do not fit")
 
     monkeypatch.setattr(live_stage, "measure_rightness", fails)
@@ -91,17 +86,6 @@ def test_operators_that_were_not_chosen_are_on_the_page(generator):
 def test_why_there_are_no_untrained_copies(generator):
     found = explain(reader(1), numbers(generator)[:, :6], forward=lambda model, batch: model(batch))
     assert "untrained copies: forward= may run the trained network itself" in " ".join(found.choices)
-
-
-def test_an_operator_that_was_left_out_early_is_compared_on_all_sequences():
-    ours, best = (kann.fit(np.random.default_rng(seed).normal(size=(9, 9, 3))) for seed in range(2))
-    search = Mock(Search, recovered=lambda sets: np.array([0.6]))
-    tried = [
-        Tried(koopman=best, name="best", mode=0, recovered=0.7, sequences=40),
-        Tried(koopman=ours, name="ours", mode=0, recovered=0.1, sequences=5),
-    ]
-    assert _own_score(ours, tried, search) == 0.6
-    assert _own_score(best, tried, search) == 0.7
 
 
 def test_batches_keep_their_order_so_that_lengths_stay_with_their_sequences(generator):
@@ -183,9 +167,9 @@ def test_values_are_compared_with_their_labels(generator):
     assert f"The network's outputs match the labels of held-out sequences with an R² of {found.accuracy[0]:.3f}" in text
     assert "decision" not in text
     assert "decide" not in text
-    tried = found.numbers()["effects"]["tried"]
-    assert tried
-    assert {"name", "recovered", "sequences"} == set(tried[0])
+    fills = found.numbers()["effects"]["fills"]
+    assert fills.keys() == found.effects.kept.keys()
+    assert set(fills["modes"]) <= {"linear", "curve", "quadratic"}
 
 
 def test_several_answers_are_compared_with_their_labels(generator):

@@ -14,9 +14,7 @@ from kann.explaining import live_stage, stages
 from kann.explaining import operators as choosing
 from kann.explaining import options as clock
 from kann.explaining.options import Options
-from kann.live._effects import Live, set_apart
-from kann.live.evaluation import Trials
-from kann.recording.sequence_data import real_steps
+from kann.recording.sequence_data import SequenceData, real_steps
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
 
@@ -126,20 +124,21 @@ def test_the_first_run_does_not_tell_how_long_others_take(reader, generator, wat
 
 def test_the_first_live_run_does_not_tell_how_long_others_take(reader, generator, watch, monkeypatch):
     waits, size = [50.0], []
-    scores, choose = Trials.scores, live_stage._size_in_time
+    call, choose = SequenceData.call, live_stage._size_in_time
 
-    def slow(trials, change):
+    def slow(source, batch):
         if waits:
             watch[0] += waits.pop()
-        return scores(trials, change)
+        return call(source, batch)
 
-    def sized(found, bench):
-        monkeypatch.setattr(Trials, "scores", slow)
-        size.append(choose(found, bench))
+    def sized(*arguments):
+        monkeypatch.setattr(SequenceData, "call", slow)
+        size.append(choose(*arguments))
         return size[-1]
 
     monkeypatch.setattr(live_stage, "_size_in_time", sized)
     explain(reader, numbers(generator), seconds=1000)
+    assert not waits
     assert size == [live_stage.SIZES[0]]
 
 
@@ -188,28 +187,9 @@ def test_groups_in_a_tensor_are_held_out_together(reader, generator):
     assert len(found.held_out) == 12  # all four sequences of each
 
 
-def test_groups_serve_to_choose_or_to_be_judged(reader, generator, monkeypatch):
-    groups = [number // 3 for number in range(SEQUENCES)]
-    sides = []
-    bench_of = Live.bench
-
-    def watched(live, choosing, judging):
-        sides.extend((choosing.sequences, judging.sequences))
-        return bench_of(live, choosing, judging)
-
-    monkeypatch.setattr(Live, "bench", watched)
-    found = explain(reader, numbers(generator), groups=groups)
-    choosing, judging = ({groups[i] for i in side} for side in sides)
-    assert choosing
-    assert judging
-    assert not choosing & judging
-    assert sorted(np.concatenate(sides).tolist()) == sorted(found.held_out.tolist())
-    assert found.effects.judged.tolist() == sorted(sides[1].tolist())  # by their numbers in the data
-
-
-def test_one_group_that_is_held_out_cannot_serve_for_both():
-    with pytest.raises(KannError, match="the sequences that are held out belong to one group"):
-        set_apart(np.zeros(12, dtype=int), seed=0)
+def test_all_sequences_that_are_held_out_are_judged(reader, generator):
+    found = explain(reader, numbers(generator), groups=[number // 3 for number in range(SEQUENCES)])
+    assert sorted(found.effects.judged.tolist()) == sorted(found.held_out.tolist())  # by their numbers in the data
 
 
 @pytest.mark.parametrize("kind", ["tensor", "list", "mapping", "batches"])

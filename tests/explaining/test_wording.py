@@ -19,7 +19,7 @@ from kann.explaining import untrained_baseline as twins
 from kann.explaining.context import Findings, Rightness
 from kann.explaining.layer_search import Place
 from kann.explaining.options import Options
-from kann.live.results import Effects, Tried
+from kann.live.results import Effects
 from kann.recording.layer_selection import Target
 
 
@@ -136,11 +136,6 @@ def test_pushes_that_are_sure_but_negligible_are_not_named():
     assert remembering._pushed(movers_of([0.5, 0.004]), 0) == " is pushed up by “input 0”"
     assert remembering._pushed(movers_of([0.5, 0.1]), 0) == " is pushed up by “input 0”, “input 1”"
     assert remembering._pushed(movers_of([0.5, -0.004]), 0) == " is pushed up by “input 0”"
-
-
-def test_less_than_nothing_is_nothing():
-    assert choosing._brings_back(-2.12) == "nothing"
-    assert choosing._brings_back(0.204) == "20.4 %"
 
 
 def test_where_no_mode_is_trusted_the_one_that_decides_is_described_as_no_more_than_that():
@@ -270,45 +265,6 @@ def test_one_direction_of_one_layer_is_not_called_the_state(name, reverse, text)
     assert wording._which_part(place) == text
     other = wording._try_other_direction(place)
     assert (other == " Pass layer='gru.l1_reverse' for the other direction.") != reverse
-
-
-def operators():
-    """Two operators of the same states, of which the first predicts worse than copying them does."""
-    pushes = np.random.default_rng(0).normal(size=(60, 20, 4))
-    for step in range(1, 20):
-        pushes[:, step] += 0.9 * pushes[:, step - 1]
-    states = kann.States.from_padded(pushes)
-    return kann.fit(states, rank=1), kann.fit(states), states
-
-
-@pytest.mark.parametrize(
-    ("recovered", "ours", "said"),
-    [
-        (0.2, -2.1, "the chosen operator brings back nothing of the network's score, the best one 20.0 %, less"),
-        (0.9, 0.3, "but it predicts states worse than copying them"),
-        (0.31, 0.3, "which is not surely more on so few"),
-    ],
-)
-def test_an_operator_is_replaced_by_one_that_does_clearly_better_live_and_predicts(recovered, ours, said):
-    poor, good, states = operators()
-    fitted = choosing.Fitted(koopman=good, kind="autonomous", states=states, groups=None)
-    tried = [Tried(koopman=poor, name="autonomous, rank 1", mode=0, recovered=recovered, sequences=400)]
-    found = choosing.better_live(fitted, tried, ours, states, None)
-    assert said in found.why[-1]
-    assert found.koopman is good
-    fitted = replace(fitted, koopman=poor)
-    tried = [Tried(koopman=good, name="autonomous, rank 4", mode=0, recovered=0.9, sequences=400)]
-    assert choosing.better_live(fitted, tried, 0.3, states, None).koopman is good
-
-
-def test_of_modes_that_do_the_same_the_better_operator_is_taken():
-    poor, good, states = operators()
-    other = kann.fit(states, rank=2)
-    tried = [
-        Tried(koopman=each, name=f"rank {each.rank}", mode=0, recovered=0.9, sequences=400) for each in (poor, good)
-    ]
-    fitted = choosing.Fitted(koopman=other, kind="autonomous", states=states, groups=None)
-    assert choosing.better_live(fitted, tried, 0.3, states, None).koopman is good
 
 
 def test_two_words_that_push_otherwise_than_their_sum_are_named():

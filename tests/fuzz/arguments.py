@@ -357,25 +357,18 @@ def calls(good: Any) -> dict[str, Call]:
         ),
         "effects": (
             kann.effects,
-            {"model": nn.Sequential(good.model), "data": torch.ones(8, 5, 2), "koopman": koopman, "states": states}
-            | {
-                "readout": None,
-                "metric": score,
-                "labels": None,
-                "counts": (1,),
-                "fill": "mean",
-                "outputs": "class",
-                "threshold": 0.0,
-            }
-            | {"choose": False, "learn": False, "draws": 1, "layer": "0", "state": "h", "lengths": None}
+            {"model": nn.Sequential(good.model), "data": torch.ones(8, 5, 2), "coordinates": np.eye(3)}
+            | {"states": states, "koopman": koopman, "counts": (1,), "fill": "linear", "draws": 1}
+            | {"layer": "0", "state": "h", "seed": 0}
+            | {"readout": None, "metric": score, "labels": None, "outputs": "class", "threshold": 0.0}
             | {"forward": lambda model, batch: model(batch)[0], "collate": stack, "batch_size": 2, "device": "cpu"}
-            | {"seed": 0, "level": 0.9, "progress": False},
+            | {"lengths": None, "max_sequences": 8, "progress": False},
         ),
         "fit_span": (kann.depth.fit_span, {"states": deep, "first": 0, "last": 2, "ridge": 0.1, "groups": None}),
         "untrained_twin": (kann.recording.untrained_twin, {"model": good.model, "seed": 0}),
         "intervene": (
             in_force,
-            {"model": both, "koopman": koopman, "states": states, "keep": [0], "remove": None, "fill": "linear"}
+            {"model": both, "coordinates": koopman, "states": states, "keep": [0], "remove": None, "fill": "linear"}
             | {"layer": "0", "state": "h"},
         ),
         "bypass": (bypassed, {"model": blocks, "first": "0", "last": "0", "operator": koopman}),

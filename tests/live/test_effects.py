@@ -7,14 +7,11 @@ import torch
 from torch import nn
 
 import kann
-from kann.analysis.coordinates import Coordinates, Spread, spread_of
+from kann.analysis.coordinates import Spread, first_modes, mode_directions, orthonormal_axes
 from kann.analysis.intervals import interval_of_mean
 from kann.live import _effects as judging
-from kann.live._effects import modes_within, places_of_same
-from kann.live._intervene import only_target, replacement
-from kann.live.evaluation import Running, make_trials
-from kann.live.mode_search import Search, Several, choose_several, spread_evenly
-from kann.live.scoring import Scorer
+from kann.live._effects import same_spans
+from kann.live._intervene import replacement
 
 DECAYS = np.array([0.95, 0.9, 0.8, 0.7, 0.5, 0.3])
 READ = (1, 3)
@@ -61,35 +58,50 @@ def diagonal(rng):
     return model, x, kann.fit(states, basis="pca", driven=True), states
 
 
-def test_the_two_modes_that_decide_are_found_first_and_alone_suffice(diagonal):
+def test_the_two_modes_that_decide_come_first_and_alone_suffice(diagonal):
     model, x, koopman, states = diagonal
     np.testing.assert_allclose(np.abs(koopman.eigenvalues), DECAYS, atol=1e-8)
-    found = kann.effects(
-        model, x, koopman, states, readout=model.head, layer="cell", counts=(1, 2, 4), fill="mean", progress=False
-    )
+    found = kann.effects(model, x, koopman, states, readout=model.head, layer="cell", counts=(1, 2, 4), progress=False)
     assert set(found.order[:2]) == set(READ)
     assert found.kept["modes"][1] == 1.0
     assert found.kept["modes"][0] < 1.0
-    assert found.kept["contribution"][1] == 1.0
-    assert found.kept["slowest"][1] < 1.0
     assert found.kept["random"][1] < found.kept["modes"][1]
     assert found.removed["modes"][1] < 0.8
     assert found.recovered["modes"][1] == 1.0
     assert found.full == 1
+    np.testing.assert_array_equal(found.judged, np.arange(len(x)))  # nothing is searched on some of them
 
 
-@pytest.mark.parametrize("fill", ["mean", "linear"])
-def test_every_mode_that_does_not_reach_the_readout_can_be_removed_without_effect(diagonal, fill):
+def test_modes_that_reach_the_readout_suffice_and_the_others_do_not(diagonal):
     model, x, koopman, states = diagonal
-    others = [mode for mode in range(6) if mode not in READ]
     with torch.no_grad():
         own = model(x)
-        with kann.intervene(model, koopman, states, remove=others, fill="mean", layer="cell"):
+        # The readout reads two directions, and these two modes' coordinates are kept exactly.
+        with kann.intervene(model, koopman, states, keep=READ, layer="cell"):
             np.testing.assert_allclose(model(x), own, atol=1e-10)
-        with kann.intervene(model, koopman, states, keep=READ, fill="mean", layer="cell"):
-            np.testing.assert_allclose(model(x), own, atol=1e-10)
-        with kann.intervene(model, koopman, states, keep=[1], fill=fill, layer="cell"):
+        with kann.intervene(model, koopman, states, keep=[1], layer="cell"):
             assert not torch.allclose(model(x), own, atol=1e-2)
+        with kann.intervene(model, koopman, states, remove=READ, layer="cell"):
+            mean = torch.tensor(states.values.mean(axis=0))  # all that the readout still sees
+            np.testing.assert_allclose(model(x), model.head(mean).expand(len(x), 1), atol=1e-9)
+
+
+def test_directions_and_modes_are_compared_side_by_side(diagonal):
+    model, x, koopman, states = diagonal
+    options = {"readout": model.head, "layer": "cell", "counts": (1, 2, 4), "progress": False}
+    directions = mode_directions(koopman, READ)
+    found = kann.effects(model, x, directions, states, koopman=koopman, **options)
+    assert found.methods == ("directions", "modes", "pca", "readout", "random")
+    assert found.kept["directions"][1] == found.kept["modes"][1] == 1.0
+    assert np.isnan(found.kept["directions"][2])  # there are two
+    assert np.isnan(found.kept["random"][2])  # which are compared with as many
+    assert found.fills["directions"][2] == ""
+    assert set(found.fills["pca"]) <= {"linear", "curve", "quadratic"}
+    alone = kann.effects(model, x, directions, states, **options)
+    assert alone.methods == ("directions", "pca", "readout", "random")
+    assert alone.koopman is None
+    assert alone.order == ()
+    np.testing.assert_array_equal(alone.kept_scores["directions"], found.kept_scores["directions"])
 
 
 class Reader(nn.Module):
@@ -141,14 +153,14 @@ def test_sequences_of_like_length_run_together_and_scores_come_in_the_order_of_t
         own = np.array([float(reader(each[None])) <= 0 for each in sequences], dtype=float)
     np.testing.assert_array_equal(found.full_scores, own[found.judged])
     assert found.judged.tolist() == sorted(found.judged.tolist())
-    assert 30 <= len(found.judged) < 60
+    assert len(found.judged) == 60
     np.testing.assert_array_equal(found.kept_scores["modes"][1], found.full_scores)  # all four coordinates are kept
 
 
 def test_all_methods_are_there_with_their_intervals(reader, sequences):
     found = measured(reader, sequences)
     assert found.metric == "agreement"
-    assert found.methods == ("modes", "contribution", "slowest", "pca", "readout", "random")
+    assert found.methods == ("modes", "pca", "readout", "random")
     for name in found.methods:
         assert found.kept[name].shape == found.removed[name].shape == (2,)
         low, high = found.interval(name).T
@@ -157,7 +169,7 @@ def test_all_methods_are_there_with_their_intervals(reader, sequences):
     assert found.random_kept.shape == found.random_removed.shape == (2, 2)
     np.testing.assert_allclose(found.random_kept.mean(axis=0), found.kept["random"])
     assert found.kept["readout"][0] == found.kept["readout"][1]  # there is one such direction
-    assert "modes, slowest first" in str(found)
+    assert "modes, largest contribution first" in str(found)
     assert f"untouched 1.000, nothing kept {found.none:.3f}" in str(found)
     assert "agreement of" in repr(found)
     assert "<table" in found._repr_html_()
@@ -262,13 +274,6 @@ def test_effects_and_agreement_decide_alike(sequences):
         assert kann.agreement(kann.copying, states, model.head, outputs=outputs) < 1.0
 
 
-def test_a_direction_is_learned_for_labels_and_for_values(sequences):
-    model = Answers(every=True)
-    for outputs in ("labels", "values"):
-        found = measured(model, sequences, outputs=outputs, counts=(1,), learn=True)
-        assert found.kept["learned"][0] >= found.kept["modes"][0] - 0.1
-
-
 @pytest.mark.parametrize(
     ("options", "label", "text"),
     [
@@ -336,120 +341,43 @@ def test_pairs_count_as_two_coordinates(rng):
         path.append(path[-1] @ turn)
     koopman = kann.fit(np.stack(path, axis=1), basis="pca")
     assert len(koopman.modes) == 2
-    assert modes_within(koopman, [0, 1], 1).count == 1
-    assert modes_within(koopman, [0, 1], 2).count == 2
-    assert modes_within(koopman, [0, 1], 3).count == 2
-    assert modes_within(koopman, [0, 1], 4).count == 4
-    assert modes_within(koopman, [0, 1], 5) is None
+    assert first_modes(koopman, [0, 1], 1) == [0]
+    assert first_modes(koopman, [0, 1], 2) == [0]
+    assert first_modes(koopman, [0, 1], 3) == [0]
+    assert first_modes(koopman, [0, 1], 4) == [0, 1]
+    assert mode_directions(koopman, [0]).shape == (4, 2)
 
 
 def test_what_was_finished_is_kept_after_an_interruption(reader, sequences):
-    batches = []
+    calls, expected = [], measured(reader, sequences, batch_size=16)
 
     def interrupting(outputs, own):
-        batches.append(len(outputs))
-        if len(batches) == 60:  # past the search, in the middle of the runs that are judged
+        calls.append(len(outputs))
+        if len(calls) == 35:  # in the middle of the third of four batches
             raise KeyboardInterrupt
         return (outputs[:, 0] > 0) == (own[:, 0] > 0)
 
-    with pytest.warns(kann.errors.UnfinishedWarning, match=r"interrupted after \d+ of \d+ runs"):
-        found = measured(reader, sequences, metric=interrupting)
-    assert np.isfinite(found.kept["modes"][0])
-    assert np.isnan(found.removed["random"][1])
-    assert "–" in str(found)
+    with pytest.warns(kann.errors.UnfinishedWarning, match=r"interrupted after 2 of 4 batches"):
+        found = measured(reader, sequences, metric=interrupting, batch_size=16)
+    assert 28 <= len(found.judged) <= 32
+    for name in expected.methods:
+        np.testing.assert_array_equal(found.kept_scores[name], expected.kept_scores[name][:, found.judged])
+        np.testing.assert_array_equal(found.removed_scores[name], expected.removed_scores[name][:, found.judged])
 
 
-def test_an_operator_is_chosen_live_and_judged_on_other_sequences(diagonal):
-    model, x, _, states = diagonal
-    found = kann.effects(
-        model,
-        x,
-        kann.fit(states, basis="pca", rank=1),
-        states,
-        readout=model.head,
-        layer="cell",
-        counts=(1, 2),
-        fill="linear",
-        choose=True,
-        draws=1,
-        progress=False,
-    )
-    assert len(found.tried) >= 3
-    scores = [each.recovered for each in found.tried if each.sequences == found.tried[0].sequences]
-    assert scores == sorted(scores, reverse=True)
-    assert found.koopman is found.tried[0].koopman
-    assert found.order[0] == found.tried[0].mode
-    assert found.chosen.keys() == {2}
+def test_an_interruption_before_anything_is_finished_is_one(reader, sequences):
+    def interrupting(outputs, own):
+        raise KeyboardInterrupt
 
-
-def test_several_coordinates_are_chosen_as_several(diagonal):
-    """The operator that is passed, of rank 1, has no two modes; another one does."""
-    model, x, koopman, states = diagonal
-    trials = make_trials(
-        model,
-        x,
-        Running(lengths=None, forward=None, collate=None, batch_size=16, device=None),
-        target=only_target(model, "cell", "h"),
-        state="h",
-        width=states.dim,
-        scorer=Scorer.of("agreement", None),
-    ).with_untouched()
-    search = Search(
-        trials=trials, states=states, spread=spread_of(states), fill="linear", weight=model.head.weight.detach().numpy()
-    )
-    assert choose_several({"small": kann.fit(states, basis="pca", rank=1)}, search, 2) is None
-    operators = {"small": kann.fit(states, basis="pca", rank=2), "whole": koopman}
-    best = choose_several(operators, search, 2)
-    assert best.coordinates.count == 2
-    assert search.recovered([best.coordinates])[0] == 1
-    poor = Several(name="poor", coordinates=best.coordinates.first(1))
-    assert choose_several(operators, search, 2, more=[poor]).name == best.name
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 8, 13])
-def test_every_beginning_of_the_groups_is_spread_over_all_lengths(count):
-    order = spread_evenly(count)
-    assert sorted(order) == list(range(count))
-    if count >= 8:
-        quarter = sorted(order[: count // 4 + 1])
-        assert quarter[0] < count / 2 <= quarter[-1]
-
-
-def test_the_operator_that_was_passed_is_not_tried_twice(diagonal):
-    model, x, _, states = diagonal
-    options = {"readout": model.head, "layer": "cell", "counts": (1,), "fill": "linear", "choose": True, "draws": 0}
-    found = kann.effects(model, x, kann.fit(states, rank=4, driven=True), states, progress=False, **options)
-    names = [each.name for each in found.tried]
-    assert len(names) == len(set(names))
-    assert not any(name.startswith("driven, rank 4") for name in names)
-    assert any(name.startswith("autonomous, rank 4") for name in names)
-
-
-def test_a_learned_direction_is_the_upper_bound(diagonal):
-    """Two modes decide by their difference: no mode alone does, and a direction that is learned comes close."""
-    model, x, koopman, states = diagonal
-    found = kann.effects(
-        model,
-        x,
-        koopman,
-        states,
-        readout=model.head,
-        layer="cell",
-        counts=(1,),
-        fill="linear",
-        learn=True,
-        draws=1,
-        progress=False,
-    )
-    assert found.kept["learned"][0] > found.kept["modes"][0]
-    assert all(parameter.grad is None for parameter in model.parameters())
+    with pytest.raises(KeyboardInterrupt):
+        measured(reader, sequences, metric=interrupting)
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"counts": ()}, "are no numbers of coordinates"),
-        ({"counts": 3}, "are no numbers of coordinates"),
+        ({"counts": ()}, "must be numbers of coordinates"),
+        ({"counts": 3}, "must be numbers of coordinates"),
         ({"counts": (0,)}, "counts=0 is too small"),
         ({"fill": "zero"}, "fill='zero' is unknown"),
         ({"metric": "f1"}, "metric='f1' is unknown"),
@@ -457,10 +385,9 @@ def test_a_learned_direction_is_the_upper_bound(diagonal):
         ({"labels": [1, 2]}, "2 labels for 60 sequences"),
         ({"labels": 3}, "labels=3 is no list"),
         ({"draws": -1}, "draws=-1"),
-        ({"level": 2}, "level=2 is no confidence level"),
         ({"readout": np.ones((1, 7))}, r"weight of shape \(1, 7\)"),
-        ({"layer": "head"}, "the operator is for 4 units; layer 'head' gave"),
-        ({"forward": lambda model, batch: torch.ones(7)}, r"returned \(7,\) for 8 sequences"),
+        ({"layer": "head"}, "the coordinates are for 4 units; layer 'head' gave"),
+        ({"forward": lambda model, batch: torch.ones(7)}, r"returned \(7,\) for 60 sequences"),
         ({"forward": lambda model, batch: 1}, "returns int without real numbers"),
     ],
 )
@@ -469,11 +396,10 @@ def test_wrong_arguments_are_refused(reader, sequences, options, text, untyped):
         measured(reader, sequences, **options)
 
 
-def test_sequences_to_judge_on_are_needed(reader):
+def test_a_single_sequence_is_judged_and_none_is_refused(reader):
     x = [torch.randn(5, 3)]
     koopman, states = known(reader, [torch.randn(5, 3) for _ in range(9)])
-    with pytest.raises(kann.KannError, match=r"single batch.*pass at least two sequences"):
-        kann.effects(reader, x, koopman, states)
+    assert kann.effects(reader, x, koopman, states, counts=(1,)).judged.tolist() == [0]
     with pytest.raises(kann.KannError, match="hold no batches"):
         kann.effects(reader, iter([]), koopman, states)
 
@@ -495,9 +421,8 @@ def test_coordinates_of_the_same_span_are_run_once(rng):
     spread = Spread(mean=np.zeros(4), covariance=np.diag([4.0, 3.0, 2.0, 1.0]))
     two = rng.normal(size=(4, 2))
     turned, other = two @ rng.normal(size=(2, 2)), rng.normal(size=(4, 2))
-    chosen = [Coordinates.of_directions(each) for each in (two, turned, other, two[:, :1], 2 * two[:, :1])]
-    assert places_of_same(chosen, spread, fill="curve") == [0, 0, 2, 3, 3]
-    assert places_of_same(chosen, spread, fill="mean") == [0, 1, 2, 3, 4]  # their vectors differ
+    chosen = (two, turned, other, two[:, :1], 2 * two[:, :1])
+    assert same_spans([orthonormal_axes(each, spread) for each in chosen]) == [0, 0, 2, 3, 3]
 
 
 def test_all_modes_and_as_many_principal_components_are_the_same_run(reader, sequences, monkeypatch):

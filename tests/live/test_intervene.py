@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import kann
-from kann.analysis.coordinates import Coordinates
+from kann.analysis.coordinates import mode_directions
 from kann.live.completion import FILLS, fit_fills
 from tests.live.models import Blocks, Loop, OwnCell, Reader, every, fitted, flat, inputs
 
@@ -111,13 +111,13 @@ def one_step_after_the_other(rnn, x, replace):
     return torch.stack(outputs, dim=1)
 
 
-@pytest.mark.parametrize("fill", ["linear", "curve", "mean", "resample"])
+@pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("chosen", [[0], [0, 1]])
 def test_the_state_is_replaced_after_every_step_of_a_gru(fill, chosen):
-    # In float64: rounding decides which of two recorded states is nearer, and from there on the paths differ.
+    # In float64: rounding decides between two pieces of a curve, and from there on the paths differ.
     rnn, x = nn.GRU(3, 6, batch_first=True).double().eval(), inputs().double()
     states, koopman = fitted(rnn, x)
-    (fitted_fill,) = fit_fills([Coordinates.of_modes(koopman, chosen)], states, fill)
+    (fitted_fill,) = fit_fills([mode_directions(koopman, chosen)], states, fill)
 
     def keep(h):
         return torch.from_numpy(fitted_fill.kept(h.numpy()))
@@ -135,7 +135,7 @@ def test_the_state_is_replaced_after_every_step_of_a_gru(fill, chosen):
 def test_both_states_of_an_lstm_are_replaced_after_every_step():
     rnn, x = nn.LSTM(3, 4, batch_first=True).eval(), inputs()
     states, koopman = fitted(rnn, x, state="hc")
-    (fill,) = fit_fills([Coordinates.of_modes(koopman, [0, 1])], states, "linear")
+    (fill,) = fit_fills([mode_directions(koopman, [0, 1])], states, "linear")
 
     def remove(pair):
         both = fill.removed(torch.cat(pair, dim=1).double().numpy())
@@ -150,7 +150,7 @@ def test_both_states_of_an_lstm_are_replaced_after_every_step():
 def test_lower_layers_are_recorded_as_they_were_replaced():
     rnn, x = nn.GRU(3, 4, num_layers=2, batch_first=True).eval(), inputs()
     states, koopman = fitted(rnn, x, layer="l0")
-    (fill,) = fit_fills([Coordinates.of_modes(koopman, [0])], states, "linear")
+    (fill,) = fit_fills([mode_directions(koopman, [0])], states, "linear")
     with kann.intervene(rnn, koopman, states, keep=[0], fill="linear", layer="l0"):
         both = kann.recording.record_layers(rnn, x, layer=["l0", "l1"], progress=False)
         last = kann.record(rnn, x, progress=False)
@@ -216,12 +216,56 @@ def test_a_compiled_model_runs_with_its_states_replaced():
         assert torch.equal(compiled(x)[0], before)
 
 
-def test_removal_by_resampling_is_the_same_in_every_block_and_leaves_torchs_random_numbers():
+def test_balances_and_arrays_name_their_coordinates_by_column(rng):
     rnn, x = nn.GRU(3, 4, batch_first=True).eval(), inputs()
     states, koopman = fitted(rnn, x)
-    before, outputs = torch.get_rng_state(), []
-    for _ in range(2):
-        with torch.no_grad(), kann.intervene(rnn, koopman, states, remove=[0], fill="resample"):
-            outputs.append(rnn(x)[0])
-    assert torch.equal(*outputs)
-    assert torch.equal(torch.get_rng_state(), before)
+    directions = mode_directions(koopman, range(len(koopman.modes)))
+    with torch.no_grad():
+        for mode in range(len(koopman.modes)):
+            columns = [
+                sum(len(koopman.modes[i].indices) for i in range(mode)) + j
+                for j in range(len(koopman.modes[mode].indices))
+            ]
+            found = []
+            for coordinates, keep in (
+                (koopman, mode),
+                (directions, columns),
+                (directions[:, columns], range(len(columns))),
+            ):
+                with kann.intervene(rnn, coordinates, states, keep=keep):
+                    found.append(rnn(x)[0])
+            np.testing.assert_allclose(found[1], found[0], atol=ITSELF)
+            np.testing.assert_allclose(found[2], found[0], atol=ITSELF)
+
+
+@pytest.mark.parametrize(
+    ("coordinates", "options", "text"),
+    [
+        (np.eye(4), {"keep": [4]}, "coordinate 4 does not exist; there are coordinates 0 to 3"),
+        (np.eye(4), {"keep": [-1]}, "coordinate=-1"),
+        (np.eye(4), {"keep": "all"}, "coordinate='all'"),
+        (np.eye(4), {}, "either keep= or remove="),
+        (np.eye(4), {"keep": [0], "remove": [1]}, "either keep= or remove="),
+        (np.ones(4), {"keep": [0]}, r"pass direction\[:, None\]"),
+        (np.eye(4) * np.nan, {"keep": [0]}, "pass finite ones"),
+        (np.eye(4) + 1j, {"keep": [0]}, "complex"),
+        (np.eye(5), {"keep": [0]}, "for 5 units; the recorded states have 4"),
+        (np.eye(4), {"keep": [0], "fill": "mean"}, "fill='mean' is unknown"),
+    ],
+)
+def test_wrong_coordinates_are_refused(coordinates, options, text, untyped):
+    rnn, x = nn.GRU(3, 4, batch_first=True).eval(), inputs()
+    states, _ = fitted(rnn, x)
+    with pytest.raises(kann.KannError, match=text), kann.intervene(rnn, coordinates, states, **options):
+        pass
+
+
+def test_of_an_lstm_the_width_of_the_states_tells_which_state_it_is():
+    rnn, x = nn.LSTM(3, 4, batch_first=True).eval(), inputs()
+    for recorded in ("h", "hc"):
+        states, koopman = fitted(rnn, x, state=recorded)
+        found = []
+        for state in (None, recorded):
+            with torch.no_grad(), kann.intervene(rnn, koopman, states, keep=[0], state=state):
+                found.append(rnn(x)[0])
+        assert torch.equal(*found)

@@ -140,18 +140,18 @@ def test_an_operator_of_other_units_is_refused(model, known, rng):
         ({}, "either keep= or remove="),
         ({"keep": [0], "remove": [1]}, "not both"),
         ({"keep": [99]}, "mode 99 does not exist"),
-        ({"keep": [0], "fill": "zero"}, "fill='zero' is unknown; pass 'curve' or 'linear'"),
+        ({"keep": [0], "fill": "zero"}, "fill='zero' is unknown; pass 'auto' or 'linear' or 'curve'"),
         ({"keep": [0], "state": "x"}, "state='x' is unknown"),
         ({"keep": [0], "state": "hc"}, "state='hc' is for LSTMs; 'rnn' is GRU"),
         ({"keep": [0], "layer": "nowhere"}, "no layer 'nowhere'"),
         ({"keep": [0], "layer": "hidden_states.2"}, "read off the model's output"),
-        ({"keep": [0], "layer": ["rnn", "head"]}, "an operator is of one layer"),
+        ({"keep": [0], "layer": ["rnn", "head"]}, "states of one layer are replaced"),
     ],
 )
 def test_wrong_arguments_are_refused(model, known, options, text, untyped):
     states, koopman = known
     assert_refused(text, model, koopman, states, **options)
-    assert_refused("is no Koopman", model, "operator", states, keep=[0])
+    assert_refused("must be a Balance, a Koopman or an array", model, "operator", states, keep=[0])
 
 
 def test_one_direction_must_be_named(known):
@@ -171,7 +171,10 @@ def test_a_curve_of_too_many_coordinates_is_refused(rng):
     states = kann.States.from_padded(rng.normal(size=(40, 9, 50)))
     koopman = kann.fit(states, basis="pca", rank=40)
     model = nn.GRU(3, 50, batch_first=True)
-    assert_refused("at most 32 coordinates, and 40 were chosen", model, koopman, states, keep=every(koopman))
+    chosen = {"keep": every(koopman)}
+    assert_refused("at most 32 coordinates, and 40 were chosen", model, koopman, states, fill="curve", **chosen)
+    with kann.intervene(model, koopman, states, **chosen):  # of as many, the linear one is taken
+        pass
 
 
 def test_a_layer_without_a_cell_state_is_refused_when_it_is_called(words, model, known):

@@ -368,7 +368,7 @@ def test_effects_are_lines_over_the_number_of_coordinates(ax, koopman, rng):
     for line, name in zip(lines, scores, strict=True):
         np.testing.assert_allclose(line.get_xydata(), np.column_stack([found.counts, scores[name].mean(axis=1)]))
     assert nothing.get_ydata()[0] == 0.5
-    assert names(ax) == ["modes, by what they do", "principal components", "random directions"]
+    assert names(ax) == ["modes, largest contribution first", "principal components", "random directions"]
     assert ax.get_xlabel() == "coordinates kept"
     assert ax.get_ylabel() == "fraction of decisions that\nstay the network's"
     assert len(ax.collections) == 3

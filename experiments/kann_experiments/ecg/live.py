@@ -7,7 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import kann
-from kann.analysis.coordinates import Coordinates, principal_components, random_directions, spread_of
+from kann.analysis.coordinates import (
+    mode_directions,
+    orthonormal_axes,
+    principal_components,
+    random_like,
+    spread_of,
+)
 from kann.fitting.spectrum import Mode
 from kann.live._intervene import only_target, replaced, replacement
 from kann.live.completion import fit_fills
@@ -142,14 +148,12 @@ def pair_numbers(
 ) -> dict[str, float]:
     """What the four pairs of the paper's operator, which is of h alone, keep, and what is left without them."""
     states = kann.record(network, recorded, layer=LAYER, progress=False)
-    spread, own = spread_of(states), Coordinates.of_modes(koopman, pairs)
-    axes = own.axes(spread)
-    count, fraction = axes.shape[1], float(np.trace(spread.along(axes)) / np.trace(spread.covariance))
-    drawn = random_directions(spread, count=count, fraction=fraction, rng=np.random.default_rng(0))
+    spread = spread_of(states)
+    axes = orthonormal_axes(mode_directions(koopman, pairs), spread)
     chosen = {
-        "pairs": own,
-        "pca": Coordinates.of_directions(principal_components(spread)[:, :count]),
-        "random": Coordinates.of_directions(drawn),
+        "pairs": axes,
+        "pca": principal_components(spread)[:, : axes.shape[1]],
+        "random": random_like(axes, spread, np.random.default_rng(0)),
     }
     fills = dict(zip(chosen, fit_fills(list(chosen.values()), states, "linear", spread=spread), strict=True))
     target, untouched = only_target(network, LAYER, "h"), _losses(network, beats.values) > THRESHOLD

@@ -6,17 +6,17 @@ from kann_experiments.sentiment.stand_ins import stand_in_quantities
 
 LIVE = (
     Quantity(key="live_reviews", what="test reviews judged in the running network"),
-    Quantity(key="live_one", what="held on one Koopman coordinate, chosen live: decisions kept", format="percent"),
+    Quantity(key="live_one", what="held on one balanced coordinate: decisions kept", format="percent"),
+    Quantity(key="live_one_mode", what="    on the mode with the largest contribution", format="percent"),
     Quantity(key="live_one_readout", what="    on the direction of the readout", format="percent"),
     Quantity(key="live_one_pca", what="    on the first principal component", format="percent"),
     Quantity(
         key="live_one_random", what="    on a random direction of the same variance, three draws", format="percent"
     ),
     Quantity(key="live_none", what="    at the mean state", format="percent"),
-    Quantity(key="live_one_learned", what="    on a direction learned by gradient", format="percent"),
-    Quantity(key="live_one_lead", what="    Koopman above the better of readout and component by", format="percent"),
+    Quantity(key="live_one_lead", what="    balanced above the better of readout and component by", format="percent"),
     Quantity(key="live_accuracy", what="accuracy of the untouched network on these reviews", format="percent"),
-    Quantity(key="live_one_accuracy", what="    held on the Koopman coordinate", format="percent"),
+    Quantity(key="live_one_accuracy", what="    held on the balanced coordinate", format="percent"),
     Quantity(key="live_removed", what="without that coordinate: decisions kept", format="percent"),
     Quantity(key="live_removed_readout", what="    without the direction of the readout", format="percent"),
     Quantity(key="live_removed_pca", what="    without the first principal component", format="percent"),
@@ -24,9 +24,21 @@ LIVE = (
     *(
         Quantity(key=f"live_{kind}_{count}", what=f"{indent}{count} {what}", format="percent")
         for count in (2, 4, 8, 16)
-        for kind, indent, what in (("modes", "", "modes kept, linear fill"), ("pca", "    ", "principal components"))
+        for kind, indent, what in (
+            ("balanced", "", "balanced coordinates kept"),
+            ("modes", "    ", "modes, largest contribution first"),
+            ("pca", "    ", "principal components"),
+        )
     ),
-    Quantity(key="live_needs_modes", what="Koopman coordinates that keep 95 % of the decisions, of 1, 2, 4, 8, 16"),
+    *(
+        Quantity(
+            key=f"live_learned_{start}_{count}", what=f"{count} learned by gradient, from {what}", format="percent"
+        )
+        for count in (1, 2, 4)
+        for start, what in (("balanced", "the balanced ones"), ("random", "random ones"))
+    ),
+    Quantity(key="live_needs_balanced", what="balanced coordinates that keep 95 % of the decisions, of 1, 2, 4, 8, 16"),
+    Quantity(key="live_needs_modes", what="    modes"),
     Quantity(key="live_needs_pca", what="    principal components"),
     Quantity(
         key="live_groups_split", what="one group kept decides negative, the other positive, both live", format="percent"

@@ -133,9 +133,7 @@ def effects(
     layer: options.Layer = None,
     state: options.State = "h",
     counts: Annotated[str, typer.Option(help="How many coordinates to keep and to remove.")] = "1,2,4,8,16",
-    fill: Annotated[str, typer.Option(help="How the rest is filled in: curve, linear, mean or resample.")] = "curve",
-    choose: Annotated[bool, typer.Option("--choose", help="Also search for the best operator.")] = False,
-    learn: Annotated[bool, typer.Option("--learn", help="Also learn the best single direction.")] = False,
+    fill: Annotated[str, typer.Option(help="How to complete the state: auto, linear or curve.")] = "auto",
     batch_size: options.BatchSize = 128,
     plot: Annotated[Path | None, typer.Option(help="A figure to write, such as effects.svg.")] = None,
     force: options.Force = False,
@@ -161,8 +159,6 @@ def effects(
             outputs=outputs,
             threshold=threshold,
             batch_size=batch_size,
-            choose=choose,
-            learn=learn,
             **loading.json_lists(labels=labels),
         )
     if plot is not None:

@@ -1,8 +1,8 @@
 """Measure what a network does with spans of its layers replaced by linear operators."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,10 @@ from kann.data.states import as_states
 from kann.depth._bypass import Span, bypass, maps_of, span_of
 from kann.depth.maps import StepMaps, fit_steps
 from kann.depth.results import METHODS, BypassEffects
-from kann.errors import KannError, UnfinishedWarning
-from kann.live.evaluation import Group, Running, groups_and_call
-from kann.live.scoring import labels_of_classes, outputs_of, step_weights
-from kann.progress import progress as progress_bar
+from kann.errors import KannError
+from kann.live.evaluation import first_steps, labels_of_classes, run_batches, step_weights
 from kann.recording.runner import evaluation_mode
+from kann.recording.sequence_data import Batch, SequenceData
 from kann.typing import Array, Float
 
 IGNORED = -100
@@ -39,25 +38,15 @@ class Reference:
     """(b, t) classes, `IGNORED` where there is none; or None."""
 
     @staticmethod
-    def of(output: Any, group: Group, labels: Any) -> "Reference":
-        """From the output of the untouched network."""
-        outputs = outputs_of(output, len(group))
+    def of(outputs: Tensor, batch: Batch, labels: Any) -> "Reference":
+        """From the outputs of the untouched network."""
         shape = np.empty((*outputs.shape[:-1], 1)[: outputs.ndim])  # its width does not matter, and may be huge
-        real = group.batch.real
-        weights = torch.from_numpy(step_weights(shape, real)).to(outputs.device)
+        weights = torch.from_numpy(step_weights(shape, batch.real)).to(outputs.device)
         wanted = None
         if labels is not None:
-            starts = np.zeros(len(group), dtype=np.int64)
-            if real is not None and real.starts is not None:
-                starts = real.starts
-            has_steps = outputs.ndim > 2
-            found = labels_of_classes(labels, group.sequences, starts, steps=weights.shape[1], has_steps=has_steps)
-            wanted = torch.from_numpy(found).to(outputs.device)
+            where: Any = {"starts": first_steps(batch), "steps": weights.shape[1], "has_steps": outputs.ndim > 2}
+            wanted = torch.from_numpy(labels_of_classes(labels, batch.numbers, **where)).to(outputs.device)
         return Reference(logarithms=log_probabilities(outputs), weights=weights, labels=wanted)
-
-    def own_scores(self) -> dict[str, Float[Array, " b"]]:
-        """The scores of the untouched network itself."""
-        return self.scores(self.logarithms)
 
     def scores(self, logarithms: Float[Tensor, "b t o"]) -> dict[str, Float[Array, " b"]]:
         """By measure, the score of each sequence: the mean over its steps."""
@@ -91,7 +80,7 @@ def _mean(values: Tensor, weights: Tensor) -> Float[Array, " b"]:
     return as_numpy((values.double() * weights).sum(1) / weights.sum(1).clamp(min=1))
 
 
-Scores = dict[str, Float[Array, " b"]]
+Scores = dict[str, Float[Array, " _"]]
 """By measure: the score of each sequence of a group."""
 
 
@@ -163,12 +152,24 @@ def bypass_effects(
     if labels is not None:
         require_sequence(labels, "labels")
     jobs = _jobs(spans_of(model, spans), maps, states, groups)
-    running = Running(lengths=lengths, forward=forward, collate=collate, batch_size=batch_size, device=device)
+    run: Any = {"lengths": lengths, "forward": forward, "collate": collate, "device": device, "progress": progress}
+    source = SequenceData(model, data, batch_size=batch_size, **run)
+    batches = source.groups()
+    if labels is not None and len(labels) != sum(map(len, batches)):
+        raise KannError(f"there are {len(labels)} labels for {sum(map(len, batches))} sequences; pass one for each")
+    changes = [
+        partial(bypass, model, job.span.names[0], job.span.names[-1], operator)
+        for job in jobs
+        for operator in job.operators.values()
+    ]
+
+    def judge(batch: Batch, untouched: Tensor) -> Callable[[Tensor], Scores]:
+        reference = Reference.of(untouched, batch, labels)
+        return lambda outputs: reference.scores(log_probabilities(outputs))
+
     with evaluation_mode(model):
-        batches, call = groups_and_call(model, data, running)
-        _require_labels(labels, sum(map(len, batches)))
-        found = _run(model, jobs, batches, call, labels, show_progress=progress)
-    return _gathered(jobs, batches, found, level=level)
+        finished = run_batches(source, batches, changes, judge, what="bypasses")
+    return _gathered(jobs, finished, level=level)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -210,82 +211,28 @@ def _jobs(spans: Sequence[Span], maps: StepMaps, states: Any, groups: Any) -> li
     return jobs
 
 
-def _require_labels(labels: Any, count: int) -> None:
-    if labels is not None and len(labels) != count:
-        raise KannError(f"there are {len(labels)} labels for {count} sequences; pass one for each")
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Found:
-    """The scores of one group of sequences."""
-
-    untouched: Scores
-    replaced: list[dict[str, Scores]]
-    """For each span, by method."""
-
-
-def _run(
-    model: nn.Module,
-    jobs: Sequence[Job],
-    batches: Sequence[Group],
-    call: Callable[..., Any],
-    labels: Any,
-    *,
-    show_progress: bool,
-) -> list[Found]:
-    """The scores of each group; fewer if the user interrupts the work.
-
-    Batch by batch, since the outputs of a language model, a number for each word, are too many to keep for all.
-    """
-    steps: Any = batches
-    if show_progress:
-        steps = progress_bar(batches, what="bypasses", total=len(batches), unit="batch")
-    found: list[Found] = []
-    try:
-        for group in steps:
-            found.append(_run_group(model, jobs, group, call, labels))  # noqa: PERF401  # kept if interrupted
-    except KeyboardInterrupt:
-        if not found:
-            raise
-        warnings.warn(
-            f"interrupted after {len(found)} of {len(batches)} batches; means are over those",
-            UnfinishedWarning,
-            stacklevel=3,
-        )
-    return found
-
-
-def _run_group(model: nn.Module, jobs: Sequence[Job], group: Group, call: Callable[..., Any], labels: Any) -> Found:
-    reference = Reference.of(call(group.batch), group, labels)
-    replaced: list[dict[str, Scores]] = []
-    for job in jobs:
-        scores = {}
-        for method, operator in job.operators.items():
-            with bypass(model, job.span.names[0], job.span.names[-1], operator):
-                scores[method] = reference.scores(log_probabilities(outputs_of(call(group.batch), len(group))))
-        scores.setdefault("span", scores["each"])
-        replaced.append(scores)
-    return Found(untouched=reference.own_scores(), replaced=replaced)
-
-
-def _gathered(jobs: Sequence[Job], batches: Sequence[Group], found: Sequence[Found], *, level: float) -> BypassEffects:
-    """The scores of all groups, the sequences in the order of the data."""
-    numbers = np.concatenate([group.sequences for group in batches[: len(found)]])
+def _gathered(jobs: Sequence[Job], finished: Sequence[tuple[Batch, list[Scores]]], *, level: float) -> BypassEffects:
+    """The scores of all batches, the sequences in the order of the data."""
+    numbers = np.concatenate([batch.numbers for batch, _ in finished])
     order = np.argsort(numbers)
-    measures = list(found[0].untouched)
+    measures = list(finished[0][1][0])
+    runs = [(job.span, method) for job in jobs for method in job.operators]
 
-    def joined(measure: str, place: int, method: str) -> Float[Array, " s"]:
-        return np.concatenate([each.replaced[place][method][measure] for each in found])[order]
+    def joined(measure: str, run: int) -> Float[Array, " s"]:
+        return np.concatenate([scores[run][measure] for _, scores in finished])[order]
 
-    scores = {
-        measure: np.array([[joined(measure, place, method) for method in METHODS] for place in range(len(jobs))])
-        for measure in measures
-    }
+    def row(job: Job, method: str) -> int:
+        """The run of a method, of which a single layer has no map of the whole span: it would be its own map."""
+        return 1 + runs.index((job.span, method if method in job.operators else "each"))
+
     return BypassEffects(
         spans=tuple((job.span.names[0], job.span.names[-1]) for job in jobs),
         layers=np.array([len(job.span) for job in jobs]),
-        scores=scores,
-        untouched={name: np.concatenate([each.untouched[name] for each in found])[order] for name in measures},
+        scores={
+            measure: np.array([[joined(measure, row(job, method)) for method in METHODS] for job in jobs])
+            for measure in measures
+        },
+        untouched={measure: joined(measure, 0) for measure in measures},
         judged=numbers[order],
         level=level,
     )

@@ -1,6 +1,5 @@
 """How well the untouched network does on held-out sequences, beside what needs no network."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,25 +12,30 @@ from kann.explaining.context import Findings, Rightness
 from kann.explaining.options import Options
 from kann.explaining.outputs import Outputs
 from kann.explaining.sequences import Sequences
-from kann.live._effects import Bench
-from kann.live.scoring import Scorer, labels_of_classes, labels_of_outputs
+from kann.live.evaluation import Scorer, labels_of_classes, labels_of_outputs, score_runs
+from kann.recording.runner import evaluation_mode
+from kann.recording.sequence_data import SequenceData
 from kann.typing import Array, Float, Int, Shaped
 
 LEVEL = 0.95
 """Probability with which the interval holds the score on all sequences like these."""
 
 
-def measure_rightness(found: Findings, bench: Bench) -> None:
-    """Compare the outputs for held-out sequences with their labels, if there are any that fit."""
+def measure_rightness(found: Findings, source: SequenceData, numbers: Int[Array, " h"]) -> None:
+    """Compare the outputs for held-out sequences with their labels, if there are any that fit.
+
+    ``source`` gives these sequences to the network; ``numbers`` are theirs among all sequences.
+    """
     outputs = found.outputs
     if found.options.labels is None or outputs is None:
         return
     labels = _labels_of(found, outputs)
     if labels is None:
         return
-    scorer = Scorer.of("accuracy", labels, outputs=outputs.kind, threshold=outputs.threshold)
-    groups = [*bench.search.trials.groups, *bench.judging.groups]
-    scores = replace(bench.judging, groups=groups, scorer=scorer).scores(None)
+    own = [labels[number] for number in numbers]
+    scorer = Scorer.of("accuracy", own, outputs=outputs.kind, threshold=outputs.threshold)
+    with evaluation_mode(found.model):
+        _, (scores,) = score_runs(source, [], scorer, what="accuracy")
     low, high = interval_of_mean(scores, LEVEL)
     baseline = 0.0
     if outputs.kind != "values":

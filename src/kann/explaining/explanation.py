@@ -119,9 +119,7 @@ def effects_numbers(found: Effects) -> dict[str, Any]:
         "order": list(found.order),
         "kept": table(found.kept, removed=False),
         "removed": table(found.removed, removed=True),
-        "tried": [
-            {"name": each.name, "recovered": each.recovered, "sequences": each.sequences} for each in found.tried
-        ],
+        "fills": {name: list(kinds) for name, kinds in found.fills.items()},
     }
 
 

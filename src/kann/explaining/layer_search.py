@@ -13,7 +13,7 @@ from kann.backends.arrays import as_numpy
 from kann.errors import KannError
 from kann.explaining.options import Options
 from kann.explaining.sequences import Sequences
-from kann.live.scoring import outputs_of
+from kann.live.evaluation import outputs_of
 from kann.recording.layer_selection import Target, select
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import SequenceData, tensors_of

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from kann._format import percent
-from kann.analysis.fidelity import copying, relative_error
 from kann.backends.arrays import as_numpy
 from kann.data.moments import Moments
 from kann.data.states import States
@@ -19,7 +18,6 @@ from kann.fitting.folds import group_numbers
 from kann.fitting.horizons import HORIZONS
 from kann.fitting.koopman import Koopman
 from kann.fitting.pair_selection import only_pairs
-from kann.live.results import Tried
 from kann.typing import Array, Int, Shaped
 
 CLEAR = 2.0
@@ -46,15 +44,6 @@ MOST_STARTS = 2000
 
 KEPT_FOR_COMPARING = 4
 """One sequence, or group of them, in so many is held out to compare gated operators with driven ones."""
-
-CHANCE = 1.5
-"""Of n decisions, chance makes up to this fraction of the score divided by √n."""
-
-LEAST_GAIN = 0.02
-"""How much more of the score another operator must keep live to replace the one that held-out errors chose."""
-
-LEAST_BROUGHT_BACK = 0.5
-"""And how much of it at least: one that keeps little with a mode keeps, on other sequences, anything or nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -254,60 +243,4 @@ def _quiet(driven: Fitted, gated: Bilinear, is_quiet: Shaped[Array, " n"], figur
         gated=gated,
         others={"driven by the inputs": driven.koopman, **driven.others},
         why=[*driven.why[:-1], why],
-    )
-
-
-def _brings_back(fraction: float) -> str:
-    """What a mode brings back of the score; it may do worse than no mode."""
-    return "nothing" if fraction < 0.005 else percent(fraction)
-
-
-def _is_worse_than_copying(koopman: Koopman, states: States) -> bool:
-    """Whether one step misses more than copying the state does, even of the states that were fitted."""
-    return bool(relative_error(koopman, states) > relative_error(copying, states))
-
-
-def better_live(fitted: Fitted, tried: Sequence[Tried], ours: float, states: States, groups: Any) -> Fitted:
-    """The operator that keeps most of the network's score live with a single mode, if it keeps clearly more.
-
-    ``ours`` is what the chosen operator's mode brings back on the same sequences as the best of those that were tried.
-    One that predicts worse than copying the state does not replace one that predicts better.
-    """
-    # Of modes that bring back the same, the one whose operator predicts states best.
-    best = min(
-        (each for each in tried if (each.sequences, each.recovered) == (tried[0].sequences, tried[0].recovered)),
-        key=lambda each: relative_error(each.koopman, states),
-    )
-    gain = max(LEAST_GAIN, CHANCE / np.sqrt(best.sequences))
-    figures = (
-        f"Live, with one mode kept, {len(tried)} modes of operators of several ranks were compared on {best.sequences} "
-        "sequences set apart for that"
-    )
-    but = ""
-    if best.koopman is fitted.koopman or _brings_back(best.recovered) == _brings_back(ours):
-        but = ", and none more"
-    elif not best.recovered > ours + gain:
-        but = f", the best one {_brings_back(best.recovered)}, which is not surely more on so few"
-    elif best.recovered < LEAST_BROUGHT_BACK:
-        but = f", the best one {_brings_back(best.recovered)}, less than half"
-    elif _is_worse_than_copying(best.koopman, states) and not _is_worse_than_copying(fitted.koopman, fitted.states):
-        but = f", the best one {_brings_back(best.recovered)}, but it predicts states worse than copying them"
-    if but:
-        kept = f"the chosen operator brings back {_brings_back(ours)} of the network's score{but}"
-        return replace(fitted, why=[*fitted.why, f"{figures}: {kept}. So it was kept."])
-    why = (
-        f"{figures}: {best.name} brings back {_brings_back(best.recovered)}, that one {_brings_back(ours)}, so it took "
-        "its place."
-    )
-    kind = "autonomous"
-    if best.koopman.drive is not None:
-        kind = "driven"
-    return replace(
-        fitted,
-        koopman=best.koopman,
-        kind=kind,
-        states=states,
-        groups=groups,
-        others={**fitted.others, "by held-out error": fitted.koopman},
-        why=[*fitted.why, why],
     )

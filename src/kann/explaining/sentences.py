@@ -8,12 +8,11 @@ from torch import nn
 
 from kann._format import confidence, fixed, format_eigenvalue, percent, with_step_name
 from kann.analysis._trust import Trust
-from kann.analysis.coordinates import mode_variances, spread_of
+from kann.analysis.coordinates import first_modes, mode_variances, spread_of
 from kann.explaining.context import Findings, Rightness
 from kann.explaining.depth_stage import layers_in_words
 from kann.explaining.layer_search import Place
 from kann.explaining.memory_sentences import NAMES_SHOWN, carrier, decisions, gated_memory, memories, number_word
-from kann.live.mode_selection import first_modes
 from kann.live.results import Effects
 from kann.typing import Array, Float, Shaped
 

@@ -13,7 +13,7 @@ from kann.checks import require_choice, require_sequence, require_whole_number
 from kann.errors import KannError
 from kann.fitting.balance import Balance
 from kann.live._intervene import only_target, replaced, width_of
-from kann.live.scoring import outputs_of, step_weights
+from kann.live.evaluation import outputs_of, step_weights
 from kann.progress import progress
 from kann.recording._record import record
 from kann.recording.layer_selection import Target

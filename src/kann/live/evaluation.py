@@ -1,140 +1,331 @@
-"""Run a network on the same sequences again and again, each time with another part of its state replaced."""
+"""Run a network on sequences again and again with its states changed, and score each sequence by the outputs.
 
-from collections.abc import Callable, Sequence
+Outputs are compared with those of the untouched network, or with labels, in the same words as `kann.agreement` has:
+classes, several yes-or-no labels, or values of a regression.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
-from torch import Tensor, nn
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from kann.analysis.fidelity import Comparison
+from kann.analysis.decisions import OUTPUTS, answers
+from kann.analysis.fidelity import Comparison, compare_values
 from kann.backends.arrays import as_numpy
-from kann.errors import KannError
-from kann.live._intervene import Replace, replaced
-from kann.live.scoring import Scorer, outputs_of
-from kann.recording.layer_selection import Target
-from kann.recording.sequence_data import Batch, SequenceData
+from kann.checks import require_choice, require_number, require_sequence, shown
+from kann.errors import KannError, UnfinishedWarning
+from kann.progress import progress
+from kann.recording.sequence_data import Batch, RealSteps, SequenceData, tensors_of
 from kann.typing import Array, Float, Int, Shaped
 
-LEAST_BATCHES = 8
-"""Batches that sequences are cut into if there are enough of them, so that some can be kept for choosing."""
+Score = TypeVar("Score")
+"""What is known about a batch after one run."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Group:
-    """Sequences that are run together."""
+def run_batches(
+    source: SequenceData,
+    batches: Sequence[Batch],
+    changes: Sequence[Callable[[], AbstractContextManager[Any]]],
+    judge: Callable[[Batch, Tensor], Callable[[Tensor], Score]],
+    *,
+    what: str,
+) -> list[tuple[Batch, list[Score]]]:
+    """For each batch, score the untouched network, and then the network within each of the changes.
 
-    batch: Batch
-    sequences: Int[Array, " b"]
-    """Their numbers in the data."""
-    untouched: Shaped[Array, "b ..."] | None = None
-    """What the network gives for them by itself."""
+    ``judge`` is given a batch and the outputs of the untouched network, and returns a function that scores outputs.
+    Batch by batch, since the outputs of a language model, a number for each word, are too many to keep for all.
+    After an interruption the batches that were finished are returned. Use it where the model is in evaluation mode.
+    """
+    # In random order: batches are sorted by length, and an interruption should leave sequences of all lengths.
+    order = np.random.default_rng(0).permutation(len(batches)).tolist()
+    bar = progress(order, what=what, total=len(order), unit="batch") if source.shows_progress else order
+    finished: list[tuple[Batch, list[Score]]] = []
+    try:
+        for i in bar:
+            batch = batches[i]
+            untouched = outputs_of(source.call(batch), len(batch))
+            score = judge(batch, untouched)
+            scores = [score(untouched)]
+            for change in changes:
+                with change():
+                    scores.append(score(outputs_of(source.call(batch), len(batch))))
+            finished.append((batch, scores))
+    except KeyboardInterrupt:
+        if not finished:
+            raise
+        warnings.warn(
+            f"interrupted after {len(finished)} of {len(batches)} batches; means are over those",
+            UnfinishedWarning,
+            stacklevel=2,
+        )
+    return finished
 
-    def __len__(self) -> int:
-        return len(self.sequences)
 
+def score_runs(
+    source: SequenceData,
+    changes: Sequence[Callable[[], AbstractContextManager[Any]]],
+    scorer: "Scorer",
+    *,
+    what: str,
+) -> tuple[Int[Array, " s"], Float[Array, "r s"]]:
+    """Score every sequence with the untouched network, in the first row, and within each of the changes.
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Trials:
-    """A network, the layer whose states are replaced, and the sequences that it is tested on."""
+    Returns the numbers of the sequences in the data, increasing, and their scores. An R² is the mean of its scores.
+    """
+    variation = Comparison()
 
-    model: nn.Module
-    target: Target
-    state: str
-    width: int
-    """How many units the state has."""
-    call: Callable[[Batch], Any]
-    """Runs the model on a batch."""
-    scorer: Scorer
-    groups: Sequence[Group]
+    def judge(batch: Batch, untouched: Tensor) -> Callable[[Tensor], Float[Array, " b"]]:
+        nonlocal variation
+        own = as_numpy(untouched)
+        if scorer.is_r_squared:
+            variation = variation + scorer.variation(own, batch)
+        return lambda outputs: scorer(as_numpy(outputs), own, batch)
 
-    def outputs(self, group: Group) -> Tensor:
-        """What the model decides by, for the sequences of a group."""
-        return outputs_of(self.call(group.batch), len(group))
-
-    def with_untouched(self) -> "Trials":
-        """The same with the network's own outputs, which all others are compared with."""
-        groups = [replace(group, untouched=as_numpy(self.outputs(group))) for group in self.groups]
-        return replace(self, groups=groups)
-
-    def scores(self, change: Replace | None) -> Float[Array, " s"]:
-        """The score of every sequence, in the order of `sequences`, with the states replaced; None leaves them."""
-        if change is None:
-            return self._finished([self._scores(group, group.untouched) for group in self.groups])
-        with self.running_with(change):
-            return self._finished([self._scores(group, as_numpy(self.outputs(group))) for group in self.groups])
-
-    def _finished(self, scores: Sequence[Float[Array, " _"]]) -> Float[Array, " s"]:
-        """The scores of all groups; of an R² what each sequence adds to it, so that their mean is R²."""
-        joined = np.concatenate(scores)
-        if not self.scorer.is_r_squared:
-            return joined
-        varied = Comparison()
-        for group in self.groups:
-            own: Any = group.untouched
-            varied = varied + self.scorer.variation(own, group.sequences, group.batch.real)
-        if not varied.spread:
+    batches = source.groups()
+    scorer.require_labels(sum(map(len, batches)))
+    finished = run_batches(source, batches, changes, judge, what=what)
+    numbers = np.concatenate([batch.numbers for batch, _ in finished])
+    scores = np.concatenate([np.stack(own) for _, own in finished], axis=1)[:, np.argsort(numbers)]
+    if scorer.is_r_squared:
+        if not variation.spread:
             raise KannError(
                 "the values that outputs are compared with are all the same, so R² is not defined; pass sequences with "
                 "other outputs, or metric='loss'"
             )
-        return 1 - joined * len(joined) / varied.spread
+        scores = 1 - scores * len(numbers) / variation.spread
+    return np.sort(numbers), scores
 
-    def running_with(self, change: Replace) -> AbstractContextManager[None]:
-        """A block in which the model runs with its states replaced."""
-        return replaced(self.model, self.target, change, state=self.state, width=self.width)
 
-    def _scores(self, group: Group, outputs: Any) -> Float[Array, " b"]:
-        own: Any = group.untouched
-        return self.scorer(outputs, own, group.sequences, group.batch.real)
+def labels_of_classes(
+    labels: Any, sequences: Int[Array, " b"], starts: Int[Array, " b"], *, steps: int, has_steps: bool
+) -> Int[Array, "b t"]:
+    """The class of each sequence, or of each of its steps; 0 where a sequence has ended.
 
-    @property
-    def sequences(self) -> Int[Array, " s"]:
-        """The numbers of the sequences, in the order in which they are run."""
-        return np.concatenate([group.sequences for group in self.groups])
+    ``starts`` are the first real steps of sequences that are padded on the left. A network that decides once for a
+    sequence has one step, and ``has_steps`` is False.
+    """
+    found = np.zeros((len(sequences), steps), dtype=np.int64)
+    for row, label, number, start in _numbered(labels, sequences, starts):
+        if label.ndim > int(has_steps):
+            expected = "one class for each step" if has_steps else "one class"
+            raise KannError(
+                f"the label of sequence {number} has shape {label.shape}, and {expected} is needed; for several labels "
+                "or values of each decision pass outputs='labels' or outputs='values'"
+            )
+        _put(found[row], label, start, number)
+    return found
 
-    def part(self, places: Sequence[int]) -> "Trials":
-        """Trials on some of the groups."""
-        return replace(self, groups=[self.groups[place] for place in places])
 
-    def numbered(self, numbers: Int[Array, " s"]) -> "Trials":
-        """The same trials with other numbers of the sequences: those that they have in larger data."""
-        return replace(self, groups=[replace(group, sequences=numbers[group.sequences]) for group in self.groups])
+def labels_of_outputs(
+    labels: Any, sequences: Int[Array, " b"], starts: Int[Array, " b"], *, steps: int, width: int, has_steps: bool
+) -> Float[Array, "b t o"]:
+    """The label of each of ``width`` outputs, for each sequence or each of its steps; 0 where a sequence has ended."""
+    found = np.zeros((len(sequences), steps, width))
+    for row, label, number, start in _numbered(labels, sequences, starts):
+        if width == 1 and label.ndim <= int(has_steps):  # a single output needs no axis of its own
+            label = label[..., None]
+        if label.ndim not in (1, 1 + has_steps) or label.shape[-1] != width:
+            expected = f"(steps, {width}) or ({width},)" if has_steps else f"({width},)"
+            raise KannError(
+                f"the label of sequence {number} has shape {label.shape}, and the network has {width} outputs; pass "
+                f"{expected} for each sequence"
+            )
+        if label.ndim == 1:
+            found[row] = label
+        else:
+            _put(found[row], label, start, number)
+    return found
+
+
+def _numbered(
+    labels: Any, sequences: Int[Array, " b"], starts: Int[Array, " b"]
+) -> Iterator[tuple[int, Shaped[Array, "..."], int, int]]:
+    """Row in the batch, label, number in the data and first real step of each sequence."""
+    for row, (number, start) in enumerate(zip(sequences.tolist(), starts.tolist(), strict=True)):
+        yield row, as_numpy(labels[number]), number, start
+
+
+def _put(row: Array, label: Array, start: int, number: int) -> None:
+    """Write the labels of the steps of one sequence, or one label for all of them."""
+    if not label.ndim:
+        row[:] = label
+        return
+    if start + len(label) > len(row):
+        raise KannError(
+            f"sequence {number} has labels for {len(label)} steps, and the network gave {len(row) - start}; pass one "
+            "for each step"
+        )
+    row[start : start + len(label)] = label
+
+
+class ScoreOptions(TypedDict, total=False):
+    """How to judge the outputs of a network."""
+
+    metric: str | Callable[..., Any] | None
+    """``"agreement"`` with the untouched network (the default without labels), ``"accuracy"`` (the default with
+    labels), ``"loss"``, or a function of two arrays, the outputs of a batch and those of the untouched network (or the
+    labels, if there are any), that returns one number for each sequence."""
+    labels: Any
+    """The class of each sequence, or of each of its steps for a model that gives (sequences, steps, outputs). With
+    several outputs that are labels or values, (outputs,) of each sequence or (steps, outputs)."""
+    outputs: str
+    """As in `kann.agreement`. ``"class"`` (the default): the largest of several outputs, or whether a single one
+    exceeds ``threshold``. ``"labels"``: each output is a yes-or-no answer; agreement and accuracy are fractions of
+    answers. ``"values"``: regression; agreement is R² of the outputs against those of the untouched network, accuracy
+    is R² against the labels, and the loss is the squared error."""
+    threshold: float
+    """What an output must exceed. Default: 0."""
+
+
+METRICS = ("agreement", "accuracy", "loss")
+"""Metrics that have a name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Running:
-    """How to read the data and to call the model, as in `kann.record`."""
+class Scorer:
+    """From the outputs of a batch to one score for each of its sequences."""
 
-    lengths: Any
-    forward: Callable[..., Any] | None
-    collate: Callable[[list[Any]], Any] | None
-    batch_size: int
-    device: Any
-    least_batches: int = LEAST_BATCHES
-    """Batches that sequences are cut into if there are enough of them."""
+    name: str
+    """One of `METRICS`, or "own"."""
+    outputs: str
+    """What the outputs are: one of `OUTPUTS`."""
+    threshold: float
+    """What an output must exceed to be a yes."""
+    labels: Any
+    """A list or array with the label of each sequence of the data, or with the labels of its steps; or None."""
+    function: Callable[..., Any] | None
+    """The user's own metric."""
+
+    @staticmethod
+    def of(metric: Any = None, labels: Any = None, *, outputs: str = "class", threshold: float = 0.0) -> "Scorer":
+        """The metric that the user asked for: agreement without labels, and accuracy with them, if none."""
+        require_choice(outputs, "outputs", OUTPUTS)
+        threshold = require_number(threshold, "threshold", remedy="pass the value that an output must exceed")
+        if labels is not None:
+            require_sequence(labels, "labels")
+        if callable(metric):
+            return Scorer(name="own", outputs=outputs, threshold=threshold, labels=labels, function=metric)
+        default = "agreement" if labels is None else "accuracy"
+        name = default if metric is None else metric
+        if name not in METRICS:
+            raise KannError(f"metric={shown(metric)} is unknown; pass one of {METRICS}, or a function of outputs")
+        if name != "agreement" and labels is None:
+            raise KannError(f"metric={name!r} needs labels=, one for each sequence")
+        return Scorer(name=name, outputs=outputs, threshold=threshold, labels=labels, function=None)
+
+    @property
+    def is_r_squared(self) -> bool:
+        """Whether scores are parts of an R², which one batch alone does not tell."""
+        return self.outputs == "values" and self.name in ("agreement", "accuracy")
+
+    def require_labels(self, count: int) -> None:
+        """Refuse labels of another number of sequences than there are."""
+        if self.labels is not None and len(self.labels) != count:
+            raise KannError(f"there are {len(self.labels)} labels for {count} sequences; pass one for each")
+
+    def __call__(
+        self, outputs: Shaped[Array, "b ..."], untouched: Shaped[Array, "b ..."], batch: Batch
+    ) -> Float[Array, " b"]:
+        """Score each sequence of a batch: of an R² the squared error, Σ|output − wanted|² over steps and outputs."""
+        if self.function is not None:
+            return self._own(outputs, untouched, batch)
+        weights = step_weights(outputs, batch.real)
+        wanted = self._wanted(outputs, untouched, batch)
+        if self.name == "loss":
+            return _mean_over_steps(self._losses(outputs, wanted), weights)
+        if self.outputs == "values":
+            return np.einsum("bto,bt->b", np.square(_by_step(outputs) - wanted), weights)
+        same = self._decided(outputs) == wanted.reshape(*weights.shape, -1)
+        return _mean_over_steps(same.astype(np.float64), weights)
+
+    def variation(self, untouched: Shaped[Array, "b ..."], batch: Batch) -> Comparison:
+        """How far the wanted values of a batch vary; those of several batches are added with +."""
+        is_real = step_weights(untouched, batch.real) > 0
+        wanted = self._wanted(untouched, untouched, batch)[is_real]
+        return compare_values(wanted, wanted)
+
+    def _own(self, outputs: Array, untouched: Array, batch: Batch) -> Float[Array, " b"]:
+        against = untouched if self.labels is None else np.array([self.labels[i] for i in batch.numbers])
+        assert self.function is not None  # noqa: S101  # the caller has seen that there is one
+        scores = as_numpy(self.function(outputs, against)).astype(np.float64)
+        if scores.shape != (len(outputs),):
+            raise KannError(
+                f"metric returned shape {scores.shape} for {len(outputs)} sequences; return one number for each"
+            )
+        return scores
+
+    def _wanted(self, outputs: Array, untouched: Array, batch: Batch) -> Shaped[Array, "b t ..."]:
+        """The decisions or values of the untouched network, or the labels, that outputs are compared with."""
+        if self.name == "agreement":
+            return _by_step(untouched) if self.outputs == "values" else self._decided(untouched)
+        steps, width = _by_step(outputs).shape[1:]
+        where: Any = {"starts": first_steps(batch), "steps": steps, "has_steps": outputs.ndim > 2}
+        if self.outputs == "class":
+            return labels_of_classes(self.labels, batch.numbers, **where)
+        return labels_of_outputs(self.labels, batch.numbers, width=width, **where)
+
+    def _decided(self, outputs: Array) -> Shaped[Array, "b t k"]:
+        """The class of each step, or its answers; the last axis of the outputs is decided over."""
+        rows = outputs.reshape(-1, outputs.shape[-1]) if outputs.ndim > 2 else outputs.reshape(len(outputs), -1)
+        found = answers(rows, kind=self.outputs, threshold=self.threshold)
+        return found.reshape(*_by_step(outputs).shape[:2], -1)
+
+    def _losses(self, outputs: Array, wanted: Shaped[Array, "b t ..."]) -> Float[Array, "b t ..."]:
+        """Cross-entropy of each decision, or squared error of each value."""
+        steps = torch.from_numpy(_by_step(outputs)).double()
+        target = torch.from_numpy(wanted)
+        if self.outputs == "values":
+            return as_numpy((steps - target) ** 2)
+        if self.outputs == "class" and steps.shape[-1] > 1:
+            return as_numpy(cross_entropy(steps.movedim(-1, 1), target, reduction="none"))
+        answered = steps if self.outputs == "labels" else steps[..., 0]
+        return as_numpy(binary_cross_entropy_with_logits(answered, target.double(), reduction="none"))
 
 
-def make_trials(
-    model: nn.Module, data: Any, running: Running, *, target: Target, state: str, width: int, scorer: Scorer
-) -> Trials:
-    """Cut the data into groups of sequences of like length, and find out how to run the model on them."""
-    groups, call = groups_and_call(model, data, running)
-    scorer.require_labels(sum(map(len, groups)))
-    return Trials(model=model, target=target, state=state, width=width, call=call, scorer=scorer, groups=groups)
+def _by_step(outputs: Shaped[Array, "b ..."]) -> Shaped[Array, "b t o"]:
+    """Outputs of every sequence, step and unit; a network that decides once for a sequence has one step."""
+    return outputs.reshape(*(outputs.shape[:2] if outputs.ndim > 2 else (len(outputs), 1)), -1)
 
 
-def groups_and_call(model: nn.Module, data: Any, running: Running) -> tuple[list[Group], Callable[[Batch], Any]]:
-    """Groups of sequences of like length, and what runs the model on the batch of one."""
-    found = SequenceData(
-        model,
-        data,
-        lengths=running.lengths,
-        forward=running.forward,
-        collate=running.collate,
-        batch_size=running.batch_size,
-        device=running.device,
-    )
-    groups = [Group(batch=batch, sequences=batch.numbers) for batch in found.groups(least=running.least_batches)]
-    return groups, found.call
+def first_steps(batch: Batch) -> Int[Array, " b"]:
+    """The first real step of each sequence: 0 unless it is padded on the left."""
+    if batch.real is None or batch.real.starts is None:
+        return np.zeros(len(batch), dtype=np.int64)
+    return batch.real.starts
+
+
+def step_weights(outputs: Shaped[Array, "b ..."], real: RealSteps | None) -> Float[Array, "b t"]:
+    """1 for every step that counts, and 0 for padding."""
+    shape = _by_step(outputs).shape[:2]
+    if real is None or outputs.ndim < 3:
+        return np.ones(shape)
+    steps = np.arange(shape[1])
+    starts = np.zeros(len(outputs), dtype=np.int64) if real.starts is None else real.starts
+    return ((steps >= starts[:, None]) & (steps < (starts + real.lengths)[:, None])).astype(np.float64)
+
+
+def _mean_over_steps(values: Float[Array, "b t ..."], weights: Float[Array, "b t"]) -> Float[Array, " b"]:
+    """The mean over the real steps of each sequence, and over the answers of each step."""
+    of_steps = values.reshape(*weights.shape, -1).mean(axis=2)
+    return (of_steps * weights).sum(axis=1) / weights.sum(axis=1)
+
+
+def outputs_of(output: Any, sequences: int) -> Tensor:
+    """What a model decides by: the first real numbers of its output, the sequences along the first axis."""
+    found = next((part for part in tensors_of(output) if part.is_floating_point()), None)
+    if found is None or not found.ndim:
+        raise KannError(f"the model returns {type(output).__name__} without real numbers; pass forward= that does")
+    if found.shape[0] != sequences and found.ndim > 1 and found.shape[1] == sequences:
+        found = found.transpose(0, 1)
+    if found.shape[0] != sequences:
+        raise KannError(
+            f"the model returned {tuple(found.shape)} for {sequences} sequences; pass forward= that returns one row "
+            "for each"
+        )
+    return found

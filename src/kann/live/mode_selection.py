@@ -6,6 +6,7 @@ import numpy as np
 
 from kann.analysis._movers import Movers
 from kann.analysis._trust import Trust
+from kann.analysis.coordinates import first_modes
 from kann.fitting.koopman import Koopman
 from kann.live.results import Effects
 
@@ -67,20 +68,6 @@ def _modes_that_decide(koopman: Koopman, effects: Effects) -> list[int]:
         return []
     enough = int(np.argmax(recovered >= np.nanmax(recovered) - ADDS))
     return first_modes(koopman, effects.order, effects.counts[enough])
-
-
-def first_modes(koopman: Koopman, order: Sequence[int], count: int) -> list[int]:
-    """The first modes of an order that have ``count`` coordinates together, of which a conjugate pair has two.
-
-    Where only one is left, the next real mode is taken, as the live test takes it; if there is none, the first pair.
-    """
-    chosen, left = [], count
-    for number in order:
-        size = len(koopman.modes[number].indices)
-        if size <= left:
-            chosen.append(number)
-            left -= size
-    return chosen or list(order[:1])
 
 
 def _modes_enough_alone(effects: Effects, alone: Mapping[int, tuple[float, float]]) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a network does with some coordinates of its state alone, and without them."""
+"""The result of keeping only some coordinates of a network's state, and of removing them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,29 +9,28 @@ from kann import _display
 from kann._display import in_columns
 from kann._format import fixed
 from kann.analysis.intervals import interval_of_mean
-from kann.data.serialization import Saved, Stored
+from kann.data.serialization import Saved
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import Array, Float, Int
 
 NAMES = {
-    "modes": "modes, by what they do",
-    "contribution": "modes, largest contribution first",
-    "slowest": "modes, slowest first",
+    "balanced": "balanced coordinates",
+    "modes": "modes, largest contribution first",
+    "directions": "the directions",
     "pca": "principal components",
     "readout": "the readout's directions",
     "random": "random directions",
-    "learned": "a learned direction",
 }
 """The methods of choosing coordinates, in words."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Effects(Saved):
-    """How well a network does if only some coordinates of its state are kept after every step, or if they are removed.
+    """Scores of a network with only some coordinates of its state kept after every step, and with them removed.
 
-    Scores have one row for each number of coordinates and one column for each sequence that was judged; NaN where a
-    method has no such coordinates, or the work was interrupted.
+    Scores have one row for each number of coordinates and one column for each sequence; NaN where a method does not
+    have so many coordinates.
 
     >>> import torch, kann
     >>> from torch import nn
@@ -46,46 +45,43 @@ class Effects(Saved):
     >>> states = kann.record(model, data, inputs=True)
     >>> found = kann.effects(model, torch.randn(24, 12, 2), kann.fit(states), states, counts=(1, 2), progress=False)
     >>> sorted(found.kept)
-    ['contribution', 'modes', 'pca', 'random', 'readout', 'slowest']
+    ['modes', 'pca', 'random', 'readout']
     >>> float(found.full), found.kept["modes"].shape
     (1.0, (2,))
     """
 
     counts: tuple[int, ...]
-    """How many coordinates; a conjugate pair of modes has two."""
+    """Numbers of coordinates; a conjugate pair of modes has two."""
     metric: str
-    """What a score is: "agreement", "accuracy", "loss", or "own" for a function of the user's."""
+    """"agreement", "accuracy", "loss", or "own" for a function of the user."""
     fill: str
-    """How the rest of the state was filled."""
+    """How the state was to be completed: "auto", "linear" or "curve"."""
     order: tuple[int, ...]
-    """The modes by what they do, as numbers of ``koopman.modes``."""
-    koopman: Koopman
-    """The operator whose modes these are: the one that was passed, or the one that was chosen."""
+    """Modes by the variance of their contribution, as numbers of ``koopman.modes``; empty without an operator."""
+    koopman: Koopman | None
+    """The operator whose modes were compared."""
     kept_scores: Mapping[str, Float[Array, "c s"]]
-    """By the name of the method: scores with only its coordinates kept. Of "random" they are means over draws."""
+    """By the name of the method: scores with only its coordinates kept. Those of "random" are means over draws."""
     removed_scores: Mapping[str, Float[Array, "c s"]]
     """The same with its coordinates removed."""
     full_scores: Float[Array, " s"]
     """Scores of the untouched network."""
     none_scores: Float[Array, " s"]
-    """Scores of the network where nothing is kept: its state is held at the mean, or with ``fill="resample"`` at a
-    recorded state."""
+    """Scores of the network with its state held at the mean."""
     random_kept: Float[Array, "w c"]
     """Mean score of each draw of random directions kept."""
     random_removed: Float[Array, "w c"]
     """The same with them removed."""
     judged: Int[Array, " s"]
-    """Which sequences of the data were judged; the others served to find the order and the operator."""
-    tried: tuple["Tried", ...] = ()
-    """The operators that were compared, best first, if one was to be chosen."""
-    chosen: Mapping[int, str] = field(default_factory=dict)
-    """By the number of coordinates above one, if operators were to be chosen: whose modes are kept together, and in
-    which order, such as "driven, rank 16, slowest". ``koopman`` and ``order`` are those of a single one."""
+    """The numbers of the sequences in the data."""
+    fills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By the name of the method: how the state was completed from each number of coordinates, "linear", "curve" or
+    "quadratic"; empty where the method does not have so many. Of "random" that of the last draw."""
     outputs: str = "class"
-    """What outputs are: "class", "labels" or "values". Agreement and accuracy of values are R², and the scores of
-    sequences are such that R² is their mean."""
+    """"class", "labels" or "values". Agreement and accuracy of values are R², and the scores of sequences are such that
+    R² is their mean."""
     level: float = 0.95
-    """Probability with which `interval` holds the mean over all sequences like these."""
+    """Confidence level of `interval`."""
 
     @property
     def full(self) -> float:
@@ -116,9 +112,7 @@ class Effects(Saved):
 
     def interval(self, name: str, *, removed: bool = False) -> Float[Array, "c 2"]:
         """Lower and upper end of the interval of each mean score over sequences."""
-        scores = self.kept_scores
-        if removed:
-            scores = self.removed_scores
+        scores = self.removed_scores if removed else self.kept_scores
         if name not in scores:
             raise KannError(f"there is no method {name!r}; the methods are {', '.join(scores)}; pass one of them")
         return np.array([interval_of_mean(row, self.level) for row in scores[name]])
@@ -147,24 +141,6 @@ class Effects(Saved):
         head = ["kept", *map(str, self.counts)]
         rows = [[NAMES.get(name, name), *map(fixed, means)] for name, means in self.kept.items()]
         return _display.table(repr(self), head, rows)
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Tried(Stored):
-    """An operator and a mode of it, tested live on sequences that were kept for choosing."""
-
-    koopman: Koopman
-    name: str
-    """Such as "driven, rank 16, largest contribution"."""
-    mode: int
-    """The number of the mode that was kept."""
-    recovered: float
-    """(kept − none) / (full − none) with that mode alone kept: 1 if nothing is lost, 0 if it is as good as nothing.
-
-    If the network does as well with nothing kept, the loss of score with its sign turned, at most 0.
-    """
-    sequences: int
-    """On how many sequences; operators that did badly were left out early."""
 
 
 def _text(effects: Effects, what: str, means: Mapping[str, Float[Array, " c"]]) -> str:

@@ -113,8 +113,8 @@ class SequenceData:
         for name, function in (("forward", self._forward), ("collate", self._collate)):
             if function is not None and not callable(function):
                 raise KannError(f"{name}={shown(function)} is not a function; pass one, or leave it out")
-        self._progress = run.get("progress", True)
-        require_flag(self._progress, "progress")
+        self.shows_progress = run.get("progress", True)
+        require_flag(self.shows_progress, "progress")
         self.batch_size = require_whole_number(run.get("batch_size", 32), "batch_size")
         self.max_sequences = run.get("max_sequences")
         if self.max_sequences is not None:
@@ -168,7 +168,7 @@ class SequenceData:
             )
         cut, total = self._cut()
         found = self._with_real_steps(cut)
-        if bar is None or not self._progress:
+        if bar is None or not self.shows_progress:
             return found
         return progress_bar(found, what=bar, total=total, unit="batch")
 

@@ -8,20 +8,30 @@ from typing import Any
 import numpy as np
 
 import kann
-from kann.analysis.coordinates import Coordinates, principal_components, random_directions
+from kann.analysis.coordinates import mode_directions, orthonormal_axes, principal_components, random_like
+from kann.live._effects import Change, contribution_order
 from kann.recording.runner import evaluation_mode
-from kann.typing import Array, Shaped
+from kann.typing import Array, Float, Shaped
 from kann.zoo.sentiment_network import SentimentNetwork
 from kann_experiments.sentiment.corpus import Corpus
 from kann_experiments.sentiment.groups import Groups
-from kann_experiments.sentiment.live.bench import Bench, Change, make_bench
-from kann_experiments.sentiment.live.search import Chosen, choose_coordinates
+from kann_experiments.sentiment.live.bench import CHOOSING_BATCH, LAYER, Bench, make_bench
+from kann_experiments.sentiment.live.learned import learned_subspace
 from kann_experiments.sentiment.live.words import flipped_by_deletion
 from kann_experiments.sentiment.task import JUDGED
 from kann_experiments.training import generator
 
 DRAWS = 3
 """Draws of random directions."""
+
+COUNTS = (2, 4, 8, 16)
+"""How many coordinates are kept together."""
+
+LEARNED = (1, 2, 4)
+"""Dimensions of the subspaces that are learned."""
+
+MODES_RANK = 16
+"""Rank of the driven operator whose modes are kept, by their contribution to the logit."""
 
 ENOUGH = 0.95
 """Agreement for which the coordinates that it takes are counted."""
@@ -45,57 +55,72 @@ class LiveResult:
     numbers: dict[str, float]
     """By the keys of `LIVE`."""
     details: dict[str, Any]
-    """Which operators were compared, for ``results.json``."""
+    """How it was measured, for ``results.json``."""
 
 
 def measure_live(
     network: SentimentNetwork, corpus: Corpus, *, seed: int, paper: PaperGroups | None = None
 ) -> LiveResult:
-    """Choose coordinates on validation reviews, and judge them, and the paper's groups, on test reviews."""
+    """Find coordinates on training reviews, and judge them, and the paper's groups, on test reviews."""
     with evaluation_mode(network):
         bench = make_bench(network, corpus, seed=seed)
-        chosen = choose_coordinates(bench)
-        changes = _changes_of_one(bench, chosen, seed) | _changes_of_several(bench, chosen)
+        chosen = _coordinates(bench, seed)
+        changes = _changes_of_one(bench, chosen, seed) | _changes_of_several(chosen) | _learned(bench, chosen, seed)
         if paper is not None:
             changes |= _changes_of_groups(bench, paper, seed)
         kept = bench.kept(changes)
-        flips = flipped_by_deletion(bench, chosen.one.directions[:, 0], seed=seed)
+        flips = flipped_by_deletion(bench, chosen["balanced"][:, 0], seed=seed)
     numbers = _numbers_of_one(bench, kept) | _numbers_of_several(kept) | _numbers_of_groups(bench, kept)
+    numbers |= {f"live_{name}": _fraction(same) for name, same in kept.items() if name.startswith("learned_")}
     numbers |= {f"words_{name}": flipped for name, flipped in flips.items()}
-    tried = [{"operator": each.name, "recovered": each.recovered, "reviews": each.sequences} for each in chosen.tried]
-    return LiveResult(numbers=numbers, details={"tried": tried, "several": chosen.operators})
+    return LiveResult(numbers=numbers, details={"rank of the modes": min(MODES_RANK, bench.states.dim)})
+
+
+def _coordinates(bench: Bench, seed: int) -> dict[str, Float[Array, "d _"]]:
+    """Directions by the way in which they are chosen, the most important first."""
+    words: dict[str, Any] = {"layer": LAYER, "state": bench.state, "batch_size": CHOOSING_BATCH, "seed": seed}
+    koopman = kann.fit(bench.states, rank=min(MODES_RANK, bench.states.dim), driven=True)
+    order = contribution_order(koopman, bench.spread, bench.weight)
+    return {
+        "balanced": kann.balance(bench.network, bench.recorded, **words).directions,
+        "modes": mode_directions(koopman, order),
+        "pca": principal_components(bench.spread),
+    }
 
 
 # One coordinate
 
 
-def _changes_of_one(bench: Bench, chosen: Chosen, seed: int) -> dict[str, Change]:
-    """One coordinate kept on its curve, and removed: the chosen one, and what it is compared with."""
-    weight = bench.search.weight
-    assert weight is not None  # noqa: S101  # the bench was made with the readout
+def _changes_of_one(bench: Bench, chosen: Mapping[str, Float[Array, "d _"]], seed: int) -> dict[str, Change]:
+    """One coordinate kept, and removed: the balanced one, and those it is compared with."""
     coordinates = {
-        "one": chosen.one,
-        "readout": Coordinates.of_directions(weight.T),
-        "pca": Coordinates.of_directions(principal_components(bench.spread)[:, :1]),
-        **_random_like(bench, chosen.one, "random", seed),
+        "one": chosen["balanced"][:, :1],
+        "one_mode": chosen["modes"][:, :1],
+        "readout": bench.weight.T,
+        "pca": chosen["pca"][:, :1],
+        **_random_like(bench, chosen["balanced"][:, :1], "random", seed),
     }
-    changes = {"none": Change(coordinates=Coordinates.of_directions(np.empty((bench.spread.dim, 0))))}
+    changes = {"none": Change(directions=np.empty((bench.spread.dim, 0)))}
     for name, own in coordinates.items():
-        changes[name] = Change(coordinates=own)
-        changes[f"removed_{name}"] = Change(coordinates=own, keep=False)
-    return changes | {"learned": Change(coordinates=chosen.learned)}
+        changes[name] = Change(directions=own)
+        changes[f"removed_{name}"] = Change(directions=own, keep=False)
+    return changes
 
 
-def _random_like(bench: Bench, like: Coordinates, name: str, seed: int) -> dict[str, Coordinates]:
+def _random_like(bench: Bench, like: Float[Array, "d k"], name: str, seed: int) -> dict[str, Float[Array, "d _"]]:
     """Draws of as many random directions, in which the states vary as much."""
-    spread, axes, rng = bench.spread, like.axes(bench.spread), generator(seed, JUDGED, like.count)
-    fraction = float(np.trace(spread.along(axes)) / np.trace(spread.covariance))
-    return {
-        f"{name}_{draw}": Coordinates.of_directions(
-            random_directions(spread, count=axes.shape[1], fraction=fraction, rng=rng)
-        )
-        for draw in range(DRAWS)
-    }
+    axes, rng = orthonormal_axes(like, bench.spread), generator(seed, JUDGED, like.shape[1])
+    return {f"{name}_{draw}": random_like(axes, bench.spread, rng) for draw in range(DRAWS)}
+
+
+def _learned(bench: Bench, chosen: Mapping[str, Float[Array, "d _"]], seed: int) -> dict[str, Change]:
+    """Subspaces that are learned by gradient, started from the balanced one and at random."""
+    changes, rng = {}, generator(seed, JUDGED, 0)
+    for count in LEARNED:
+        starts = {"balanced": chosen["balanced"][:, :count], "random": rng.normal(size=(bench.spread.dim, count))}
+        for name, start in starts.items():
+            changes[f"learned_{name}_{count}"] = Change(directions=learned_subspace(bench, start))
+    return changes
 
 
 def _numbers_of_one(bench: Bench, kept: Kept) -> dict[str, float]:
@@ -109,8 +134,8 @@ def _numbers_of_one(bench: Bench, kept: Kept) -> dict[str, float]:
         "live_accuracy": _fraction(right),
         "live_one_readout": _fraction(kept["readout"]),
         "live_one_pca": _fraction(kept["pca"]),
+        "live_one_mode": _fraction(kept["one_mode"]),
         "live_one_random": _mean_of_draws(kept, "random"),
-        "live_one_learned": _fraction(kept["learned"]),
         "live_none": _fraction(kept["none"]),
         "live_removed": _fraction(kept["removed_one"]),
         "live_removed_readout": _fraction(kept["removed_readout"]),
@@ -124,29 +149,25 @@ def _numbers_of_one(bench: Bench, kept: Kept) -> dict[str, float]:
 # Several coordinates
 
 
-def _changes_of_several(bench: Bench, chosen: Chosen) -> dict[str, Change]:
-    """Several coordinates kept, filled linearly: the chosen modes, and as many principal components."""
-    components = principal_components(bench.spread)
-    changes = {}
-    for count, modes in chosen.several.items():
-        changes[f"modes_{count}"] = Change(coordinates=modes, fill="linear")
-        own = Coordinates.of_directions(components[:, :count])
-        changes[f"pca_{count}"] = Change(coordinates=own, fill="linear")
-    return changes
+def _changes_of_several(chosen: Mapping[str, Float[Array, "d _"]]) -> dict[str, Change]:
+    """Several coordinates kept. Where a conjugate pair has one too many, its real part is kept."""
+    return {
+        f"{name}_{count}": Change(directions=directions[:, :count])
+        for count in COUNTS
+        for name, directions in chosen.items()
+        if count <= directions.shape[1]
+    }
 
 
 def _numbers_of_several(kept: Kept) -> dict[str, float]:
     """How many decisions several coordinates keep, and how few of them keep enough."""
-    numbers = {f"live_{name}": _fraction(same) for name, same in kept.items() if name.startswith(("modes_", "pca_"))}
-    for kind, one in (("modes", "one"), ("pca", "pca")):
+    numbers = {}
+    for kind, one in (("balanced", "one"), ("modes", "one_mode"), ("pca", "pca")):
         by_count = {1: _fraction(kept[one])}
-        by_count |= {
-            int(name.removeprefix(f"{kind}_")): _fraction(same)
-            for name, same in kept.items()
-            if name.startswith(f"{kind}_")
-        }
+        by_count |= {count: _fraction(kept[f"{kind}_{count}"]) for count in COUNTS if f"{kind}_{count}" in kept}
+        numbers |= {f"live_{kind}_{count}": same for count, same in by_count.items() if count > 1}
         numbers[f"live_needs_{kind}"] = float(
-            min((k for k, same in by_count.items() if same >= ENOUGH), default=math.inf)
+            min((count for count, same in by_count.items() if same >= ENOUGH), default=math.inf)
         )
     return numbers
 
@@ -157,23 +178,23 @@ def _numbers_of_several(kept: Kept) -> dict[str, float]:
 def _changes_of_groups(bench: Bench, paper: PaperGroups, seed: int) -> dict[str, Change]:
     """Each group of modes kept and removed, both together, and as many random directions."""
     groups = paper.groups
-    coordinates = {
+    directions = {
         "negative": _of_hidden_state(bench, paper.koopman, groups.negative),
         "positive": _of_hidden_state(bench, paper.koopman, groups.positive),
         "both": _of_hidden_state(bench, paper.koopman, tuple({*groups.negative, *groups.positive})),
     }
-    coordinates |= _random_like(bench, coordinates["both"], "random", seed)
+    directions |= _random_like(bench, directions["both"], "random", seed)
     changes = {}
-    for name, own in coordinates.items():
-        changes[f"group_{name}"] = Change(coordinates=own)
-        changes[f"removed_group_{name}"] = Change(coordinates=own, keep=False)
+    for name, own in directions.items():
+        changes[f"group_{name}"] = Change(directions=own)
+        changes[f"removed_group_{name}"] = Change(directions=own, keep=False)
     return changes
 
 
-def _of_hidden_state(bench: Bench, koopman: kann.Koopman, modes: tuple[int, ...]) -> Coordinates:
-    """Coordinates of modes of h, as wide as the state that is replaced: they have no part in the cell of an LSTM."""
-    directions = Coordinates.of_modes(koopman, modes).directions
-    return Coordinates.of_directions(np.pad(directions, ((0, bench.spread.dim - len(directions)), (0, 0))))
+def _of_hidden_state(bench: Bench, koopman: kann.Koopman, modes: tuple[int, ...]) -> Float[Array, "d _"]:
+    """Directions of modes of h, as wide as the state that is replaced: they have no part in the cell of an LSTM."""
+    directions = mode_directions(koopman, modes)
+    return np.pad(directions, ((0, bench.spread.dim - len(directions)), (0, 0)))
 
 
 def _numbers_of_groups(bench: Bench, kept: Kept) -> dict[str, float]:

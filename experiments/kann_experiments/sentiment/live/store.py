@@ -20,7 +20,7 @@ from kann_experiments.training import require_device, require_folder
 LIVE_FILE = "live.json"
 """The name of that file."""
 
-FORMAT = 2
+FORMAT = 3
 """Counted up whenever the tests change, so that older files are not taken for the same."""
 
 

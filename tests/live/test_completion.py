@@ -6,15 +6,16 @@ import torch
 
 import kann
 from kann.analysis.coordinates import (
-    Coordinates,
     Spread,
+    mode_directions,
     mode_variances,
+    mode_vectors,
     principal_components,
     random_directions,
     readout_directions,
     spread_of,
 )
-from kann.live.completion import FILLS, converted, fit_fills, in_few_operations
+from kann.live.completion import FILLS, fit_fills
 
 
 def states_of(rows):
@@ -22,7 +23,7 @@ def states_of(rows):
 
 
 def fitted(directions, rows, fill):
-    (found,) = fit_fills([Coordinates.of_directions(directions)], states_of(rows), fill)
+    (found,) = fit_fills([directions], states_of(rows), fill)
     return found
 
 
@@ -61,17 +62,19 @@ def test_kept_coordinates_are_kept_exactly_and_removed_ones_are_gone(fill, count
         np.testing.assert_allclose(kept, rows, atol=1e-9)
 
 
-def test_modes_are_kept_as_reconstruct_keeps_them(koopman, rng):
+def test_directions_and_vectors_of_modes_keep_what_reconstruct_keeps(koopman, rng):
     rows = rng.normal(size=(500, 6)) + koopman.mean
-    rows += koopman.mean - rows.mean(axis=0)
     for chosen in ([0], [1, 2], range(len(koopman.modes))):
-        (found,) = fit_fills([Coordinates.of_modes(koopman, chosen)], states_of(rows), "mean")
-        np.testing.assert_allclose(found.kept(rows), kann.reconstruct(koopman, rows, chosen), atol=1e-9)
+        parts = [mode_vectors(koopman, mode) for mode in chosen]
+        kept = koopman.mean + sum((rows - koopman.mean) @ directions @ vectors for directions, vectors in parts)
+        np.testing.assert_allclose(kept, kann.reconstruct(koopman, rows, chosen), atol=1e-9)
+        np.testing.assert_array_equal(mode_directions(koopman, chosen), np.hstack([part[0] for part in parts]))
 
 
-def test_vectors_are_dual_to_directions(koopman, rng):
-    coordinates = Coordinates.of_modes(koopman, range(len(koopman.modes)))
-    np.testing.assert_allclose(coordinates.vectors @ coordinates.directions, np.eye(koopman.rank), atol=1e-9)
+def test_vectors_are_dual_to_directions(koopman):
+    modes = range(len(koopman.modes))
+    directions, vectors = (np.concatenate([mode_vectors(koopman, m)[i] for m in modes], axis=1 - i) for i in (0, 1))
+    np.testing.assert_allclose(vectors @ directions, np.eye(koopman.rank), atol=1e-9)
     assert any(len(mode.indices) == 2 for mode in koopman.modes)
 
 
@@ -109,20 +112,22 @@ def test_coordinates_are_clipped_to_what_was_recorded(rows, rng):
         np.testing.assert_allclose(s, recorded.max(), rtol=1e-9)
 
 
-def test_the_nearest_recorded_state_fills_the_rest(rng):
-    rows = np.repeat(rng.normal(size=(3, 4)), 10, axis=0)
-    found = fitted(np.eye(4)[:, :1], rows, "resample")
-    moved = rows + np.array([1e-6, 9, 9, 9])
-    np.testing.assert_allclose(found.kept(moved), rows, atol=1e-5)
-
-
-def test_removal_by_resampling_takes_the_coordinates_of_recorded_states(rng):
-    rows = rng.normal(size=(30, 4))
-    found = fitted(np.eye(4)[:, :1], rows, "resample")
-    numbers = np.arange(30)[::-1]
-    changed = found.removed(rows, draw=lambda most, count: numbers)
-    assert len(rows) == 30
-    np.testing.assert_allclose(changed[:, 0], rows[::-1, 0], atol=1e-9)
+@pytest.mark.parametrize("sequences", [1, 40])
+def test_the_fill_is_chosen_by_the_error_on_held_out_sequences(sequences, rng):
+    s = rng.normal(size=(2000, 3))
+    linear = np.column_stack([s, s @ rng.normal(size=(3, 4)) + rng.normal(size=(2000, 4))])
+    bent = np.column_stack([s, s**2, s[:, :1] * s[:, 1:2]]) + 0.1 * rng.normal(size=(2000, 7))
+    noise = rng.normal(size=(80, 20))  # 45 products and 80 states: a quadratic regression fits noise
+    for rows, count, kinds in ((linear, 1, {"linear"}), (bent, 1, {"curve"}), (linear, 3, {"linear"})):
+        states = kann.States(values=rows, lengths=[len(rows) // sequences] * sequences)
+        (found,) = fit_fills([np.eye(7)[:, :count]], states, "auto")
+        assert {found.kind} == kinds, (count, kinds)
+    for rows, count, kind in ((bent, 3, "quadratic"), (noise, 8, "linear")):
+        states = kann.States(values=rows, lengths=[len(rows) // sequences] * sequences)
+        (found,) = fit_fills([np.eye(rows.shape[1])[:, :count]], states, "auto")
+        assert found.kind == kind
+        (same,) = fit_fills([np.eye(rows.shape[1])[:, :count]], states, "linear" if kind == "linear" else "curve")
+        np.testing.assert_array_equal(found.kept(rows), same.kept(rows))  # fitted to all sequences in the end
 
 
 @pytest.mark.parametrize("fill", FILLS)
@@ -150,26 +155,38 @@ def test_states_in_chunks_of_dask_and_on_disk_give_the_same(fill, rows, rng, tmp
     lazy = kann.States(values=dask.from_array(rows, chunks=(1000, 5)), lengths=[len(rows)])
     states_of(rows).save(tmp_path / "states.zarr")
     for states in (lazy, kann.States.open(tmp_path / "states.zarr")):
-        (found,) = fit_fills([Coordinates.of_directions(directions)], states, fill)
+        (found,) = fit_fills([directions], states, fill)
         np.testing.assert_allclose(found.kept(rows), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_a_fill_in_few_operations_is_the_same_fill(fill, count, rows, rng):
+def test_a_fill_of_tensors_is_the_same_fill(fill, count, rows, rng):
     found = fitted(rng.normal(size=(5, count)), rows + rows[:, :1] ** 2, fill)
     far = np.concatenate([rows, 100 * rows[:50]])  # outside of the range that was recorded too
-    quick = in_few_operations(found)
-    np.testing.assert_allclose(quick.kept(far), found.kept(far), rtol=1e-9, atol=1e-9)
-    tensors = converted(quick, torch.from_numpy)
+    tensors = found.on(torch.from_numpy)
     np.testing.assert_allclose(tensors.kept(torch.from_numpy(far)), found.kept(far), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(tensors.removed(torch.from_numpy(far)), found.removed(far), rtol=1e-9, atol=1e-9)
+
+
+def test_the_curve_joins_the_means_of_its_bins(rng):
+    """Written out: in each of 400 bins of about equally many states the mean, with straight lines between them."""
+    s = np.sort(rng.uniform(-2, 2, size=20_000))
+    rows = np.column_stack([s, np.sin(2 * s)]) + 3
+    found = fitted(np.eye(2)[:, :1], rows, "curve")
+    bins = np.array_split(rows, 400)
+    middles = np.array([each.mean(axis=0) for each in bins])
+    at = middles[:-1, 0] + 0.3 * np.diff(middles[:, 0])
+    expected = np.interp(at, middles[:, 0], middles[:, 1])
+    # Cells of a bin are a fifth of its width wide, so that its border is known to that.
+    np.testing.assert_allclose(found.kept(np.column_stack([at, 0 * at]))[:, 1], expected, atol=2e-3)
 
 
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # of some versions of torch, the first time it is used
 @pytest.mark.parametrize(("fill", "count", "most"), [("curve", 1, 26), ("curve", 2, 32), ("linear", 2, 20)])
 def test_a_step_takes_few_operations(fill, count, most, rows):
     """On a GPU each is a launch. Written out step by step these are 59, 42 and 25 operations of torch."""
-    quick = converted(in_few_operations(fitted(np.eye(5)[:, :count], rows, fill)), torch.from_numpy)
+    quick = fitted(np.eye(5)[:, :count], rows, fill).on(torch.from_numpy)
     h = torch.from_numpy(rows[:8])
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         quick.kept(h)
