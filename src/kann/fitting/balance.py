@@ -7,7 +7,7 @@ import numpy as np
 import scipy.linalg
 
 from kann import _display
-from kann.backends.arrays import as_numpy, to_device_of
+from kann.backends.arrays import as_numpy, float64_copy, namespace, on_accelerator, to_device_of
 from kann.checks import require_all_finite, require_float, require_width
 from kann.data.moments import centre_in_place, state_gram
 from kann.data.serialization import Saved, require_finite_fields
@@ -31,6 +31,9 @@ covariances, whose factors keep half of the digits of float64."""
 
 REPLICATES, LEADING = 200, 32
 """Bootstrap replicates of the leading singular values."""
+
+JITTER = 1e-12
+"""Fraction of its trace that is added to Q of a replicate."""
 
 LEVEL = 0.95
 """Fraction of the replicates that must have a gap, and that the interval of the count covers."""
@@ -177,12 +180,12 @@ class Balance(Saved):
         rank
             Largest number of directions to keep.
         """
-        states, rows = as_numpy(states), as_numpy(adjoints)
+        states, rows = (each if on_accelerator(each) else as_numpy(each) for each in (states, adjoints))
         rows = rows.reshape(-1, rows.shape[-1]) if rows.ndim == 3 else rows
         _require_rows(states, rows)
-        mean = states.mean(axis=0, dtype=np.float64)
+        mean = as_numpy(namespace(states).sum(states, axis=0, dtype=namespace(states).float64)) / len(states)
         x, y = _factor(states, mean), _factor(rows, np.zeros_like(mean))
-        exact = states.dtype == rows.dtype == np.float64
+        exact = _is_double(states) and _is_double(rows)
         balance = _balanced(x, y, mean=mean, count=len(states), noise=EXACT if exact else ROUNDED, rank=rank)
         if sequences is None:
             return balance
@@ -270,18 +273,23 @@ class _Factor:
         return self.rows[:, at] - self.centre[at]  # float64, as the centre is
 
 
-def _factor(rows: Float[Array, "n d"], centre: Float[Array, " d"]) -> _Factor:
+def _is_double(rows: AnyArray) -> bool:
+    return str(rows.dtype).endswith("float64")
+
+
+def _factor(rows: AnyArray, centre: Float[Array, " d"]) -> _Factor:
     """The rows themselves where they are few, else d rows with the same second moments."""
     n, d = rows.shape
     if n <= d:
-        return _Factor(rows=rows, centre=centre)
+        return _Factor(rows=as_numpy(rows), centre=centre)
     step = max(2 * d, BLOCK_NUMBERS // 16 // d)  # smaller blocks stay in the processor's cache
-    blocks = (rows[first : first + step] - centre for first in range(0, n, step))
-    if rows.dtype != np.float64:  # rounded to 6e-8, below which a Gram matrix loses digits; five times as fast as QR
-        return _factor_of_covariance(sum((block.T @ block for block in blocks), start=np.zeros((d, d))))
+    blocks = (rows[first : first + step] - to_device_of(rows, centre) for first in range(0, n, step))
+    if not _is_double(rows):  # rounded to 6e-8, below which a Gram matrix loses digits; five times as fast as QR
+        return _factor_of_covariance(as_numpy(sum(block.T @ block for block in blocks)))
     factor: Any = np.empty((0, d))
     for block in blocks:
-        factor = scipy.linalg.qr(np.concatenate([factor, block]), mode="r", overwrite_a=True, check_finite=False)[0][:d]
+        stacked = np.concatenate([factor, as_numpy(block)])
+        factor = scipy.linalg.qr(stacked, mode="r", overwrite_a=True, check_finite=False)[0][:d]
     return _Factor(rows=factor, centre=np.zeros(d))
 
 
@@ -327,9 +335,7 @@ def _balanced(
     )
 
 
-def _with_replicates(
-    balance: Balance, states: Float[Array, "n d"], adjoints: Float[Array, "m d"], sequences: Int[Array, " n"]
-) -> Balance:
+def _with_replicates(balance: Balance, states: AnyArray, adjoints: AnyArray, sequences: Int[Array, " n"]) -> Balance:
     """Resample the leading values over sequences.
 
     In balanced coordinates P and Q are small: AᵀPA and WQWᵀ, whose product has the squared singular values as
@@ -339,22 +345,24 @@ def _with_replicates(
     _, place = np.unique(sequences, return_inverse=True)
     s = _times(states, balance.directions[:, :q]) - balance.mean @ balance.directions[:, :q]
     g = _times(adjoints, balance.decoder[:q].T)
-    p_of, q_of = _products_by(place, s), _products_by(np.repeat(place, len(g) // len(s)), g)
-    rng, groups = np.random.default_rng(0), len(p_of)
-    draws = rng.multinomial(groups, np.full(groups, 1 / groups), size=REPLICATES)
-    beyond = balance.values[q : q + 1]  # in all replicates, so that a gap before values of rounding is seen
-    resampled = []
-    for weights in draws:
-        x, y = (_factor_of_covariance(np.tensordot(weights, each, axes=1)).rows for each in (p_of, q_of))
-        values = np.linalg.svd(y @ x.T, compute_uv=False)
-        resampled.append(np.concatenate([values / values[0], beyond]))
-    return replace(balance, resampled=np.array(resampled))
+    of_states, of_adjoints = _products_by(place, s), _products_by(np.repeat(place, len(g) // len(s)), g)
+    groups = len(of_states)
+    weights = np.random.default_rng(0).multinomial(groups, np.full(groups, 1 / groups), size=REPLICATES)
+    p, adjoint = (np.tensordot(weights, each, axes=1) for each in (of_states, of_adjoints))
+    # A replicate with few sequences may be singular. What is added is far below the values that a gap is looked for in.
+    ridge = JITTER * np.trace(adjoint, axis1=1, axis2=2)[:, None, None] * np.eye(q)
+    factor = np.linalg.cholesky(adjoint + ridge)
+    squares = np.linalg.eigvalsh(factor.transpose(0, 2, 1) @ p @ factor)[:, ::-1]
+    values = np.sqrt(np.maximum(squares, 0.0))
+    beyond = np.tile(balance.values[q : q + 1], (REPLICATES, 1))  # so that a gap before values of rounding is seen
+    return replace(balance, resampled=np.hstack([values / values[:, :1], beyond]))
 
 
-def _times(rows: Float[Array, "n d"], columns: Float[Array, "d q"]) -> Float[Array, "n q"]:
+def _times(rows: AnyArray, columns: Float[Array, "d q"]) -> Float[Array, "n q"]:
     """The product in float64, converting some rows at a time."""
-    step = max(1, BLOCK_NUMBERS // rows.shape[1])
-    return np.concatenate([rows[i : i + step].astype(np.float64) @ columns for i in range(0, len(rows), step)])
+    step, columns = max(1, BLOCK_NUMBERS // 16 // rows.shape[1]), to_device_of(rows, columns)
+    parts = (float64_copy(rows[i : i + step]) @ columns for i in range(0, len(rows), step))
+    return np.concatenate([as_numpy(part) for part in parts])
 
 
 def _products_by(place: Int[Array, " n"], rows: Float[Array, "n q"]) -> Float[Array, "g q q"]:
@@ -364,13 +372,16 @@ def _products_by(place: Int[Array, " n"], rows: Float[Array, "n q"]) -> Float[Ar
     return np.stack([group.T @ group for group in groups])
 
 
-def _require_rows(states: Array, adjoints: Array) -> None:
+def _require_rows(states: AnyArray, adjoints: AnyArray) -> None:
     """Raise unless both have rows of the same width, of finite numbers."""
     for rows, what in ((states, "states"), (adjoints, "adjoints")):
-        if rows.ndim != 2 or not rows.size or rows.shape[1] != states.shape[-1]:
-            raise KannError(f"{what} have shape {rows.shape}, states {states.shape}; pass rows of the same width")
+        if rows.ndim != 2 or 0 in rows.shape or rows.shape[1] != states.shape[-1]:
+            shapes = tuple(rows.shape), tuple(states.shape)
+            raise KannError(f"{what} have shape {shapes[0]}, states {shapes[1]}; pass rows of the same width")
         require_float(rows, what=what)
-        require_all_finite(rows, what=what, remedy="shorten the sequences, or run the model in float64")
+        if not bool(namespace(rows).all(namespace(rows).isfinite(rows))):
+            remedy = "shorten the sequences, or run the model in float64"
+            require_all_finite(as_numpy(rows), what=what, remedy=remedy)
 
 
 def _require_energies(adjoints: float, states: float) -> None:

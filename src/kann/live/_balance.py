@@ -304,9 +304,11 @@ def _is_like_inputs(outputs: Tensor, batch: Batch) -> bool:
     return any(own in (shape, (*shape, 1), shape[:-1]) for shape in shapes)
 
 
-def _rows_at(rows: Tensor, chosen: Int[Array, " k"]) -> Tensor:
-    """Some of the rows; not copied if they are all."""
-    return rows if len(chosen) == len(rows) else rows[torch.from_numpy(chosen).to(rows.device)]
+def _rows_at(rows: Any, chosen: Int[Array, " k"]) -> Any:
+    """Some rows of a tensor or an array; not copied if they are all."""
+    if len(chosen) == len(rows):
+        return rows
+    return rows[torch.from_numpy(chosen).to(rows.device)] if isinstance(rows, Tensor) else rows[chosen]
 
 
 _Rows = tuple[Float[Tensor, "n d"], Float[Tensor, "n v d"], Float[Array, " n"], Int[Array, " n"], Int[Array, " n"]]
@@ -318,26 +320,31 @@ class _Snapshots:
 
     def __init__(self, seed: int):
         self._rng, self._share = np.random.default_rng(seed), 1.0
-        self._parts: list[list[Array]] = []
+        self._parts: list[list[Any]] = []
 
-    def add(self, states: Any, adjoints: Any, *others: Array) -> None:
+    def add(self, states: Tensor, adjoints: Tensor, *others: Array) -> None:
         """Add `_Rows`, those of a batch."""
-        keys = self._rng.random(len(states))
-        chosen = np.flatnonzero(keys < self._share)
-        tensors = [_rows_at(each, chosen) for each in (states, adjoints)]
-        rows = [as_numpy(each if each.dtype == torch.float64 else each.float()) for each in tensors]
-        self._parts.append([*rows, *(each[chosen] for each in (*others, keys))])
+        kind = torch.float64 if states.dtype == torch.float64 else torch.float32
+        self._parts.append([states.to(kind), adjoints.to(kind), *others, self._rng.random(len(states))])
+        self._thin(self._parts[-1:])
         # Halved, so that what is kept is a random part of all rows, those of later batches included.
-        while sum(part[0].size + part[1].size for part in self._parts) > MOST_NUMBERS:
+        while sum(part[0].numel() + part[1].numel() for part in self._parts) > MOST_NUMBERS:
             self._share /= 2
-            self._parts = [[array[part[-1] < self._share] for array in part] for part in self._parts]
+            self._thin(self._parts)
+
+    def _thin(self, parts: list[list[Any]]) -> None:
+        for part in parts:
+            chosen = np.flatnonzero(part[-1] < self._share)
+            part[:] = [_rows_at(each, chosen) for each in part]
 
     def balance(self) -> Balance:
         """Balance all rows, after scaling adjoints to the same mean energy at each number of steps before the end."""
-        states, adjoints, energies, sequences, before_end, _ = map(np.concatenate, zip(*self._parts, strict=True))
+        states, adjoints, *others = zip(*self._parts, strict=True)
         self._parts = []
-        if not len(states):
+        energies, sequences, before_end, _ = map(np.concatenate, others)
+        if not len(sequences):
             raise KannError(f"all adjoints are zero: the outputs do not depend on these states; {FALLBACK}")
         means = np.bincount(before_end, energies) / np.maximum(np.bincount(before_end), 1)
-        np.divide(adjoints, np.sqrt(means[before_end])[:, None, None], out=adjoints, casting="same_kind")
-        return Balance.of_snapshots(states, adjoints, sequences=sequences)
+        scaled = torch.cat(adjoints)
+        scaled /= torch.from_numpy(np.sqrt(means[before_end])[:, None, None]).to(scaled.device)
+        return Balance.of_snapshots(torch.cat(states), scaled, sequences=sequences)
