@@ -31,6 +31,7 @@ def states(network):
         {"driven": "bilinear", "features": kann.features.Components(2)},
         {"driven": "bilinear", "features": kann.features.Fourier(9)},
         {"driven": "bilinear", "features": np.tanh},
+        {"driven": True, "basis": np.random.default_rng(0).normal(size=(6, 4))},  # decoded by regression
     ],
 )
 def test_a_stand_in_simulates_what_the_operator_does(states, network, options):

@@ -51,6 +51,15 @@ def test_a_file_decodes_by_the_regression(states, tmp_path, rng):
     )
 
 
+def test_an_operator_along_any_directions_is_decoded_by_regression(states, tmp_path, rng):
+    koopman = kann.fit(states, driven=True, basis=rng.normal(size=(4, 2)))
+    kann.stand_ins.save_onnx(koopman, tmp_path / "step.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "step.onnx", providers=["CPUExecutionProvider"])
+    h, u = states.values[:6], rng.normal(size=(6, 3))
+    feed = {"z": koopman.encode(h).astype(np.float32), "u": u.astype(np.float32)}
+    np.testing.assert_allclose(session.run(["state"], feed)[0], koopman.predict(h, inputs=u), atol=1e-5)
+
+
 def test_a_file_is_written_without_torch(tmp_path):
     code = (
         "import sys, numpy, kann; rng = numpy.random.default_rng(0);"
