@@ -61,7 +61,8 @@ def _require_consistent(koopman: "Bilinear") -> None:
 
 def _features_of_version_1(arrays: dict[str, Array]) -> FeatureMap:
     """Return the features that the arrays of a file of version 1 describe."""
-    kind, width, count = KINDS[int(arrays.pop("kind"))], int(arrays.pop("inputs")), len(arrays["drive"])
+    kind: Any = KINDS[int(arrays.pop("kind"))]
+    width, count = int(arrays.pop("inputs")), len(arrays["drive"])
     arrays_of_map = {name: arrays.pop(f"feature_{name}", None) for name in ("centre", "matrix", "phase")}
     if kind is FunctionFeatures:
         return FunctionFeatures(function=absent_function, width=width, columns=count)

@@ -338,7 +338,8 @@ class FunctionFeatures(_OfWidth):
 
     @classmethod
     def _from_content(cls, content: dict[str, Any]) -> "FunctionFeatures":
-        return FunctionFeatures(**content | {"function": absent_function})
+        values: dict[str, Any] = content | {"function": absent_function}
+        return FunctionFeatures(**values)
 
     @property
     def count(self) -> int:

@@ -77,14 +77,15 @@ class NormalEquations(Additive):
     @staticmethod
     def of_coordinates(moments: Moments, *, driven: bool) -> "NormalEquations":
         """The equations for the coordinates that the moments are of."""
-        x, y, n = moments.sum_x[:, None], moments.sum_y[:, None], np.array([[float(moments.pairs)]])
+        sums: Any = moments  # of pairs, so that none of its arrays is None
+        x, y, n = sums.sum_x[:, None], sums.sum_y[:, None], np.array([[float(sums.pairs)]])
         if not driven:
-            gram, target = np.block([[moments.xx, x], [x.T, n]]), np.vstack([moments.xy, y.T])
+            gram, target = np.block([[sums.xx, x], [x.T, n]]), np.vstack([sums.xy, y.T])
         else:
-            xu, u = moments.xu, moments.sum_u[:, None]
-            gram = np.block([[moments.xx, xu, x], [xu.T, moments.uu, u], [x.T, u.T, n]])
-            target = np.vstack([moments.xy, moments.uy, y.T])
-        return NormalEquations(gram=gram, target=target, total=moments.yy)
+            xu, u = sums.xu, sums.sum_u[:, None]
+            gram = np.block([[sums.xx, xu, x], [xu.T, sums.uu, u], [x.T, u.T, n]])
+            target = np.vstack([sums.xy, sums.uy, y.T])
+        return NormalEquations(gram=gram, target=target, total=sums.yy)
 
     @property
     def pairs(self) -> int:

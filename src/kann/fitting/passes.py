@@ -16,7 +16,7 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy
 from kann.data.additive import Additive
-from kann.data.moments import Moments, StateGram, centre_in_place, centred, moments_of, state_gram
+from kann.data.moments import Moments, centre_in_place, centred, moments_of, state_gram
 from kann.data.reduction import Block, Cut, Projection, accumulate
 from kann.data.states import States
 from kann.fitting.basis import (
@@ -94,8 +94,8 @@ class PairsInBasis:
     variance: Float[Array, " r"]
     """Variances of the coordinates."""
     units: "Units"
-    inputs: Moments | None
-    """Moments of the inputs as they are stored; None if autonomous."""
+    inputs: Any
+    """`Moments` of the inputs as they are stored; None if autonomous."""
     input_mean: Float[Array, " p"] | None = None
     """Subtracted from the inputs before they were multiplied; None for nothing."""
     doubts: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class PairsInBasis:
     """Whether `read_by_qr` made them."""
 
     @staticmethod
-    def of_moments(moments: Moments, multiplied: Array, *, inputs: Moments | None, **arguments: Any) -> "PairsInBasis":
+    def of_moments(moments: Any, multiplied: Array, *, inputs: Any, **arguments: Any) -> "PairsInBasis":
         """From the moments of coordinates."""
         if inputs is not None:
             multiplied = np.concatenate([multiplied, as_numpy(inputs.uu.diagonal())])
@@ -170,8 +170,8 @@ class Units:
     """Root of the fraction of the energy that is not the mean's."""
 
     @staticmethod
-    def of(moments: Moments | StateGram) -> "Units":
-        """From moments, or from the Gram matrix alone."""
+    def of(moments: Any) -> "Units":
+        """From `Moments`, or from a `StateGram`."""
         squares = as_numpy(moments.hh.diagonal()).copy()  # hh may be overwritten
         mean, energy = as_numpy(moments.sum_h) / moments.states, float(np.sum(squares))
         of_mean = moments.states * float(mean @ mean) / energy if energy else 1.0
@@ -207,7 +207,7 @@ def read_twice(states: States, request: Request) -> PairsInBasis:
     # With an offset the regression is about the means, in any basis.
     centre = units.mean if request.offset else units.about(request.kind)
     projection = Projection(matrix=basis.vectors, mean=centre)
-    moments = moments_of(states, inputs=request.driven, projection=projection).numpy()
+    moments: Any = moments_of(states, inputs=request.driven, projection=projection).numpy()
     return PairsInBasis.of_moments(
         moments,
         moments.hh.diagonal(),
@@ -231,7 +231,7 @@ def _svd_in_place(states: States, request: Request) -> tuple[StateSVD, Units]:
 
 def read_once(source: States | Moments, request: Request) -> PairsInBasis:
     """Basis and pairs from one set of moments; from the states themselves if these are too coarse."""
-    first = source if isinstance(source, Moments) else moments_of(source, inputs=request.driven)
+    first: Any = source if isinstance(source, Moments) else moments_of(source, inputs=request.driven)
     first.require_pairs()
     units, gram = Units.of(first), first.hh
     if request.kind.is_centred:
@@ -281,7 +281,8 @@ class _Triangles(Additive):
 
 
 def _triangle(rows: Sequence[Float[Array, "_ q"]]) -> Float[Array, "m q"]:
-    return np.linalg.qr(np.concatenate(rows), mode="r")
+    found: Any = np.linalg.qr(np.concatenate(rows), mode="r")
+    return found
 
 
 class _QR:
@@ -303,9 +304,10 @@ class _QR:
 
     def add_cut(self, cut: Cut) -> None:
         """Add pairs that the end of a block separates; their states are counted already."""
-        self._add_pairs(*(part if part is None else as_numpy(part) for part in (cut.before, cut.inputs, cut.after)))
+        inputs = None if cut.inputs is None else as_numpy(cut.inputs)
+        self._add_pairs(as_numpy(cut.before), inputs, as_numpy(cut.after))
 
-    def _add_pairs(self, x: Array, inputs: Array | None, y: Array) -> None:
+    def _add_pairs(self, x: Array, inputs: Any, y: Array) -> None:
         read = [] if self._input_mean is None else [inputs - self._input_mean]
         self._add(self._pairs, np.hstack([x - self._centre, *read, y - self._centre]))
 
@@ -325,7 +327,7 @@ class _QR:
         return _Triangles(states=states, pairs=pairs)
 
 
-def read_by_qr(states: States, request: Request, first: Moments | None) -> PairsInBasis:
+def read_by_qr(states: States, request: Request, first: Any) -> PairsInBasis:
     """Basis and pairs from triangular factors of the states and pairs, for states whose moments are too coarse.
 
     Rows (1, h − c) = Q R have the singular values of R and the inner products of RᵀR, and so have their projections
