@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -215,7 +216,7 @@ class CallTracer(Tracer):
         values = [self._state(call.outputs) for call in loop]
         sizes = np.array([len(part) for part in values])
         is_padded = bool((sizes == sizes[0]).all())
-        join_steps: Callable[[list[Tensor]], Tensor] = _stack_steps if is_padded else torch.cat
+        join_steps: Callable[[list[Tensor]], Tensor] = partial(torch.stack, dim=1) if is_padded else torch.cat
         places, inputs, initial = [], None, None
         if self._options.inputs or self._options.initial:
             places = self._state_arguments(loop)
@@ -311,11 +312,11 @@ def _passed_on(calls: Sequence[_Call]) -> list[int]:
     pairs = list(pairwise(calls[:4]))
     if not pairs:
         return []
-    return [i for i in range(len(calls[0].outputs)) if all(_goes_on(before, i, after) for before, after in pairs)]
-
-
-def _goes_on(before: _Call, output: int, after: _Call) -> bool:
-    return output < len(before.outputs) and bool(_positions_of([before.outputs[output]], after.args))
+    return [
+        i
+        for i in range(len(calls[0].outputs))
+        if all(_positions_of(before.outputs[i : i + 1], after.args) for before, after in pairs)
+    ]
 
 
 def _positions_of(values: Sequence[Tensor], args: Sequence[Tensor]) -> list[int]:
@@ -341,8 +342,3 @@ def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _as_batch(values: Tensor) -> Float[Tensor, "b d"]:
     """One state of a single sequence, (d,), as a batch of one."""
     return values[None] if values.ndim == 1 else values
-
-
-def _stack_steps(steps: list[Tensor]) -> Float[Tensor, "b t d"]:
-    """Steps of the same sequences along a new axis of time."""
-    return torch.stack(steps, dim=1)

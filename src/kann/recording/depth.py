@@ -140,16 +140,12 @@ def _require_equal_shapes(layers: Sequence[tuple[str, Tensor]]) -> None:
     if len(runs) == 1:
         return
     longest = [name for name, _ in max(runs, key=len)]
-    widths = ", ".join(_describe_width(name, values) for name, values in layers)
+    sizes = ((name, *values.shape[1:]) for name, values in layers)
+    widths = ", ".join(f"{name}: {units}" + f" at {steps}" * (steps > 1) for name, steps, units in sizes)
     raise KannError(
         f"the blocks differ in width, and one operator needs equal ones (units at positions: {widths}); the longest "
         f"run of equal ones is layer={longest}"
     )
-
-
-def _describe_width(name: str, values: Float[Tensor, "b s d"]) -> str:
-    _, positions, units = values.shape
-    return f"{name}: {units}" if positions == 1 else f"{name}: {units} at {positions}"
 
 
 def depth_rows(layers: Sequence[Float[Tensor, "b s d"]], batch: Batch, *, of: str) -> SequenceRows:

@@ -344,7 +344,8 @@ class FusedTracer(Tracer):
 
     def _on_output(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """Record what the model goes on with, if forward hooks of the user changed it; a forward hook that is last."""
-        if not self.is_watching or not self._passes or not _has_other_hooks(module):
+        has_other_hooks = len(module._forward_hooks) > 1 or bool(nn.modules.module._global_forward_hooks)
+        if not self.is_watching or not self._passes or not has_other_hooks:
             return
         if output is self._returned and _versions(output) == self._versions:
             return
@@ -531,18 +532,9 @@ def batch_order(arguments: Sequence[Any]) -> Int[Array, " b"] | None:
     return None if packed is None or packed.unsorted_indices is None else packed.unsorted_indices.cpu().numpy()
 
 
-def _has_other_hooks(module: nn.Module) -> bool:
-    """Whether a module has forward hooks besides the recorder's own, or torch has some for all modules."""
-    return len(module._forward_hooks) > 1 or bool(nn.modules.module._global_forward_hooks)
-
-
 def _versions(output: Any) -> list[Any]:
     """How often each tensor was changed in place; where torch does not count that, what is equal to nothing else."""
-    return [_version(part) for part in tensors_of(output)]
-
-
-def _version(tensor: Tensor) -> Any:
-    return object() if tensor.is_inference() else tensor._version
+    return [object() if part.is_inference() else part._version for part in tensors_of(output)]
 
 
 def swapped_if(swap: bool, values: Tensor) -> Tensor:

@@ -56,13 +56,6 @@ def require_module(model: Any) -> None:
     )
 
 
-def _require_watchable(targets: Sequence[Target]) -> None:
-    """Refuse layers that torch.jit compiled: compiled code calls no hooks of Python."""
-    for target in targets:
-        if isinstance(target.module, torch.jit.ScriptModule):
-            raise _is_compiled(f"layer {target.path!r}")
-
-
 def _is_compiled(what: str) -> KannError:
     return KannError(
         f"{what} was compiled by torch.jit (script or trace), and what happens inside cannot be watched; pass the "
@@ -75,7 +68,9 @@ def select(model: nn.Module, layer: Any) -> tuple[list[Target], bool]:
     """The layers that ``layer`` names, and whether it names a single one: a list or a pattern never does."""
     require_module(model)
     targets, single = _select(model, layer)
-    _require_watchable(targets)
+    for target in targets:
+        if isinstance(target.module, torch.jit.ScriptModule):  # compiled code calls no hooks of Python
+            raise _is_compiled(f"layer {target.path!r}")
     return targets, single
 
 
@@ -86,7 +81,8 @@ def _select(model: nn.Module, layer: Any) -> tuple[list[Target], bool]:
         return targets, len(targets) == 1
     if isinstance(layer, str):
         targets = named(model, layer)
-        return targets, len(targets) == 1 and not _is_pattern(model, layer)
+        is_pattern = _has_wildcard(layer) and layer not in dict(model.named_modules(remove_duplicate=False))
+        return targets, len(targets) == 1 and not is_pattern
     if callable(layer) and not isinstance(layer, nn.Module):
         return [Target(name="output", view=layer)], True
     if isinstance(layer, nn.Module) or not isinstance(layer, Iterable) or not getattr(layer, "ndim", 1):
@@ -128,7 +124,8 @@ def named(model: nn.Module, name: str) -> list[Target]:
     if name in parts:
         return [parts[name]]
     if name == "output":
-        return [Target(name=name, view=_first_states)]
+        # The first part of the output that holds real or complex numbers; the output itself if nothing does.
+        return [Target(name=name, view=lambda output: next(filter(is_state, tensors_of(output)), output))]
     if match := HIDDEN_STATES.fullmatch(name):
         return [Target(name=name, field=match["field"], place=match["place"])]
     if _has_wildcard(name):
@@ -140,11 +137,6 @@ def named(model: nn.Module, name: str) -> list[Target]:
             "steps, units)"
         )
     raise KannError(f"the model has no layer {name!r}; close to it are {', '.join(map(repr, close))}; pass one of them")
-
-
-def _first_states(output: Any) -> Any:
-    """The first of what a model returns that holds real or complex numbers; the output itself if nothing does."""
-    return next((part for part in tensors_of(output) if is_state(part)), output)
 
 
 def _matching(modules: dict[str, nn.Module], pattern: str) -> list[Target]:
@@ -171,11 +163,6 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _has_wildcard(name: str) -> bool:
     return any(sign in name for sign in "*?[")
-
-
-def _is_pattern(model: nn.Module, name: str) -> bool:
-    """Whether a name is a pattern, and not that of a module with such a sign in it."""
-    return _has_wildcard(name) and name not in dict(model.named_modules(remove_duplicate=False))
 
 
 def _fused_layers(path: str, module: nn.Module) -> list[Target]:

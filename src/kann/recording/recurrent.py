@@ -189,7 +189,10 @@ def step_of(model: nn.Module, layer: str | None = None) -> RecurrentStep:
     >>> step.dim, step(torch.zeros(2, 8), torch.ones(2, 3)).shape
     (8, torch.Size([2, 8]))
     """
-    target = _one_layer(model, layer)
+    targets, _ = select(model, layer)
+    if len(targets) != 1:
+        raise KannError(f"layer={layer!r} means {[target.name for target in targets]}; pass one of them")
+    (target,) = targets
     module: Any = target.module
     if not _is_recurrent(module):
         raise KannError(
@@ -230,13 +233,6 @@ def _rule(module: Any) -> Callable[..., Tensor]:
     if isinstance(module, nn.GRU | nn.GRUCell):
         return gru_rule
     return {"tanh": rnn_tanh_rule, "relu": rnn_relu_rule}[module.nonlinearity]
-
-
-def _one_layer(model: nn.Module, layer: str | None) -> Target:
-    targets, _ = select(model, layer)
-    if len(targets) == 1:
-        return targets[0]
-    raise KannError(f"layer={layer!r} means {[target.name for target in targets]}; pass one of them")
 
 
 def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None = None) -> nn.Module:

@@ -116,7 +116,7 @@ def _differentiable(module: nn.RNNBase) -> Iterator[None]:
 @contextlib.contextmanager
 def every_module_called() -> Iterator[None]:
     """Let a model run so that every module is called with tensors, and without warnings about how it is done."""
-    with shared("modules are called", _every_module_called), shared("warnings", _without_cudnn_warning):
+    with shared("modules are called", _every_module_called):
         yield
 
 
@@ -145,19 +145,18 @@ def _switched_on(config: Any) -> Iterator[None]:
 def _restored_module(module: nn.Module) -> Iterator[None]:
     """Restore the mode of a module and its own buffers, not those of the modules inside."""
     training = getattr(module, "training", None)  # which torch.jit.freeze takes away
-    buffers, copies = dict(module._buffers.items()), _buffer_copies(module)
+    buffers = dict(module._buffers.items())
+    copies = {
+        name: (buffer._version, buffer.detach().clone())
+        for name, buffer in buffers.items()
+        if buffer is not None and not buffer.is_inference()
+    }
     try:
         yield
     finally:
         _restore_buffers(module, buffers, copies)
         if training is not None:
             module.training = training
-
-
-def _buffer_copies(module: nn.Module) -> dict[str, tuple[int, Tensor]]:
-    """The version and the content of each buffer."""
-    buffers = [(name, buffer) for name, buffer in module._buffers.items() if buffer is not None]
-    return {name: (buffer._version, buffer.detach().clone()) for name, buffer in buffers if not buffer.is_inference()}
 
 
 def _restore_buffers(
@@ -210,14 +209,8 @@ def _every_module_called() -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.compiler.set_stance("force_eager"):
+        with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=NOT_CONTIGUOUS)
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-
-
-@contextlib.contextmanager
-def _without_cudnn_warning() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=NOT_CONTIGUOUS)
-        yield

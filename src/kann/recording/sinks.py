@@ -302,7 +302,7 @@ class GroupedMomentsSink(Sink):
         steps, width = rows.padded_values.shape
         if self._waiting and self._waiting_steps + steps > block_rows(rows.padded_values, width):
             self._share_out()
-        self._waiting.append(rows.with_origins(self._sequences))
+        self._waiting.append(replace(rows, origins=rows.sequence_numbers + self._sequences))
         self._sequences += len(np.unique(rows.sequence_numbers))
         self._waiting_steps += steps
 

@@ -45,10 +45,6 @@ class SequenceRows:
         """The origins; by default every sequence comes from itself."""
         return np.arange(len(self.lengths)) if self.origins is None else self.origins
 
-    def with_origins(self, first: int) -> "SequenceRows":
-        """The same rows with origins that are numbered from ``first`` on."""
-        return replace(self, origins=self.sequence_numbers + first)
-
     def without_padding(self) -> "SequenceRows":
         """The same rows, copied out of the padding."""
         if self.firsts is None:
@@ -320,7 +316,8 @@ def has_channels_first(module: nn.Module | None, values: Tensor) -> bool:
 
 def has_time_first(values: Tensor, module: nn.Module | None, batch: Batch) -> bool:
     """Whether values are (T, B, d): as torch's attention says, or else by which axis is as long as the batch."""
-    attention = first_attention(module)
+    parts = () if module is None else module.modules()
+    attention = next((part for part in parts if isinstance(part, nn.MultiheadAttention)), None)
     if attention is not None and isinstance(module, ATTENTION):
         return not attention.batch_first
     count = len(batch.real) if batch.real is not None else batch.count
@@ -329,13 +326,6 @@ def has_time_first(values: Tensor, module: nn.Module | None, batch: Batch) -> bo
     if count is not None:
         return values.shape[0] != count and values.shape[1] == count
     return attention is not None and not attention.batch_first
-
-
-def first_attention(module: nn.Module | None) -> nn.MultiheadAttention | None:
-    """The first attention inside a module: torch's know whether they are batch_first."""
-    if module is None:
-        return None
-    return next((part for part in module.modules() if isinstance(part, nn.MultiheadAttention)), None)
 
 
 # Watching
@@ -511,7 +501,8 @@ def returned_states(output: Any, field: str) -> Sequence[Tensor]:
     states = output.get(field) if isinstance(output, Mapping) else getattr(output, field, None)
     if isinstance(states, list | tuple) and states:
         return states
-    others = [name for name in _entries(output) if name.endswith("hidden_states")]
+    entries = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
+    others = [str(name) for name, value in entries.items() if str(name).endswith("hidden_states") and value is not None]
     if others:
         names = " or ".join(f"layer={name!r}" for name in others)
         raise KannError(f"the model's output ({type(output).__name__}) holds no {field}; pass {names}")
@@ -519,10 +510,3 @@ def returned_states(output: Any, field: str) -> Sequence[Tensor]:
         f"the model's output ({type(output).__name__}) holds no {field}; pass forward=lambda model, batch: "
         f"model(**batch, output_hidden_states=True), or name a module as layer="
     )
-
-
-def _entries(output: Any) -> list[str]:
-    """The names of what a model's output holds."""
-    if isinstance(output, Mapping):
-        return [str(key) for key in output]
-    return [name for name, value in getattr(output, "__dict__", {}).items() if value is not None]
