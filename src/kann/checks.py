@@ -14,19 +14,19 @@ from kann.errors import KannError
 from kann.typing import AnyArray, Array
 
 LONGEST_SHOWN = 60
-"""How many characters of a wrong value an error repeats."""
+"""Largest number of characters of a wrong value that an error repeats."""
 
 LONGEST_REASON = 200
-"""How many characters of a foreign error are repeated: some libraries quote the whole file."""
+"""Largest number of characters of a foreign error that are repeated: some libraries quote the whole file."""
 
 
 def shown(value: Any) -> str:
-    """A value as an error repeats it: on one line and short. Of an array only type, dtype and shape are told."""
+    """Return a value as an error repeats it, on one short line; of an array only type, dtype and shape."""
     try:
         if hasattr(value, "dtype") and hasattr(value, "shape"):
             return f"{type(value).__name__} of {value.dtype}, shape {tuple(value.shape)}"
         text = " ".join(repr(value).split())
-    except Exception:  # a foreign repr may fail in any way, and must not hide the error that is being told
+    except Exception:  # a foreign repr may fail in any way, and must not hide the error that is reported
         text = f"<{type(value).__name__}>"
     if len(text) > LONGEST_SHOWN:
         text = f"{text[:LONGEST_SHOWN]}…"
@@ -64,19 +64,19 @@ def require_number(value: Any, name: str, *, remedy: str) -> float:
 
 
 def require_instance(value: Any, kind: type, name: str) -> None:
-    """Refuse what is not of this class. A class that knows what to pass ``instead`` of it says so."""
+    """Raise unless the value is of this class. Its attribute ``instead``, if any, is the remedy in the error."""
     if not isinstance(value, kind):
         raise KannError(f"{name}={shown(value)} is no {kind.__name__}; {getattr(value, 'instead', 'pass one')}")
 
 
 def require_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
-    """Refuse what is none of several words."""
+    """Raise unless the value is one of several words."""
     if not isinstance(value, str) or value not in choices:
         raise KannError(f"{name}={shown(value)} is unknown; pass {' or '.join(map(repr, choices))}")
 
 
 def require_flag(value: Any, name: str) -> None:
-    """Refuse what is neither true nor false, such as an array of several truth values."""
+    """Raise unless the value is true or false; an array of several truth values is neither."""
     try:
         bool(value)
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
@@ -84,13 +84,13 @@ def require_flag(value: Any, name: str) -> None:
 
 
 def require_text(value: Any, name: str) -> None:
-    """Refuse what is no text."""
+    """Raise unless the value is text."""
     if not isinstance(value, str):
         raise KannError(f"{name}={shown(value)} is no text; pass a string")
 
 
 def require_sequence(value: Any, name: str, *, remedy: str = "pass one entry for each sequence") -> None:
-    """Refuse what has no entries in a row, such as a single number."""
+    """Raise unless the value is a sequence; a single number is none."""
     try:
         require_dense(value)
         len(value)
@@ -124,7 +124,7 @@ def entries_by_name(value: Any, name: str, *, remedy: str) -> dict[str, Any]:
 
 
 def call_of_user(function: Any, argument: Any, *, what: str, on: str, remedy: str) -> Any:
-    """What a function of the user's own returns; whatever it raises becomes one line, which says ``on`` what."""
+    """Call a function of the user; whatever it raises becomes one line, which says ``on`` what it was called."""
     try:
         return function(argument)
     except KannError:
@@ -137,13 +137,13 @@ def call_of_user(function: Any, argument: Any, *, what: str, on: str, remedy: st
 
 
 def require_path(path: Any) -> None:
-    """Refuse what is no path."""
+    """Raise unless the value is a path."""
     if not isinstance(path, str | os.PathLike):
         raise KannError(f"{shown(path)} is no path; pass a string or a pathlib.Path")
 
 
 def require_dense(values: Any) -> None:
-    """Refuse arrays whose numbers are not simply all there: masked, sparse, nested, or on torch's meta device."""
+    """Raise for arrays whose numbers are not simply all there: masked, sparse, nested, or on torch's meta device."""
     if isinstance(values, np.ma.MaskedArray):
         raise KannError(
             "a masked array was passed, whose mask would be ignored; leave the masked rows out and pass lengths, or "
@@ -177,14 +177,14 @@ def array_of(values: Any) -> Array:
 
 
 def require_array(values: Any, *, what: str) -> None:
-    """Refuse what is neither an array nor rows that are read when sliced."""
+    """Raise unless the values are an array, or rows that are read when sliced."""
     require_dense(values)  # first: to ask a nested tensor for its shape is an error of torch's
     if not all(hasattr(values, name) for name in ("ndim", "shape", "dtype")):
         raise KannError(f"{what} are {shown(values)}; pass a numpy array or a torch tensor")
 
 
 def require_real(values: AnyArray, *, what: str) -> None:
-    """Refuse values that are not real numbers; whole numbers and truth values are."""
+    """Raise unless the values are real numbers; whole numbers and truth values are."""
     kind = _kind(values)
     if "complex" in kind:
         raise KannError(f"{what} are {kind}; pass real numbers, such as the real and imaginary parts side by side")
@@ -193,7 +193,7 @@ def require_real(values: AnyArray, *, what: str) -> None:
 
 
 def require_float(values: AnyArray, *, what: str) -> None:
-    """Refuse complex and integer values."""
+    """Raise for complex and integer values."""
     kind = _kind(values)
     if "float" in kind:
         return
@@ -208,14 +208,14 @@ def _kind(values: AnyArray) -> str:
 
 
 def require_width(values: AnyArray, width: int, *, what: str, of: str) -> None:
-    """Refuse values whose last axis is not ``width`` wide."""
+    """Raise unless the last axis of the values has ``width`` entries."""
     got = values.shape[-1] if values.ndim else 0
     if got != width:
         raise KannError(f"{what} have {got} columns; {of} has {width}; pass an array of shape (..., {width})")
 
 
 def require_all_finite(values: Array, *, what: str, remedy: str) -> None:
-    """Refuse a numpy array that holds NaN or an infinite number, and say where the first one is."""
+    """Raise if a numpy array holds NaN or an infinite number, and say where the first one is."""
     bad = ~np.isfinite(values)
     if bad.any():
         place = tuple(np.argwhere(bad)[0].tolist())

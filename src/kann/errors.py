@@ -1,4 +1,4 @@
-"""What goes wrong, by name: one error and the typed warnings."""
+"""One error and the typed warnings."""
 
 
 class KannError(ValueError):

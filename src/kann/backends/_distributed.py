@@ -13,7 +13,7 @@ from kann.errors import KannError
 from kann.typing import AnyArray, Array, Int
 
 MAX_RANKS_LISTED = 8
-"""How many ranks an error lists; of more, it names these first ones and says how many there are."""
+"""Largest number of ranks an error lists; of more, it names the first ones and their number."""
 
 
 def add_up(
@@ -40,7 +40,7 @@ def add_up(
 
 
 def add_results(find: Callable[[], Any], *, group: Any = None) -> Any:
-    """What ``find`` finds on each rank, added up with ``+`` in the order of the ranks: the same on every rank.
+    """Return the sum of the results of ``find`` on all ranks, in the order of the ranks: the same on every rank.
 
     A result that knows how to sum itself over ranks, as moments do, does so. An error of one rank is raised on all, so
     that none is left waiting.
@@ -66,7 +66,7 @@ def add_results(find: Callable[[], Any], *, group: Any = None) -> Any:
 
 
 def _gathered(found: Any, group: Any) -> dict[int, Any]:
-    """What every rank has, by its number; it travels pickled, between processes that run the same program."""
+    """Return the results of all ranks by number; they travel pickled, between processes that run the same program."""
     distributed = _torch().distributed
     ranks = distributed.get_process_group_ranks(group)
     every: list[Any] = [None] * len(ranks)

@@ -52,7 +52,7 @@ def as_numpy(values: AnyArray) -> Array:
 
 
 def is_dask(values: Any) -> bool:
-    """Whether this is a dask array: lazy, and in chunks."""
+    """Return whether this is a dask array: lazy, and in chunks."""
     return array_api_compat.is_dask_array(values)
 
 
@@ -74,7 +74,7 @@ def as_array_or_dask(values: AnyArray) -> AnyArray:
 
 
 def on_accelerator(values: AnyArray) -> bool:
-    """Whether the values are on a device of their own, one that can compute in float64."""
+    """Return whether the values are on an accelerator that can compute in float64."""
     return array_api_compat.is_torch_array(values) and values.device.type not in HOST_DEVICES
 
 
@@ -92,7 +92,7 @@ def to_device_of(like: AnyArray, values: AnyArray) -> AnyArray:
 
 
 def is_contiguous(values: AnyArray) -> bool:
-    """Whether the values are in memory row after row, so that reshaping them copies nothing."""
+    """Return whether the values are in memory row after row, so that reshaping them copies nothing."""
     if array_api_compat.is_torch_array(values):
         return values.is_contiguous()
     return isinstance(values, np.ndarray) and values.flags.c_contiguous
@@ -210,7 +210,7 @@ class Float64Buffer:
 
 
 def block_rows(values: AnyArray, width: int) -> int:
-    """How many rows of ``width`` float64 numbers to convert at a time on the device of ``values``."""
+    """Return how many rows of ``width`` float64 numbers to convert at a time on the device of ``values``."""
     if array_api_compat.is_torch_array(values) and values.device.type != "cpu":
         return max(1, DEVICE_BLOCK_BYTES // (8 * max(width, 1)))
     return max(HOST_MIN_ROWS, HOST_BLOCK_BYTES // (8 * max(width, 1)))

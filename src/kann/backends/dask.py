@@ -1,4 +1,4 @@
-"""What kann asks of Dask: sums of many tasks, and functions of every chunk of an array."""
+"""Dask: sums of many tasks, and functions of every chunk of an array."""
 
 import contextlib
 import sys
@@ -16,7 +16,7 @@ from kann.progress import SECONDS_BEFORE_BAR
 from kann.typing import AnyArray
 
 SUMS_PER_TASK = 4
-"""How many sums one task adds: few, since each of them holds d × d matrices."""
+"""Number of sums that one task adds: few, since each of them holds d × d matrices."""
 
 
 def delayed(value: Any) -> Any:

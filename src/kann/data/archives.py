@@ -19,17 +19,17 @@ from kann.errors import KannError
 from kann.typing import Array
 
 MAX_EXPANSION = 32
-"""How many times its size a compressed file may unpack to. Numbers that mean something hardly compress; states with
+"""Largest ratio of unpacked to packed size. Numbers that mean something hardly compress; states with
 much padding may shrink to a tenth."""
 
 ALWAYS_UNPACKED = 64 * 2**20
 """A file may unpack to so many bytes whatever its size."""
 
 MOST_NAMED = 8
-"""So many files of a folder are named where a file of it was meant."""
+"""Largest number of files named when a folder was passed instead of one of them."""
 
 LOCAL_HEADER = struct.Struct("<4s5H3L2H")
-"""What stands before each member of a zip archive; the last two numbers are the lengths of its name and extra field."""
+"""Header of a member of a zip archive; the last two numbers are the lengths of its name and extra field."""
 
 MAX_DESCRIPTOR = 24
 """Bytes that may follow a member whose size was not known when it was begun."""
@@ -53,7 +53,7 @@ def damage_explained(path: str | os.PathLike[str], *, problem: str, remedy: str)
 
 
 def reason(error: Exception) -> str:
-    """What an error says, in one short line."""
+    """Return the message of an error as one short line."""
     text = " ".join(str(error).split()) or type(error).__name__
     if len(text) > LONGEST_REASON:
         text = f"{text[:LONGEST_REASON]}…"
@@ -61,7 +61,7 @@ def reason(error: Exception) -> str:
 
 
 def require_file(path: str | os.PathLike[str]) -> None:
-    """Refuse a folder, a device, a FIFO or a socket; what is missing raises FileNotFoundError."""
+    """Raise for a folder, a device, a FIFO or a socket; what is missing raises FileNotFoundError."""
     if stat.S_ISDIR(require_plain(path).st_mode):
         inside = ", ".join(str(each) for each in sorted(Path(path).glob("*.npz"))[:MOST_NAMED])
         if inside:
@@ -70,8 +70,8 @@ def require_file(path: str | os.PathLike[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Claim:
-    """What the header of an array says about it, before the array is read."""
+class ArrayHeader:
+    """Shape and type of an array according to its header."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -92,15 +92,15 @@ class NpzReader:
         """The names of all arrays."""
         return list(self._members)
 
-    def claim(self, name: str) -> Claim:
-        """What the header of an array says, which must be what the archive has room for."""
+    def array_header(self, name: str) -> ArrayHeader:
+        """Read the header of an array; raise if the archive has no room for such an array."""
         member = self._members[name]
         with self._archive.open(member) as file:
-            return _claim(file, name=repr(name), size=member.file_size)
+            return _array_header(file, name=repr(name), size=member.file_size)
 
     def read(self, name: str) -> Array:
         """One array, in the byte order of this machine."""
-        self.claim(name)
+        self.array_header(name)
         with self._archive.open(self._members[name]) as file:
             array = np.lib.format.read_array(file, allow_pickle=False)
             file.read(1)  # at the end of a member zipfile compares its checksum
@@ -130,7 +130,7 @@ def _honest_members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.Zi
 
 
 def _require_all_listed(archive: zipfile.ZipFile) -> None:
-    """Refuse a directory that leaves out the last members, or that calls one of them by another name.
+    """Raise for a directory that leaves out the last members, or that calls one of them by another name.
 
     A damaged count at the end of a file, and a damaged name, would drop an array without a word. Members follow each
     other up to the directory; between two of them numpy writes nothing.
@@ -148,11 +148,11 @@ def _require_all_listed(archive: zipfile.ZipFile) -> None:
 
 
 def _name_encoding(info: zipfile.ZipInfo) -> str:
-    """How the name of a member is stored: in UTF-8 if a flag says so, else as DOS did."""
+    """Return the encoding of a member's name: UTF-8 if a flag says so, else that of DOS."""
     return "utf-8" if info.flag_bits & 0x800 else "cp437"
 
 
-def _claim(file: Any, *, name: str, size: int) -> Claim:
+def _array_header(file: Any, *, name: str, size: int) -> ArrayHeader:
     """Read the header of an array that has ``size`` bytes in all."""
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
@@ -165,7 +165,7 @@ def _claim(file: Any, *, name: str, size: int) -> Claim:
         raise ValueError(f"{name} holds Python objects, which could run code")
     if min(shape, default=0) < 0 or file.tell() + math.prod(shape) * dtype.itemsize != size:
         raise ValueError(f"{name} claims shape {shape} of {dtype}, which is not what the file has room for")
-    return Claim(shape=shape, dtype=dtype)
+    return ArrayHeader(shape=shape, dtype=dtype)
 
 
 NOT_PLAIN = "cannot be read as plain arrays"
@@ -191,5 +191,5 @@ def open_npy(path: str | os.PathLike[str]) -> Array:
     require_file(path)
     with damage_explained(path, problem=NOT_PLAIN, remedy="save it again with numpy.save"):
         with open(path, "rb") as file:
-            _claim(file, name="its array", size=os.fstat(file.fileno()).st_size)
+            _array_header(file, name="its array", size=os.fstat(file.fileno()).st_size)
         return np.lib.format.open_memmap(Path(path), mode="r")

@@ -28,7 +28,7 @@ STALE_SECONDS = 7 * 24 * 3600
 may be wrong by hours, and removing a file that is being written loses it."""
 
 ATTEMPTS = 10
-"""How often to try again when another process puts something under the same name at the same moment."""
+"""Number of attempts when another process puts something under the same name at the same moment."""
 
 LONGEST_STEM = 200
 """Bytes of a name to which an ending is added; most file systems allow 255 in all."""
@@ -39,7 +39,7 @@ _TURN = threading.Lock()
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside ``path``; when the block ends well, put what was written there in its place.
+    """Give a temporary path next to ``path``; when the block ends well, put what was written there in its place.
 
     A link stays a link: what it leads to is replaced. What replaces a file or a folder gets its mode and owner. When
     the block fails, by a full disk or Ctrl-C included, the temporary file or folder is removed and ``path`` is as
@@ -106,7 +106,7 @@ def resolve_target(path: str | os.PathLike[str]) -> Path:
 
 
 def require_plain(path: str | os.PathLike[str]) -> os.stat_result:
-    """Refuse a device, a FIFO or a socket: replacing one would break it, and reading from one may never end."""
+    """Raise for a device, a FIFO or a socket: replacing one would break it, and reading from one may never end."""
     try:
         found = os.stat(path)
     except ValueError as error:  # such as a null byte
@@ -133,7 +133,7 @@ def require_plain_tree(path: str | os.PathLike[str]) -> None:
 
 
 def _require_plain_target(path: str) -> None:
-    """Refuse a link into nowhere or in a circle too: zarr would take what it stands for as missing, or hang."""
+    """Raise for a link into nowhere or in a circle too: zarr would take its target as missing, or hang."""
     try:
         require_plain(path)
     except OSError as error:

@@ -1,6 +1,7 @@
 """The reduction on Dask: chunks of a dask array, padded or not, or of a store.
 
-A chunk may cut sequences. Its block then holds pieces of them, and the pairs that its end separates are told apart.
+A chunk may cut sequences. Its block then holds pieces of them, and the pairs that its end separates are added by
+themselves.
 """
 
 import os
@@ -19,10 +20,10 @@ from kann.errors import KannError
 from kann.typing import AnyArray, Array, Int
 
 MIN_TASK_BYTES = 64 * 2**20
-"""How much of a store one task reads at least, part by part, so that there are far fewer tasks than parts."""
+"""Bytes of a store that one task reads at least, part by part, so that there are far fewer tasks than parts."""
 
 MIN_TASK_ROWS_PER_UNIT = 8
-"""How many rows of a store one task reads at least, for each unit: they must outweigh the d × d matrices it sends."""
+"""Rows of a store per unit that one task reads at least: they must outweigh the d × d matrices it sends."""
 
 MAX_STORE_TASKS = 4096
 """Into how many tasks a store is cut at most: of more data each task reads more, and no more matrices are sent."""
@@ -40,7 +41,7 @@ class Chunk:
     """Makes the block on a worker, from these arguments, some of which are delayed."""
     arguments: tuple
     cut: tuple | None = None
-    """What the `Cut` at the end of this chunk is made of, in part delayed; None if no sequence is cut there."""
+    """The parts of the `Cut` at the end of this chunk, some of them delayed; None if no sequence is cut there."""
 
 
 def _as_dask(array: Any, *, chunks: Any = None) -> Any:
@@ -132,7 +133,7 @@ def _entry(drives: Any, place: Any) -> Any:
 
 
 def _cut_between(blocks: Any, drives: Any, here: Any, there: Any, ends: tuple, rows: Int[Array, " k"]) -> tuple:
-    """What `Chunk.cut` holds, for two blocks, of which ``ends`` are the last and the first rows."""
+    """Return `Chunk.cut` for two blocks; ``ends`` are the last rows of one and the first rows of the other."""
     take, inputs = delayed(_take), None
     if drives is not None:
         inputs = take(drives[there], ends[1])

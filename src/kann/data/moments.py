@@ -18,12 +18,12 @@ from kann.errors import KannError, NotFiniteError
 from kann.typing import AnyArray, Array, Float
 
 NEGATIVE_BY_ROUNDING = 1e-9
-"""How far below zero the rounding of sums may take a square that is left by a subtraction, relative to the whole.
+"""Largest negative square that rounding may leave after a subtraction, relative to the whole.
 Sums of 10⁹ float64 numbers are good to 1e-11 or better."""
 
 
 def can_remain_of(matrix: Float[Array, "d d"], whole: Float[Array, "d d"], *, empty: bool = False) -> bool:
-    """Whether this can be the Gram matrix of some of the rows whose Gram matrix is ``whole``: no square is negative.
+    """Return whether this can be the Gram matrix of some of the rows with Gram matrix ``whole``: no square is negative.
 
     With ``empty`` no row is left, so that every square must be zero. Units are scaled to their size in the whole, so
     that rounding counts alike in all of them.
@@ -43,7 +43,7 @@ LARGEST_SQUARE = 1e300
 """Sums of squares above this leave no room for what is computed from them in float64."""
 
 SYMMETRIC_TO = 1e-6
-"""How far a saved Gram matrix may be from one, relative to its largest entry; rounding stays far below."""
+"""Largest asymmetry of a saved Gram matrix, relative to its largest entry; rounding stays far below."""
 
 
 def _require_consistent(moments: "Moments") -> None:
@@ -77,14 +77,14 @@ def _require_gram(name: str, matrix: Array) -> None:
 
 
 def _require_sums(name: str, sums: Array, gram: Array, count: int) -> None:
-    """Refuse sums that squares of this size cannot have: |Σa| is at most √(n Σa²)."""
+    """Raise for sums that squares of this size cannot have: |Σa| is at most √(n Σa²)."""
     most = np.sqrt(count * np.abs(gram.diagonal()))
     if (np.abs(sums) > (1 + SYMMETRIC_TO) * most + SYMMETRIC_TO * most.max()).any():
         raise ValueError(f"{name!r} holds sums that the sums of squares rule out")
 
 
 def _require_products(name: str, products: Array, left: Array, right: Array) -> None:
-    """Refuse sums of products that squares of this size cannot have: |Σab| is at most √(Σa² Σb²)."""
+    """Raise for sums of products that squares of this size cannot have: |Σab| is at most √(Σa² Σb²)."""
     most = np.outer(np.sqrt(np.abs(left.diagonal())), np.sqrt(np.abs(right.diagonal())))
     if most.max() > LARGEST_SQUARE or (np.abs(products) > (1 + SYMMETRIC_TO) * most + SYMMETRIC_TO * most.max()).any():
         raise ValueError(f"{name!r} holds sums of products that the sums of squares rule out")
@@ -101,7 +101,7 @@ ARRAYS = ("sum_h", "sum_x", "sum_y", "hh", "xx", "xy", "yy", "sum_u", "uu", "xu"
 GRAMS = ("hh", "xx", "yy", "uu")
 
 ROWS_TO_MULTIPLY = 1024
-"""So many rows at the ends of sequences are collected before they are multiplied: a product of fewer takes as long."""
+"""Number of rows at the ends of sequences that are multiplied together: a product of fewer takes as long."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -120,11 +120,11 @@ class Moments(Saved):
     """
 
     sequences: int = 0
-    """How many sequences were seen."""
+    """Number of sequences."""
     states: int = 0
-    """How many states h."""
+    """Number of states h."""
     pairs: int = 0
-    """How many pairs (x, y)."""
+    """Number of pairs (x, y)."""
     rounding: float = 0.0
     """The coarsest relative spacing of the states' numbers, such as 2⁻²³ for float32: what lies below it is noise."""
     input_rounding: float = 0.0
@@ -285,7 +285,7 @@ class Moments(Saved):
             setattr(self, name, ours + theirs)
 
     def require_alike(self, other: "Moments") -> None:
-        """Refuse moments of another number of units or inputs."""
+        """Raise if the other moments have another number of units or inputs."""
         if self.sum_h is not None and (self.dim, self.input_dim) != (other.dim, other.input_dim):
             raise KannError(
                 f"moments of {other.dim} units and {other.input_dim} inputs cannot be added to moments of "
@@ -293,7 +293,7 @@ class Moments(Saved):
             )
 
     def require_pairs(self) -> None:
-        """Refuse moments from which no operator can be fitted."""
+        """Raise for moments from which no operator can be fitted."""
         if not self.pairs:
             raise KannError(
                 f"there are no consecutive pairs: {self.sequences} sequences with {self.states} states in all; "
@@ -312,7 +312,7 @@ class Moments(Saved):
 
 
 def _can_remain(rest: Moments, whole: Moments) -> bool:
-    """Whether these can be the moments of some of the sequences of ``whole``: counts fit, and no square is negative."""
+    """Return whether these can be moments of some sequences of ``whole``: counts fit, and no square is negative."""
     if (rest.states == 0) != (rest.sequences == 0) or not rest.sequences <= rest.states - rest.pairs:
         return False
     grams = [(getattr(rest, name), getattr(whole, name)) for name in GRAMS if getattr(whole, name) is not None]
@@ -397,7 +397,7 @@ class PairProducts:
         )
 
     def add_cut(self, cut: Cut) -> None:
-        """Add pairs whose states are counted already, each in a block of its own."""
+        """Add pairs whose states are counted already, in two different blocks."""
         self._pairs += len(cut.before)
         rows = {"cut_x": cut.before, "cut_y": cut.after}
         if cut.inputs is not None:
@@ -474,7 +474,7 @@ class StateGram(Additive):
     """The Gram matrix of states alone, without pairs: half the work of `Moments` and a quarter of the memory."""
 
     states: int
-    """How many states h."""
+    """Number of states h."""
     rounding: float
     """The coarsest relative spacing of their numbers."""
     sum_h: AnyArray
@@ -517,7 +517,7 @@ def state_gram(states: States) -> StateGram:
 
 
 def require_finite_squares(states: States, *grams: AnyArray | None) -> None:
-    """Refuse Gram matrices that are NaN or infinite, and say where in the states or inputs that begins."""
+    """Raise if Gram matrices are NaN or infinite, and say where in the states or inputs that begins."""
     squares = [as_numpy(product.diagonal()) for product in grams if product is not None]
     if all(np.isfinite(square).all() for square in squares):
         return

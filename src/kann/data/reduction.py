@@ -129,7 +129,7 @@ class Projection:
     matrix: Float[Array, "d r"]
     mean: Float[Array, " d"]
     input_mean: Float[Array, " p"] | None = None
-    """What is taken off the inputs; None for nothing."""
+    """Subtracted from the inputs, unless None."""
 
     def of(self, rows: AnyArray) -> AnyArray:
         """The coordinates of float64 rows, which are overwritten."""
@@ -176,7 +176,7 @@ class Block:
     inputs: AnyArray | None
     """(n, p) what the network read to reach each state, or None."""
     lengths: Int[Array, " k"]
-    """How many of the rows belong to each sequence."""
+    """Number of rows of each sequence in this block."""
     numbers: Int[Array, " k"]
     """Which sequence it is, among all sequences."""
     starts: Int[Array, " k"]
@@ -184,7 +184,7 @@ class Block:
     steps: Int[Array, " k"]
     """The step of the sequence at which its rows in this block begin: 0 unless it was cut before."""
     name: str = ""
-    """What errors call the block; empty if it is all there is."""
+    """The name of the block in errors; empty if there is only one."""
     rounding: float = 0.0
     """Relative spacing of the states' numbers before they were converted to float64."""
     input_rounding: float = 0.0
@@ -261,7 +261,7 @@ def pieces(offsets: Int[Array, " s"], start: int, stop: int) -> tuple[slice, Int
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class NotFinite:
-    """A NaN or an infinite number, and where it stands; the first of several is the smallest."""
+    """A NaN or an infinite number, and its position; the first of several is the smallest."""
 
     sequence: int
     step: int
@@ -393,7 +393,7 @@ def summed_over_ranks(over_ranks: bool = True) -> Iterator[None]:
 
 
 def are_summed_over_ranks() -> bool:
-    """Whether `accumulate` adds up what all ranks find."""
+    """Return whether `accumulate` adds up the results of all ranks."""
     return _over_ranks.get()
 
 
@@ -420,7 +420,7 @@ def _accumulate_here(
 
 
 def require_finite(states: RaggedRows, *, inputs: bool) -> None:
-    """Refuse states or inputs that are NaN or infinite, and say where the first one is. Reads everything."""
+    """Raise if states or inputs are NaN or infinite, and say where the first one is. Reads everything."""
     found = accumulate(states, partial(Total, _not_finite), inputs=inputs, what="search for NaN")
     if found:
         raise min(found).error()

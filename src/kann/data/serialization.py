@@ -180,8 +180,8 @@ def _header(reader: NpzReader) -> Any:
     """Return what the file says it is."""
     if "header" not in reader.names:
         raise ValueError("it has no header")
-    claim = reader.claim("header")
-    if claim.dtype != np.uint8 or len(claim.shape) != 1 or claim.shape[0] > LONGEST_HEADER:
+    expected = reader.array_header("header")
+    if expected.dtype != np.uint8 or len(expected.shape) != 1 or expected.shape[0] > LONGEST_HEADER:
         raise ValueError("its header is no text")
     return json.loads(bytes(reader.read("header")))
 

@@ -1,4 +1,4 @@
-"""What a network read at each step of its sequences: one entry for each state, in the order of the states."""
+"""States: the hidden states of sequences, one row for each step, with the inputs that led to them."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -179,7 +179,7 @@ class States:
         return slice(int(self.starts[i]), int(self.starts[i] + self.lengths[i]))
 
     def inputs_at(self, rows: Any) -> AnyArray | None:
-        """What the network read to reach the states in these rows; None if inputs were not recorded."""
+        """Return the inputs that led to the states in these rows; None if inputs were not recorded."""
         return None if self.inputs is None else self.inputs[rows]
 
     def __iter__(self) -> Iterator[Array]:
@@ -202,7 +202,7 @@ class States:
         return values[has_next], values[~is_first]
 
     def _rows_at_a_time(self) -> int:
-        """How many rows to hold in memory at a time."""
+        """Return the number of rows to hold in memory at a time."""
         return block_rows(self.values[0:1], self.dim)
 
     def ranges(self, max_rows: int | None = None) -> Iterator[tuple[int, int]]:
@@ -335,7 +335,7 @@ def _require_aligned(inputs: AnyArray, values: AnyArray) -> None:
 
 
 def _missing(path: str | os.PathLike[str]) -> str:
-    """What to say where there is no file: perhaps a recording was killed before it took its name."""
+    """Return the error for a missing file: perhaps a recording was killed before it took its name."""
     unfinished = store.unfinished_beside(path)
     if not unfinished:
         return f"no states at {path}"
@@ -366,7 +366,7 @@ def checked_tokens(tokens: Any, states: States) -> list[list[str]]:
 
 
 def require_one_per_state(values: Sequence[Any], states: States, what: str) -> None:
-    """Refuse what does not have one entry for each state of each sequence."""
+    """Raise unless there is one entry for each state of each sequence."""
     for i, own in enumerate(values):
         # A string has a length too, but its entries are letters.
         if isinstance(own, str) or not hasattr(own, "__len__"):

@@ -29,9 +29,9 @@ from kann.typing import AnyArray, Array, Int, Shaped
 KIND = "kann.States"
 VERSION = 1
 PART_BYTES = 8 * 2**20
-"""How many bytes of states a part holds, unless a single sequence is longer."""
+"""Bytes of states in a part, unless a single sequence is longer."""
 PARALLEL_REQUESTS = 32
-"""How many parts of a store are opened at a time: in a network each waits for an answer."""
+"""Number of parts opened at a time: in a network each waits for an answer."""
 AGAIN = "record or save it again"
 """The remedy for a damaged store."""
 
@@ -45,7 +45,7 @@ def _zarr() -> Any:
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Whether this is an address such as ``s3://bucket/states.zarr``."""
+    """Return whether this is an address such as ``s3://bucket/states.zarr``."""
     return isinstance(path, str) and "://" in path
 
 
@@ -98,7 +98,7 @@ class ReachableArray:
 
 
 def part_rows(width: int, itemsize: int) -> int:
-    """How many rows a part holds, unless a single sequence is longer."""
+    """Return the number of rows of a part, unless a single sequence is longer."""
     return max(1, PART_BYTES // (width * itemsize))
 
 
@@ -158,7 +158,7 @@ class Writer:
             self._root.update_attributes(self._counts())  # in one step, unlike attrs.update
 
     def _counts(self) -> dict[str, int]:
-        """What is on disk, and how much."""
+        """Count what is on disk."""
         return {
             "parts": self._parts,
             "sequences": self._sequences,
@@ -228,7 +228,7 @@ class StoredRows(LazyRows):
 
     @property
     def identity(self) -> str | None:
-        """What tells this store from others at its path; None for stores of older releases."""
+        """The random identity of this store, unlike that of another at its path; None for stores of older releases."""
         return self._opened.identity
 
     @property
@@ -272,7 +272,7 @@ class StoredRows(LazyRows):
 
 
 def _require_chunks(part: Any, rows: slice, name: str) -> None:
-    """Refuse chunks of a folder that are missing, or not as large as the metadata claim, before memory is taken."""
+    """Raise for chunks of a folder that are missing, or not as large as the metadata claim, before memory is taken."""
     checksums = [type(codec).__name__ == "Crc32cCodec" for codec in part.compressors]
     if not isinstance(part.store, _zarr().storage.LocalStore) or not all(checksums) or part.shards is not None:
         return
@@ -301,7 +301,7 @@ class OpenedStore:
         self.identity = attributes.get("id")
 
     def _signature(self) -> tuple[int, int] | None:
-        """What changes when the metadata of a folder are written: cheap enough to ask at every part."""
+        """Return what changes when the metadata of a folder are written; cheap enough to look up for every part."""
         try:
             found = os.stat(self._metadata)  # pyright: ignore[reportArgumentType]
         except OSError:
@@ -309,7 +309,7 @@ class OpenedStore:
         return found.st_ino, found.st_mtime_ns
 
     def require_unchanged(self) -> None:
-        """Refuse to go on if the folder holds another store now; at an address, workers compare identities."""
+        """Raise if the folder holds another store now; at an address, workers compare identities."""
         if self._metadata is None or self._signature() == self._seen:
             return
         try:
@@ -352,7 +352,7 @@ def read(path: str | os.PathLike[str], parts: slice = slice(None)) -> tuple[Any,
 
 
 def _direction(attributes: Any, path: str | os.PathLike[str]) -> bool:
-    """Whether the sequences of a store were read from their end, as the recorder noted."""
+    """Return whether the sequences of a store were read from their end, as the recorder noted."""
     reverse = attributes.get("reverse", False)
     if not isinstance(reverse, bool):
         raise KannError(f"{path} is damaged (reverse is {reverse!r}); record or save it again")
@@ -391,7 +391,7 @@ def _open_node(path: str | os.PathLike[str]) -> Any:
 
 
 def _remedy(folder: Path) -> str:
-    """What to pass instead of a path without a store: the stores inside, if it is a folder of them."""
+    """Return a hint for a path without a store: the stores inside, if it is a folder of them."""
     inside = sorted(str(each.parent) for each in folder.glob("*/zarr.json"))[:MOST_NAMED]
     return f"it is a folder of stores: pass {' or '.join(inside)}" if inside else "pass one that States.save() wrote"
 
@@ -420,7 +420,7 @@ def _lengths(part: Any) -> Int[Array, " s"]:
 
 
 def _require_alike(values: Sequence[Any], inputs: Sequence[Any] | None = None) -> None:
-    """Refuse parts of different width or type, and inputs that do not go with the values."""
+    """Raise for parts of different width or type, and inputs that do not go with the values."""
     for parts in (values, inputs or values):
         for part, rows in zip(parts, values, strict=True):
             if part.ndim != 2 or part.shape[0] != rows.shape[0] or part.chunks[1] != part.shape[1]:
@@ -430,7 +430,7 @@ def _require_alike(values: Sequence[Any], inputs: Sequence[Any] | None = None) -
 
 
 def _require_totals(attributes: Mapping[str, Any], lengths: Int[Array, " s"]) -> None:
-    """Refuse a store that holds more or less than its writer said; those of older releases did not say."""
+    """Raise for a store that holds more or less than its writer said; those of older releases did not say."""
     if "complete" not in attributes:
         return
     if type(attributes["complete"]) is not bool:
@@ -463,7 +463,7 @@ def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
 
 
 def _require_honest_count(values: Any, lengths: Any, path: str | os.PathLike[str]) -> None:
-    """Refuse metadata that claim more sequences than the chunks can hold, before memory is taken for their lengths."""
+    """Raise if metadata claim more than the chunks can hold, before memory is taken for it."""
     sequences = values.shape[0] if values.ndim == 3 else 1
     if lengths is not None:
         sequences = math.prod(lengths.shape)
@@ -484,10 +484,10 @@ NUMPY_FILES = (".npy", ".npz")
 """Endings of files that `States.open` reads with numpy."""
 
 UNFINISHED = "unfinished"
-"""What the name of a store ends with while it is recorded."""
+"""Suffix of the name of a store while it is recorded."""
 
 OWN_PATHS = re.compile(r"zarr\..*|(values|inputs)(/zarr\..*|/\d{6,}(/zarr\..*|/c(/\d+)?(/\d+(\.\w+\.partial)?)?)?)?")
-"""What a store of states consists of, and the temporary files of zarr (``….partial``) that a kill leaves in it."""
+"""The files of a store of states, and the temporary files of zarr (``….partial``) that a kill leaves in it."""
 
 
 @contextlib.contextmanager
@@ -496,14 +496,13 @@ def recording_to(path: str | os.PathLike[str]) -> Iterator[Writer]:
 
     This is the rule:
 
-    - While a store is recorded it stands beside its name, as ``NAME.0123abcd.unfinished``. What stood under the name
-      before is not touched.
+    - While a store is recorded it is called ``NAME.0123abcd.unfinished``. What had the name before is not touched.
     - When the block ends well, the store takes its name in one step, and a store that stood there is removed.
     - When the block fails or is interrupted, the finished sequences take the name if it is free, marked as unfinished;
-      else they stay beside it. A note on the error says how many there are and where. If none is finished, nothing
-      stays.
-    - When the process is killed, they stay beside it. `States.open` warns that they are unfinished, and if there is
-      nothing under the name it says where they are.
+      else they keep the temporary one. A note on the error says how many there are and where. If none is finished,
+      nothing stays.
+    - When the process is killed, they keep the temporary name. `States.open` warns that they are unfinished, and if
+      there is nothing under the name it says where they are.
     """
     target = resolve_target(path)
     require_replaceable(target)
@@ -550,7 +549,7 @@ def unfinished_beside(path: str | os.PathLike[str]) -> list[Path]:
 
 
 def require_store_name(path: str | os.PathLike[str], *, verb: str) -> None:
-    """Refuse a path under which no store could be written, or from which it could not be opened."""
+    """Raise for a path under which no store could be written, or from which it could not be opened."""
     if is_url(path):
         raise KannError(
             f"{path} is an address; {verb} to a folder, and copy it there with fsspec or your cloud's tools"
@@ -560,7 +559,7 @@ def require_store_name(path: str | os.PathLike[str], *, verb: str) -> None:
 
 
 def require_replaceable(path: str | os.PathLike[str]) -> None:
-    """Refuse to write over anything but a store of states that holds nothing else, or an empty folder."""
+    """Raise if writing would replace anything but a store of states that holds nothing else, or an empty folder."""
     path = Path(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
