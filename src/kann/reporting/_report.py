@@ -21,29 +21,13 @@ from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.live.mode_selection import modes_that_matter, opened_mode
 from kann.live.results import Effects
+from kann.reporting import operators, sequences, trust
 from kann.reporting.answers import last_outputs, readout_is_all
 from kann.reporting.cards import mode_cards
 from kann.reporting.curves import effect_numbers
 from kann.reporting.inputs import PageOptions, ReportInputs, checked_inputs
 from kann.reporting.offline import page_of_sections
-from kann.reporting.operators import (
-    SLOW_FROM,
-    layer_numbers,
-    mode_rows,
-    operator_quality,
-    prediction_quality,
-    where_copying_is_better,
-)
 from kann.reporting.packing import Packed
-from kann.reporting.sequences import (
-    drawn_output_names,
-    embedding,
-    modes_decoded,
-    output_gains,
-    sequence_rows,
-    sequence_tables,
-)
-from kann.reporting.trust import known_trust, null_radius, plane_numbers, trust_numbers, trust_table
 from kann.typing import AnyArray
 
 STATEMENTS_FIRST = 5
@@ -168,7 +152,7 @@ def _overview(inputs: ReportInputs) -> dict[str, Any]:
 
 
 def _layers(inputs: ReportInputs) -> dict[str, Any]:
-    return {"layers": layer_numbers(inputs.steps, inputs.step_names)}
+    return {"layers": operators.layer_numbers(inputs.steps, inputs.step_names)}
 
 
 def _effects(inputs: ReportInputs) -> dict[str, Any]:
@@ -188,49 +172,50 @@ def _modes(inputs: ReportInputs) -> dict[str, Any]:
 
 def _spectrum(inputs: ReportInputs) -> dict[str, Any]:
     return {
-        "modes": mode_rows(inputs.koopman, inputs.importances, inputs.known, step_name=inputs.step_name),
-        "null_radius": null_radius(inputs.koopman, inputs.known),
-        "plane": plane_numbers(inputs.koopman, inputs.states),
-        "limits": {"slow": SLOW_FROM},
+        "modes": operators.mode_rows(inputs.koopman, inputs.importances, inputs.known, step_name=inputs.step_name),
+        "null_radius": trust.null_radius(inputs.koopman, inputs.known),
+        "plane": trust.plane_numbers(inputs.koopman, inputs.states),
+        "limits": {"slow": operators.SLOW_FROM},
     }
 
 
 def _sequences(inputs: ReportInputs) -> dict[str, Any]:
     outputs = last_outputs(inputs)
     return {
-        "sequences": sequence_rows(inputs, outputs),
+        "sequences": sequences.sequence_rows(inputs, outputs),
         "shown": list(inputs.modes_shown),
-        "decoded": list(modes_decoded(inputs)),
-        "outputs": output_gains(inputs, outputs),
-        "output_names": drawn_output_names(inputs, outputs),
+        "decoded": list(sequences.modes_decoded(inputs)),
+        "outputs": sequences.output_gains(inputs, outputs),
+        "output_names": sequences.drawn_output_names(inputs, outputs),
         "readout_is_all": readout_is_all(inputs),
         "threshold": inputs.threshold,
         "classes": inputs.classes,
         "channels": inputs.signals[0].shape[1] if inputs.signals else 0,
         "reverse": inputs.states.reverse,
-        "embedding": embedding(inputs),
-        "tables": sequence_tables(inputs),
+        "embedding": sequences.embedding(inputs),
+        "tables": sequences.sequence_tables(inputs),
     }
 
 
 def _trust(inputs: ReportInputs) -> dict[str, Any]:
     """Return how well this operator, and those it is compared with, predict the network, and what follows from it."""
     known, step_name = inputs.known, inputs.step_name
-    quality, copied = operator_quality(inputs, inputs.koopman, known), prediction_quality(inputs, copying)
+    quality = operators.operator_quality(inputs, inputs.koopman, known)
+    copied = operators.prediction_quality(inputs, copying)
     others = {
-        name: operator_quality(inputs, other, known_trust(other, inputs.states))
+        name: operators.operator_quality(inputs, other, trust.known_trust(other, inputs.states))
         for name, other in inputs.others.items()
     }
-    doubt = where_copying_is_better(quality, copied, steps=inputs.steps, step_name=step_name)
-    statements = trust_table(quality, copying=copied, others=others, known=known, step_name=step_name, doubt=doubt)
+    doubt = operators.where_copying_is_better(quality, copied, steps=inputs.steps, step_name=step_name)
+    wording: dict[str, Any] = {"known": known, "step_name": step_name, "doubt": doubt}
     return {
         "fit": quality,
         "copying": copied,
         "others": others,
         "doubt": doubt,
-        "trust": trust_numbers(known),
+        "trust": trust.trust_numbers(known),
         "level": None if known.trust is None else confidence(known.trust.level),
-        "trust_table": statements,
+        "trust_table": trust.trust_table(quality, copying=copied, others=others, **wording),
     }
 
 
