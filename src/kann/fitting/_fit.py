@@ -257,9 +257,7 @@ def _rank_curve(source: States | Moments, request: Request, groups: Any) -> Rank
     """The held-out errors of ranks up to all that the states resolve, or to `LARGEST_AUTO_RANK` of many units."""
     if not isinstance(source, States):
         raise KannError("rank='auto' needs states, some of which are held out; pass them, or a number")
-    rank = Rank()
-    if source.dim >= TWO_READINGS_FROM:
-        rank = Rank(count=LARGEST_AUTO_RANK, is_limit=True)
+    rank = Rank(count=LARGEST_AUTO_RANK, is_limit=True) if source.dim >= TWO_READINGS_FROM else Rank()
     largest = replace(request, rank=rank)
     return rank_curve(
         source,
@@ -316,9 +314,7 @@ def _source(data: States | Moments | AnyArray, lengths: Any, *, driven: bool) ->
 
 def _sample(source: States | Moments) -> AnyArray:
     """An array on the device where the data are."""
-    if isinstance(source, Moments):
-        return source.sum_h
-    return source.values[:0]
+    return source.sum_h if isinstance(source, Moments) else source.values[:0]
 
 
 def _is_wide(states: States, request: Request) -> bool:

@@ -157,9 +157,8 @@ class Bilinear(Operator, Saved):
             require_instance(states, States, "states")
             residual_gram, state_gram = self._grams_where_read(u, states, matrix, offset)
         noise = np.finfo(float).eps * np.diag(state_gram)
+        is_unknown = self.squares is not None and states is None
         found = residuals(spectrum.right, residual_gram, state_gram, noise)
-        if self.squares is not None and states is None:
-            found = np.full(self.rank, np.inf)
         return Koopman(
             matrix=matrix,
             basis=self.basis,
@@ -168,7 +167,7 @@ class Bilinear(Operator, Saved):
             eigenvalues=spectrum.eigenvalues,
             right=spectrum.right,
             left=spectrum.left,
-            residuals=found,
+            residuals=np.full(self.rank, np.inf) if is_unknown else found,
             condition=spectrum.condition,
             offset=offset,
             decoder=self.decoder,
@@ -255,9 +254,7 @@ class Bilinear(Operator, Saved):
         gated = phi[..., :, None] * z[..., None, :]
         gated = gated.reshape(*gated.shape[:-2], len(weights["gates"]))
         after = z @ weights["matrix"] + phi @ weights["drive"] + weights["offset"] + gated @ weights["gates"]
-        if self.squares is None:
-            return after
-        return after + self._products(z) @ weights["squares"]
+        return after if self.squares is None else after + self._products(z) @ weights["squares"]
 
     def _products(self, z: AnyArray) -> AnyArray:
         """The products z_i z_j, i ≤ j, of coordinates (..., r)."""

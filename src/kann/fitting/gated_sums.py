@@ -71,9 +71,7 @@ class GatedColumns:
     @property
     def count(self) -> int:
         """How many columns there are: 1, z, φ, φ ⊗ z and the products of z."""
-        lifted = 0
-        if self.lift:
-            lifted = pair_count(self.rank)
+        lifted = pair_count(self.rank) if self.lift else 0
         return (1 + self.rank) * (1 + self.features.count) + lifted
 
     def gates(self, inputs: AnyArray) -> Float[AnyArray, "k1 n"]:
@@ -211,9 +209,7 @@ def order_of_repeats(inputs: Float[Array, "n p"]) -> Int[Array, " n"] | None:
     checksums = row_checksums(np.ascontiguousarray(inputs, dtype=np.float64))
     order = np.argsort(checksums, kind="stable")
     distinct = 1 + np.count_nonzero(np.diff(checksums[order]))
-    if 2 * distinct > len(order):
-        return None
-    return order
+    return None if 2 * distinct > len(order) else order
 
 
 def run_starts(inputs: Float[Array, "n p"]) -> Int[Array, " w"]:
@@ -228,9 +224,7 @@ def run_starts(inputs: Float[Array, "n p"]) -> Int[Array, " w"]:
 
 def _run_sums(rows: Float[AnyArray, "m n"], runs: Int[Array, " w"] | None) -> Float[AnyArray, "m w"]:
     """Sums over runs of columns; the columns themselves without runs."""
-    if runs is None:
-        return rows
-    return np.add.reduceat(rows, runs, axis=1)
+    return rows if runs is None else np.add.reduceat(rows, runs, axis=1)
 
 
 def _accumulate(sums: dict[str, AnyArray], name: str, value: AnyArray) -> None:

@@ -411,9 +411,7 @@ def factor_if_independent(matrix: Float[Array, "q q"], floor: float) -> Float[Ar
     (estimate,) = scipy.linalg.get_lapack_funcs(("pocon",), (factor,))
     # Its transpose is in the order of LAPACK, so that it is not copied.
     reciprocal_condition, _ = estimate(factor.T, np.abs(matrix).sum(axis=0).max(), uplo="U")
-    if reciprocal_condition <= floor:
-        return None
-    return factor
+    return None if reciprocal_condition <= floor else factor
 
 
 SILENT_BELOW = 1e-4

@@ -59,9 +59,7 @@ class Mode:
     def period(self) -> float:
         """Steps until the mode has turned once: 2π/|arg λ|, infinite for λ > 0, two for λ < 0."""
         angle = abs(math.atan2(self.eigenvalue.imag, self.eigenvalue.real))
-        if angle == 0:
-            return math.inf
-        return 2 * math.pi / angle
+        return 2 * math.pi / angle if angle else math.inf
 
     def horizon(self, eps: int | float = 0.1) -> float:
         """Memory horizon: the τ with |λ|^τ = eps; infinite where the mode does not decay."""
@@ -70,9 +68,7 @@ class Mode:
             raise KannError(f"eps={eps} is no fraction that can be left of a mode; pass 0 < eps < 1")
         if self.modulus >= 1:
             return math.inf
-        if self.modulus == 0:
-            return 0.0
-        return math.log(eps) / math.log(self.modulus)
+        return math.log(eps) / math.log(self.modulus) if self.modulus else 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -93,9 +89,8 @@ def decompose(matrix: Float[Array, "r r"], *, device_of: AnyArray | None = None)
 
     A large matrix is sent to the GPU of ``device_of``, if that is on one.
     """
-    like = matrix
-    if device_of is not None and on_accelerator(device_of) and len(matrix) >= DEVICE_FROM_RANK:
-        like = device_of
+    is_sent = device_of is not None and on_accelerator(device_of) and len(matrix) >= DEVICE_FROM_RANK
+    like = device_of if is_sent else matrix
     values, vectors = _eigenpairs(matrix, like)
     # LAPACK gives conjugate pairs exactly (dgeev computes one of each and copies it): keep the upper half and sort it.
     # Sorting all of them by modulus would let rounding separate a pair.
@@ -107,9 +102,7 @@ def decompose(matrix: Float[Array, "r r"], *, device_of: AnyArray | None = None)
     # work of a complex one.
     real = pairs.real_form(vectors)
     singular = as_numpy(namespace(like).linalg.svdvals(to_device_of(like, real)))
-    condition = math.inf
-    if singular[-1] > 0:
-        condition = float(singular[0] / singular[-1])
+    condition = float(singular[0] / singular[-1]) if singular[-1] > 0 else math.inf
     if condition > ILL_CONDITIONED:
         warnings.warn(
             f"the eigenvectors are nearly dependent (condition {condition:.1e}); single eigenvalues and the "
@@ -139,9 +132,7 @@ def _eigenpairs(matrix: Float[Array, "r r"], like: AnyArray) -> tuple[Complex[Ar
 def _inverse(real: Float[Array, "r r"], condition: float, like: AnyArray) -> Float[Array, "r r"]:
     """The inverse, or the pseudo-inverse of a matrix that is singular to rounding."""
     linalg, matrix = namespace(like).linalg, to_device_of(like, real)
-    if condition < 1 / np.finfo(float).eps:
-        return as_numpy(linalg.inv(matrix))
-    return as_numpy(linalg.pinv(matrix))
+    return as_numpy((linalg.inv if condition < 1 / np.finfo(float).eps else linalg.pinv)(matrix))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -226,8 +217,6 @@ def modes(eigenvalues: Complex[Array, " r"], residual: Float[Array, " r"]) -> tu
     for i, value in enumerate(eigenvalues.tolist()):
         if value.imag < 0:  # the second of a pair
             continue
-        indices = (i,)
-        if value.imag > 0:
-            indices = (i, i + 1)
+        indices = (i, i + 1) if value.imag > 0 else (i,)
         found.append(Mode(indices=indices, eigenvalue=value, residual=float(residual[i])))
     return tuple(found)
