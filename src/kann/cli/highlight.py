@@ -76,7 +76,8 @@ def shade(text: str, *, modes: Iterable[int] | None = None, model: "Pretrained |
     ``modes`` are numbers of modes of ``model.koopman``; without them the most important of those that are trusted are
     taken. ``model`` is what ``kann.zoo.load("sentiment")`` returns, which is loaded if none is passed.
     """
-    model = model or kann.zoo.load("sentiment")
+    if model is None:
+        model = _shipped_network()
     chosen = _chosen_modes(modes, model)
     text = visible(text)
     ids, spans = model.vocabulary.locate(text)
@@ -93,6 +94,10 @@ def shade(text: str, *, modes: Iterable[int] | None = None, model: "Pretrained |
         modes=shade_modes(model.koopman, states, readout.weight, chosen, trust=model.trust),
         verdict=_verdict(logits, unknown),
     )
+
+
+def _shipped_network() -> "Pretrained":
+    return kann.zoo.load("sentiment")
 
 
 def _chosen_modes(modes: Iterable[int] | None, model: "Pretrained") -> list[int]:
