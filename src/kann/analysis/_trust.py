@@ -325,7 +325,7 @@ def _mode_trusts(
     equal = [group for group in groups if group.block is not None]
     held_out = HeldOut.of(koopman, fits, [group.block for group in equal if group.block])
     variation = variation_of(koopman, folded.total)
-    common: dict[str, Any] = {
+    about_data: dict[str, Any] = {
         "dependence": folded.total.dependence() if koopman.drive is not None else 0.0,
         "pairs": folded.total.pairs,
         "unknowns": folded.unknowns(koopman),
@@ -333,13 +333,12 @@ def _mode_trusts(
     joint: dict[int, tuple[list[str], str]] = {}
     judged = []
     for group, (residual, copying, null) in zip(equal, held_out.blocks, strict=True):
-        found, evidence = _judged_together(
-            koopman, group, fits, intervals, residual=residual, copying=copying, null=null, common=common
-        )
+        measured = {"residual": residual, "copying": copying, "null": null}
+        found, against = _judged_together(group, measured, about_data, sizes_of(fits), intervals.width)
         judged.append(found)
         # Where the worst direction fails, one that is steady may still be trusted alone.
         bound = [number for number in group.modes if found.trusted or turns[number] > LARGEST_TURN]
-        joint |= dict.fromkeys(bound, (objections(evidence), found.why))
+        joint |= dict.fromkeys(bound, (against, found.why))
     span_of = {number: group for group in groups for number in group.modes}
     modes = []
     for number, mode in enumerate(koopman.modes):
@@ -357,7 +356,7 @@ def _mode_trusts(
             turn=group.turn if group else float(turns[number]),
             subspace=group.modes if group else (number,),
             variation=float(variation[i]),
-            **common,
+            **about_data,
         )
         against, why = joint.get(number, (None, ""))
         if against is None or math.isinf(evidence.residual) or evidence.variation < CONSTANT_BELOW:
@@ -368,31 +367,21 @@ def _mode_trusts(
 
 
 def _judged_together(
-    koopman: Koopman,
-    group: Group,
-    fits: Sequence[LeftOut],
-    intervals: Intervals,
-    *,
-    residual: float,
-    copying: float,
-    null: float,
-    common: dict[str, Any],
-) -> tuple[ModeGroup, Evidence]:
+    group: Group, measured: dict[str, float], about_data: dict[str, Any], sizes: Float[Array, " f"], width: float
+) -> tuple[ModeGroup, list[str]]:
     """Judge the span of modes of equal memory by the direction in it that does worst."""
     block: Any = group.block
-    modulus, angle = block.interval(sizes_of(fits), intervals.width)
+    modulus, angle = block.interval(sizes, width)
     # The memories are the same only if no direction of the span decays at a clearly different rate.
     spread = 2 * float(np.linalg.norm(block.matrix - block.eigenvalue * np.eye(len(block.matrix)), 2))
     evidence = Evidence(
-        residual=residual,
-        copying=copying,
-        null=null,
         width=max(modulus[1] - modulus[0], abs(block.eigenvalue) * (angle[1] - angle[0]), spread),
         turn=group.turn,
         subspace=group.modes,
         variation=1.0,
         fills=group.fills,
-        **common,
+        **measured,
+        **about_data,
     )
     against, count = objections(evidence), len(block.matrix)
     verdict = "; ".join(against) or f"trusted together, each direction at least as well: {reasons(evidence)}"
@@ -402,13 +391,11 @@ def _judged_together(
         eigenvalue=block.eigenvalue,
         interval=modulus,
         angle=angle,
-        residual=residual,
-        copying=copying,
-        null=null,
         trusted=not against,
         why=f"{count} equal memories, |λ| {from_to(*modulus, format_eigenvalue)}: {verdict}",
+        **measured,
     )
-    return found, evidence
+    return found, against
 
 
 def _judged(

@@ -223,9 +223,9 @@ def _require_own(koopman: Koopman, folded: Folded) -> None:
     apart = float(np.trace(change.T @ total.gram @ change)) / energy
     if not apart <= REFIT_TO:
         raise KannError(
-            f"the operator was not fitted to these sequences: a fit to them predicts states that differ by "
-            f"{percent(apart)} "
-            "of their energy; pass the states or moments that it was fitted to, and where= if it was fitted with it "
+            "the operator was not fitted to these sequences: a fit to them predicts states that differ by "
+            f"{percent(apart)} of their energy; pass the states or moments that it was fitted to, and where= if it was "
+            "fitted with it "
             f"({ONE_INPUT})"
         )
 
@@ -241,7 +241,7 @@ def _one_step_errors(koopman: Koopman, fits: Sequence[LeftOut], moments: Moments
             copying=np.array([float(np.trace(total.change_gram())) / total.variance()]),
             count=np.array([total.pairs]),
         )
-    whole = moments.numpy()
+    whole: Any = moments.numpy()
     mean = whole.sum_y / whole.pairs
     variance = float(np.trace(whole.yy)) - whole.pairs * float(mean @ mean)
     about = koopman.mean
