@@ -1,9 +1,8 @@
-"""Measure what a network does with spans of its layers replaced by linear operators."""
+"""Score a network with spans of its layers replaced by linear operators."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -11,64 +10,60 @@ from torch import Tensor, nn
 
 from kann.analysis.intervals import require_level
 from kann.backends.arrays import as_numpy
-from kann.checks import require_flag, require_instance, require_sequence, shown
+from kann.checks import require_instance, require_sequence, shown
 from kann.data.states import as_states
 from kann.depth._bypass import Span, bypass, maps_of, span_of
 from kann.depth.maps import StepMaps, fit_steps
 from kann.depth.results import METHODS, BypassEffects
 from kann.errors import KannError
 from kann.live.evaluation import first_steps, labels_of_classes, run_batches, step_weights
+from kann.recording.options import RunOptions
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import Batch, SequenceData
 from kann.typing import Array, Float
 
+BATCH_SIZE = 128
+
 IGNORED = -100
-"""The label of a step that does not count, as torch's cross-entropy has it: such as the last one of a text."""
+"""The label of a step that does not count, as in torch's cross-entropy."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Reference:
-    """What the untouched network gives for a group of sequences, and what it should give."""
+Scores = dict[str, Float[Array, " _"]]
+"""By measure: the score of each sequence of a batch."""
 
-    logarithms: Float[Tensor, "b t o"]
-    """Logarithms of its probabilities."""
-    weights: Float[Tensor, "b t"]
-    """1 for every step that counts, and 0 for padding."""
-    labels: Any
-    """(b, t) classes, `IGNORED` where there is none; or None."""
 
-    @staticmethod
-    def of(outputs: Tensor, batch: Batch, labels: Any) -> "Reference":
-        """From the outputs of the untouched network."""
-        shape = np.empty((*outputs.shape[:-1], 1)[: outputs.ndim])  # its width does not matter, and may be huge
-        weights = torch.from_numpy(step_weights(shape, batch.real)).to(outputs.device)
-        wanted = None
-        if labels is not None:
-            where: Any = {"starts": first_steps(batch), "steps": weights.shape[1], "has_steps": outputs.ndim > 2}
-            wanted = torch.from_numpy(labels_of_classes(labels, batch.numbers, **where)).to(outputs.device)
-        return Reference(logarithms=log_probabilities(outputs), weights=weights, labels=wanted)
+def _judge(labels: Any, batch: Batch, untouched: Tensor) -> Callable[[Tensor], Scores]:
+    """From the outputs of the untouched network, a function that scores outputs: means over the steps that count."""
+    own = log_probabilities(untouched)
+    shape = np.empty((*untouched.shape[:-1], 1)[: untouched.ndim])  # its width does not matter, and may be huge
+    weights, wanted = torch.from_numpy(step_weights(shape, batch.real)).to(untouched.device), None
+    if labels is not None:
+        where: Any = {"sequences": batch.numbers, "starts": first_steps(batch)}
+        where |= {"steps": weights.shape[1], "has_steps": untouched.ndim > 2}
+        wanted = torch.from_numpy(labels_of_classes(labels, **where)).to(untouched.device)
 
-    def scores(self, logarithms: Float[Tensor, "b t o"]) -> dict[str, Float[Array, " b"]]:
-        """By measure, the score of each sequence: the mean over its steps."""
-        own, decided = self.logarithms, logarithms.argmax(-1)
+    def scores(outputs: Tensor) -> Scores:
+        logarithms = log_probabilities(outputs)
+        decided = logarithms.argmax(-1)
         # Of a class that is impossible for both the product would be 0 · −∞.
         divergence = torch.nan_to_num(own.exp() * (own - logarithms), nan=0.0).sum(-1)
-        found = {"kl": divergence, "agreement": (decided == own.argmax(-1)).double()}
-        means = {name: _mean(values, self.weights) for name, values in found.items()}
-        if self.labels is None:
-            return means
-        has_label = self.weights * (self.labels != IGNORED)
-        wanted = self.labels.clamp(min=0)
-        loss = -logarithms.gather(-1, wanted[..., None])[..., 0]
-        labelled = {"loss": loss, "accuracy": (decided == wanted).double()}
-        return means | {name: _mean(values, has_label) for name, values in labelled.items()}
+        found = {
+            "kl": _mean(divergence, weights),
+            "agreement": _mean((decided == own.argmax(-1)).double(), weights),
+        }
+        if wanted is not None:
+            has_label = weights * (wanted != IGNORED)
+            loss = -logarithms.gather(-1, wanted.clamp(min=0)[..., None])[..., 0]
+            found["loss"] = _mean(loss, has_label)
+            found["accuracy"] = _mean((decided == wanted.clamp(min=0)).double(), has_label)
+        return found
+
+    return scores
 
 
 def log_probabilities(outputs: Tensor) -> Float[Tensor, "b t o"]:
     """Logarithms of the probabilities of classes at each step; a single output is the logit of yes against no."""
-    steps = outputs.reshape(len(outputs), 1, -1)
-    if outputs.ndim > 2:
-        steps = outputs.reshape(*outputs.shape[:2], -1)
+    steps = outputs.reshape(len(outputs), outputs.shape[1] if outputs.ndim > 2 else 1, -1)
     steps = steps.to(torch.promote_types(steps.dtype, torch.float32))
     if steps.shape[-1] == 1:
         steps = torch.cat([torch.zeros_like(steps), steps], dim=-1)
@@ -80,10 +75,6 @@ def _mean(values: Tensor, weights: Tensor) -> Float[Array, " b"]:
     return as_numpy((values.double() * weights).sum(1) / weights.sum(1).clamp(min=1))
 
 
-Scores = dict[str, Float[Array, " _"]]
-"""By measure: the score of each sequence of a group."""
-
-
 def bypass_effects(
     model: nn.Module,
     data: Any,
@@ -93,18 +84,13 @@ def bypass_effects(
     spans: Sequence[tuple[str, str]],
     labels: Any = None,
     groups: Any = None,
-    lengths: Any = None,
-    forward: Callable[[nn.Module, Any], Any] | None = None,
-    collate: Callable[[list[Any]], Any] | None = None,
-    batch_size: int = 128,
-    device: Any = None,
     level: float = 0.95,
-    progress: bool = True,
+    **run: Unpack[RunOptions],
 ) -> BypassEffects:
     """Test which layers can be replaced: run the model with spans of them bypassed, and compare with the untouched one.
 
-    In place of each span come the identity, one operator for all layers, the own map of each layer, and one map for the
-    whole span, which is fitted here. What was finished is returned if the work is interrupted.
+    Each span is replaced by the identity, one operator for all layers, the map of each layer, and one map for the whole
+    span, which is fitted here. If the work is interrupted, the finished batches are returned.
 
     >>> import torch, kann
     >>> from torch import nn
@@ -122,12 +108,11 @@ def bypass_effects(
 
     Parameters
     ----------
-    model
-        The model that the states were recorded from.
-    data
-        What the model reads, as for `kann.record`; other sequences than the states are of.
+    model, data
+        The model that the states were recorded from, and its data, as for `kann.record`; other sequences than those of
+        the states.
     maps
-        One map for each layer and one operator for all, from ``kann.depth.fit(states)``.
+        What `kann.depth.fit` returned.
     states
         The states that the maps were fitted to, recorded along depth from all layers of the list with
         ``embedding=True``; the map of each span is fitted to them.
@@ -135,49 +120,53 @@ def bypass_effects(
         The first and the last layer of each span, both included: ``[("layers.0", "layers.2"), ...]``.
     labels
         The class of each sequence, or of each of its steps for a model that gives (sequences, steps, classes); −100
-        for a step that does not count. Of a language model the next token of each.
+        for a step that does not count. For a language model, the next token of each step.
     groups
-        For each sequence of the states who it comes from, such as its text, for the ridges of the spans' maps.
-    lengths, forward, collate, batch_size, device
-        How to read the data and to call the model, as in `kann.record`. The first real numbers that the model, or
-        ``forward``, returns are the logits.
+        For each sequence of the states the group that it belongs to, such as its text, for the ridges of the spans'
+        maps.
     level
         Confidence level of the intervals over sequences.
-    progress
-        Whether to show a progress bar if it takes long.
+    run
+        `kann.recording.RunOptions`; ``batch_size`` is 128 by default. The first real numbers that the model, or
+        ``forward``, returns are the logits.
     """
     require_instance(maps, StepMaps, "maps")
-    require_flag(progress, "progress")
     require_level(level)
     if labels is not None:
         require_sequence(labels, "labels")
-    jobs = _jobs(spans_of(model, spans), maps, states, groups)
-    run: Any = {"lengths": lengths, "forward": forward, "collate": collate, "device": device, "progress": progress}
-    source = SequenceData(model, data, batch_size=batch_size, **run)
+    found_spans = spans_of(model, spans)
+    operators = _operators(found_spans, maps, states, groups)
+    options: Any = {"batch_size": BATCH_SIZE} | run
+    source = SequenceData(model, data, **options)
     batches = source.groups()
     if labels is not None and len(labels) != sum(map(len, batches)):
         raise KannError(f"there are {len(labels)} labels for {sum(map(len, batches))} sequences; pass one for each")
-    changes = [
-        partial(bypass, model, job.span.names[0], job.span.names[-1], operator)
-        for job in jobs
-        for operator in job.operators.values()
-    ]
-
-    def judge(batch: Batch, untouched: Tensor) -> Callable[[Tensor], Scores]:
-        reference = Reference.of(untouched, batch, labels)
-        return lambda outputs: reference.scores(log_probabilities(outputs))
-
+    runs = [(place, method) for place, methods in enumerate(operators) for method in methods]
+    ends = [(span.names[0], span.names[-1]) for span in found_spans]
+    changes = [partial(bypass, model, *ends[place], operators[place][method]) for place, method in runs]
     with evaluation_mode(model):
-        finished = run_batches(source, batches, changes, judge, what="bypasses")
-    return _gathered(jobs, finished, level=level)
+        finished = run_batches(source, batches, changes, partial(_judge, labels), what="bypasses")
+    numbers_of_batches: list[Any] = [batch.numbers for batch, _ in finished]
+    numbers = np.concatenate(numbers_of_batches)
+    order = np.argsort(numbers)
 
+    def joined(measure: str, run: int) -> Float[Array, " s"]:
+        return np.concatenate([scores[run][measure] for _, scores in finished])[order]
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Job:
-    """A span, and the operator that takes its place by each method."""
+    def scores_of(measure: str, place: int) -> list[Float[Array, " s"]]:
+        # For a single layer the map of the whole span is the map of the layer.
+        methods = [method if method in operators[place] else "each" for method in METHODS]
+        return [joined(measure, 1 + runs.index((place, method))) for method in methods]
 
-    span: Span
-    operators: dict[str, Any]
+    measures = list(finished[0][1][0])
+    return BypassEffects(
+        spans=tuple(ends),
+        layers=np.array([len(span) for span in found_spans]),
+        scores={name: np.array([scores_of(name, place) for place in range(len(ends))]) for name in measures},
+        untouched={name: joined(name, 0) for name in measures},
+        judged=numbers[order],
+        level=level,
+    )
 
 
 def spans_of(model: nn.Module, spans: Any) -> list[Span]:
@@ -192,47 +181,12 @@ def spans_of(model: nn.Module, spans: Any) -> list[Span]:
     return found
 
 
-def _jobs(spans: Sequence[Span], maps: StepMaps, states: Any, groups: Any) -> list[Job]:
-    """What is to be run. The maps of all spans are fitted in one reading of the states."""
+def _operators(spans: Sequence[Span], maps: StepMaps, states: Any, groups: Any) -> list[dict[str, Any]]:
+    """By method, the operator that replaces each span. All maps of spans are fitted in one reading of the states."""
     for span in spans:
-        maps_of(maps, span)  # refuses maps of other layers before anything is fitted
-    long = [span for span in spans if len(span) > 1]
-    steps = [(span.first, span.first + len(span)) for span in long]
-    fitted = []
-    if steps:
-        fitted = fit_steps(as_states(states), steps, ridge=None, groups=groups)
-    whole = dict(zip(steps, fitted, strict=True))
-    jobs = []
-    for span in spans:
-        operators: dict[str, Any] = {"identity": None, "one": maps.one, "each": maps}
-        if len(span) > 1:  # of a single layer it would be its own map
-            operators["span"] = whole[span.first, span.first + len(span)]
-        jobs.append(Job(span=span, operators=operators))
-    return jobs
-
-
-def _gathered(jobs: Sequence[Job], finished: Sequence[tuple[Batch, list[Scores]]], *, level: float) -> BypassEffects:
-    """The scores of all batches, the sequences in the order of the data."""
-    numbers = np.concatenate([batch.numbers for batch, _ in finished])
-    order = np.argsort(numbers)
-    measures = list(finished[0][1][0])
-    runs = [(job.span, method) for job in jobs for method in job.operators]
-
-    def joined(measure: str, run: int) -> Float[Array, " s"]:
-        return np.concatenate([scores[run][measure] for _, scores in finished])[order]
-
-    def row(job: Job, method: str) -> int:
-        """The run of a method, of which a single layer has no map of the whole span: it would be its own map."""
-        return 1 + runs.index((job.span, method if method in job.operators else "each"))
-
-    return BypassEffects(
-        spans=tuple((job.span.names[0], job.span.names[-1]) for job in jobs),
-        layers=np.array([len(job.span) for job in jobs]),
-        scores={
-            measure: np.array([[joined(measure, row(job, method)) for method in METHODS] for job in jobs])
-            for measure in measures
-        },
-        untouched={measure: joined(measure, 0) for measure in measures},
-        judged=numbers[order],
-        level=level,
-    )
+        maps_of(maps, span)  # raises for maps of other layers before anything is fitted
+    steps = [(span.first, span.first + len(span)) for span in spans if len(span) > 1]
+    fitted = fit_steps(as_states(states), steps, ridge=None, groups=groups) if steps else []
+    whole = {(own.first, own.last + 1): {"span": own} for own in fitted}
+    methods = {"identity": None, "one": maps.one, "each": maps}
+    return [methods | whole.get((span.first, span.first + len(span)), {}) for span in spans]
