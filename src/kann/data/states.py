@@ -289,7 +289,7 @@ def padded_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Ar
 
 
 def _checked_lengths(lengths: Any) -> Int[Array, " s"]:
-    lengths = as_numpy(lengths)
+    lengths = lengths if type(lengths) is np.ndarray else as_numpy(lengths)
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
         raise KannError(f"lengths are {lengths.dtype} of shape {lengths.shape}; pass one whole number per sequence")
     if len(lengths) and lengths.min() < 1:

@@ -79,14 +79,12 @@ class Kernel:
         elif args[8]:
             data = data.transpose(0, 1)
         hidden, weights, bias, layers, drop, training, bidirectional = options
-        if isinstance(hidden, Tensor):
-            hidden = (hidden,)
         return Kernel(
             function=function,
             data=data,
             sizes=sizes,
             order=order,
-            hidden=tuple(hidden),
+            hidden=(hidden,) if isinstance(hidden, Tensor) else tuple(hidden),
             weights=weights,
             bias=bias,
             layers=layers,
@@ -113,9 +111,7 @@ class Kernel:
 
     def run(self) -> tuple[Tensor, ...]:
         """Call the kernel."""
-        hidden: Any = self.hidden
-        if self.function is not torch.lstm:
-            (hidden,) = self.hidden
+        hidden: Any = self.hidden if self.function is torch.lstm else self.hidden[0]
         options = (self.weights, self.bias, self.layers, self.dropout, self.training, self.directions == 2)
         if self.sizes is None:
             return self.function(self.data, hidden, *options, False)
@@ -171,9 +167,7 @@ class Pass:
     def states(self, state: str, *, reverse: bool) -> Tensor:
         """What ``state`` names: "h" as hooks may have changed it, "c", or "hc" for both side by side."""
         parts = [self._state(part, reverse=reverse) for part in state]
-        if len(parts) == 1:  # torch.cat would copy it
-            return parts[0]
-        return torch.cat(parts, dim=-1)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)  # which would copy a single one
 
     def _state(self, part: str, *, reverse: bool) -> Tensor:
         if part == "c":
@@ -387,14 +381,10 @@ class FusedTracer(Tracer):
         if real is None or kernel.sizes is not None:
             return None
         require_right_padding(real, layer=self._targets[0].path)
-        if kernel.directions == 1:
-            return None
         steps, sequences = kernel.data.shape[:2]
-        if len(real) != sequences or int(real.lengths.max()) > steps:  # refused with the layer's name in `take`
-            return None
-        if int(real.lengths.min()) == steps:
-            return None
-        return real
+        # Lengths that do not fit raise in `take`, with the name of the layer.
+        fits = len(real) == sequences and int(real.lengths.max()) <= steps
+        return real if kernel.directions == 2 and fits and int(real.lengths.min()) < steps else None
 
     def _without_padding(self, kernel: Kernel, real: RealSteps) -> Kernel:
         """The same call on the sequences alone; a warning says, once, that the model does otherwise."""
@@ -413,13 +403,10 @@ class FusedTracer(Tracer):
         """The states of one layer and direction, copied: the model may change its output in place later."""
         kernel, options, reverse = layer.kernel, self._options, target.reverse
         values = layer.states(options.state, reverse=reverse)
-        inputs = initial = None
-        if options.inputs:
-            inputs = kernel.data
+        inputs = kernel.data if options.inputs else None
         if options.inputs == "gates":
             inputs = gate_values(target)(kernel.data)
-        if options.initial:
-            initial = layer.initial(options.state, reverse=reverse).to(values.dtype)
+        initial = layer.initial(options.state, reverse=reverse).to(values.dtype) if options.initial else None
         if kernel.sizes is None:
             if inputs is not None:
                 inputs = _batch_first_copy(inputs, reverse=reverse)

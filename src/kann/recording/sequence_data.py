@@ -33,10 +33,7 @@ class RealSteps:
     """Where they begin if the padding is on the left; None if every sequence begins at step 0."""
 
     def __getitem__(self, key: slice) -> "RealSteps":
-        starts = self.starts
-        if starts is not None:
-            starts = starts[key]
-        return RealSteps(lengths=self.lengths[key], starts=starts)
+        return RealSteps(lengths=self.lengths[key], starts=None if self.starts is None else self.starts[key])
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -407,9 +404,7 @@ def _real_steps_of_mask(real: Array) -> RealSteps:
             f"the mask of sequence {broken[0]} of the batch has holes: {lengths[broken[0]]} real steps between "
             f"{starts[broken[0]]} and {ends[broken[0]] - 1}; pass a mask whose real steps follow each other"
         )
-    if not starts.any():
-        return RealSteps(lengths=lengths)
-    return RealSteps(lengths=lengths, starts=starts)
+    return RealSteps(lengths=lengths, starts=starts) if starts.any() else RealSteps(lengths=lengths)
 
 
 def _require_steps(lengths: Int[Array, " s"]) -> None:

@@ -343,18 +343,14 @@ class _GroupSink(MomentsSink):
 
 def chosen_sequences(rows: SequenceRows, chosen: Array) -> SequenceRows:
     """The rows of some of the sequences, copied."""
-    firsts, lengths = rows.firsts, rows.lengths[chosen]
-    if firsts is None:
-        firsts = starts_of(rows.lengths)
+    firsts, lengths = starts_of(rows.lengths) if rows.firsts is None else rows.firsts, rows.lengths[chosen]
     places = np.repeat(firsts[chosen] - starts_of(lengths), lengths) + np.arange(lengths.sum())
     (places,) = indices_for(rows.padded_values, places)
     inputs = rows.padded_inputs
-    if inputs is not None:
-        inputs = inputs[places]
     return replace(
         rows,
         padded_values=rows.padded_values[places],
-        padded_inputs=inputs,
+        padded_inputs=None if inputs is None else inputs[places],
         lengths=lengths,
         firsts=None,
         origins=rows.sequence_numbers[chosen],

@@ -54,9 +54,9 @@ class SequenceRows:
     def on_host(self) -> "SequenceRows":
         """The same rows in the memory of the host."""
         inputs = self.padded_inputs
-        if inputs is not None:
-            inputs = inputs.cpu()
-        return replace(self, padded_values=self.padded_values.cpu(), padded_inputs=inputs)
+        return replace(
+            self, padded_values=self.padded_values.cpu(), padded_inputs=None if inputs is None else inputs.cpu()
+        )
 
     @property
     def values(self) -> Float[Tensor, "n d"]:
@@ -76,9 +76,7 @@ def joined(parts: Sequence[SequenceRows]) -> SequenceRows:
     """The rows of several batches as one object: dropping their padding at once is cheaper than batch by batch."""
     if len(parts) == 1:
         return parts[0]
-    firsts = None
-    if any(part.firsts is not None for part in parts):
-        firsts = _joined_firsts(parts)
+    firsts = _joined_firsts(parts) if any(part.firsts is not None for part in parts) else None
     inputs = [part.padded_inputs for part in parts if part.padded_inputs is not None]
     origins = None
     if parts[0].origins is not None:
@@ -98,10 +96,7 @@ def _joined_firsts(parts: Sequence[SequenceRows]) -> Int[Array, " s"]:
     """The row at which each sequence begins once the rows of all parts, padding included, follow each other."""
     firsts, offset = [], 0
     for part in parts:
-        own = part.firsts
-        if own is None:
-            own = starts_of(part.lengths)
-        firsts.append(own + offset)
+        firsts.append((starts_of(part.lengths) if part.firsts is None else part.firsts) + offset)
         offset += len(part.padded_values)
     return np.concatenate(firsts)
 
@@ -147,9 +142,7 @@ class Padded:
 
     def _with_initial(self, limit: int | None) -> tuple[Float[Tensor, "s u d"], Float[Tensor, "s u p"] | None]:
         """States and inputs of the first ``limit`` sequences, the initial state before the others."""
-        values, inputs = self.values[:limit], self.inputs
-        if inputs is not None:
-            inputs = inputs[:limit]
+        values, inputs = self.values[:limit], None if self.inputs is None else self.inputs[:limit]
         if self.initial is None:
             return values, inputs
         values = torch.cat([self.initial[:limit, None], values], dim=1)
@@ -177,9 +170,7 @@ class Packed:
 
     def rows(self, *, limit: int | None) -> SequenceRows:
         """The rows of the first ``limit`` sequences in the order of the batch, each in the order it was read in."""
-        order = self.order
-        if order is None:
-            order = np.arange(self.sizes[0])
+        order = np.arange(self.sizes[0]) if self.order is None else self.order
         batch_sequences, order = len(order), order[:limit]
         lengths = packed_lengths(self.sizes)[order]
         places = _packed_places(self.sizes, order, lengths, reverse=self.reverse)
@@ -192,12 +183,10 @@ class Packed:
             if inputs is not None:
                 inputs = pad(inputs, (0, 0, int(self.sizes[0]), 0))
         (places,) = indices_for(values, places)
-        if inputs is not None:
-            inputs = inputs[places]
         return SequenceRows(
             padded_values=values[places],
             lengths=lengths,
-            padded_inputs=inputs,
+            padded_inputs=None if inputs is None else inputs[places],
             batch_sequences=batch_sequences,
             reverse=self.reverse,
         )
