@@ -27,7 +27,7 @@ def test_the_sentences_come_first_and_the_choices_are_folded(visit):
 def test_the_curve_shows_each_method_kept_and_removed(visit):
     page = visit("explained")
     assert page.evaluate(TRACES, "curve") == [
-        "modes, by what they do",
+        "modes, largest contribution first",
         "principal components",
         "the readout's directions",
         "random directions",
