@@ -157,9 +157,10 @@ def effects(
 def _with_options(model: nn.Module, data: Any, options: Mapping[str, Any]) -> tuple[Scorer, Any, SequenceData]:
     """The scorer, the readout, and the data in batches."""
     own = {name: options[name] for name in ScoreOptions.__annotations__ if name in options}
-    run: Any = {name: value for name, value in options.items() if name not in own and name != "readout"}
-    source = SequenceData(model, data, **{"batch_size": 128, **run})
-    return Scorer.of(**own), options.get("readout"), source
+    run: dict[str, Any] = {"batch_size": 128} | {
+        name: value for name, value in options.items() if name not in own and name != "readout"
+    }
+    return Scorer.of(**own), options.get("readout"), SequenceData(model, data, **run)
 
 
 def _checked_counts(counts: Any) -> tuple[int, ...]:
@@ -246,8 +247,9 @@ def _runs(
     runs = []
     for row in range(len(counts)):
         sets = [(name, 0, directions[row]) for name, directions in methods.items()]
-        if leading[row] is not None:
-            axes, rng = orthonormal_axes(leading[row], spread), np.random.default_rng((seed, row))
+        like = leading[row]
+        if like is not None:
+            axes, rng = orthonormal_axes(like, spread), np.random.default_rng((seed, row))
             sets += [("random", draw, random_like(axes, spread, rng)) for draw in range(draws)]
         runs += [
             Change(directions=directions, keep=keep, method=name, row=row, draw=draw)

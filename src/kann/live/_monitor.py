@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from kann.analysis._trust import Trust, trust
 from kann.analysis.distances import carried_by_modes
+from kann.backends.arrays import as_numpy
 from kann.checks import require_flag, require_instance, require_whole_number, shown
 from kann.data.moments import Moments
 from kann.errors import KannError, KannWarning, NotFiniteError
@@ -231,7 +232,7 @@ def _require_enough(groups: Sequence[Moments]) -> None:
 
 def _varies(moments: Moments) -> bool:
     """Whether states differ from each other by more than rounding."""
-    energy = float(np.trace(moments.hh))
-    mean = moments.sum_h / moments.states
+    energy = float(np.trace(as_numpy(moments.hh)))
+    mean = as_numpy(moments.sum_h) / moments.states
     variance = energy - moments.states * float(mean @ mean)
     return variance > energy * max(moments.rounding, np.finfo(float).eps) * FLAT_BELOW

@@ -5,7 +5,8 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, Unpack
 
@@ -55,8 +56,8 @@ class Batch:
     """The number of sequences, where that is certain; None if only the model knows."""
     limit: int | None = None
     """How many of them to record; None for all."""
-    numbers: Int[Array, " b"] | None = None
-    """The numbers of the sequences in the data; None unless the batch is from `SequenceData.groups`."""
+    numbers: Int[Array, " b"] = field(default_factory=partial(np.arange, 0))
+    """The numbers of the sequences in the data; empty unless the batch is from `SequenceData.groups`."""
 
     def real_of(self, layer: str) -> RealSteps | None:
         """Which steps of what a layer gives are real: of one in a decoder, those of the decoder's own sequences."""
@@ -66,7 +67,6 @@ class Batch:
 
     def __len__(self) -> int:
         """The number of sequences of a batch from `SequenceData.groups`."""
-        assert self.numbers is not None  # noqa: S101  # other batches may not know
         return len(self.numbers)
 
 
