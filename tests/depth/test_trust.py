@@ -149,5 +149,5 @@ def test_mistakes_are_explained(change, message, rng):
 
 @pytest.mark.usefixtures("untyped")
 def test_layer_maps_are_no_operator(rng):
-    with pytest.raises(KannError, match=r"is no Koopman; pass maps\.one, or .* the function of kann\.depth"):
+    with pytest.raises(KannError, match=r"pass it to kann\.depth\.trust, or its \.one to kann\.trust"):
         kann.trust(kann.depth.fit(depth_states(rng)), depth_states(rng))
