@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import AlbertForMaskedLM
 
 import kann
-from kann.live.results import interval_of_mean
+from kann.analysis.intervals import interval_of_mean
 
 BLOCK = "albert.encoder.albert_layer_groups.0"
 """The block that is applied twelve times."""
