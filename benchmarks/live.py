@@ -17,15 +17,11 @@ from torch import nn
 
 import kann
 from kann import zoo
-from kann.analysis.coordinates import (
-    mode_directions,
-    orthonormal_axes,
-    principal_components,
-    random_like,
-    spread_of,
-)
+from kann.analysis.modes import mode_directions
+from kann.data.moments import spread_of
+from kann.live._effects import principal_components, random_like
 from kann.live._intervene import only_target, replaced, replacement
-from kann.live.completion import fit_fills
+from kann.live.completion import fit_fills, orthonormal_axes
 
 
 def fastest(function, repeats):

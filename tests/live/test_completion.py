@@ -5,16 +5,9 @@ import pytest
 import torch
 
 import kann
-from kann.analysis.coordinates import (
-    Spread,
-    mode_directions,
-    mode_variances,
-    mode_vectors,
-    principal_components,
-    random_directions,
-    readout_directions,
-    spread_of,
-)
+from kann.analysis.modes import mode_directions, mode_variances, mode_vectors
+from kann.data.moments import Spread, spread_of
+from kann.live._effects import principal_components, random_directions, readout_directions
 from kann.live.completion import FILLS, fit_fills
 
 

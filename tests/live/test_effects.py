@@ -7,11 +7,13 @@ import torch
 from torch import nn
 
 import kann
-from kann.analysis.coordinates import Spread, first_modes, mode_directions, orthonormal_axes
 from kann.analysis.intervals import interval_of_mean
+from kann.analysis.modes import first_modes, mode_directions
+from kann.data.moments import Spread
 from kann.live import _effects as judging
 from kann.live._effects import same_spans
 from kann.live._intervene import replacement
+from kann.live.completion import orthonormal_axes
 
 DECAYS = np.array([0.95, 0.9, 0.8, 0.7, 0.5, 0.3])
 READ = (1, 3)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import kann
-from kann.analysis.coordinates import mode_directions
+from kann.analysis.modes import mode_directions
 from kann.live.completion import FILLS, fit_fills
 from tests.live.models import Blocks, Loop, OwnCell, Reader, every, fitted, flat, inputs
 

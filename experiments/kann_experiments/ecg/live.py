@@ -7,16 +7,12 @@ import torch
 from torch import Tensor, nn
 
 import kann
-from kann.analysis.coordinates import (
-    mode_directions,
-    orthonormal_axes,
-    principal_components,
-    random_like,
-    spread_of,
-)
+from kann.analysis.modes import mode_directions
+from kann.data.moments import spread_of
 from kann.fitting.spectrum import Mode
+from kann.live._effects import principal_components, random_like
 from kann.live._intervene import only_target, replaced, replacement
-from kann.live.completion import fit_fills
+from kann.live.completion import fit_fills, orthonormal_axes
 from kann.typing import Array, Float, Shaped
 from kann.zoo.autoencoder import Autoencoder
 from kann_experiments.ecg.task import THRESHOLD, Split, losses

@@ -10,12 +10,12 @@ import numpy as np
 from kann import _display
 from kann._display import in_columns
 from kann._format import confidence, signed
-from kann.analysis.coordinates import Spread, mode_variances, spread_of
 from kann.analysis.decisions import linear_weight
 from kann.analysis.intervals import jackknife_error, require_level, student_width
-from kann.analysis.modes import chosen_modes
+from kann.analysis.modes import chosen_modes, mode_variances
 from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_instance, require_names, require_width
+from kann.data.moments import Spread, spread_of
 from kann.data.reduction import Block, Projection, Total, accumulate, take_rows
 from kann.data.serialization import Saved, Stored
 from kann.data.states import States, as_states, checked_tokens

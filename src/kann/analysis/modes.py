@@ -17,7 +17,7 @@ from kann.checks import (
     require_width,
     shown,
 )
-from kann.data.moments import refuse_not_finite
+from kann.data.moments import Spread, refuse_not_finite
 from kann.data.reduction import Block, Total, accumulate, map_rows
 from kann.data.states import States, as_states
 from kann.errors import KannError
@@ -151,3 +151,52 @@ def _chosen_mode(every: Sequence[Mode], mode: Any) -> Mode:
     if not any((mode.indices, mode.eigenvalue) == (own.indices, own.eigenvalue) for own in every):
         raise KannError("a mode of another operator was passed; take it from koopman.modes of this one")
     return mode
+
+
+def mode_vectors(koopman: Koopman, mode: int | Mode) -> tuple[Float[Array, "d k"], Float[Array, "k d"]]:
+    """Directions A and vectors W of a mode: (h − mean) A W is what `kann.reconstruct` keeps of a state.
+
+    A real mode has one coordinate z v, a conjugate pair two: its real and its imaginary part.
+    """
+    (chosen,) = chosen_modes(koopman, mode)
+    right, left = koopman.right[:, chosen.indices[0]], koopman.left[chosen.indices[0]]
+    if len(chosen.indices) == 1:
+        directions, vectors = np.real(right)[:, None], np.real(left)[None]
+    else:  # z v u + z̄ v̄ ū = 2 Re(z v) Re u − 2 Im(z v) Im u
+        directions = np.stack([np.real(right), np.imag(right)], axis=1)
+        vectors = np.stack([2 * np.real(left), -2 * np.imag(left)])
+    return koopman.basis @ directions, vectors @ koopman.state_vectors
+
+
+def mode_directions(koopman: Koopman, modes: int | Mode | Iterable[int | Mode]) -> Float[Array, "d k"]:
+    """Directions of the coordinates of several modes, side by side."""
+    parts = [mode_vectors(koopman, mode)[0] for mode in chosen_modes(koopman, modes)]
+    return np.concatenate([np.empty((koopman.dim, 0)), *parts], axis=1)
+
+
+def first_modes(koopman: Koopman, order: Sequence[int], count: int) -> list[int]:
+    """Select the first modes of an order that have ``count`` coordinates together, of which a conjugate pair has two.
+
+    Where only one coordinate is left, the next real mode is taken; if there is none, the first pair.
+    """
+    chosen, left = [], count
+    for number in order:
+        size = len(koopman.modes[number].indices)
+        if size <= left:
+            chosen.append(number)
+            left -= size
+    return chosen or list(order[:1])
+
+
+def mode_variances(koopman: Koopman, spread: Spread, weight: Float[Array, "o d"] | None) -> Float[Array, " m"]:
+    """Variance of each mode's contribution to a readout's outputs, their sum; without a readout, to the state itself.
+
+    A mode contributes (h − mean) A W weightᵀ, with A and W as in `mode_vectors`.
+    """
+    found = []
+    for mode in koopman.modes:
+        directions, effect = mode_vectors(koopman, mode)
+        if weight is not None:
+            effect = effect @ weight.T
+        found.append(np.trace(effect.T @ spread.along(directions) @ effect))
+    return np.array(found)

@@ -516,6 +516,34 @@ def state_gram(states: States) -> StateGram:
     return found
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Spread:
+    """Mean and covariance of states, from which everything linear about them follows."""
+
+    mean: Float[Array, " d"]
+    """The mean state."""
+    covariance: Float[Array, "d d"]
+    """The covariance of the units."""
+
+    @property
+    def dim(self) -> int:
+        """The number of units d."""
+        return len(self.mean)
+
+    def along(self, directions: Float[Array, "d k"]) -> Float[Array, "k k"]:
+        """The covariance of the coordinates along some directions."""
+        return directions.T @ self.covariance @ directions
+
+
+def spread_of(states: States) -> Spread:
+    """Mean and covariance of all states, in one pass over them."""
+    found = state_gram(states)
+    total, products = as_numpy(found.sum_h), as_numpy(found.hh)
+    return Spread(
+        mean=total / found.states, covariance=centre_in_place(products.copy(), total, found.states) / found.states
+    )
+
+
 def require_finite_squares(states: States, *grams: AnyArray | None) -> None:
     """Raise if Gram matrices are NaN or infinite, and say where in the states or inputs that begins."""
     squares = [as_numpy(product.diagonal()) for product in grams if product is not None]

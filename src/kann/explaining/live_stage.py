@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from kann.analysis.coordinates import mode_directions, spread_of
+from kann.analysis.modes import mode_directions
 from kann.backends.arrays import as_numpy
+from kann.data.moments import spread_of
 from kann.data.states import States
 from kann.errors import KannError
 from kann.explaining.accuracy import measure_rightness

@@ -8,7 +8,8 @@ from torch import nn
 
 from kann._format import confidence, fixed, format_eigenvalue, percent, with_step_name
 from kann.analysis._trust import Trust
-from kann.analysis.coordinates import first_modes, mode_variances, spread_of
+from kann.analysis.modes import first_modes, mode_variances
+from kann.data.moments import spread_of
 from kann.explaining.context import Findings, Rightness
 from kann.explaining.depth_stage import layers_in_words
 from kann.explaining.layer_search import Place

@@ -9,7 +9,7 @@ import scipy.linalg
 from kann import _display
 from kann.backends.arrays import as_numpy, float64_copy, namespace, on_accelerator, to_device_of
 from kann.checks import require_all_finite, require_float, require_width
-from kann.data.moments import centre_in_place, state_gram
+from kann.data.moments import spread_of
 from kann.data.serialization import Saved, require_finite_fields
 from kann.data.states import as_states
 from kann.errors import KannError
@@ -227,10 +227,8 @@ class Balance(Saved):
         """
         states = as_states(states)
         if len(states.values) > states.dim:
-            found = state_gram(states)
-            total, n = as_numpy(found.sum_h), found.states
-            covariance = centre_in_place(as_numpy(found.hh).copy(), total, n) / n
-            balance = Balance.of_covariances(covariance, covariance, mean=total / n, rank=rank)
+            spread = spread_of(states)
+            balance = Balance.of_covariances(spread.covariance, spread.covariance, mean=spread.mean, rank=rank)
         else:
             rows = as_numpy(states.values)
             balance = Balance.of_snapshots(rows, rows - rows.mean(axis=0), rank=rank)

@@ -9,27 +9,17 @@ from typing import Any, Unpack
 import numpy as np
 from torch import nn
 
-from kann.analysis.coordinates import (
-    Spread,
-    directions_of,
-    first_modes,
-    mode_directions,
-    mode_variances,
-    orthonormal_axes,
-    principal_components,
-    random_like,
-    readout_directions,
-    spread_of,
-)
 from kann.analysis.decisions import linear_weight
+from kann.analysis.modes import first_modes, mode_directions, mode_variances
 from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_instance, require_whole_number, shown
+from kann.data.moments import Spread, spread_of
 from kann.data.states import States, as_states
 from kann.errors import KannError
 from kann.fitting.balance import Balance
 from kann.fitting.koopman import Koopman
-from kann.live._intervene import replaced, replaced_layer, replacement, require_same_width
-from kann.live.completion import FILLS, fit_fills
+from kann.live._intervene import directions_of, replaced, replaced_layer, replacement, require_same_width
+from kann.live.completion import DEPENDENT, FILLS, fit_fills, orthonormal_axes
 from kann.live.evaluation import ScoreOptions, Scorer, score_runs
 from kann.live.results import Effects
 from kann.recording.options import RunOptions
@@ -43,6 +33,14 @@ Sets = Sequence[Float[Array, "d _"] | None]
 
 SAME_SPAN = 1e-6
 """Directions of length 1 that leave the span of others by less keep the same: states are recorded in float32."""
+
+
+STEEPEST = 8.0
+"""Random directions weigh the principal components by their variance to a power of at most this size. With more, all
+but one component vanish."""
+
+BISECTIONS = 30
+"""Halvings of the range of that power: 1e-8 is left of it."""
 
 
 class EffectsOptions(ScoreOptions, RunOptions, total=False):
@@ -187,6 +185,60 @@ def readout_weight(
 def contribution_order(koopman: Koopman, spread: Spread, weight: Float[Array, "o d"] | None) -> list[int]:
     """Sort modes by the variance of their contribution to the readout, or to the state if there is no readout."""
     return np.argsort(-mode_variances(koopman, spread, weight), kind="stable").tolist()
+
+
+# Directions that are compared
+
+
+def principal_components(spread: Spread) -> Float[Array, "d d"]:
+    """Orthonormal directions in which the states vary, the widest first."""
+    return np.linalg.eigh(spread.covariance)[1][:, ::-1]
+
+
+def readout_directions(
+    weight: Float[Array, "o d"], spread: Spread, *, largest_decides: bool = True
+) -> Float[Array, "d q"]:
+    """Directions that a linear readout reads, by how much its outputs vary along them.
+
+    Where the largest of several outputs decides, only their differences count.
+    """
+    if len(weight) > 1 and largest_decides:
+        weight = weight - weight.mean(axis=0)
+    values, turned = np.linalg.eigh(weight @ spread.covariance @ weight.T)
+    order = np.argsort(-values, kind="stable")
+    used = order[values[order] > DEPENDENT * max(values.max(), np.finfo(float).tiny)]
+    return weight.T @ turned[:, used]
+
+
+def random_directions(spread: Spread, *, count: int, fraction: float, rng: np.random.Generator) -> Float[Array, "d k"]:
+    """Random directions in which lies the given ``fraction`` of the states' variance, as nearly as can be.
+
+    Normal random numbers for the principal components are weighed by a power of their variance, and the power is chosen
+    so that the fraction comes out. Directions drawn without weights would hold less variance than those of most modes,
+    and a test against them would be too easy.
+    """
+    components = principal_components(spread)
+    variances = np.maximum(np.diag(spread.along(components)), 0.0)
+    relative = np.maximum(variances / variances.max(), DEPENDENT)
+    drawn = rng.normal(size=(spread.dim, count))
+
+    def span(power: float) -> Float[Array, "d k"]:
+        return np.linalg.qr(relative[:, None] ** power * drawn)[0]
+
+    low, high = -STEEPEST, STEEPEST
+    for _ in range(BISECTIONS):  # the fraction grows with the power
+        middle = (low + high) / 2
+        if (variances @ span(middle) ** 2).sum() < fraction * variances.sum():
+            low = middle
+        else:
+            high = middle
+    return components @ span((low + high) / 2)
+
+
+def random_like(axes: Float[Array, "d q"], spread: Spread, rng: np.random.Generator) -> Float[Array, "d q"]:
+    """Draw as many random directions as there are orthonormal axes, with the same variance of the states."""
+    fraction = float(np.trace(spread.along(axes)) / np.trace(spread.covariance))
+    return random_directions(spread, count=axes.shape[1], fraction=fraction, rng=rng)
 
 
 # What is kept and removed

@@ -6,14 +6,24 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from kann.analysis.coordinates import chosen_directions
-from kann.checks import require_choice
+from kann.analysis.modes import mode_directions
+from kann.checks import (
+    array_of,
+    require_all_finite,
+    require_choice,
+    require_real,
+    require_whole_number,
+    shown,
+)
 from kann.data.states import as_states
 from kann.errors import KannError
+from kann.fitting.balance import Balance
+from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
 from kann.live.completion import Fill, fit_fills
 from kann.recording.fused import (
@@ -30,7 +40,7 @@ from kann.recording.recurrent import lstm_with_projection, step_of
 from kann.recording.runner import every_module_called, exclusive
 from kann.recording.sequence_data import is_state, tensors_of
 from kann.recording.tracer import as_complex, as_real, has_channels_first, hook_last
-from kann.typing import Float
+from kann.typing import Array, Float
 
 Advance = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
 """One step of a layer: from what it reads, or what that adds to its gates, and its states to its next states."""
@@ -420,6 +430,32 @@ def intervene(
     (fitted,) = fit_fills([directions], recorded, fill)
     with replaced(model, target, replacement(fitted, keep=remove is None), state=state, width=recorded.dim):
         yield
+
+
+def directions_of(coordinates: Any) -> Float[Array, "d k"]:
+    """Return the directions of a `Balance`, or an array of directions (d, k) that the user passed."""
+    directions = array_of(coordinates.directions if isinstance(coordinates, Balance) else coordinates)
+    if directions.ndim != 2 or not directions.shape[1] or directions.dtype.kind not in "biufc":
+        raise KannError(
+            f"coordinates={shown(coordinates)} must be a Balance, a Koopman or an array of directions (units, count); "
+            "for a single direction pass direction[:, None]"
+        )
+    require_real(directions, what="directions")
+    directions = directions.astype(np.float64)
+    require_all_finite(directions, what="directions", remedy="pass finite ones")
+    return directions
+
+
+def chosen_directions(coordinates: Any, chosen: Any) -> Float[Array, "d k"]:
+    """Select modes of a `Koopman`, or directions of a `Balance` or an array (d, k), by their numbers."""
+    if isinstance(coordinates, Koopman):
+        return mode_directions(coordinates, chosen)
+    directions = directions_of(coordinates)
+    numbers = [chosen] if isinstance(chosen, str) or np.ndim(chosen) == 0 else list(chosen)
+    for number in numbers:
+        if not 0 <= require_whole_number(number, "coordinate", least=0) < directions.shape[1]:
+            raise KannError(f"coordinate {number} does not exist; there are coordinates 0 to {directions.shape[1] - 1}")
+    return directions[:, [int(number) for number in numbers]]
 
 
 def replaced_layer(model: nn.Module, layer: str | None, state: str | None, width: int) -> tuple[Target, str]:

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy import linalg, sparse
 
-from kann.analysis.coordinates import Spread, orthonormal_axes, spread_of
 from kann.backends.arrays import add_matrix_product, add_product, as_numpy, namespace
 from kann.checks import require_choice
 from kann.data.additive import Additive
+from kann.data.moments import Spread, spread_of
 from kann.data.reduction import Block, Total, accumulate, take_rows
 from kann.data.states import States
 from kann.errors import KannError
@@ -125,6 +125,26 @@ NOTHING_LEFT = 1e-12
 
 NO_VARIANCE = 1e-12
 """Fraction of the states' variance below which the variance of a coordinate is rounding, and predicts nothing."""
+
+
+DEPENDENT = 1e-10
+"""A direction that the others explain to this fraction of its length adds nothing: float64 keeps 1e-16 of it."""
+
+
+def orthonormal_axes(directions: Float[Array, "d k"], spread: Spread) -> Float[Array, "d q"]:
+    """Compute an orthonormal basis of the directions' span along which the states are uncorrelated, the widest first.
+
+    There are fewer axes than directions if directions depend on each other.
+    """
+    if not directions.shape[1]:
+        return directions
+    lengths = np.linalg.norm(directions, axis=0)
+    if not lengths.all():
+        raise KannError("a coordinate has the direction 0 and keeps nothing of a state; leave it out")
+    left, singular, _ = np.linalg.svd(directions / lengths, full_matrices=False)
+    span = left[:, singular > DEPENDENT * singular[0]]
+    _, turned = np.linalg.eigh(spread.along(span))
+    return span @ turned[:, ::-1]
 
 
 def fit_fills(

@@ -6,7 +6,7 @@ import numpy as np
 
 from kann.analysis._movers import Movers
 from kann.analysis._trust import Trust
-from kann.analysis.coordinates import first_modes
+from kann.analysis.modes import first_modes
 from kann.fitting.koopman import Koopman
 from kann.live.results import Effects
 

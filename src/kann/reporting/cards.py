@@ -8,8 +8,8 @@ import numpy as np
 from kann._format import duration, from_to, half_life, number_of_steps, plural, signed, significant, with_step_name
 from kann.analysis._movers import ModeAxis, Mover, Movers, Phrase, axis_of, pushes_of
 from kann.analysis._trust import ModeTrust
-from kann.analysis.coordinates import Spread, spread_of
 from kann.backends.arrays import as_numpy
+from kann.data.moments import Spread, spread_of
 from kann.data.reduction import map_rows
 from kann.fitting.spectrum import Mode
 from kann.reporting.answers import groups_of, output_names

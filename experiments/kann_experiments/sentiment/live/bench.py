@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import kann
-from kann.analysis.coordinates import Spread, spread_of
+from kann.data.moments import Spread, spread_of
 from kann.live._effects import Change, readout_weight, run_changes
 from kann.live._intervene import replaced, replaced_layer
 from kann.live.evaluation import Scorer, score_runs

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 import kann
-from kann.analysis.coordinates import mode_directions, orthonormal_axes, principal_components, random_like
-from kann.live._effects import Change, contribution_order
+from kann.analysis.modes import mode_directions
+from kann.live._effects import Change, contribution_order, principal_components, random_like
+from kann.live.completion import orthonormal_axes
 from kann.recording.runner import evaluation_mode
 from kann.typing import Array, Float, Shaped
 from kann.zoo.sentiment_network import SentimentNetwork
