@@ -384,6 +384,17 @@ def test_overflow():
         kann.balance(model, x)
 
 
+def test_few_sequences_have_no_interval():
+    balance = kann.balance(Own(lambda y: y[:, -1, 0]), torch.randn(7, 5, 3))
+    assert balance.resampled is None
+    assert balance.count_interval is None
+
+
+def test_data_that_are_not_finite():
+    with pytest.raises(kann.KannError, match="NaN"):
+        kann.balance(Own(lambda y: y), torch.full((6, 5, 3), torch.nan))
+
+
 def test_wrong_arguments():
     model, x = Own(lambda y: y), torch.randn(6, 5, 3)
     for options in ({"outputs": "logits"}, {"sequences": 0}, {"draws": 0}, {"state": "x"}, {"layer": "no"}):

@@ -29,8 +29,9 @@ EXACT, ROUNDED = 64 * np.finfo(np.float64).eps, 1e-7
 """Singular values below this fraction of |X| |Y| are rounding noise: of float64 snapshots; of float32 ones, and of
 covariances, whose factors keep half of the digits of float64."""
 
-REPLICATES, LEADING = 200, 32
-"""Bootstrap replicates of the leading singular values."""
+REPLICATES, LEADING, LEAST_SEQUENCES = 200, 32, 8
+"""Bootstrap replicates of the leading singular values, from at least so many sequences: replicates of fewer hardly
+differ, and would make every gap look certain."""
 
 JITTER = 1e-12
 """Fraction of its trace that is added to Q of a replicate."""
@@ -45,8 +46,9 @@ LEAST_VALUE, LEAST_TAIL, LEAST_RATIO, LEAST_LEAD = 0.05, 0.01, 2.5, 2.0
 """See `count_before_gap`. Chosen on linear systems with k = 1 … 10 equal or unequal values before a gap and flat,
 geometric or power-law tails, estimated from 64 or 256 sequences (tests/fitting/test_balance_count.py): gaps by a factor
 of 8 are found, none is found in geometric decays, power laws and flat spectra, and no count is wrong. Gaps by a factor
-of 4 are found where the values before them are nearly equal. A second gap was admitted after LSTMs had shown one; that
-rule was judged on networks of other seeds (docs/balanced.md)."""
+of 4 are found where the values before them are nearly equal. A second gap was admitted after LSTMs had shown one; on
+networks of other seeds that rule finds the known number in 14 of 18 LSTMs, and no gap in the others
+(docs/concepts/balanced.md)."""
 
 
 def count_before_gap(values: Float[Array, " k"]) -> int | None:
@@ -105,7 +107,7 @@ class Balance(Saved):
     mean: Float[Array, " d"]
     """Mean of the states."""
     resampled: Float[Array, "b q"] | None = None
-    """The leading singular values of bootstrap replicates over sequences; None if sequences were not told apart."""
+    """The leading singular values of bootstrap replicates over sequences; None for fewer than 8 sequences."""
     has_adjoints: bool = True
     """False for principal components, see `of_states`."""
 
@@ -187,7 +189,7 @@ class Balance(Saved):
         x, y = _factor(states, mean), _factor(rows, np.zeros_like(mean))
         exact = _is_double(states) and _is_double(rows)
         balance = _balanced(x, y, mean=mean, count=len(states), noise=EXACT if exact else ROUNDED, rank=rank)
-        if sequences is None:
+        if sequences is None or len(np.unique(sequences)) < LEAST_SEQUENCES:
             return balance
         if len(sequences) != len(states) or len(rows) % len(states):
             raise KannError(

@@ -129,12 +129,9 @@ def balance(
             for batch in batches:
                 batch.numbers = drawn[batch.numbers]
         snapshots = _Snapshots(seed)
-        shown = (
-            progress(batches, what="balance", total=len(batches), unit="batch")
-            if run.get("progress", True)
-            else batches
-        )
-        for batch in shown:
+        is_shown = run.get("progress", True)
+        bar = progress(batches, what="balance", total=len(batches), unit="batch") if is_shown else batches
+        for batch in bar:
             snapshots.add(*network.adjoints(batch, kind=outputs, labels=labels, draws=draws))
     return snapshots.balance()
 
@@ -218,7 +215,10 @@ class _Network:
         adjoints = torch.stack([torch.cat([self._rows(g, batch) for g in each]) for each in found], dim=1)
         sizes = torch.linalg.vector_norm(adjoints, dim=(1, 2), dtype=torch.float64).cpu().numpy()
         if not np.isfinite(sizes).all():
-            raise KannError("adjoints overflow; shorten the sequences, or run the model in float64 (model.double())")
+            raise KannError(
+                "adjoints are not finite: they overflow, or states or weights are NaN; shorten the sequences, or run "
+                "the model in float64 (model.double())"
+            )
         places, calls, is_real = self._steps(batch, [len(each) for each in rows], len(batch))
         kept = is_real & (sizes > 0)
         last = np.zeros(len(batch), dtype=np.int64)
