@@ -357,12 +357,18 @@ def calls(good: Any) -> dict[str, Call]:
         ),
         "effects": (
             kann.effects,
-            {"model": nn.Sequential(good.model), "data": torch.ones(8, 5, 2), "coordinates": np.eye(3)}
+            {"model": nn.Sequential(good.model), "data": torch.ones(8, 5, 2), "coordinates": np.eye(4)}
             | {"states": states, "koopman": koopman, "counts": (1,), "fill": "linear", "draws": 1}
             | {"layer": "0", "state": "h", "seed": 0}
             | {"readout": None, "metric": score, "labels": None, "outputs": "class", "threshold": 0.0}
             | {"forward": lambda model, batch: model(batch)[0], "collate": stack, "batch_size": 2, "device": "cpu"}
             | {"lengths": None, "max_sequences": 8, "progress": False},
+        ),
+        "balance": (
+            kann.balance,
+            {"model": nn.Sequential(good.model), "data": torch.ones(8, 5, 2), "layer": "0", "state": "h"}
+            | {"outputs": "values", "labels": None, "sequences": 6, "draws": 1, "seed": 0, "progress": False}
+            | {"forward": lambda model, batch: model(batch)[0], "batch_size": 2, "device": "cpu"},
         ),
         "fit_span": (kann.depth.fit_span, {"states": deep, "first": 0, "last": 2, "ridge": 0.1, "groups": None}),
         "untrained_twin": (kann.recording.untrained_twin, {"model": good.model, "seed": 0}),
@@ -418,6 +424,7 @@ NOT_CALLED = {
     "recording": "a module",
     "zoo": "a module",
     "AffineMap": "a result, which functions make",
+    "Balance": "a result, which functions make",
     "BypassEffects": "a result, which functions make",
     "StepMaps": "a result, which functions make",
     "StepTrust": "a result, which functions make",
