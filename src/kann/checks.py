@@ -20,7 +20,7 @@ LONGEST_REASON = 200
 """Largest number of characters of a foreign error that are repeated: some libraries quote the whole file."""
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return a value as an error repeats it, on one short line; of an array only type, dtype and shape."""
     try:
         if hasattr(value, "dtype") and hasattr(value, "shape"):
@@ -41,9 +41,9 @@ def require_whole_number(value: Any, name: str, *, least: int | None = 1, too_sm
     except TypeError:
         number = None
     if number is None or isinstance(value, bool | np.bool_):
-        raise KannError(f"{name}={shown(value)} is not a whole number; {remedy}")
+        raise KannError(f"{name}={short_repr(value)} is not a whole number; {remedy}")
     if least is not None and number < least:
-        raise KannError(f"{name}={shown(number)} {too_small}; {remedy}")
+        raise KannError(f"{name}={short_repr(number)} {too_small}; {remedy}")
     return number
 
 
@@ -59,20 +59,20 @@ def require_number(value: Any, name: str, *, remedy: str) -> float:
         except (OverflowError, TypeError, ValueError, RuntimeError):
             number = math.nan  # refused below: too large for float64, or a 0-d array of something else
     if not math.isfinite(number):
-        raise KannError(f"{name}={shown(value)} is not a finite number; {remedy}")
+        raise KannError(f"{name}={short_repr(value)} is not a finite number; {remedy}")
     return number
 
 
 def require_instance(value: Any, kind: type, name: str) -> None:
     """Raise unless the value is of this class. Its attribute ``instead``, if any, is the remedy in the error."""
     if not isinstance(value, kind):
-        raise KannError(f"{name}={shown(value)} is no {kind.__name__}; {getattr(value, 'instead', 'pass one')}")
+        raise KannError(f"{name}={short_repr(value)} is no {kind.__name__}; {getattr(value, 'instead', 'pass one')}")
 
 
 def require_choice(value: Any, name: str, choices: tuple[str, ...]) -> None:
     """Raise unless the value is one of several words."""
     if not isinstance(value, str) or value not in choices:
-        raise KannError(f"{name}={shown(value)} is unknown; pass {' or '.join(map(repr, choices))}")
+        raise KannError(f"{name}={short_repr(value)} is unknown; pass {' or '.join(map(repr, choices))}")
 
 
 def require_flag(value: Any, name: str) -> None:
@@ -80,13 +80,13 @@ def require_flag(value: Any, name: str) -> None:
     try:
         bool(value)
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
-        raise KannError(f"{name}={shown(value)} is neither True nor False; pass one of them") from error
+        raise KannError(f"{name}={short_repr(value)} is neither True nor False; pass one of them") from error
 
 
 def require_text(value: Any, name: str) -> None:
     """Raise unless the value is text."""
     if not isinstance(value, str):
-        raise KannError(f"{name}={shown(value)} is no text; pass a string")
+        raise KannError(f"{name}={short_repr(value)} is no text; pass a string")
 
 
 def require_sequence(value: Any, name: str, *, remedy: str = "pass one entry for each sequence") -> None:
@@ -96,21 +96,21 @@ def require_sequence(value: Any, name: str, *, remedy: str = "pass one entry for
         len(value)
         iter(value)
     except TypeError as error:
-        raise KannError(f"{name}={shown(value)} is no list; {remedy}") from error
+        raise KannError(f"{name}={short_repr(value)} is no list; {remedy}") from error
 
 
 def require_names(value: Any, count: int, name: str, *, of: str) -> tuple[str, ...]:
     """Return ``count`` different names as text; ``of`` says what they name, such as "the network reads 4 channels"."""
     remedy = f"pass a list of {count} names"
     if isinstance(value, str):
-        raise KannError(f"{name}={shown(value)} is one text; {remedy}")
+        raise KannError(f"{name}={short_repr(value)} is one text; {remedy}")
     require_sequence(value, name, remedy=remedy)
     names = tuple(str(each) for each in value)
     if len(names) != count:
         raise KannError(f"{name}= has {len(names)} names, and {of}; pass one name for each")
     twice = next((each for each in names if names.count(each) > 1), None)
     if twice is not None:
-        raise KannError(f"{name}= has {shown(twice)} twice; pass different names")
+        raise KannError(f"{name}= has {short_repr(twice)} twice; pass different names")
     return names
 
 
@@ -119,7 +119,7 @@ def entries_by_name(value: Any, name: str, *, remedy: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise KannError(f"{name}={shown(value)} has no entries by name; {remedy}")
+        raise KannError(f"{name}={short_repr(value)} has no entries by name; {remedy}")
     return dict(value)
 
 
@@ -139,7 +139,7 @@ def call_of_user(function: Any, argument: Any, *, what: str, on: str, remedy: st
 def require_path(path: Any) -> None:
     """Raise unless the value is a path."""
     if not isinstance(path, str | os.PathLike):
-        raise KannError(f"{shown(path)} is no path; pass a string or a pathlib.Path")
+        raise KannError(f"{short_repr(path)} is no path; pass a string or a pathlib.Path")
 
 
 def require_dense(values: Any) -> None:
@@ -172,7 +172,7 @@ def array_of(values: Any) -> Array:
             raise
         reason = str(error).splitlines()[0]
         raise KannError(
-            f"{shown(values)} cannot be read as an array ({reason}); pass numbers in a regular shape"
+            f"{short_repr(values)} cannot be read as an array ({reason}); pass numbers in a regular shape"
         ) from error
 
 
@@ -180,7 +180,7 @@ def require_array(values: Any, *, what: str) -> None:
     """Raise unless the values are an array, or rows that are read when sliced."""
     require_dense(values)  # first: to ask a nested tensor for its shape is an error of torch's
     if not all(hasattr(values, name) for name in ("ndim", "shape", "dtype")):
-        raise KannError(f"{what} are {shown(values)}; pass a numpy array or a torch tensor")
+        raise KannError(f"{what} are {short_repr(values)}; pass a numpy array or a torch tensor")
 
 
 def require_real(values: AnyArray, *, what: str) -> None:

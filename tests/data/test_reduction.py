@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import kann
 from kann.data import reduction as blocks
-from kann.data.reduction import Total, accumulate, map_rows, take_rows
+from kann.data.reduction import SumOverBlocks, accumulate, map_rows, take_rows
 from kann.errors import KannError
 from tests.data.test_moments import ragged_states
 
@@ -47,9 +47,9 @@ def test_sums_over_rows_and_over_pairs_do_not_depend_on_where_rows_are(states, r
     with pytest.MonkeyPatch.context() as patch, dask.config.set(scheduler="synchronous"):
         patch.setattr(blocks, "block_rows", lambda values, width: rows)
         for form in forms(states):
-            total = accumulate(form, partial(Total, sum_of_rows))
+            total = accumulate(form, partial(SumOverBlocks, sum_of_rows))
             np.testing.assert_allclose(np.asarray(total), states.values.sum(0), atol=1e-12)
-            pairs = accumulate(form, partial(Total, products_inside, products_across))
+            pairs = accumulate(form, partial(SumOverBlocks, products_inside, products_across))
             np.testing.assert_allclose(float(pairs), (x * y).sum(), atol=1e-12)
 
 
@@ -59,7 +59,7 @@ def test_an_error_inside_an_accumulator_stays_what_it_is_on_dask(rng):
 
     lazy = kann.States.from_padded(da.from_array(rng.normal(size=(4, 6, 2)), chunks=(2, 3, 2)))
     with pytest.raises(TypeError, match="a bug"):
-        accumulate(lazy, partial(Total, broken))
+        accumulate(lazy, partial(SumOverBlocks, broken))
 
 
 def test_rows_are_mapped_where_they_are(rng, tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from kann.checks import shown
+from kann.checks import short_repr
 from kann.data.archives import damage_explained
 from kann.errors import KannError
 from kann.zoo.autoencoder import Beats
@@ -121,7 +121,9 @@ def _label(text: str, where: str) -> int:
     except ValueError:
         value = 0.0  # no class, so it is refused below
     if value not in CLASSES:
-        raise KannError(f"{where}: class {shown(text)} is none of {', '.join(map(str, CLASSES))}; fetch the file again")
+        raise KannError(
+            f"{where}: class {short_repr(text)} is none of {', '.join(map(str, CLASSES))}; fetch the file again"
+        )
     return int(value)
 
 
@@ -208,7 +210,9 @@ def _refuse_dangerous(member: zipfile.ZipInfo, path: Path) -> None:
     """
     name = PurePosixPath(member.filename.replace("\\", "/"))
     if name.is_absolute() or ".." in name.parts or ":" in member.filename:
-        raise KannError(f"{path} holds {shown(member.filename)}, a path that leaves its folder; do not use this file")
+        raise KannError(
+            f"{path} holds {short_repr(member.filename)}, a path that leaves its folder; do not use this file"
+        )
     if member.file_size > LARGEST_FILE:
         raise KannError(f"{member.filename} in {path} has {member.file_size} bytes; no file of ECG5000 is as large")
 

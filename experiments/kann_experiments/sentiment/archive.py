@@ -11,7 +11,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from kann.checks import shown
+from kann.checks import short_repr
 from kann.data.archives import damage_explained
 from kann.errors import KannError
 
@@ -134,9 +134,11 @@ def iterate_reviews(archive: tarfile.TarFile) -> Iterator[tuple[Folder, int, str
             raise KannError(f"the archive has more than {MAX_MEMBERS} members; fetch the official one")
         name = member.name
         if name.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", name) or re.match(r"[A-Za-z]:", name):
-            raise KannError(f"the archive holds {shown(name)}, which leads out of its folder; fetch the official one")
+            raise KannError(
+                f"the archive holds {short_repr(name)}, which leads out of its folder; fetch the official one"
+            )
         if member.issym() or member.islnk():
-            raise KannError(f"the archive holds the link {shown(name)}; the official one has none, fetch it again")
+            raise KannError(f"the archive holds the link {short_repr(name)}; the official one has none, fetch it again")
         match = REVIEW_PATH.fullmatch(name)
         if match is None or not member.isreg():
             continue  # the archive also holds a README, lists of addresses and reviews without labels

@@ -16,7 +16,7 @@ from kann.analysis.modes import chosen_modes, mode_variances
 from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_instance, require_names, require_width
 from kann.data.moments import Spread, spread_of
-from kann.data.reduction import Block, Projection, Total, accumulate, take_rows
+from kann.data.reduction import Block, Projection, SumOverBlocks, accumulate, take_rows
 from kann.data.serialization import Saved, Stored
 from kann.data.states import States, as_states, checked_tokens
 from kann.errors import KannError
@@ -142,7 +142,10 @@ def pushes_of(koopman: Koopman, states: States, axes: Sequence[ModeAxis]) -> Pus
     directions = np.stack([axis.direction for axis in axes], axis=1)
     parts = np.concatenate([np.real(directions), np.imag(directions)], axis=1)
     pieces = accumulate(
-        states, partial(Total, _rows_and_values), projection=Projection(matrix=parts, mean=koopman.mean), what="pushes"
+        states,
+        partial(SumOverBlocks, _rows_and_values),
+        projection=Projection(matrix=parts, mean=koopman.mean),
+        what="pushes",
     )
     found = np.empty((int(states.lengths.sum()), parts.shape[1]))
     for rows, values in pieces:

@@ -10,7 +10,7 @@ import numpy as np
 
 from kann.analysis.modes import chosen_modes
 from kann.backends.arrays import as_numpy
-from kann.checks import call_of_user, require_all_finite, require_number, require_real, shown
+from kann.checks import call_of_user, require_all_finite, require_number, require_real, short_repr
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
@@ -80,7 +80,7 @@ def read_out(readout: Readout, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
     A torch module gets a tensor of its own type and device, anything else a numpy array.
     """
     if not callable(readout):
-        raise KannError(f"readout={shown(readout)} cannot be called; pass a function of states or a torch module")
+        raise KannError(f"readout={short_repr(readout)} cannot be called; pass a function of states or a torch module")
     call = partial(_call_module, readout) if hasattr(readout, "parameters") else readout
     remedy = f"pass one that takes (n, {h.shape[1]}) and returns (n,) or (n, outputs)"
     return _checked_outputs(

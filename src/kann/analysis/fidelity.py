@@ -11,7 +11,7 @@ from kann.analysis.decisions import OUTPUTS, Readout, answers, read_out
 from kann.backends.arrays import as_numpy, as_operand
 from kann.checks import require_choice, require_instance, require_number, require_whole_number, require_width
 from kann.data.moments import refuse_not_finite
-from kann.data.reduction import Block, Cut, Total, accumulate, take_rows
+from kann.data.reduction import Block, Cut, SumOverBlocks, accumulate, take_rows
 from kann.data.states import States, as_states
 from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
@@ -101,12 +101,12 @@ def relative_error(koopman: Predictor, states: Any, reduce: str = "mean") -> flo
     driven = driving_inputs(koopman, states) is not None
     errors = partial(_errors_in_block, koopman), partial(_errors_at_cut, koopman)
     if reduce == "none":
-        found = _per_state(accumulate(states, partial(Total, *errors), inputs=driven, what="errors"), states)
+        found = _per_state(accumulate(states, partial(SumOverBlocks, *errors), inputs=driven, what="errors"), states)
         if np.isinf(found).any():
             refuse_not_finite(states, inputs=driven)
         return found
     sums = partial(_sum_and_count, errors[0]), partial(_sum_and_count, errors[1])
-    total, count = accumulate(states, partial(Total, *sums), inputs=driven, what="errors")
+    total, count = accumulate(states, partial(SumOverBlocks, *sums), inputs=driven, what="errors")
     if not np.isfinite(total):
         refuse_not_finite(states, inputs=driven)
     if not count:
@@ -249,7 +249,7 @@ def agreement(
         found = _compare_last(koopman, states, drive, compare)
     else:
         of_pairs = partial(_compare_block, koopman, compare), partial(_compare_cut, koopman, compare)
-        found = accumulate(states, partial(Total, *of_pairs), inputs=drive is not None, what="outputs")
+        found = accumulate(states, partial(SumOverBlocks, *of_pairs), inputs=drive is not None, what="outputs")
     if not found.is_finite:
         refuse_not_finite(states, inputs=drive is not None)
     return found.r_squared() if outputs == "values" else float(found.unchanged / found.count)

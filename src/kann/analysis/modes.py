@@ -15,10 +15,10 @@ from kann.checks import (
     require_instance,
     require_whole_number,
     require_width,
-    shown,
+    short_repr,
 )
 from kann.data.moments import Spread, refuse_not_finite
-from kann.data.reduction import Block, Total, accumulate, map_rows
+from kann.data.reduction import Block, SumOverBlocks, accumulate, map_rows
 from kann.data.states import States, as_states
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
@@ -91,7 +91,7 @@ def importance(koopman: Koopman, states: Any) -> Float[Array, " r"]:
     require_instance(koopman, Koopman, "koopman")
     states = as_states(states)
     require_width(states.values, koopman.dim, what="states", of="the operator")
-    make = partial(Total, partial(_summed_magnitude, koopman))
+    make = partial(SumOverBlocks, partial(_summed_magnitude, koopman))
     total = accumulate(states, make, what="importance")
     if not np.isfinite(total).all():
         refuse_not_finite(states, inputs=False)
@@ -138,7 +138,7 @@ def chosen_modes(koopman: Koopman, modes: int | Mode | Iterable[int | Mode]) -> 
     if isinstance(modes, Mode) or not isinstance(modes, Iterable) or getattr(modes, "ndim", 1) == 0:
         return [_chosen_mode(every, modes)]
     if isinstance(modes, str | bytes):
-        raise KannError(f"modes={shown(modes)} names no modes; pass numbers of koopman.modes, or modes from there")
+        raise KannError(f"modes={short_repr(modes)} names no modes; pass numbers of koopman.modes, or modes from there")
     return [_chosen_mode(every, mode) for mode in modes]
 
 
@@ -146,7 +146,7 @@ def _chosen_mode(every: Sequence[Mode], mode: Any) -> Mode:
     if not isinstance(mode, Mode):
         mode = require_whole_number(mode, "mode", least=None)
         if not -len(every) <= mode < len(every):
-            raise KannError(f"mode {shown(mode)} does not exist; the operator has modes 0 to {len(every) - 1}")
+            raise KannError(f"mode {short_repr(mode)} does not exist; the operator has modes 0 to {len(every) - 1}")
         return every[mode]
     if not any((mode.indices, mode.eigenvalue) == (own.indices, own.eigenvalue) for own in every):
         raise KannError("a mode of another operator was passed; take it from koopman.modes of this one")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kann.checks import LONGEST_REASON, shown
+from kann.checks import LONGEST_REASON, short_repr
 from kann.data.atomic_write import require_plain
 from kann.errors import KannError
 from kann.typing import Array
@@ -141,7 +141,7 @@ def _require_all_listed(archive: zipfile.ZipFile) -> None:
         file.seek(info.header_offset + LOCAL_HEADER.size - 4)
         length, extra = struct.unpack("<HH", file.read(4))
         if file.read(length) != info.orig_filename.encode(_name_encoding(info)):
-            raise ValueError(f"its directory calls an array {shown(info.orig_filename)}, which has another name")
+            raise ValueError(f"its directory calls an array {short_repr(info.orig_filename)}, which has another name")
         end = max(end, info.header_offset + LOCAL_HEADER.size + length + extra + info.compress_size)
     if archive.start_dir - end > MAX_DESCRIPTOR:
         raise ValueError(f"{archive.start_dir - end} bytes before its directory belong to no array")

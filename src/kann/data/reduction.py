@@ -338,7 +338,7 @@ class Accumulator(Protocol):
         """The sum. Results of several accumulators must add up with ``+``."""
 
 
-class Total:
+class SumOverBlocks:
     """Accumulates a function of a block and, where pairs matter, a function of a cut."""
 
     def __init__(self, of_block: Callable[[Block], Any], of_cut: Callable[[Cut], Any] | None = None):
@@ -421,7 +421,7 @@ def _accumulate_here(
 
 def require_finite(states: RaggedRows, *, inputs: bool) -> None:
     """Raise if states or inputs are NaN or infinite, and say where the first one is. Reads everything."""
-    found = accumulate(states, partial(Total, _not_finite), inputs=inputs, what="search for NaN")
+    found = accumulate(states, partial(SumOverBlocks, _not_finite), inputs=inputs, what="search for NaN")
     if found:
         raise min(found).error()
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from kann.backends.arrays import as_numpy
-from kann.checks import require_path, shown
+from kann.checks import require_path, short_repr
 from kann.data.archives import NpzReader, damage_explained, require_file
 from kann.data.atomic_write import replacing
 from kann.errors import KannError
@@ -122,7 +122,7 @@ def load_npz(path: str | os.PathLike[str], cls: type[T]) -> T:
             return _made(cls, cls._from_version_1(arrays, path))
         result = Decoder(arrays).value(json.loads(bytes(arrays["content"])))
         if type(result) is not cls:
-            raise ValueError(f"its content is {shown(result)}")
+            raise ValueError(f"its content is {short_repr(result)}")
         return result
 
 
@@ -149,7 +149,7 @@ def load_arrays(path: str | os.PathLike[str], *, kind: str) -> tuple[int, dict[s
         if header["version"] == 1:
             lost = [name for name in header.get("arrays", ()) if name not in arrays]
             if lost:
-                raise ValueError(f"it lacks {shown(lost)}")
+                raise ValueError(f"it lacks {short_repr(lost)}")
         elif header["checksum"] != checksum(arrays):
             raise ValueError("its checksum is not that of its content: it was edited, or mixed from several files")
         return header["version"], arrays
@@ -233,7 +233,7 @@ class Encoder:
         if hasattr(value, "dtype") and hasattr(value, "shape"):
             return self._array(as_numpy(value), path)
         if self._as_plain is None:
-            raise KannError(f"{path} is {shown(value)}, which no file can hold")
+            raise KannError(f"{path} is {short_repr(value)}, which no file can hold")
         return self.plain(self._as_plain(value), path)
 
     def _container(self, value: Any, path: str) -> Any:
@@ -307,7 +307,7 @@ def _made(cls: type[T], content: dict[str, Any]) -> T:
         required = [field.name for field in _fields(cls) if field.default is field.default_factory is MISSING]
         for problem, those in (("lacks", set(required) - set(content)), ("also holds", set(content) - set(names))):
             if those:
-                raise ValueError(f"{cls.__name__} {problem} {shown(sorted(those))}")
+                raise ValueError(f"{cls.__name__} {problem} {short_repr(sorted(those))}")
     result = cls._from_content(content)
     annotations = get_type_hints(cls, include_extras=True)
     require_annotations({name: getattr(result, name) for name in names}, annotations)
@@ -323,7 +323,7 @@ def require_annotations(values: Mapping[str, Any], annotations: Mapping[str, Any
     sizes: dict[str, int] = {}
     for name, value in values.items():
         if not _fits(value, annotations[name], sizes):
-            raise ValueError(f"{name!r} is {shown(value)}, not {_text(annotations[name])} with axes {sizes}")
+            raise ValueError(f"{name!r} is {short_repr(value)}, not {_text(annotations[name])} with axes {sizes}")
 
 
 def _text(annotation: Any) -> str:

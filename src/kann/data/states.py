@@ -18,7 +18,7 @@ from kann.checks import (
     require_path,
     require_sequence,
     require_whole_number,
-    shown,
+    short_repr,
 )
 from kann.data import store
 from kann.data.archives import damage_explained, npz_names, open_npy, read_npz
@@ -303,7 +303,7 @@ def _join(sequences: Sequence[AnyArray], *, what: str) -> tuple[AnyArray, Int[Ar
     """Concatenate (T_i, d) arrays, all numpy or all torch."""
     require_dense(sequences)
     if not isinstance(sequences, Iterable) or getattr(sequences, "ndim", 1) == 0:
-        raise KannError(f"{what} are {shown(sequences)}; pass a list of (steps, units) arrays")
+        raise KannError(f"{what} are {short_repr(sequences)}; pass a list of (steps, units) arrays")
     arrays = [as_array(sequence) for sequence in sequences]
     if not arrays:
         raise KannError(f"the list of {what} is empty; pass at least one sequence")
@@ -349,7 +349,8 @@ def _read_numpy(path: Path) -> tuple[AnyArray, Any, Any, Any]:
     arrays = read_npz(path, names=("values", "lengths", "inputs", "reverse"))
     if "values" not in arrays:
         raise KannError(
-            f"{path} has no array 'values'; it has {shown(sorted(npz_names(path)))}; pass numpy.savez(path, values=...)"
+            f"{path} has no array 'values'; it has {short_repr(sorted(npz_names(path)))}; pass "
+            "numpy.savez(path, values=...)"
         )
     return arrays["values"], arrays.get("lengths"), arrays.get("inputs"), arrays.get("reverse", False)
 

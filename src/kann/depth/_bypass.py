@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kann.checks import shown
+from kann.checks import short_repr
 from kann.depth.maps import AffineMap, StepMaps
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
@@ -52,7 +52,7 @@ def span_of(model: nn.Module, first: Any, last: Any) -> Span:
     for name in (first, last):
         if not isinstance(name, str):
             raise KannError(
-                f"{shown(name)} is no name of a layer; pass one of model.named_modules(), such as 'layers.3'"
+                f"{short_repr(name)} is no name of a layer; pass one of model.named_modules(), such as 'layers.3'"
             )
         targets, _ = select(model, name)  # raises with similar names if there is no such layer
         if not name or name not in known:  # patterns such as 'layers.*' select several
@@ -157,7 +157,7 @@ def maps_of(operator: Any, span: Span) -> list[tuple[Float[Array, "d d"], Float[
             raise KannError(f"there are {len(operator)} operators for {len(span)} layers; pass one for each layer")
         return [None if each is None else _affine(each) for each in operator]
     raise KannError(
-        f"operator={shown(operator)} cannot take the place of layers; pass None, a Koopman, kann.depth.fit_span, "
+        f"operator={short_repr(operator)} cannot take the place of layers; pass None, a Koopman, kann.depth.fit_span, "
         "kann.depth.fit, or a list with an operator for each layer"
     )
 
@@ -167,7 +167,7 @@ def _affine(operator: Any) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
     if isinstance(operator, AffineMap):
         return operator.matrix, operator.offset
     if not isinstance(operator, Koopman):
-        raise KannError(f"{shown(operator)} is no operator of states; pass a Koopman or an AffineMap")
+        raise KannError(f"{short_repr(operator)} is no operator of states; pass a Koopman or an AffineMap")
     if operator.drive is not None:
         raise KannError("the operator is driven by inputs, which layers do not read; pass one fitted without driven=")
     matrix, offset = operator.basis @ operator.matrix @ operator.state_vectors, operator.mean.copy()

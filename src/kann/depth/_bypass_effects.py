@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from kann.analysis.intervals import require_level
 from kann.backends.arrays import as_numpy
-from kann.checks import require_instance, require_sequence, shown
+from kann.checks import require_instance, require_sequence, short_repr
 from kann.data.states import as_states
 from kann.depth._bypass import Span, bypass, maps_of, span_of
 from kann.depth.maps import StepMaps, fit_steps
@@ -172,11 +172,13 @@ def bypass_effects(
 def spans_of(model: nn.Module, spans: Any) -> list[Span]:
     """The spans of layers that the user names."""
     if isinstance(spans, str) or not isinstance(spans, Sequence) or not len(spans):
-        raise KannError(f"spans={shown(spans)} are no spans; pass a list such as [('layers.0', 'layers.2')]")
+        raise KannError(f"spans={short_repr(spans)} are no spans; pass a list such as [('layers.0', 'layers.2')]")
     found = []
     for each in spans:
         if isinstance(each, str) or not isinstance(each, Sequence) or len(each) != 2:
-            raise KannError(f"{shown(each)} is no span; pass its first and its last layer, ('layers.0', 'layers.2')")
+            raise KannError(
+                f"{short_repr(each)} is no span; pass its first and its last layer, ('layers.0', 'layers.2')"
+            )
         found.append(span_of(model, each[0], each[1]))
     return found
 

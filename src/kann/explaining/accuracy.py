@@ -6,7 +6,7 @@ import numpy as np
 
 from kann.analysis.intervals import interval_of_mean
 from kann.backends.arrays import as_numpy
-from kann.checks import shown
+from kann.checks import short_repr
 from kann.errors import KannError
 from kann.explaining.context import Findings, Rightness
 from kann.explaining.options import Options
@@ -88,12 +88,14 @@ def _require_known_names(labels: Any, classes: Any) -> None:
         return
     if classes is None:
         raise KannError(
-            f"labels are names, such as {shown(names[0])}, and nothing says which output each of them stands for; pass "
-            f"classes={shown(sorted(set(names)))}, in the order of the outputs"
+            f"labels are names, such as {short_repr(names[0])}, and nothing says which output each of them stands for; "
+            f"pass classes={short_repr(sorted(set(names)))}, in the order of the outputs"
         )
     unknown = next((name for name in names if name not in classes), None)
     if unknown is not None:
-        raise KannError(f"the label {shown(unknown)} is not among classes={shown(list(classes))}; pass all names")
+        raise KannError(
+            f"the label {short_repr(unknown)} is not among classes={short_repr(list(classes))}; pass all names"
+        )
 
 
 def _labels_of(found: Findings, outputs: Outputs) -> list[Any] | None:

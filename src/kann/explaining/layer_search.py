@@ -209,7 +209,7 @@ def _joined(outputs: list[Array]) -> Array:
     return np.concatenate(filled)
 
 
-def few(count: int, most: int) -> Int[Array, " k"]:
+def evenly_spaced(count: int, most: int) -> Int[Array, " k"]:
     """Numbers of at most so many sequences, spread over all of them."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).astype(int))
 
@@ -261,7 +261,7 @@ def find_place(probe: Probe, options: Options) -> Place:
     ]
     if recurrent and options.axis != "depth":
         return _recurrent(probe.model, recurrent, options)
-    numbers = few(probe.sequences.count, PROBED)
+    numbers = evenly_spaced(probe.sequences.count, PROBED)
     blocks = equal_blocks(probe, numbers)
     if options.axis != "depth":
         memory = module_with_memory(probe, numbers)

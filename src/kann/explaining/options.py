@@ -9,7 +9,7 @@ import numpy as np
 
 from kann.analysis.decisions import OUTPUTS
 from kann.backends.arrays import as_numpy
-from kann.checks import require_choice, require_flag, require_number, require_sequence, require_whole_number, shown
+from kann.checks import require_choice, require_flag, require_number, require_sequence, require_whole_number, short_repr
 from kann.errors import KannError
 from kann.fitting.folds import group_numbers
 from kann.recording.options import RunOptions
@@ -100,8 +100,8 @@ class Options:
         number = next((i for i, own in enumerate(self.tokens) if isinstance(own, str)), None)
         if number is not None:
             raise KannError(
-                f"the tokens of sequence {number} are one text, {shown(self.tokens[number])}; pass a list with one "
-                "word for each step, such as text.split()"
+                f"the tokens of sequence {number} are one text, {short_repr(self.tokens[number])}; pass a list with "
+                "one word for each step, such as text.split()"
             )
 
     def _require_classes_of_labels(self) -> None:

@@ -18,7 +18,7 @@ from kann.errors import KannError, UnfinishedWarning
 from kann.explaining.accuracy import require_labels_that_fit
 from kann.explaining.context import Findings, folds_of
 from kann.explaining.depth_stage import map_each_layer
-from kann.explaining.layer_search import Probe, few, find_place
+from kann.explaining.layer_search import Probe, evenly_spaced, find_place
 from kann.explaining.live_stage import run_live_test
 from kann.explaining.operators import choose_operator_held_out
 from kann.explaining.options import Clock, Options
@@ -120,7 +120,7 @@ def look(model: nn.Module, data: Any, options: Options) -> Findings:
 def _outputs_and_labels(probe: Probe, options: Options) -> tuple[Outputs | None, Options, str]:
     """What outputs are, told by those of a few sequences; options with labels as plain as these; and a sentence."""
     sequences = probe.sequences
-    probed = few(sequences.count, PROBED)
+    probed = evenly_spaced(sequences.count, PROBED)
     try:
         given = probe.outputs(probed)
         outputs = kind_of_outputs(given, sequences.steps(0), options)
@@ -145,14 +145,14 @@ def _within_time(probe: Probe, count: int, clock: Clock) -> Int[Array, " k"]:
     every = np.arange(count)
     if clock.left == float("inf"):
         return every
-    numbers, began = few(count, PROBED), time.monotonic()
+    numbers, began = evenly_spaced(count, PROBED), time.monotonic()
     with contextlib.suppress(KannError):  # what gives nothing that could be compared runs all the same
         probe.outputs(numbers)  # it has run before: the first run takes longer than those that follow
     per_sequence = (time.monotonic() - began) / len(numbers)
     affordable = RECORDING_MAY_TAKE * clock.left / max(per_sequence, 1e-6)
     if affordable < LEAST_SEQUENCES:
         clock.require(LEAST_SEQUENCES * per_sequence / RECORDING_MAY_TAKE, f"recording {LEAST_SEQUENCES} sequences")
-    return few(count, int(min(count, affordable)))
+    return evenly_spaced(count, int(min(count, affordable)))
 
 
 def _together(sequences: Sequences, options: Options) -> Int[Array, " n"]:

@@ -4,7 +4,7 @@ import warnings
 from dataclasses import replace
 from typing import Any, Literal, overload
 
-from kann.checks import require_choice, require_flag, shown
+from kann.checks import require_choice, require_flag, short_repr
 from kann.data.moments import Moments
 from kann.data.reduction import are_summed_over_ranks, summed_over_ranks
 from kann.data.states import States, as_states
@@ -155,7 +155,7 @@ def fit(
     if groups is not None and not (request.rank.is_auto or chooses_ridge):
         raise KannError(
             f"groups= is for rank='auto' and for the ridge of a bilinear operator, which hold groups out; with "
-            f"rank={shown(rank)} leave it out"
+            f"rank={short_repr(rank)} leave it out"
         )
     source = _source(data, lengths, driven=kind != "autonomous")
     if where is not None:

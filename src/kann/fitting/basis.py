@@ -11,7 +11,7 @@ import numpy as np
 import scipy.linalg
 
 from kann.backends.arrays import as_numpy, as_operand, namespace, on_accelerator, to_device_of
-from kann.checks import require_dense, require_float, require_real, require_whole_number, require_width, shown
+from kann.checks import require_dense, require_float, require_real, require_whole_number, require_width, short_repr
 from kann.data.serialization import Stored
 from kann.errors import KannError, RankWarning
 from kann.typing import AnyArray, Array, Float, Int, Shaped
@@ -92,7 +92,7 @@ def parse_rank(rank: Any) -> Rank:
         return Rank(is_auto=True)
     if isinstance(rank, bool) or not isinstance(rank, int | float | np.number):
         raise KannError(
-            f"rank={shown(rank)} is no number; pass a whole number, a fraction such as 0.99, 'auto' or None"
+            f"rank={short_repr(rank)} is no number; pass a whole number, a fraction such as 0.99, 'auto' or None"
         )
     if isinstance(rank, float | np.floating):
         if not 0 < rank <= 1:

@@ -9,7 +9,7 @@ import numpy as np
 
 from kann import _display
 from kann.backends.arrays import as_numpy, namespace, to_device_of
-from kann.checks import require_instance, require_real, require_width, shown
+from kann.checks import require_instance, require_real, require_width, short_repr
 from kann.data.serialization import Saved, load_npz, require_finite_fields, without_axes
 from kann.data.states import States
 from kann.errors import KannError
@@ -265,7 +265,7 @@ class Bilinear(Operator, Saved):
         """Matrix and offset that agree with the lifted step at coordinates z (r,), and with its derivative there."""
         require_width(z, self.rank, what="the state around which to linearise", of="the operator")
         if z.ndim != 1 or self.squares is None:
-            raise KannError(f"around={shown(z)} is no single state; pass one of shape ({self.dim},)")
+            raise KannError(f"around={short_repr(z)} is no single state; pass one of shape ({self.dim},)")
         first, second = np.triu_indices(self.rank)
         slopes = np.zeros((self.rank, len(first)))  # of the product of a pair, along each coordinate
         np.add.at(slopes, (first, np.arange(len(first))), z[second])
@@ -279,7 +279,7 @@ class Bilinear(Operator, Saved):
             return self.features.of_nothing()
         if isinstance(u, str):
             if u != "mean":
-                raise KannError(f"u={shown(u)} is no input; pass numbers, None for zeros, or 'mean'")
+                raise KannError(f"u={short_repr(u)} is no input; pass numbers, None for zeros, or 'mean'")
             return self.feature_mean
         given = as_numpy(operand(u, require_real, what="inputs")).astype(np.float64)
         if given.shape != (self.features.inputs,):

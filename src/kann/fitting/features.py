@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kann.backends.arrays import as_numpy, as_operand, float64_copy, gram, indices_for, is_dask, namespace, to_device_of
-from kann.checks import call_of_user, require_number, require_whole_number, require_width, shown
+from kann.checks import call_of_user, require_number, require_whole_number, require_width, short_repr
 from kann.data.additive import Additive
 from kann.data.moments import refuse_not_finite
-from kann.data.reduction import Block, Total, accumulate
+from kann.data.reduction import Block, SumOverBlocks, accumulate
 from kann.data.serialization import Stored
 from kann.data.states import States
 from kann.errors import KannError
@@ -105,7 +105,7 @@ class InputSums(Additive):
 
 def input_sums(states: States) -> InputSums:
     """The sums over all states but the first of each sequence, which no pair leads to."""
-    found = accumulate(states, partial(Total, _of_block), inputs=True, what="inputs")
+    found = accumulate(states, partial(SumOverBlocks, _of_block), inputs=True, what="inputs")
     if not np.isfinite(found.products).all():
         refuse_not_finite(states, inputs=True)
     inputs: Any = states.inputs
@@ -315,7 +315,7 @@ class TokenFeatures(FeatureMap):
         unknown = (numbers < 0) | (numbers >= self.vocabulary) | (numbers != np.floor(numbers))
         if unknown.any():
             raise KannError(
-                f"{shown(numbers[unknown][0].item())} is no token; the operator knows the numbers 0 to "
+                f"{short_repr(numbers[unknown][0].item())} is no token; the operator knows the numbers 0 to "
                 f"{self.vocabulary - 1}; pass these"
             )
 
@@ -363,7 +363,7 @@ def call_features(function: Callable[[AnyArray], AnyArray], rows: AnyArray) -> F
     remedy = "pass a function from inputs (n, p) to (n, k)"
     found = call_of_user(function, as_operand(rows), what="features", on=f"inputs {tuple(rows.shape)}", remedy=remedy)
     if not hasattr(found, "ndim") or found.ndim != 2 or found.shape[0] != len(rows) or not found.shape[1]:
-        raise KannError(f"features(inputs) gave {shown(found)} for inputs {tuple(rows.shape)}; {remedy}")
+        raise KannError(f"features(inputs) gave {short_repr(found)} for inputs {tuple(rows.shape)}; {remedy}")
     found = as_operand(found)
     if isinstance(found, np.ndarray):
         found = to_device_of(rows, found.astype(np.float64))
@@ -518,7 +518,7 @@ def parse_features(features: Any) -> Spec | Callable[[AnyArray], AnyArray]:
     if isinstance(features, Spec) or (callable(features) and not isinstance(features, type)):
         return features
     raise KannError(
-        f"features={shown(features)} is unknown; pass {', '.join(map(repr, NAMED))}, one of kann.features such as "
+        f"features={short_repr(features)} is unknown; pass {', '.join(map(repr, NAMED))}, one of kann.features such as "
         "kann.features.Fourier(256), or a function from inputs (n, p) to (n, k)"
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy, bits_of, segment_sums, to_device_of
 from kann.checks import require_sequence, require_whole_number
-from kann.data.reduction import Block, Total, accumulate, number_of_all_ranks, summed_over_ranks
+from kann.data.reduction import Block, SumOverBlocks, accumulate, number_of_all_ranks, summed_over_ranks
 from kann.data.states import States
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Float, Int
@@ -31,7 +31,7 @@ def repeats_of(states: States) -> Int[Array, " s"]:
     if len(np.unique(lengths)) == len(lengths):
         return np.arange(len(lengths))
     with summed_over_ranks(False):  # sequences of other ranks are not compared
-        checksums = accumulate(states, partial(Total, partial(_checksums, len(lengths))), what="repeats")
+        checksums = accumulate(states, partial(SumOverBlocks, partial(_checksums, len(lengths))), what="repeats")
     checksums = np.where(lengths > 1, checksums, np.arange(len(lengths)))
     return np.unique(np.stack([lengths, checksums], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
 

@@ -16,7 +16,7 @@ import numpy as np
 from kann.backends.arrays import as_numpy, block_rows, indices_for, namespace, on_accelerator, to_device_of
 from kann.data.additive import Additive
 from kann.data.moments import refuse_not_finite
-from kann.data.reduction import Block, Cut, Projection, Total, accumulate
+from kann.data.reduction import Block, Cut, Projection, SumOverBlocks, accumulate
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis
@@ -274,7 +274,7 @@ def gated_sums(states: States, columns: GatedColumns, projection: Projection, gr
 
 def unit_columns(states: States, features: FeatureMap, *, rank: int, lift: bool) -> GatedColumns:
     """The columns of the design, with features scaled to unit variance."""
-    total = accumulate(states, partial(Total, partial(_feature_sums, features)), inputs=True, what="features")
+    total = accumulate(states, partial(SumOverBlocks, partial(_feature_sums, features)), inputs=True, what="features")
     pairs, sums, squares = total[0, 0], total[1], total[2]
     mean = sums / pairs
     variance = squares / pairs - mean**2

@@ -10,7 +10,7 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy, indices_for, namespace, row_products, to_device_of
 from kann.data.additive import Additive
-from kann.data.reduction import Block, Projection, Total, accumulate
+from kann.data.reduction import Block, Projection, SumOverBlocks, accumulate
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis, RankCurve
@@ -81,7 +81,7 @@ def held_out_errors(
         horizons=tuple(horizons),
         driven=driven,
     )
-    found = accumulate(states, partial(Total, find), inputs=driven, projection=projection, what="predictions")
+    found = accumulate(states, partial(SumOverBlocks, find), inputs=driven, projection=projection, what="predictions")
     used = found.count > 0
     if not used.any():
         raise KannError("no state can be predicted: every sequence has one step only")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from kann.backends.arrays import as_numpy, is_dask
-from kann.checks import array_of, call_of_user, require_float, shown
-from kann.data.reduction import Block, Total, accumulate, runs_on_dask, take_rows
+from kann.checks import array_of, call_of_user, require_float, short_repr
+from kann.data.reduction import Block, SumOverBlocks, accumulate, runs_on_dask, take_rows
 from kann.data.states import States
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Int, Shaped
@@ -25,11 +25,11 @@ def chosen_rows(states: States, where: Any) -> Shaped[Array, " n"]:
     if not callable(where):
         mask = array_of(as_numpy(where))
         if mask.dtype != bool or mask.shape != (states.values.shape[0],):
-            raise KannError(f"where={shown(mask)} is no mask of {states.values.shape[0]} states; {REMEDY}")
+            raise KannError(f"where={short_repr(mask)} is no mask of {states.values.shape[0]} states; {REMEDY}")
         return mask
     if states.inputs is None:
         raise KannError("where= is a function of inputs and the states have none; record them with inputs=True")
-    found = accumulate(states, partial(Total, partial(_marked, where)), inputs=True, what="chosen pairs")
+    found = accumulate(states, partial(SumOverBlocks, partial(_marked, where)), inputs=True, what="chosen pairs")
     mask = np.zeros(states.values.shape[0], dtype=bool)
     for rows, marks in found:
         mask[rows] = marks
@@ -40,7 +40,7 @@ def _marked(where: Callable[[AnyArray], AnyArray], block: Block) -> list[tuple[I
     marks = call_of_user(where, block.inputs, what="where", on="the inputs", remedy=REMEDY)
     marks = as_numpy(marks)
     if marks.dtype != bool or marks.shape != (block.values.shape[0],):
-        raise KannError(f"where(inputs) gave {shown(marks)} for {block.values.shape[0]} inputs; {REMEDY}")
+        raise KannError(f"where(inputs) gave {short_repr(marks)} for {block.values.shape[0]} inputs; {REMEDY}")
     return [(block.rows, marks)]
 
 

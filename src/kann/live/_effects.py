@@ -12,7 +12,7 @@ from torch import nn
 from kann.analysis.decisions import linear_weight
 from kann.analysis.modes import first_modes, mode_directions, mode_variances
 from kann.backends.arrays import as_numpy
-from kann.checks import require_choice, require_instance, require_whole_number, shown
+from kann.checks import require_choice, require_instance, require_whole_number, short_repr
 from kann.data.moments import Spread, spread_of
 from kann.data.states import States, as_states
 from kann.errors import KannError
@@ -163,7 +163,7 @@ def _with_options(model: nn.Module, data: Any, options: Mapping[str, Any]) -> tu
 
 def _checked_counts(counts: Any) -> tuple[int, ...]:
     if isinstance(counts, str) or not isinstance(counts, Iterable) or not list(counts):
-        raise KannError(f"counts={shown(counts)} must be numbers of coordinates; pass some, such as (1, 2, 4)")
+        raise KannError(f"counts={short_repr(counts)} must be numbers of coordinates; pass some, such as (1, 2, 4)")
     return tuple(require_whole_number(count, "counts") for count in counts)
 
 

@@ -18,7 +18,7 @@ from kann.checks import (
     require_choice,
     require_real,
     require_whole_number,
-    shown,
+    short_repr,
 )
 from kann.data.states import as_states
 from kann.errors import KannError
@@ -437,8 +437,8 @@ def directions_of(coordinates: Any) -> Float[Array, "d k"]:
     directions = array_of(coordinates.directions if isinstance(coordinates, Balance) else coordinates)
     if directions.ndim != 2 or not directions.shape[1] or directions.dtype.kind not in "biufc":
         raise KannError(
-            f"coordinates={shown(coordinates)} must be a Balance, a Koopman or an array of directions (units, count); "
-            "for a single direction pass direction[:, None]"
+            f"coordinates={short_repr(coordinates)} must be a Balance, a Koopman or an array of directions (units, "
+            "count); for a single direction pass direction[:, None]"
         )
     require_real(directions, what="directions")
     directions = directions.astype(np.float64)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from kann.analysis._trust import Trust, trust
 from kann.analysis.distances import carried_by_modes
 from kann.backends.arrays import as_numpy
-from kann.checks import require_flag, require_instance, require_whole_number, shown
+from kann.checks import require_flag, require_instance, require_whole_number, short_repr
 from kann.data.moments import Moments
 from kann.errors import KannError, KannWarning, NotFiniteError
 from kann.fitting._fit import fit
@@ -93,7 +93,9 @@ class Monitor:
         targets, single = select(self._model, layer)
         if not single:
             names = ", ".join(target.name for target in targets)
-            raise KannError(f"layer={shown(layer)} names several layers ({names}); pass one, and make several monitors")
+            raise KannError(
+                f"layer={short_repr(layer)} names several layers ({names}); pass one, and make several monitors"
+            )
         if inputs is None:
             inputs = isinstance(targets[0].module, nn.RNNBase | nn.RNNCellBase)
         require_flag(inputs, "inputs")
@@ -217,7 +219,7 @@ def _loss_value(loss: Any) -> float:
     try:
         return float(loss)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise KannError(f"loss={shown(loss)} is no number; pass one, such as loss.item()") from error
+        raise KannError(f"loss={short_repr(loss)} is no number; pass one, such as loss.item()") from error
 
 
 def _require_enough(groups: Sequence[Moments]) -> None:

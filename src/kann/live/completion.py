@@ -12,7 +12,7 @@ from kann.backends.arrays import add_matrix_product, add_product, as_numpy, name
 from kann.checks import require_choice
 from kann.data.additive import Additive
 from kann.data.moments import Spread, spread_of
-from kann.data.reduction import Block, Total, accumulate, take_rows
+from kann.data.reduction import Block, SumOverBlocks, accumulate, take_rows
 from kann.data.states import States
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Float, Int
@@ -160,13 +160,15 @@ def fit_fills(
     spread = spread or spread_of(states)
     axes = [orthonormal_axes(directions, spread) for directions in chosen]
     ends = np.cumsum([own.shape[1] for own in axes])[:-1]
-    extent = accumulate(states, partial(Total, partial(_extent, spread.mean, np.concatenate(axes, axis=1))))
+    extent = accumulate(states, partial(SumOverBlocks, partial(_extent, spread.mean, np.concatenate(axes, axis=1))))
     ranges = zip(axes, np.split(extent.low, ends), np.split(extent.high, ends), strict=True)
     fills: list[Any] = [_linear(own, low, high, spread) for own, low, high in ranges]
     curved = [] if fill == "linear" else [i for i in range(len(fills)) if _can_bend(fills[i], spread, fill)]
     if not curved:
         return fills
-    sums = accumulate(states, partial(Total, partial(_all_sums, [fills[i] for i in curved], spread)), what="fills")
+    sums = accumulate(
+        states, partial(SumOverBlocks, partial(_all_sums, [fills[i] for i in curved], spread)), what="fills"
+    )
     held_out = None if fill == "curve" else _held_out(states, spread.mean)
     if fill == "auto" and held_out is None:
         return fills

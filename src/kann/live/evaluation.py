@@ -18,7 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from kann.analysis.decisions import OUTPUTS, answers
 from kann.analysis.fidelity import Comparison, compare_values
 from kann.backends.arrays import as_numpy
-from kann.checks import require_choice, require_number, require_sequence, shown
+from kann.checks import require_choice, require_number, require_sequence, short_repr
 from kann.errors import KannError, UnfinishedWarning
 from kann.progress import progress
 from kann.recording.sequence_data import Batch, RealSteps, SequenceData, tensors_of
@@ -214,7 +214,7 @@ class Scorer:
         default = "agreement" if labels is None else "accuracy"
         name = default if metric is None else metric
         if name not in METRICS:
-            raise KannError(f"metric={shown(metric)} is unknown; pass one of {METRICS}, or a function of outputs")
+            raise KannError(f"metric={short_repr(metric)} is unknown; pass one of {METRICS}, or a function of outputs")
         if name != "agreement" and labels is None:
             raise KannError(f"metric={name!r} needs labels=, one for each sequence")
         return Scorer(name=name, outputs=outputs, threshold=threshold, labels=labels, function=None)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kann import _display
-from kann.checks import require_choice, require_instance, shown
+from kann.checks import require_choice, require_instance, short_repr
 from kann.data.serialization import Saved, require_annotations, save_npz
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
@@ -244,7 +244,7 @@ def require_histories(histories: Any) -> dict[str, History]:
     if isinstance(histories, History):
         histories = {"": histories}
     if not isinstance(histories, Mapping) or not histories or not all(isinstance(name, str) for name in histories):
-        raise KannError(f'{shown(histories)} holds no history; pass one, or {{"name": history, …}}')
+        raise KannError(f'{short_repr(histories)} holds no history; pass one, or {{"name": history, …}}')
     for history in histories.values():
         require_instance(history, History, "history")
         history.require_checkpoints("nothing to show")

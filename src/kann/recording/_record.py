@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from kann.backends.arrays import as_numpy
-from kann.checks import require_choice, require_flag, require_instance, shown
+from kann.checks import require_choice, require_flag, require_instance, short_repr
 from kann.data.moments import Moments
 from kann.data.states import States
 from kann.errors import KannError
@@ -330,7 +330,7 @@ def make_tracers(
     if not single and not several:
         names = ", ".join(target.name for target in targets)
         raise KannError(
-            f"layer={shown(layer)} means several layers or directions ({names}); pass layer= one of them, or "
+            f"layer={short_repr(layer)} means several layers or directions ({names}); pass layer= one of them, or "
             "record all with kann.recording.record_layers or kann.recording.record_layer_moments"
         )
     return [tracer for group in by_module(targets) for tracer in _time_tracers(group, options)]

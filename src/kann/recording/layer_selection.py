@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kann.checks import require_dense, shown
+from kann.checks import require_dense, short_repr
 from kann.errors import KannError
 from kann.recording.sequence_data import is_state, tensors_of
 
@@ -116,7 +116,7 @@ def only_recurrent(model: nn.Module) -> tuple[str, nn.Module]:
 def named(model: nn.Module, name: str) -> list[Target]:
     """The layers that one name, or one pattern, stands for."""
     if not isinstance(name, str):
-        raise KannError(f"{shown(name)} is no name of a layer; pass one of model.named_modules(), such as 'rnn'")
+        raise KannError(f"{short_repr(name)} is no name of a layer; pass one of model.named_modules(), such as 'rnn'")
     modules = dict(model.named_modules(remove_duplicate=False))
     if name in modules:
         return _own_targets(name, modules[name])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from kann.checks import shown
+from kann.checks import short_repr
 from kann.errors import KannError
 from kann.recording.layer_selection import Target, named, only_recurrent, require_module, select
 from kann.typing import Float
@@ -81,7 +81,9 @@ class RecurrentStep:
 
 def _require_tensor(value: Any, name: str) -> None:
     if not isinstance(value, Tensor) or not value.ndim:
-        raise KannError(f"{name} is {shown(value)}; pass a torch tensor with one row a state, as torch.as_tensor makes")
+        raise KannError(
+            f"{name} is {short_repr(value)}; pass a torch tensor with one row a state, as torch.as_tensor makes"
+        )
 
 
 def _converted(weights: Sequence[Tensor | None], to: Tensor | torch.dtype, **options: Any) -> list[Tensor | None]:

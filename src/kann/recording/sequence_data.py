@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_sequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from kann.backends.arrays import as_numpy
-from kann.checks import array_of, call_of_user, require_dense, require_flag, require_whole_number, shown
+from kann.checks import array_of, call_of_user, require_dense, require_flag, require_whole_number, short_repr
 from kann.errors import KannError
 from kann.progress import progress as progress_bar
 from kann.recording.options import RunOptions
@@ -109,7 +109,7 @@ class SequenceData:
         self.lengths, self._collate, self._forward = run.get("lengths"), run.get("collate"), run.get("forward")
         for name, function in (("forward", self._forward), ("collate", self._collate)):
             if function is not None and not callable(function):
-                raise KannError(f"{name}={shown(function)} is not a function; pass one, or leave it out")
+                raise KannError(f"{name}={short_repr(function)} is not a function; pass one, or leave it out")
         self.shows_progress = run.get("progress", True)
         require_flag(self.shows_progress, "progress")
         self.batch_size = require_whole_number(run.get("batch_size", 32), "batch_size")
@@ -220,7 +220,7 @@ class SequenceData:
         tensors, line = list(tensors_of(content)), (str(error).splitlines() or [""])[0]
         if not tensors and self._forward is None and isinstance(error, TypeError | AttributeError):
             return KannError(
-                f"the model cannot read the batch {shown(content)}, which holds no tensor "
+                f"the model cannot read the batch {short_repr(content)}, which holds no tensor "
                 f"({type(error).__name__}: {error}); pass tensors, or forward= that makes them of such a batch"
             )
         if isinstance(error, IndexError):
@@ -503,8 +503,8 @@ def count_of(content: Any, axis: int = 0) -> int:
     text = _first_text(content)
     if text is not None:
         raise KannError(
-            f"the data hold text, such as {shown(text)}, and models read numbers; pass the numbers of the words, as a "
-            "tensor or a list of tensors, or collate= that makes tensors of a list of texts"
+            f"the data hold text, such as {short_repr(text)}, and models read numbers; pass the numbers of the words, "
+            "as a tensor or a list of tensors, or collate= that makes tensors of a list of texts"
         )
     raise KannError(
         f"a batch of type {type(content).__name__} holds no tensor; pass lengths= as a function of the batch"
@@ -549,7 +549,7 @@ def _own_real_steps(content: Any) -> RealSteps | None:
 def _asked_real_steps(content: Any, key: Any) -> RealSteps:
     """The lengths under a key of the batch, or as a function of it."""
     if callable(key):
-        on, remedy = f"the batch {shown(content)}", "pass one that returns the length of each sequence"
+        on, remedy = f"the batch {short_repr(content)}", "pass one that returns the length of each sequence"
         return real_steps(call_of_user(key, content, what="lengths=", on=on, remedy=remedy))
     try:
         value = content[key]
@@ -667,7 +667,9 @@ def device_of(model: nn.Module, device: torch.device | str | None) -> torch.devi
         asked = None if device is None else torch.device(device)
     except (RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0]
-        raise KannError(f"device={shown(device)} is no device of torch ({reason}); pass one, such as 'cpu'") from error
+        raise KannError(
+            f"device={short_repr(device)} is no device of torch ({reason}); pass one, such as 'cpu'"
+        ) from error
     found = next((tensor.device for tensor in (*model.parameters(), *model.buffers())), None)
     if found is None:
         return asked

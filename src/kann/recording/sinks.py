@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from kann.backends.arrays import block_rows, indices_for
-from kann.checks import require_sequence, require_whole_number, shown
+from kann.checks import require_sequence, require_whole_number, short_repr
 from kann.data.moments import Moments, measure, require_finite_squares
 from kann.data.reduction import Block, find_not_finite
 from kann.data.states import States
@@ -209,7 +209,7 @@ def file_name(layer: str) -> str:
 def store_path(into: Any, *, is_folder: bool = False) -> Path:
     """The path to write to; raise for mistyped words, addresses, and folders that hold something else."""
     if not isinstance(into, str | os.PathLike):
-        raise KannError(f"into={shown(into)} is no path; pass one such as x.zarr, or leave it out")
+        raise KannError(f"into={short_repr(into)} is no path; pass one such as x.zarr, or leave it out")
     if into == "moments":
         raise KannError("into='moments' is now a function: call kann.recording.record_moments")
     if isinstance(into, str) and not Path(into).suffix and os.sep not in into:

@@ -22,7 +22,7 @@ from kann.checks import (
     require_sequence,
     require_text,
     require_whole_number,
-    shown,
+    short_repr,
 )
 from kann.data.moments import state_gram
 from kann.data.states import States, as_states, checked_tokens, require_one_per_state
@@ -239,7 +239,7 @@ def modes_to_show(importances: Float[Array, " m"], count: int, matter: Sequence[
 def _operators(others: Any) -> dict[str, Koopman]:
     operators = entries_by_name(others, "others", remedy="pass a dict of operators")
     for name, operator in operators.items():
-        require_instance(operator, Koopman, f"others[{shown(name)}]")
+        require_instance(operator, Koopman, f"others[{short_repr(name)}]")
     return operators
 
 
@@ -347,7 +347,7 @@ def _sentences(sentences: Any, name: str) -> list[str]:
 
 def _alone(alone: Any, koopman: Koopman) -> dict[int, tuple[float, float]]:
     if not isinstance(alone, Mapping):
-        raise KannError(f"alone={shown(alone)} has no modes by number; pass a dict such as {{0: (0.9, 0.6)}}")
+        raise KannError(f"alone={short_repr(alone)} has no modes by number; pass a dict such as {{0: (0.9, 0.6)}}")
     found = {}
     for number, scores in alone.items():
         if require_whole_number(number, "a mode of alone", least=0) >= len(koopman.modes):
@@ -356,7 +356,7 @@ def _alone(alone: Any, koopman: Koopman) -> dict[int, tuple[float, float]]:
             )
         if np.shape(scores) != (2,) or not np.isfinite(scores).all():
             raise KannError(
-                f"alone[{number}]={shown(scores)} must be a pair of numbers; pass (score kept, score removed)"
+                f"alone[{number}]={short_repr(scores)} must be a pair of numbers; pass (score kept, score removed)"
             )
         found[int(number)] = (float(scores[0]), float(scores[1]))
     return found

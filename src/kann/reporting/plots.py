@@ -24,7 +24,7 @@ from kann.checks import (
     require_path,
     require_text,
     require_whole_number,
-    shown,
+    short_repr,
 )
 from kann.data.atomic_write import replacing
 from kann.depth._trust import PREDICTIONS, StepTrust
@@ -325,8 +325,8 @@ def _checked_eigenvalues(values: Any, name: str) -> Complex[Array, " n"]:
     """The eigenvalues of another operator, if these are finite numbers in a row."""
     array = as_numpy(values)
     if array.ndim != 1 or array.dtype.kind not in "fciu":
-        raise KannError(f"eigenvalues of {shown(name)} are {shown(array)}; pass a row of complex numbers")
-    require_all_finite(array, what=f"eigenvalues of {shown(name)}", remedy="leave them out")
+        raise KannError(f"eigenvalues of {short_repr(name)} are {short_repr(array)}; pass a row of complex numbers")
+    require_all_finite(array, what=f"eigenvalues of {short_repr(name)}", remedy="leave them out")
     return array.astype(np.complex128)
 
 

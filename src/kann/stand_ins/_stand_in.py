@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kann.backends.arrays import as_numpy
-from kann.checks import require_real, shown
+from kann.checks import require_real, short_repr
 from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.features import FeatureMap, FunctionFeatures
@@ -38,7 +38,7 @@ def stand_in(
     """
     require_driven(koopman)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise KannError(f"dtype={shown(dtype)} is no floating-point type of torch; pass torch.float32")
+        raise KannError(f"dtype={short_repr(dtype)} is no floating-point type of torch; pass torch.float32")
     return StandIn(koopman, vocabulary=vocabulary, dtype=dtype)
 
 
@@ -131,7 +131,7 @@ class StandIn(nn.Module):
         if initial is None:
             initial = self.mean.new_zeros(len(inputs), self.dim)
         if not isinstance(initial, Tensor) or initial.shape != (len(inputs), self.dim) or initial.is_complex():
-            raise KannError(f"initial={shown(initial)} are no states; pass a tensor ({len(inputs)}, {self.dim})")
+            raise KannError(f"initial={short_repr(initial)} are no states; pass a tensor ({len(inputs)}, {self.dim})")
         z = (initial.to(self.mean) - self.mean) @ self.basis
         if self.has_vocabulary:
             return self._read_words(inputs.long(), z)  # bytes would be taken for masks
@@ -195,7 +195,7 @@ class StandIn(nn.Module):
             fits = inputs.shape[2] == self.features.inputs
         if not fits:
             what = "numbers of words (n, t)" if self.has_vocabulary else f"inputs (n, t, {self.features.inputs})"
-            raise KannError(f"the stand-in reads {what}; got {shown(inputs)}; pass a tensor of these")
+            raise KannError(f"the stand-in reads {what}; got {short_repr(inputs)}; pass a tensor of these")
 
 
 def _forget_words(module: StandIn, _: Any) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from kann.checks import shown
+from kann.checks import short_repr
 from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.features import FeatureMap, InputFeatures
@@ -15,7 +15,7 @@ from kann.typing import Array
 def require_driven(koopman: Any) -> None:
     """Raise if this is not an operator that reads inputs."""
     if not isinstance(koopman, Koopman | Bilinear):
-        raise KannError(f"koopman={shown(koopman)} is no operator; pass what kann.fit returns")
+        raise KannError(f"koopman={short_repr(koopman)} is no operator; pass what kann.fit returns")
     if koopman.drive is None:
         raise KannError("this operator is autonomous and reads no inputs; fit with driven=True or driven='bilinear'")
 
