@@ -18,7 +18,7 @@ from torch import nn
 import kann
 from kann import zoo
 from kann.analysis.modes import mode_directions
-from kann.data.moments import spread_of
+from kann.data.moments import mean_and_covariance
 from kann.live._effects import principal_components, random_like
 from kann.live._intervene import only_target, replaced, replacement
 from kann.live.completion import fit_fills, orthonormal_axes
@@ -83,7 +83,7 @@ class Trial:
         chosen = np.random.default_rng(1).permutation(len(corpus.test))[: options.reviews]
         self.test = corpus.test.take(chosen)
         self.batches = batches_by_length(self.test.lengths, tokens=2**15)
-        self.spread = spread_of(self.states)
+        self.spread = mean_and_covariance(self.states)
         self.own = self.decisions()
 
     @torch.no_grad()

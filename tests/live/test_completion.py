@@ -6,7 +6,7 @@ import torch
 
 import kann
 from kann.analysis.modes import mode_directions, mode_variances, mode_vectors
-from kann.data.moments import Spread, spread_of
+from kann.data.moments import MeanAndCovariance, mean_and_covariance
 from kann.live._effects import principal_components, random_directions, readout_directions
 from kann.live.completion import FILLS, fit_fills
 
@@ -36,7 +36,7 @@ def koopman(rng):
 
 
 def test_mean_and_covariance_are_those_of_numpy(rows):
-    spread = spread_of(states_of(rows))
+    spread = mean_and_covariance(states_of(rows))
     np.testing.assert_allclose(spread.mean, rows.mean(axis=0))
     np.testing.assert_allclose(spread.covariance, np.cov(rows.T, bias=True), rtol=1e-8, atol=1e-10)
 
@@ -190,7 +190,7 @@ def test_a_step_takes_few_operations(fill, count, most, rows):
 
 def test_random_directions_hold_the_asked_variance(rng):
     scales = np.array([9.0, 4.0, 2.0, 1.0, 0.5, 0.1])
-    spread = Spread(mean=np.zeros(6), covariance=np.diag(scales))
+    spread = MeanAndCovariance(mean=np.zeros(6), covariance=np.diag(scales))
     for fraction in (0.05, 0.3, 0.5):
         found = random_directions(spread, count=1, fraction=fraction, rng=rng)
         np.testing.assert_allclose(np.trace(spread.along(found)) / scales.sum(), fraction, rtol=1e-6)
@@ -200,7 +200,7 @@ def test_random_directions_hold_the_asked_variance(rng):
 
 
 def test_directions_of_the_readout_and_of_principal_components(rng):
-    spread = Spread(mean=np.zeros(4), covariance=np.diag([1.0, 9.0, 4.0, 2.0]))
+    spread = MeanAndCovariance(mean=np.zeros(4), covariance=np.diag([1.0, 9.0, 4.0, 2.0]))
     np.testing.assert_allclose(np.abs(principal_components(spread)[:, :2]), np.eye(4)[:, [1, 2]], atol=1e-12)
     single = readout_directions(np.array([[0.0, 1.0, 2.0, 0.0]]), spread)
     np.testing.assert_allclose(np.abs(single[:, 0]), [0, 1, 2, 0], atol=1e-12)
@@ -215,5 +215,5 @@ def test_variances_of_modes_are_those_of_their_contributions(koopman, rng):
     rows = rng.normal(size=(500, 6)) @ rng.normal(size=(6, 6))
     weight = rng.normal(size=(2, 6))
     parts = kann.contributions(koopman, rows, weight).modes
-    found = mode_variances(koopman, spread_of(states_of(rows)), weight)
+    found = mode_variances(koopman, mean_and_covariance(states_of(rows)), weight)
     np.testing.assert_allclose(found, parts.var(axis=0).sum(axis=1), rtol=1e-8)

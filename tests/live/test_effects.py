@@ -9,7 +9,7 @@ from torch import nn
 import kann
 from kann.analysis.intervals import interval_of_mean
 from kann.analysis.modes import first_modes, mode_directions
-from kann.data.moments import Spread
+from kann.data.moments import MeanAndCovariance
 from kann.live import _effects as judging
 from kann.live._effects import same_spans
 from kann.live._intervene import replacement
@@ -420,7 +420,7 @@ def test_an_unknown_method_is_refused(reader, sequences):
 
 
 def test_coordinates_of_the_same_span_are_run_once(rng):
-    spread = Spread(mean=np.zeros(4), covariance=np.diag([4.0, 3.0, 2.0, 1.0]))
+    spread = MeanAndCovariance(mean=np.zeros(4), covariance=np.diag([4.0, 3.0, 2.0, 1.0]))
     two = rng.normal(size=(4, 2))
     turned, other = two @ rng.normal(size=(2, 2)), rng.normal(size=(4, 2))
     chosen = (two, turned, other, two[:, :1], 2 * two[:, :1])

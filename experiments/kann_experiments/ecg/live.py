@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import kann
 from kann.analysis.modes import mode_directions
-from kann.data.moments import spread_of
+from kann.data.moments import mean_and_covariance
 from kann.fitting.spectrum import Mode
 from kann.live._effects import principal_components, random_like
 from kann.live._intervene import only_target, replaced, replacement
@@ -144,7 +144,7 @@ def pair_numbers(
 ) -> dict[str, float]:
     """What the four pairs of the paper's operator, which is of h alone, keep, and what is left without them."""
     states = kann.record(network, recorded, layer=LAYER, progress=False)
-    spread = spread_of(states)
+    spread = mean_and_covariance(states)
     axes = orthonormal_axes(mode_directions(koopman, pairs), spread)
     chosen = {
         "pairs": axes,

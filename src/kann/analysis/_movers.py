@@ -15,7 +15,7 @@ from kann.analysis.intervals import jackknife_error, require_level, student_widt
 from kann.analysis.modes import chosen_modes, mode_variances
 from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_instance, require_names, require_width
-from kann.data.moments import Spread, spread_of
+from kann.data.moments import MeanAndCovariance, mean_and_covariance
 from kann.data.reduction import Block, Projection, SumOverBlocks, accumulate, take_rows
 from kann.data.serialization import Saved, Stored
 from kann.data.states import States, as_states, checked_tokens
@@ -95,7 +95,9 @@ class ModeAxis:
         return np.real(coordinate * self.turn)
 
 
-def axis_of(koopman: Koopman, mode: Mode, spread: Spread, weight: Float[Array, "o d"] | None = None) -> ModeAxis:
+def axis_of(
+    koopman: Koopman, mode: Mode, spread: MeanAndCovariance, weight: Float[Array, "o d"] | None = None
+) -> ModeAxis:
     """The axis of a mode, for states of this mean and covariance.
 
     With the weight of a readout, up raises the output that the mode moves most.
@@ -511,7 +513,7 @@ def movers(
     by = _chosen_way(by, tokens, states)
     given_names = _names_of_inputs(names, by, states)
     weight = linear_weight(readout, koopman.dim)
-    spread = spread_of(states)
+    spread = mean_and_covariance(states)
     numbers = _numbers(koopman, modes, mode_variances(koopman, spread, weight))
     axes = [axis_of(koopman, koopman.modes[number], spread, weight) for number in numbers]
     pushes = pushes_of(koopman, states, axes)

@@ -13,7 +13,7 @@ from kann._format import confidence, format_eigenvalue, from_to, part_of, percen
 from kann.analysis.cross_validation import (
     ONE_INPUT,
     Folded,
-    LeftOut,
+    FoldFit,
     folded_data,
     leave_out_each,
     moments_where,
@@ -317,7 +317,7 @@ def _trust_of_untrained(koopman: Koopman, untrained: Any, basis: str | Float[Arr
 
 
 def _mode_trusts(
-    koopman: Koopman, folded: Folded, fits: Sequence[LeftOut], *, level: float, untrained: Trust | None
+    koopman: Koopman, folded: Folded, fits: Sequence[FoldFit], *, level: float, untrained: Trust | None
 ) -> tuple[tuple[ModeTrust, ...], tuple[ModeGroup, ...]]:
     """Judge each mode, and modes of equal memory together."""
     intervals = Intervals.of(koopman, fits, level=level)

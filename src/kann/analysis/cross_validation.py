@@ -22,7 +22,7 @@ from kann.typing import Array, Complex, Float, Int
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class LeftOut:
+class FoldFit:
     """The operator without one fold, its eigenpairs in the order of those of the whole operator."""
 
     design: NormalEquations
@@ -36,7 +36,7 @@ class LeftOut:
     """Eigenvectors of C, in columns."""
 
 
-def leave_out_each(koopman: Koopman, designs: Sequence[NormalEquations], *, rounding: float) -> list[LeftOut]:
+def leave_out_each(koopman: Koopman, designs: Sequence[NormalEquations], *, rounding: float) -> list[FoldFit]:
     """Fit without each fold in turn, in the basis of the whole operator, and match the eigenvalues with its own."""
     found = []
     for design, rest in zip(designs, without_each(designs), strict=True):
@@ -44,7 +44,7 @@ def leave_out_each(koopman: Koopman, designs: Sequence[NormalEquations], *, roun
         values, vectors = np.linalg.eig(weights[: koopman.rank])
         matched = _nearest(koopman.eigenvalues, values)
         found.append(
-            LeftOut(
+            FoldFit(
                 design=design,
                 rest=rest,
                 weights=weights,
@@ -101,7 +101,7 @@ class Folded:
         """How many numbers each column of the regression had to find."""
         return len(self.total.gram) - int(koopman.offset is None)
 
-    def errors(self, koopman: Koopman, fits: Sequence[LeftOut]) -> HeldOutErrors:
+    def errors(self, koopman: Koopman, fits: Sequence[FoldFit]) -> HeldOutErrors:
         """Errors of predictions on held-out sequences: several steps ahead of states, one step of moments."""
         if self._moments is not None:
             return _one_step_errors(koopman, fits, self._moments)
@@ -230,7 +230,7 @@ def _require_own(koopman: Koopman, folded: Folded) -> None:
         )
 
 
-def _one_step_errors(koopman: Koopman, fits: Sequence[LeftOut], moments: Moments) -> HeldOutErrors:
+def _one_step_errors(koopman: Koopman, fits: Sequence[FoldFit], moments: Moments) -> HeldOutErrors:
     """Held-out errors one step ahead, from moments; those of the coordinates where the rest is not modelled."""
     missed = sum(float(np.trace(fit.design.residual_gram(fit.weights))) for fit in fits)
     if koopman.in_coordinates:

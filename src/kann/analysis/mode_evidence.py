@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import scipy.linalg
 
-from kann.analysis.cross_validation import LeftOut
+from kann.analysis.cross_validation import FoldFit
 from kann.analysis.intervals import jackknife_error, student_width
 from kann.analysis.trust_rule import LARGEST_RESIDUAL, LARGEST_TURN
 from kann.fitting.koopman import Koopman
@@ -37,7 +37,7 @@ class Intervals:
     """True for a pair that cannot be told from two real eigenvalues."""
 
     @staticmethod
-    def of(koopman: Koopman, fits: Sequence[LeftOut], *, level: float) -> "Intervals":
+    def of(koopman: Koopman, fits: Sequence[FoldFit], *, level: float) -> "Intervals":
         """From the eigenvalues without each fold, which are matched to those of the operator."""
         first, second = ([mode.indices[place] for mode in koopman.modes] for place in (0, -1))
         whole = koopman.eigenvalues[first]
@@ -66,7 +66,7 @@ class Intervals:
         )
 
 
-def sizes_of(fits: Sequence[LeftOut]) -> Float[Array, " f"]:
+def sizes_of(fits: Sequence[FoldFit]) -> Float[Array, " f"]:
     """Return the number of pairs of each fold."""
     return np.array([float(fit.design.pairs) for fit in fits])
 
@@ -164,7 +164,7 @@ class HeldOut:
     """The same three for each block, of its worst directions."""
 
     @staticmethod
-    def of(koopman: Koopman, fits: Sequence[LeftOut], blocks: Sequence[Block]) -> "HeldOut":
+    def of(koopman: Koopman, fits: Sequence[FoldFit], blocks: Sequence[Block]) -> "HeldOut":
         """Measure each fold with the eigenvectors that were fitted without it."""
         names = ["missed", "copied", "shuffled", "inputs", "energy"]
         alone = dict.fromkeys(names, np.zeros(koopman.rank))
@@ -184,7 +184,7 @@ class HeldOut:
         )
 
 
-def _held_out_grams(koopman: Koopman, fit: LeftOut) -> dict[str, Float[Array, "r r"]]:
+def _held_out_grams(koopman: Koopman, fit: FoldFit) -> dict[str, Float[Array, "r r"]]:
     """Return Gram matrices of what several predictions miss of a fold, and of its states."""
     offset = koopman.offset is not None
     about = fit.rest.mean[: koopman.rank] if offset else np.zeros(koopman.rank)
@@ -247,7 +247,7 @@ class Group:
 
 
 def groups_of(
-    koopman: Koopman, total: NormalEquations, fits: Sequence[LeftOut], intervals: Intervals
+    koopman: Koopman, total: NormalEquations, fits: Sequence[FoldFit], intervals: Intervals
 ) -> tuple[Float[Array, " m"], list[Group]]:
     """Return how far each mode's direction moves, and the groups of modes that are to be read together.
 
@@ -289,7 +289,7 @@ def groups_of(
 
 
 def _equal_memories(
-    koopman: Koopman, fits: Sequence[LeftOut], numbers: Array, intervals: Intervals, factor: Float[Array, "r r"]
+    koopman: Koopman, fits: Sequence[FoldFit], numbers: Array, intervals: Intervals, factor: Float[Array, "r r"]
 ) -> Block | None:
     """Return the operator on the span of some modes if it may be a multiple of the identity; otherwise None.
 

@@ -17,7 +17,7 @@ from kann.checks import (
     require_width,
     short_repr,
 )
-from kann.data.moments import Spread, refuse_not_finite
+from kann.data.moments import MeanAndCovariance, refuse_not_finite
 from kann.data.reduction import Block, SumOverBlocks, accumulate, map_rows
 from kann.data.states import States, as_states
 from kann.errors import KannError
@@ -188,7 +188,9 @@ def first_modes(koopman: Koopman, order: Sequence[int], count: int) -> list[int]
     return chosen or list(order[:1])
 
 
-def mode_variances(koopman: Koopman, spread: Spread, weight: Float[Array, "o d"] | None) -> Float[Array, " m"]:
+def mode_variances(
+    koopman: Koopman, spread: MeanAndCovariance, weight: Float[Array, "o d"] | None
+) -> Float[Array, " m"]:
     """Variance of each mode's contribution to a readout's outputs, their sum; without a readout, to the state itself.
 
     A mode contributes (h − mean) A W weightᵀ, with A and W as in `mode_vectors`.

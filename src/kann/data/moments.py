@@ -517,7 +517,7 @@ def state_gram(states: States) -> StateGram:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Spread:
+class MeanAndCovariance:
     """Mean and covariance of states, from which everything linear about them follows."""
 
     mean: Float[Array, " d"]
@@ -535,11 +535,11 @@ class Spread:
         return directions.T @ self.covariance @ directions
 
 
-def spread_of(states: States) -> Spread:
+def mean_and_covariance(states: States) -> MeanAndCovariance:
     """Mean and covariance of all states, in one pass over them."""
     found = state_gram(states)
     total, products = as_numpy(found.sum_h), as_numpy(found.hh)
-    return Spread(
+    return MeanAndCovariance(
         mean=total / found.states, covariance=centre_in_place(products.copy(), total, found.states) / found.states
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from kann.analysis.modes import mode_directions
 from kann.backends.arrays import as_numpy
-from kann.data.moments import spread_of
+from kann.data.moments import mean_and_covariance
 from kann.data.states import States
 from kann.errors import KannError
 from kann.explaining.accuracy import measure_rightness
@@ -142,7 +142,7 @@ def _alone(
             partial(replaced, found.model, target, state=state, width=states.dim),
             changes,
             states,
-            spread_of(states),
+            mean_and_covariance(states),
             fill="auto",
             scorer=Scorer.of(outputs=outputs.kind, threshold=outputs.threshold),
         )

@@ -9,7 +9,7 @@ from torch import nn
 from kann._format import confidence, fixed, format_eigenvalue, percent, with_step_name
 from kann.analysis._trust import Trust
 from kann.analysis.modes import first_modes, mode_variances
-from kann.data.moments import spread_of
+from kann.data.moments import mean_and_covariance
 from kann.explaining.context import Findings, Rightness
 from kann.explaining.depth_stage import layers_in_words
 from kann.explaining.layer_search import Place
@@ -290,7 +290,7 @@ def _reaching(found: Findings) -> str | None:
     if reading is None or fitted is None or not reading.is_output or reading.weight is None:
         return None
     koopman = fitted.koopman
-    variances = mode_variances(koopman, spread_of(fitted.states), reading.weight)
+    variances = mode_variances(koopman, mean_and_covariance(fitted.states), reading.weight)
     if not variances.sum() > 0:  # the readout reads nothing
         return None
     order = np.argsort(-variances, kind="stable")

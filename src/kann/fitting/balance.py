@@ -9,7 +9,7 @@ import scipy.linalg
 from kann import _display
 from kann.backends.arrays import as_numpy, float64_copy, namespace, on_accelerator, to_device_of
 from kann.checks import require_all_finite, require_float, require_width
-from kann.data.moments import spread_of
+from kann.data.moments import mean_and_covariance
 from kann.data.serialization import Saved, require_finite_fields
 from kann.data.states import as_states
 from kann.errors import KannError
@@ -229,7 +229,7 @@ class Balance(Saved):
         """
         states = as_states(states)
         if len(states.values) > states.dim:
-            spread = spread_of(states)
+            spread = mean_and_covariance(states)
             balance = Balance.of_covariances(spread.covariance, spread.covariance, mean=spread.mean, rank=rank)
         else:
             rows = as_numpy(states.values)

@@ -13,7 +13,7 @@ from kann.analysis.decisions import linear_weight
 from kann.analysis.modes import first_modes, mode_directions, mode_variances
 from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_instance, require_whole_number, short_repr
-from kann.data.moments import Spread, spread_of
+from kann.data.moments import MeanAndCovariance, mean_and_covariance
 from kann.data.states import States, as_states
 from kann.errors import KannError
 from kann.fitting.balance import Balance
@@ -128,7 +128,7 @@ def effects(
             width = own.dim if isinstance(own, Koopman) else len(directions_of(own))
             require_same_width(width, recorded.dim, "the recorded states have")
     target, state = replaced_layer(model, layer, state, recorded.dim)
-    spread = spread_of(recorded)
+    spread = mean_and_covariance(recorded)
     weight = readout_weight(model, readout, layer=layer, state=state, width=recorded.dim)
     order = [] if koopman is None else contribution_order(koopman, spread, weight)
     methods = _methods(coordinates, koopman, order, spread, weight, counts, largest_decides=scorer.outputs == "class")
@@ -182,7 +182,7 @@ def readout_weight(
     return linear_weight(weight, width)
 
 
-def contribution_order(koopman: Koopman, spread: Spread, weight: Float[Array, "o d"] | None) -> list[int]:
+def contribution_order(koopman: Koopman, spread: MeanAndCovariance, weight: Float[Array, "o d"] | None) -> list[int]:
     """Sort modes by the variance of their contribution to the readout, or to the state if there is no readout."""
     return np.argsort(-mode_variances(koopman, spread, weight), kind="stable").tolist()
 
@@ -190,13 +190,13 @@ def contribution_order(koopman: Koopman, spread: Spread, weight: Float[Array, "o
 # Directions that are compared
 
 
-def principal_components(spread: Spread) -> Float[Array, "d d"]:
+def principal_components(spread: MeanAndCovariance) -> Float[Array, "d d"]:
     """Orthonormal directions in which the states vary, the widest first."""
     return np.linalg.eigh(spread.covariance)[1][:, ::-1]
 
 
 def readout_directions(
-    weight: Float[Array, "o d"], spread: Spread, *, largest_decides: bool = True
+    weight: Float[Array, "o d"], spread: MeanAndCovariance, *, largest_decides: bool = True
 ) -> Float[Array, "d q"]:
     """Directions that a linear readout reads, by how much its outputs vary along them.
 
@@ -210,7 +210,9 @@ def readout_directions(
     return weight.T @ turned[:, used]
 
 
-def random_directions(spread: Spread, *, count: int, fraction: float, rng: np.random.Generator) -> Float[Array, "d k"]:
+def random_directions(
+    spread: MeanAndCovariance, *, count: int, fraction: float, rng: np.random.Generator
+) -> Float[Array, "d k"]:
     """Random directions in which lies the given ``fraction`` of the states' variance, as nearly as can be.
 
     Normal random numbers for the principal components are weighed by a power of their variance, and the power is chosen
@@ -235,7 +237,7 @@ def random_directions(spread: Spread, *, count: int, fraction: float, rng: np.ra
     return components @ span((low + high) / 2)
 
 
-def random_like(axes: Float[Array, "d q"], spread: Spread, rng: np.random.Generator) -> Float[Array, "d q"]:
+def random_like(axes: Float[Array, "d q"], spread: MeanAndCovariance, rng: np.random.Generator) -> Float[Array, "d q"]:
     """Draw as many random directions as there are orthonormal axes, with the same variance of the states."""
     fraction = float(np.trace(spread.along(axes)) / np.trace(spread.covariance))
     return random_directions(spread, count=axes.shape[1], fraction=fraction, rng=rng)
@@ -261,7 +263,7 @@ def _methods(
     coordinates: Any,
     koopman: Koopman | None,
     order: Sequence[int],
-    spread: Spread,
+    spread: MeanAndCovariance,
     weight: Float[Array, "o d"] | None,
     counts: Sequence[int],
     *,
@@ -288,7 +290,7 @@ def _methods(
 
 def _runs(
     methods: Mapping[str, Sets],
-    spread: Spread,
+    spread: MeanAndCovariance,
     counts: Sequence[int],
     *,
     draws: int,
@@ -317,7 +319,7 @@ def run_changes(
     place: Any,
     changes: Sequence[Change],
     states: States,
-    spread: Spread,
+    spread: MeanAndCovariance,
     *,
     fill: str,
     scorer: Scorer,

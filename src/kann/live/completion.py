@@ -11,7 +11,7 @@ from scipy import linalg, sparse
 from kann.backends.arrays import add_matrix_product, add_product, as_numpy, namespace
 from kann.checks import require_choice
 from kann.data.additive import Additive
-from kann.data.moments import Spread, spread_of
+from kann.data.moments import MeanAndCovariance, mean_and_covariance
 from kann.data.reduction import Block, SumOverBlocks, accumulate, take_rows
 from kann.data.states import States
 from kann.errors import KannError
@@ -131,7 +131,7 @@ DEPENDENT = 1e-10
 """A direction that the others explain to this fraction of its length adds nothing: float64 keeps 1e-16 of it."""
 
 
-def orthonormal_axes(directions: Float[Array, "d k"], spread: Spread) -> Float[Array, "d q"]:
+def orthonormal_axes(directions: Float[Array, "d k"], spread: MeanAndCovariance) -> Float[Array, "d q"]:
     """Compute an orthonormal basis of the directions' span along which the states are uncorrelated, the widest first.
 
     There are fewer axes than directions if directions depend on each other.
@@ -148,7 +148,11 @@ def orthonormal_axes(directions: Float[Array, "d k"], spread: Spread) -> Float[A
 
 
 def fit_fills(
-    chosen: Sequence[Float[Array, "d _"]], states: States, fill: str = "auto", *, spread: Spread | None = None
+    chosen: Sequence[Float[Array, "d _"]],
+    states: States,
+    fill: str = "auto",
+    *,
+    spread: MeanAndCovariance | None = None,
 ) -> list[Regression | Curve]:
     """Fit the completions of several sets of directions to the same states, in two passes over them.
 
@@ -157,7 +161,7 @@ def fit_fills(
     squared error on sequences that it was not fitted to, and fits it to all.
     """
     require_choice(fill, "fill", FILLS)
-    spread = spread or spread_of(states)
+    spread = spread or mean_and_covariance(states)
     axes = [orthonormal_axes(directions, spread) for directions in chosen]
     ends = np.cumsum([own.shape[1] for own in axes])[:-1]
     extent = accumulate(states, partial(SumOverBlocks, partial(_extent, spread.mean, np.concatenate(axes, axis=1))))
@@ -178,7 +182,7 @@ def fit_fills(
     return fills
 
 
-def _can_bend(linear: Regression, spread: Spread, fill: str) -> bool:
+def _can_bend(linear: Regression, spread: MeanAndCovariance, fill: str) -> bool:
     """Whether a nonlinear fill is possible, and anything is left to fill."""
     count, total = linear.axes.shape[1], np.trace(spread.covariance)
     if not count or total - np.trace(spread.along(linear.axes)) <= NOTHING_LEFT * total:
@@ -204,7 +208,7 @@ def _held_out(states: States, mean: Float[Array, " d"]) -> Float[Array, "n d"] |
 
 
 def _bends_better(
-    linear: Regression, total: Array, held_out: Float[Array, "n d"], spread: Spread, states: States
+    linear: Regression, total: Array, held_out: Float[Array, "n d"], spread: MeanAndCovariance, states: States
 ) -> bool:
     """Whether the nonlinear fill, fitted without the held-out states, completes them better than the linear one."""
     count = int(states.lengths.sum())
@@ -236,7 +240,9 @@ def _outside(axes: Float[Array, "d q"], rows: Float[Array, "n d"]) -> Float[Arra
     return rows - (rows @ axes) @ axes.T
 
 
-def _linear(axes: Float[Array, "d q"], low: Float[Array, " q"], high: Float[Array, " q"], spread: Spread) -> Regression:
+def _linear(
+    axes: Float[Array, "d q"], low: Float[Array, " q"], high: Float[Array, " q"], spread: MeanAndCovariance
+) -> Regression:
     """The linear regression of the state on its coordinates; those that do not vary predict nothing."""
     variances, turned = np.linalg.eigh(spread.along(axes))
     varies = variances > NO_VARIANCE * np.trace(spread.covariance)
@@ -253,19 +259,19 @@ class _Sums(Additive):
     parts: list[Array]
 
 
-def _all_sums(fills: Sequence[Regression], spread: Spread, block: Block) -> _Sums:
+def _all_sums(fills: Sequence[Regression], spread: MeanAndCovariance, block: Block) -> _Sums:
     about = as_numpy(block.values) - spread.mean
     return _Sums(parts=[_sums(fill, spread, about) for fill in fills])
 
 
-def _sums(linear: Regression, spread: Spread, about: Float[Array, "n d"]) -> Array:
+def _sums(linear: Regression, spread: MeanAndCovariance, about: Float[Array, "n d"]) -> Array:
     """The sums over states about the mean that the nonlinear fill of these coordinates follows from."""
     if linear.axes.shape[1] == 1:
         return _cell_sums(linear, about)
     return _product_sums(linear, _deviations(linear, spread), about)
 
 
-def _bent(linear: Regression, sums: Array, spread: Spread) -> Regression | Curve:
+def _bent(linear: Regression, sums: Array, spread: MeanAndCovariance) -> Regression | Curve:
     """The nonlinear fill: a curve along one coordinate, a quadratic regression on several."""
     if linear.axes.shape[1] == 1:
         return _curve(linear, sums)
@@ -314,7 +320,7 @@ def _curve(linear: Regression, cells: Float[Array, "c w"]) -> Regression | Curve
 # Of several coordinates
 
 
-def _deviations(linear: Regression, spread: Spread) -> Float[Array, " q"]:
+def _deviations(linear: Regression, spread: MeanAndCovariance) -> Float[Array, " q"]:
     """Standard deviations of the coordinates; one for coordinates that do not vary."""
     variances = np.diag(spread.along(linear.axes))
     return np.sqrt(np.where(variances > NO_VARIANCE * np.trace(spread.covariance), variances, 1.0))

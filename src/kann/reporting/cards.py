@@ -9,7 +9,7 @@ from kann._format import duration, from_to, half_life, number_of_steps, plural, 
 from kann.analysis._movers import ModeAxis, Mover, Movers, Phrase, axis_of, pushes_of
 from kann.analysis._trust import ModeTrust
 from kann.backends.arrays import as_numpy
-from kann.data.moments import Spread, spread_of
+from kann.data.moments import MeanAndCovariance, mean_and_covariance
 from kann.data.reduction import map_rows
 from kann.fitting.spectrum import Mode
 from kann.reporting.answers import groups_of, output_names
@@ -45,7 +45,7 @@ def pushed_modes(inputs: ReportInputs, numbers: list[int]) -> dict[int, PushedMo
     if not numbers:
         return {}
     koopman, states = inputs.koopman, inputs.states
-    spread = spread_of(states)
+    spread = mean_and_covariance(states)
     axes = [axis_of(koopman, koopman.modes[number], spread) for number in numbers]
     found = {}
     pushes = pushes_of(koopman, states, axes)
@@ -58,7 +58,7 @@ def pushed_modes(inputs: ReportInputs, numbers: list[int]) -> dict[int, PushedMo
     return found
 
 
-def _coordinate(inputs: ReportInputs, axis: ModeAxis, spread: Spread) -> Float[Array, " n"]:
+def _coordinate(inputs: ReportInputs, axis: ModeAxis, spread: MeanAndCovariance) -> Float[Array, " n"]:
     def real(h: AnyArray) -> Float[Array, "n 1"]:
         return axis.real((as_numpy(h).astype(np.float64) - spread.mean) @ axis.direction)[:, None]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import kann
-from kann.data.moments import Spread, spread_of
+from kann.data.moments import MeanAndCovariance, mean_and_covariance
 from kann.live._effects import Change, readout_weight, run_changes
 from kann.live._intervene import replaced, replaced_layer
 from kann.live.evaluation import Scorer, score_runs
@@ -50,7 +50,7 @@ class Bench:
     """The words of some training reviews."""
     states: kann.States
     """Recorded from them, with the word embeddings that drove them."""
-    spread: Spread
+    spread: MeanAndCovariance
     """Mean and covariance of the recorded states."""
     weight: Float[Array, "o d"]
     """The weight of the network's readout, as wide as the state."""
@@ -100,7 +100,7 @@ def make_bench(network: SentimentNetwork, corpus: Corpus, *, seed: int) -> Bench
         state=state,
         recorded=recorded,
         states=states,
-        spread=spread_of(states),
+        spread=mean_and_covariance(states),
         weight=weight,
         replaced=partial(replaced, network, target, state=state, width=states.dim),
         choosing=SequenceData(network, choosing, batch_size=min(CHOOSING_BATCH, -(-len(choosing) // 8))),
