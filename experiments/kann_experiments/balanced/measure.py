@@ -39,7 +39,7 @@ class Study:
     numbers: dict[str, float]
     """Fractions of decisions kept, by method and number of coordinates, such as ``balanced_4``."""
     balance: kann.Balance
-    fills: dict[str, list[str]]
+    fills: dict[str, tuple[str, ...]]
     """How the rest of the state was completed, by method."""
 
     @property
@@ -53,8 +53,8 @@ class Study:
         }
 
 
-def quantities(counts: tuple[int, ...] = COUNTS) -> tuple[Quantity, ...]:
-    """The rows of the table."""
+def quantities(counts: tuple[int, ...] = tuple(range(1, max(COUNTS) + 1))) -> tuple[Quantity, ...]:
+    """The rows of the table; those that were not measured are left out of it."""
     rows = [
         Quantity(key="judged", what="held-out sequences judged in the running network"),
         Quantity(key="none", what="decisions kept with the state held at its mean", format="percent"),
@@ -77,11 +77,10 @@ def study(case: Case, *, counts: tuple[int, ...] = COUNTS, seed: int = 0) -> Stu
         balance,
         states,
         koopman=koopman,
-        readout=getattr(case.network, "readout", None),
-        counts=[count for count in counts if count <= states.dim],
+        readout=None if case.layer == "encoder" else getattr(case.network, "readout", None),
+        counts=sorted({count for count in (*counts, case.known or 1) if count <= states.dim}),
         outputs=case.outputs,
         draws=DRAWS,
-        removed=False,
         seed=seed,
         batch_size=case.batch_size,
         progress=False,
@@ -94,7 +93,7 @@ def study(case: Case, *, counts: tuple[int, ...] = COUNTS, seed: int = 0) -> Stu
         for count, scores in zip(effects.counts, effects.kept_scores.get(name, ()), strict=False):
             if np.isfinite(scores).all():
                 numbers[f"{name}_{count}"] = float(_kept(case, effects, scores).mean())
-    return Study(numbers=numbers, balance=balance, fills=dict(getattr(effects, "fills", {})))
+    return Study(numbers=numbers, balance=balance, fills=dict(effects.fills))
 
 
 def _kept(case: Case, effects: kann.Effects, scores: Float[Array, " s"]) -> Float[Array, " s"]:
