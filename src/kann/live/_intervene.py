@@ -105,9 +105,7 @@ def _with_half(halves: Sequence[Tensor] | Tensor, at: int, half: Tensor) -> list
 
 def _input_gates(steps: Sequence[Float[Tensor, "_ p"]], weights: Sequence[Tensor], bias: bool) -> Iterator[Tensor]:
     """What the inputs of each step add to the gates, in the order of the steps."""
-    own = None
-    if bias:
-        own = weights[2]
+    own = weights[2] if bias else None
     for first in range(0, len(steps), STEPS_AT_ONCE):
         part = list(steps[first : first + STEPS_AT_ONCE])
         yield from linear(torch.cat(part), weights[0], own).split([len(x) for x in part])
@@ -115,16 +113,11 @@ def _input_gates(steps: Sequence[Float[Tensor, "_ p"]], weights: Sequence[Tensor
 
 def _advance_from_gates(kernel: Kernel, weights: Sequence[Tensor], rule: Callable[..., Tensor]) -> Advance:
     """One step of the layer from what its inputs add to the gates."""
-    weight, bias, projection = weights[1], None, None
-    if kernel.bias:
-        bias = weights[3]
-    if len(weights) > 2 + 2 * kernel.bias:
-        projection = weights[-1]
+    weight, bias = weights[1], weights[3] if kernel.bias else None
+    projection = weights[-1] if len(weights) > 2 + 2 * kernel.bias else None
 
     def advance(gates: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        h, c = states[0], None
-        if len(states) > 1:
-            c = states[1]
+        h, c = states[0], states[1] if len(states) > 1 else None
         after = rule(h, c, gates, linear(h, weight, bias), projection)
         if c is None:
             return (after,)
@@ -213,9 +206,7 @@ def replaced(
 
     ``replace`` gets rows (n, d), or with ``whole`` the states as they are, such as (B, T, d).
     """
-    rule = None
-    if isinstance(target.module, nn.RNNBase):
-        rule = step_of(model, target.name).rule
+    rule = step_of(model, target.name).rule if isinstance(target.module, nn.RNNBase) else None
     replacement = _Replacement(target, replace, state=state, width=width, rule=rule, whole=whole)
     refusal = KannError(
         f"the states of {target.path!r} are being replaced already, in this thread or another; leave the other "
@@ -332,16 +323,12 @@ def _width_in_all(values: Tensor) -> int:
 
 def turned_if(turned: bool, values: Tensor) -> Tensor:
     """The channels along the last axis, if they are along the second."""
-    if turned:
-        return values.movedim(1, -1)
-    return values
+    return values.movedim(1, -1) if turned else values
 
 
 def turned_back_if(turned: bool, values: Tensor) -> Tensor:
     """The channels along the second axis again, if `turned_if` put them along the last."""
-    if turned:
-        return values.movedim(-1, 1)
-    return values
+    return values.movedim(-1, 1) if turned else values
 
 
 def with_tensors(value: Any, new: Mapping[int, Tensor]) -> Any:
