@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from kann.errors import KannError
@@ -50,7 +50,22 @@ def _text(value: Any) -> str:
 
 def as_json(config: Any) -> dict[str, Any]:
     """A configuration as JSON, which has no infinity: it is written as null."""
-    return _infinity_to_none(asdict(config))
+    return _infinity_to_none(known_settings(config))
+
+
+def known_settings(config: Any) -> dict[str, Any]:
+    """All settings by name, but those that were added later (`ADDED_LATER`) only where they are not the default.
+
+    So the checkpoints of earlier versions, which do not name them, are still recognised.
+    """
+    settings = {}
+    for entry in fields(config):
+        value = getattr(config, entry.name)
+        if is_dataclass(value):
+            settings[entry.name] = known_settings(value)
+        elif value != entry.default or not entry.metadata.get("added later"):
+            settings[entry.name] = value
+    return settings
 
 
 def _infinity_to_none(value: Any) -> Any:

@@ -58,16 +58,15 @@ def start_run(
     printed: bool,
     seeds: Sequence[int],
     out: str | os.PathLike[str],
+    suffix: str = "",
 ) -> Run[Config]:
     """Choose the settings of an architecture and make the folder for its results.
 
-    With ``printed`` the settings are those of the paper's table, and the folder is another one.
+    With ``printed`` the settings are those of the paper's table, and the folder is another one. The name of the folder
+    ends with ``suffix``.
     """
-    known = configs
-    if printed:
-        known = printed_configs
-    config = choose(arch, known)
-    folder = require_run_folder(out, arch, seeds=seeds, printed=printed)
+    config = choose(arch, printed_configs if printed else configs)
+    folder = require_run_folder(out, arch, seeds=seeds, printed=printed, suffix=suffix)
     return Run(
         experiment=experiment,
         title=title,

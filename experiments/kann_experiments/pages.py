@@ -1,95 +1,186 @@
-"""Fill the tables of the manual from the results of the experiments: ``python -m kann_experiments.pages runs docs``.
+"""Fill the manual from the committed results: ``python -m kann_experiments.pages [RUNS]``.
 
-A table that is filled stands below a comment that names the results: ``<!-- results copy/dtriv -->`` for all rows of
-``runs/copy/dtriv/results.json``, ``<!-- results copy/dtriv: -live_ -->`` for all but those whose keys begin so, or
-``<!-- results copy/rnn copy/gru: accuracy recall -->`` for a column of each and these rows. A page keeps the tables
-whose results are not there.
+With ``RUNS`` the results of these runs are first written to ``experiments/results``, as small files that are committed:
+``runs/copy/dtriv/results.json`` becomes ``experiments/results/copy/dtriv.json``.
+
+A comment on a page names what follows it:
+
+- ``<!-- results copy/dtriv -->``, a table of all rows of these results; ``<!-- results copy/dtriv: -live -->``, of all
+  but ``live`` and ``live_…``; ``<!-- results copy/rnn copy/gru: accuracy recall -->``, a column of each and these rows.
+- ``<!-- claims copy/dtriv-as-printed copy/dtriv -->``, a table of what the paper printed, with the mean, the range and
+  the verdict of each of these runs; keys after a colon choose rows as above.
+- ``<!-- lines sentiment/gru paths -->``, lines of Markdown that the experiment wrote under this name.
+- ``<!-- value copy/dtriv recall -->91.7 %<!-- end -->``, one number in the text: the mean, or with another word behind
+  the key the ``range``, ``both``, the ``verdict`` or the ``paper``'s number.
+
+What has no committed results stays as it is.
 """
 
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kann.data.atomic_write import replacing
 from kann.errors import KannError
-from kann_experiments.results import Printed, Quantity, Row, markdown_table
+from kann_experiments.results import Row, markdown_table, write_json
+
+RESULTS = Path(__file__).parents[1] / "results"
+"""The committed results."""
+
+DOCS = Path(__file__).parents[2] / "docs"
+"""The pages of the manual."""
+
+KEPT = ("experiment", "seeds", "made_on", "versions", "config", "differences", "rows", "lines")
+"""The entries of ``results.json`` that are committed."""
 
 ARCHITECTURES = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
 """How architectures are written in tables, where that differs from the names of their folders."""
 
-TABLE = re.compile(r"<!-- results ([^:>]+?)(?:: ([^>]+?))? -->\n(?P<table>(?:\|.*\n)*)")
+BLOCK = re.compile(r"<!-- (results|claims|lines) ([^:>]+?)(?:: ([^>]+?))? -->\n((?:\|.*\n|>.*\n)*)")
 """A comment that names results and maybe rows, and the table below it."""
 
+VALUE = re.compile(r"<!-- value (\S+) (\S+?)(?: (\w+))? -->(.*?)<!-- end -->", re.DOTALL)
+"""One number in the text."""
 
-def fill_tables(runs: Path, docs: Path) -> tuple[str, ...]:
-    """Fill all tables of all pages whose results are there; returns what was filled, as ``page: results``."""
-    filled = []
-    for page in sorted(docs.glob("*.md")):
+VALUES: dict[str | None, Callable[[Row], str]] = {
+    None: lambda row: row.quantity.text(row.mean),
+    "range": lambda row: row.range_text,
+    "both": lambda row: _mean_and_range(row),
+    "verdict": lambda row: row.verdict,
+    "paper": lambda row: row.paper_text,
+}
+"""What can be quoted of a row."""
+
+
+def collect(runs: Path, results: Path = RESULTS) -> tuple[Path, ...]:
+    """Write the results of all runs in a folder as small files; returns these."""
+    written = []
+    for path in sorted(runs.glob("*/*/results.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        place = results / path.parent.parent.name / f"{path.parent.name}.json"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_json(place, {key: content[key] for key in KEPT if key in content})
+        written.append(place)
+    return tuple(written)
+
+
+def fill(docs: Path = DOCS, results: Path = RESULTS) -> tuple[str, ...]:
+    """Fill all pages; returns the names of those that changed."""
+    changed = []
+    for page in sorted(docs.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
-        new, names = text, []
-        for match in TABLE.finditer(text):
-            folders = match[1].split()
-            if all((runs / folder / "results.json").is_file() for folder in folders):
-                lines = _table([_read_rows(runs / folder) for folder in folders], folders, (match[2] or "").split())
-                comment = match[0].partition("\n")[0]
-                new = new.replace(match[0], "\n".join([comment, *lines, ""]))
-                names.append(f"{page.name}: {match[1]}")
+        new = filled(text, results)
         if new != text:
             with replacing(page) as temporary:
                 temporary.write_text(new, encoding="utf-8")
-        filled += names
-    return tuple(filled)
+            changed.append(page.name)
+    return tuple(changed)
 
 
-def _read_rows(folder: Path) -> dict[str, Row]:
-    """The rows of ``results.json`` in a folder, by key."""
-    content = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    return {key: _row(key, entry) for key, entry in content["rows"].items()}
+def filled(text: str, results: Path = RESULTS) -> str:
+    """The text of a page with its tables and numbers taken from the results."""
+
+    def block(match: re.Match[str]) -> str:
+        kind, names, keys, old = match[1], match[2].split(), (match[3] or "").split(), match[4]
+        folders = names[:1] if kind == "lines" else names
+        found = [_read(results, folder) for folder in folders]
+        if any(content is None for content in found):
+            return match[0]
+        contents = [content for content in found if content is not None]
+        if kind == "lines":
+            lines = contents[0].get("lines", {}).get(names[1])
+            if lines is None:
+                raise KannError(f"the results of {names[0]} have no lines {names[1]!r}; run the experiment again")
+        else:
+            table = _claims if kind == "claims" else _table
+            lines = table([_rows(content) for content in contents], [_title(name) for name in names], keys)
+        return match[0].removesuffix(old) + "".join(f"{line}\n" for line in lines)
+
+    def value(match: re.Match[str]) -> str:
+        content = _read(results, match[1])
+        if content is None:
+            return match[0]
+        row = _rows(content).get(match[2])
+        if row is None or match[3] not in VALUES:
+            raise KannError(
+                f"the results of {match[1]} have no {match[2]!r} {match[3] or ''}; run the experiment again"
+            )
+        return match[0].removesuffix(f"{match[4]}<!-- end -->") + VALUES[match[3]](row) + "<!-- end -->"
+
+    return VALUE.sub(value, BLOCK.sub(block, text))
 
 
-def _row(key: str, entry: dict[str, Any]) -> Row:
-    """A row as it was before it was written to JSON."""
-    quantity = Quantity(key=key, what=entry["what"], format=entry["format"])
-    printed = None
-    if entry["paper"] is not None:
-        printed = Printed(paper=float(entry["paper"]), holds=entry["side"], as_printed=entry["as_printed"])
-    return Row(quantity=quantity, values=tuple(map(float, entry["values"])), printed=printed)
+def _read(results: Path, folder: str) -> dict[str, Any] | None:
+    """The committed results of a run, such as ``copy/dtriv``; None if there are none."""
+    path = results / f"{folder}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
-def _table(results: list[dict[str, Row]], folders: list[str], keys: list[str]) -> list[str]:
+def _rows(content: Mapping[str, Any]) -> dict[str, Row]:
+    return {key: Row.from_json(key, entry) for key, entry in content["rows"].items()}
+
+
+def _title(folder: str) -> str:
+    """How a run is called at the head of a column: ``sentiment/gru-as-printed`` becomes ``GRU, as printed``."""
+    arch, _, setting = Path(folder).name.partition("-")
+    return ", ".join(filter(None, [ARCHITECTURES.get(arch, arch), setting.replace("-", " ")]))
+
+
+def _left_out(key: str, keys: Sequence[str]) -> bool:
+    """Whether ``-name`` is among the keys for this one, or for a name that it begins with: whole words only."""
+    names = [name[1:].rstrip("_") for name in keys if name.startswith("-")]
+    return any(key == name or key.startswith(f"{name}_") for name in names)
+
+
+def _table(results: list[dict[str, Row]], titles: list[str], keys: list[str]) -> list[str]:
     """Lines of Markdown: everything of one run, or some rows of several."""
-    left_out = tuple(key[1:] for key in keys if key.startswith("-"))
-    if len(results) == 1 and len(left_out) == len(keys):
-        return markdown_table([row for key, row in results[0].items() if not key.startswith(left_out)])
-    names = [ARCHITECTURES.get(Path(folder).name, Path(folder).name) for folder in folders]
-    return ["| | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|", *_compared(results, names, keys)]
+    if len(results) == 1 and all(key.startswith("-") for key in keys):
+        return markdown_table([row for key, row in results[0].items() if not _left_out(key, keys)])
+    return ["| | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|", *_compared(results, titles, keys)]
 
 
-def _compared(results: list[dict[str, Row]], names: list[str], keys: list[str]) -> Iterator[str]:
+def _compared(results: list[dict[str, Row]], titles: list[str], keys: list[str]) -> Iterator[str]:
     """A line for each key, with a cell for each run."""
     for key in keys:
-        missing = [name for name, rows in zip(names, results, strict=True) if key not in rows]
+        missing = [name for name, rows in zip(titles, results, strict=True) if key not in rows]
         if missing:
             raise KannError(f"the results of {missing[0]} have no row {key!r}; run the experiment again")
-        cells = [_cell(rows[key]) for rows in results]
-        what = results[0][key].quantity.what.replace("    ", "– ").replace("|", "∣")
-        yield f"| {what} | " + " | ".join(cells) + " |"
+        yield f"| {_what(results[0][key])} | " + " | ".join(_cell(rows[key]) for rows in results) + " |"
+
+
+def _claims(results: list[dict[str, Row]], titles: list[str], keys: list[str]) -> list[str]:
+    """Lines of Markdown: what the paper printed, and for each run its numbers and the verdict."""
+    head = "".join(f" {title} | verdict |" for title in titles)
+    lines = [f"| | paper |{head}", "|---|---" + "|---|---" * len(titles) + "|"]
+    for key, first in results[0].items():
+        if first.printed is None or (keys and key not in keys) or _left_out(key, keys):
+            continue
+        rows = [found.get(key) for found in results]
+        cells = "".join(f" {_mean_and_range(row)} | {row.verdict} |" if row else " – | – |" for row in rows)
+        lines.append(f"| {_what(first)} | {first.paper_text} |{cells}")
+    return lines
+
+
+def _what(row: Row) -> str:
+    """The name of a row; a bar would end the cell."""
+    return row.quantity.what.replace("    ", "– ").replace("|", "∣")
+
+
+def _mean_and_range(row: Row) -> str:
+    """Mean and range, such as ``99.5 % (99.4 % – 99.7 %)``."""
+    mean, span = row.quantity.text(row.mean), row.range_text
+    return mean if span == mean else f"{mean} ({span})"
 
 
 def _cell(row: Row) -> str:
-    """Mean and range, such as ``99.5 % (99.4 % – 99.7 %)``; the paper's number follows in italics."""
-    _, paper, mean, span, _ = row.cells()
-    text = mean
-    if span != mean:
-        text += f" ({span})"
-    if row.printed is not None:
-        text += f" *{paper}*"
-    return text
+    """Mean and range; the paper's number follows in italics."""
+    return _mean_and_range(row) + (f" *{row.paper_text}*" if row.printed is not None else "")
 
 
 if __name__ == "__main__":
-    for line in fill_tables(*map(Path, sys.argv[1:3])):
-        sys.stdout.write(f"{line}\n")
+    for runs in sys.argv[1:]:
+        sys.stdout.writelines(f"{path}\n" for path in collect(Path(runs)))
+    sys.stdout.writelines(f"{page}\n" for page in fill())

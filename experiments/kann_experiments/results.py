@@ -4,9 +4,10 @@ import json
 import math
 import os
 import platform
+import subprocess
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -32,12 +33,16 @@ class Printed:
     """On which side of it a reproduction must be."""
     as_printed: str = ""
     """The text of the paper, where that is more than the number."""
+    baseline: str = ""
+    """The key of a trivial method's number. If that is on the right side too, the claim says little."""
+    undetermined: str = ""
+    """Why no number can confirm or contradict the paper, where that is so."""
+    source: Literal["paper", "asked"] = "paper"
+    """Whether the paper printed the number, or it was asked of this project in advance."""
 
     def holds_for(self, value: float) -> bool:
         """Whether a measured value is on the right side."""
-        if self.holds == "at most":
-            return value <= self.paper
-        return value >= self.paper
+        return value <= self.paper if self.holds == "at most" else value >= self.paper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,8 @@ class Row:
     """One for each seed."""
     printed: Printed | None
     """None where the paper printed nothing."""
+    baseline: tuple[float, ...] = ()
+    """The baseline's values, one for each seed; empty where ``printed`` names none."""
 
     @property
     def mean(self) -> float:
@@ -80,66 +87,70 @@ class Row:
         return float(np.mean(self.values))
 
     @property
-    def holds(self) -> bool | None:
-        """Whether the mean confirms the paper; None where the paper printed nothing."""
-        if self.printed is None:
-            return None
-        return self.printed.holds_for(self.mean)
-
-    @property
     def seeds_that_hold(self) -> int | None:
-        """How many seeds confirm the paper; None where the paper printed nothing."""
-        if self.printed is None:
+        """How many seeds confirm the paper; None where it printed nothing or nothing can be concluded."""
+        if self.printed is None or self.printed.undetermined or np.isnan(self.values).any():
             return None
         return sum(map(self.printed.holds_for, self.values))
 
-    def cells(self) -> tuple[str, str, str, str, str]:
-        """The line as text: what, paper, ours, from – to, and whether it holds."""
-        text = self.quantity.text
-        return self.quantity.what, self._paper_text(), text(self.mean), self._range_text(), self._verdict()
+    @property
+    def verdict(self) -> str:
+        """Whether the paper is confirmed; empty where it printed nothing.
 
-    def _paper_text(self) -> str:
+        One of "holds", "holds in n of m seeds", "does not hold" and "cannot be determined". A claim that the baseline
+        meets in every seed has "; so does the baseline" added.
+        """
+        if self.printed is None:
+            return ""
+        held, count = self.seeds_that_hold, len(self.values)
+        if held is None:
+            return "cannot be determined"
+        if not held:
+            return "does not hold"
+        text = "holds" if held == count else f"holds in {held} of {count} seeds"
+        trivial = bool(self.baseline) and all(map(self.printed.holds_for, self.baseline))
+        return text + "; so does the baseline" * trivial
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        """The line as text: what, paper, ours, from – to, and the verdict."""
+        return self.quantity.what, self.paper_text, self.quantity.text(self.mean), self.range_text, self.verdict
+
+    @property
+    def paper_text(self) -> str:
         """The text of the paper, "–" for nothing."""
         if self.printed is None:
             return "–"
         return self.printed.as_printed or self.quantity.text(self.printed.paper)
 
-    def _range_text(self) -> str:
+    @property
+    def range_text(self) -> str:
         """The smallest and the largest value; one of them if they are written alike."""
         low, high = self.quantity.text(min(self.values)), self.quantity.text(max(self.values))
-        if low == high:
-            return low
-        return f"{low} – {high}"
-
-    def _verdict(self) -> str:
-        """Whether the paper is confirmed, and by how many seeds."""
-        if self.printed is None:
-            return ""
-        word = "misses"
-        if self.holds:
-            word = "holds"
-        return f"{word} ({self.seeds_that_hold} of {len(self.values)})"
+        return low if low == high else f"{low} – {high}"
 
     def as_json(self) -> dict[str, Any]:
         """The line as JSON."""
-        deviation = math.nan  # where a value is infinite: numpy would warn
-        if np.isfinite(self.values).all():
-            deviation = float(np.std(self.values))
-        paper, side, as_printed = None, None, None
-        if self.printed is not None:
-            paper, side, as_printed = self.printed.paper, self.printed.holds, self._paper_text()
+        finite = np.isfinite(self.values).all()  # numpy would warn of a deviation of infinities
         return {
             "what": self.quantity.what,
             "format": self.quantity.format,
-            "paper": paper,
-            "side": side,
-            "as_printed": as_printed,
+            "printed": None if self.printed is None else asdict(self.printed),
             "mean": self.mean,
-            "deviation": deviation,
+            "deviation": float(np.std(self.values)) if finite else math.nan,
             "values": list(self.values),
-            "holds": self.holds,
-            "held": self.seeds_that_hold,
+            "baseline": list(self.baseline),
+            "verdict": self.verdict,
         }
+
+    @classmethod
+    def from_json(cls, key: str, entry: Mapping[str, Any]) -> "Row":
+        """The line that ``as_json`` wrote."""
+        return cls(
+            quantity=Quantity(key=key, what=entry["what"], format=entry["format"]),
+            values=tuple(map(float, entry["values"])),  # JSON has no infinity: it is a string
+            printed=None if entry["printed"] is None else Printed(**entry["printed"]),
+            baseline=tuple(map(float, entry["baseline"])),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -170,25 +181,64 @@ def tabulate(
     quantities: Sequence[Quantity], measured: Sequence[Mapping[str, float]], printed: Mapping[str, Printed]
 ) -> tuple[Row, ...]:
     """A line for each quantity that was measured in every seed, in the order of ``quantities``."""
-    return tuple(
-        Row(
-            quantity=quantity,
-            values=tuple(float(numbers[quantity.key]) for numbers in measured),
-            printed=printed.get(quantity.key),
-        )
-        for quantity in quantities
-        if all(quantity.key in numbers for numbers in measured)
-    )
+    rows = []
+    for quantity in quantities:
+        if all(quantity.key in numbers for numbers in measured):
+            number = printed.get(quantity.key)
+            baseline = _values(measured, number.baseline) if number and number.baseline else ()
+            rows.append(
+                Row(quantity=quantity, values=_values(measured, quantity.key), printed=number, baseline=baseline)
+            )
+    return tuple(rows)
+
+
+def _values(measured: Sequence[Mapping[str, float]], key: str) -> tuple[float, ...]:
+    return tuple(float(numbers[key]) for numbers in measured)
+
+
+def columns(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Titles of the table's columns; those of the paper and the verdict only where there is something to compare."""
+    sources = {row.printed.source for row in rows if row.printed is not None}
+    if not sources:
+        return ("", "ours, mean", "from – to")
+    return ("", "paper" if "paper" in sources else "asked", "ours, mean", "from – to", "")
+
+
+def row_cells(row: Row, titles: Sequence[str]) -> tuple[str, ...]:
+    """The cells of a row for these columns."""
+    what, paper, mean, span, verdict = row.cells()
+    return (what, mean, span) if len(titles) == 3 else (what, paper, mean, span, verdict)
 
 
 def markdown_table(rows: Sequence[Row]) -> list[str]:
     """Paper and ours as lines of Markdown, one for each quantity."""
-    lines = ["| | paper | ours, mean | from – to | |", "|---|---|---|---|---|"]
+    titles = columns(rows)
+    lines = ["| " + " | ".join(titles).strip() + " |", "|---" * len(titles) + "|"]
     for row in rows:
         # A bar would end the cell.
-        name, *cells = (cell.replace("|", "∣") for cell in row.cells())
+        name, *cells = (cell.replace("|", "∣") for cell in row_cells(row, titles))
         lines.append("| " + " | ".join([name.replace("    ", "– "), *cells]) + " |")
     return lines
+
+
+def made_on() -> dict[str, Any]:
+    """The commit and the hardware that numbers were made with. Without a repository the commit is null."""
+    here = Path(__file__).parent
+
+    def git(*command: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(here), *command], capture_output=True, text=True, check=True)  # noqa: S603, S607
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        return done.stdout.strip()
+
+    commit = git("rev-parse", "--short=12", "HEAD")
+    return {
+        "commit": commit and commit + "+" * bool(git("status", "--porcelain", "--untracked-files=no", "--", str(here))),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
 
 
 def versions() -> dict[str, str]:
@@ -205,10 +255,14 @@ def versions() -> dict[str, str]:
 def common_json(
     experiment: str, *, config: Any, printed_config: Any, seeds: Sequence[int], rows: Sequence[Row]
 ) -> dict[str, Any]:
-    """What ``results.json`` of every experiment holds. Neither times nor paths: the same seeds give the same file."""
+    """List what ``results.json`` of every experiment holds. There are no times and no paths.
+
+    So the same seeds, commit and machine give the same file.
+    """
     return {
         "experiment": experiment,
         "versions": versions(),
+        "made_on": made_on(),
         "config": as_json(config),
         "printed_config": as_json(printed_config),
         "differences": list(differences(config, printed_config)),

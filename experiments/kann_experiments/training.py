@@ -294,11 +294,10 @@ def require_folder(path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def require_run_folder(out: str | os.PathLike[str], arch: str, *, seeds: Sequence[int], printed: bool) -> Path:
-    """The folder of an architecture below ``out``; those trained as the paper printed have one of their own."""
+def require_run_folder(
+    out: str | os.PathLike[str], arch: str, *, seeds: Sequence[int], printed: bool, suffix: str = ""
+) -> Path:
+    """Make the folder of an architecture below ``out``. Each setting has one, such as ``gru-as-printed``."""
     if not seeds:
         raise KannError("there are no seeds; pass at least one")
-    name = arch
-    if printed:
-        name = f"{arch}-as-printed"
-    return require_folder(Path(out) / name)
+    return require_folder(Path(out) / f"{arch}{'-as-printed' * printed}{suffix}")

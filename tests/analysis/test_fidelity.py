@@ -312,3 +312,15 @@ def test_last_states_that_are_not_finite_agree_with_nothing(rng, bad):
         kann.agreement(koopman, values, lambda h: np.ones(len(h)), at="every")
     with pytest.raises(KannError, match="threshold=nan is not a finite number"):
         kann.agreement(koopman, noisy_states(rng), lambda h: h, threshold=np.nan)
+
+
+def test_relative_error_by_step_is_the_ratio_of_frobenius_norms():
+    rng = np.random.default_rng(0)
+    sequences = [rng.normal(size=(length, 4)) for length in (6, 3, 6)]
+    koopman = kann.fit(sequences, rank=3, offset=False)
+    errors = kann.relative_error(koopman, sequences, reduce="time")
+    assert np.isnan(errors[0])
+    for t in range(1, 6):
+        before, after = (np.array([h[s] for h in sequences if len(h) > t]) for s in (t - 1, t))
+        expected = np.linalg.norm(koopman.predict(before) - after) ** 2 / np.linalg.norm(after) ** 2
+        assert errors[t] == pytest.approx(expected)

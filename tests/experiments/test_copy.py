@@ -9,7 +9,7 @@ import pytest
 import torch
 from kann_experiments import configs
 from kann_experiments import copy as copy_module
-from kann_experiments.configs import differences
+from kann_experiments.configs import as_json, differences
 from kann_experiments.copy import analysis as analysis_module
 from kann_experiments.copy import figures as figures_module
 from kann_experiments.copy import live as live_module
@@ -30,7 +30,7 @@ from kann_experiments.copy.analysis import (
 from kann_experiments.copy.held_out import hold_out
 from kann_experiments.copy.live import live_numbers, recalled
 from kann_experiments.copy.renn import cell_of, full_states, identity_states, renn_states
-from kann_experiments.copy.task import CONFIGS, PRINTED, Task, build, build_optimizer
+from kann_experiments.copy.task import CONFIGS, PRINTED, Task, build, build_optimizer, rebase
 from kann_experiments.ecg import modes
 from kann_experiments.training import Training, generator
 
@@ -96,6 +96,7 @@ def test_the_papers_hyperparameters():
     rows = {arch: (c.units, c.rate, c.training.iterations, c.training.clip) for arch, c in PRINTED.items()}
     assert rows == {
         "dtriv": (48, 1e-3, 500, np.inf),
+        "dtriv100": (48, 1e-3, 500, np.inf),
         "rnn": (64, 5e-3, 10_000, 5.0),
         "gru": (48, 1e-2, 285, np.inf),
         "lstm": (48, 5e-3, 6500, 10.0),
@@ -111,7 +112,7 @@ def test_differences_are_named():
 
 
 def test_an_unknown_architecture():
-    with pytest.raises(KannError, match="architecture 'transformer' is unknown; pass one of dtriv, rnn, gru, lstm"):
+    with pytest.raises(KannError, match="architecture 'transformer' is unknown; pass one of dtriv, dtriv100, rnn, gru, lstm"):
         reproduce("transformer")
 
 
@@ -148,6 +149,46 @@ def test_the_orthogonal_matrix_learns_at_its_own_rate():
     assert [group["lr"] for group in groups] == pytest.approx([1e-3, 1e-4])
     assert sum(len(group["params"]) for group in groups) == len(list(network.parameters()))
     assert [parameter.shape for parameter in groups[1]["params"]] == [(48, 48)]
+
+
+def test_blanks_can_be_zeros():
+    x, y = Task(blanks=3, zero_blanks=True).sequences(np.array([[9, 2, 8]]))
+    plain, answer = Task(blanks=3).sequences(np.array([[9, 2, 8]]))
+    torch.testing.assert_close(x[..., 1:], plain[..., 1:])
+    assert not x[..., 0].any()
+    assert y.tolist() == answer.tolist()
+
+
+def test_checkpoints_of_earlier_versions_are_recognised():
+    written = as_json(CONFIGS["dtriv"])
+    assert not {"rebase", "turns_start"} & written.keys()
+    assert "zero_blanks" not in written["task"]
+    changed = as_json(replace(CONFIGS["dtriv100"], task=Task(zero_blanks=True)))
+    assert (changed["rebase"], changed["turns_start"], changed["task"]["zero_blanks"]) == (100, True, True)
+
+
+def test_moving_the_base_leaves_the_matrix_as_it_is():
+    network = build(CONFIGS["dtriv100"], seed=0)
+    turn = network.recurrent.cell.turn
+    torch.testing.assert_close(turn.weight @ turn.weight.T, torch.eye(48), atol=1e-5, rtol=0)
+    with torch.no_grad():
+        turn.parametrizations.weight.original.add_(0.1 * torch.randn(48, 48))
+    before = turn.weight.detach().clone()
+    parameters = list(turn.parameters())
+    rebase(network)
+    torch.testing.assert_close(turn.weight.detach(), before, atol=1e-5, rtol=0)
+    assert all(new is old for new, old in zip(turn.parameters(), parameters, strict=True))  # those of the optimizer
+    matrix = turn.parametrizations.weight.original.detach().tril(-1)
+    assert not matrix.any()  # S = 0
+
+
+def test_a_network_with_moved_bases_learns(tmp_path):
+    config = replace(tiny(), rebase=20, turns_start=True, hidden_rate=0.1)
+    network = trained(config, seed=0, folder=tmp_path)
+    x, answer = TASK.sequences(TASK.every())
+    assert (network(x).argmax(-1) == answer).double().mean() > 0.9
+    again = trained(config, seed=0, folder=tmp_path)
+    torch.testing.assert_close(again(x), network(x))
 
 
 @pytest.mark.parametrize("arch", ARCHS)

@@ -1,10 +1,9 @@
 import json
-from pathlib import Path
 
 import pytest
 from kann_experiments.copy.analysis import QUANTITIES as COPY
 from kann_experiments.ecg.analysis import QUANTITIES as ECG
-from kann_experiments.pages import TABLE, fill_tables
+from kann_experiments.pages import BLOCK, DOCS, RESULTS, VALUE, collect, fill, filled
 from kann_experiments.results import Printed, Quantity, Row
 from kann_experiments.sentiment.quantities import QUANTITIES as SENTIMENT
 
@@ -17,16 +16,21 @@ PAGE = """# A page
 |---|
 | 1 |
 
-<!-- results copy/gru copy/rnn: kept bound -->
+<!-- results copy/gru copy/rnn-as-printed: kept bound -->
 
-Text.
+Of all decisions <!-- value copy/gru kept -->no<!-- end --> (<!-- value copy/gru kept range --><!-- end -->) are kept:
+<!-- value copy/gru kept verdict -->it is unclear<!-- end -->.
+
+<!-- claims copy/gru copy/rnn-as-printed -->
+
+<!-- lines copy/gru paths -->
 
 <!-- results copy/absent -->
 | stays |
 """
 
 
-def write_results(folder, *, kept):
+def write_run(folder, *, kept):
     rows = (
         Row(
             quantity=Quantity(key="kept", what="    decisions |kept|", format="percent"),
@@ -34,61 +38,114 @@ def write_results(folder, *, kept):
             printed=Printed(paper=0.9, holds="at least", as_printed="> 90 %"),
         ),
         Row(quantity=Quantity(key="bound", what="bound"), values=(0.5, 0.5), printed=None),
+        Row(quantity=Quantity(key="bound_held", what="bound held"), values=(0.5, 0.5), printed=None),
+        Row(quantity=Quantity(key="bounds", what="number of bounds"), values=(2, 2), printed=None),
     )
     folder.mkdir(parents=True)
-    content = {"rows": {row.quantity.key: row.as_json() for row in rows}}
+    content = {
+        "rows": {row.quantity.key: row.as_json() for row in rows},
+        "made_on": {"commit": "abc"},
+        "lines": {"paths": ["| t |", "|---|"]},
+        "curves": [1] * 1000,
+    }
     (folder / "results.json").write_text(json.dumps(content))
 
 
 @pytest.fixture
-def filled(tmp_path):
+def places(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "page.md").write_text(PAGE)
-    write_results(tmp_path / "runs" / "copy" / "gru", kept=(0.95, 0.97))
-    write_results(tmp_path / "runs" / "copy" / "rnn", kept=(0.5, 0.5))
+    write_run(tmp_path / "runs" / "copy" / "gru", kept=(0.95, 0.97))
+    write_run(tmp_path / "runs" / "copy" / "rnn-as-printed", kept=(0.5, 0.5))
+    collect(tmp_path / "runs", tmp_path / "results")
     return tmp_path
 
 
-def test_rows_can_be_left_out_by_how_their_keys_begin(filled):
-    page = filled / "docs" / "page.md"
-    page.write_text("<!-- results copy/gru: -bou -->\n")
-    fill_tables(filled / "runs", filled / "docs")
-    assert "decisions" in page.read_text()
-    assert "| bound" not in page.read_text()
+def page_after_filling(places):
+    fill(places / "docs", places / "results")
+    return (places / "docs" / "page.md").read_text()
 
 
-def test_tables_are_filled_where_results_are(filled):
-    found = fill_tables(filled / "runs", filled / "docs")
-    assert found == ("page.md: copy/gru", "page.md: copy/gru copy/rnn")
-    text = (filled / "docs" / "page.md").read_text()
+def test_committed_results_are_small_and_say_where_they_come_from(places):
+    content = json.loads((places / "results" / "copy" / "gru.json").read_text())
+    assert content["made_on"] == {"commit": "abc"}
+    assert "curves" not in content
+
+
+def test_rows_are_left_out_by_whole_words_of_their_keys(places):
+    (places / "docs" / "page.md").write_text("<!-- results copy/gru: -bound -->\n")
+    text = page_after_filling(places)
+    assert "decisions" in text
+    assert "number of bounds" in text
+    assert "| bound" not in text
+
+
+def test_tables_are_filled_where_results_are(places):
+    text = page_after_filling(places)
     assert "| old |" not in text
-    assert "| – decisions ∣kept∣ | > 90 % | 96.0 % | 95.0 % – 97.0 % | holds (2 of 2) |" in text
+    assert "| – decisions ∣kept∣ | > 90 % | 96.0 % | 95.0 % – 97.0 % | holds |" in text
+    assert "| | GRU | RNN, as printed |" in text
     assert "| – decisions ∣kept∣ | 96.0 % (95.0 % – 97.0 %) *> 90 %* | 50.0 % *> 90 %* |" in text
     assert "| bound | 0.5 | 0.5 |" in text
+    assert "<!-- lines copy/gru paths -->\n| t |\n|---|\n" in text
     assert text.endswith("<!-- results copy/absent -->\n| stays |\n")
 
 
-def test_a_second_filling_changes_nothing(filled):
-    fill_tables(filled / "runs", filled / "docs")
-    before = (filled / "docs" / "page.md").read_text()
-    fill_tables(filled / "runs", filled / "docs")
-    assert (filled / "docs" / "page.md").read_text() == before
+def test_claims_have_a_verdict_for_each_run(places):
+    text = page_after_filling(places)
+    assert "| | paper | GRU | verdict | RNN, as printed | verdict |" in text
+    row = "| – decisions ∣kept∣ | > 90 % | 96.0 % (95.0 % – 97.0 %) | holds | 50.0 % | does not hold |"
+    assert row in text
 
 
-def test_an_unknown_row_is_refused(filled):
-    page = filled / "docs" / "page.md"
-    page.write_text(PAGE.replace("kept bound", "kept unbound"))
-    with pytest.raises(KannError, match="the results of GRU have no row 'unbound'; run the experiment again"):
-        fill_tables(filled / "runs", filled / "docs")
-    assert "| old |" in page.read_text()
+def test_numbers_in_the_text_are_filled(places):
+    text = page_after_filling(places)
+    assert "<!-- value copy/gru kept -->96.0 %<!-- end -->" in text
+    assert "<!-- value copy/gru kept range -->95.0 % – 97.0 %<!-- end -->" in text
+    assert "<!-- value copy/gru kept verdict -->holds<!-- end -->" in text
+
+
+def test_a_second_filling_changes_nothing(places):
+    before = page_after_filling(places)
+    assert fill(places / "docs", places / "results") == ()
+    assert page_after_filling(places) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("kept bound -->", "kept unbound -->", "the results of GRU have no row 'unbound'"),
+        ("copy/gru kept verdict", "copy/gru kept median", "have no 'kept' median"),
+        ("copy/gru paths", "copy/gru words", "have no lines 'words'"),
+    ],
+)
+def test_what_was_not_measured_is_an_error(places, old, new, message):
+    with pytest.raises(KannError, match=message):
+        filled(PAGE.replace(old, new), places / "results")
 
 
 @pytest.mark.parametrize(("page", "quantities"), [("copy", COPY), ("ecg", ECG), ("sentiment", SENTIMENT)])
 def test_the_manual_asks_for_rows_that_are_measured(page, quantities):
-    text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    asked = [key for match in TABLE.finditer(text) for key in (match[2] or "").split()]
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    asked = [key for match in BLOCK.finditer(text) for key in (match[3] or "").split()]
     assert asked
     keys = {quantity.key for quantity in quantities}
     left_out = [key[1:] for key in asked if key.startswith("-")]
     assert {key for key in asked if not key.startswith("-")} <= keys
     assert all(any(key.startswith(start) for key in keys) for start in left_out)
+    assert {match[2] for match in VALUE.finditer(text) if match[1].startswith(page)} <= keys
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda path: path.stem)
+def test_pages_agree_with_the_committed_results(page):
+    text = page.read_text(encoding="utf-8")
+    assert filled(text) == text, "run python -m kann_experiments.pages"
+
+
+def test_committed_results_can_be_traced():
+    for path in RESULTS.rglob("*.json"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        assert content["made_on"].keys() >= {"commit", "machine", "cores", "gpu"}, path
+        assert content["seeds"], path
+        assert content["versions"], path
+        assert path.stat().st_size < 100_000, path

@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 from kann_experiments.copy.analysis import QUANTITIES
-from kann_experiments.results import Printed, Quantity, expected, tabulate, versions, write_json
+from kann_experiments.results import Printed, Quantity, Row, columns, expected, tabulate, versions, write_json
 
 import kann
 
@@ -40,17 +40,56 @@ def test_a_row_compares_the_mean_and_each_seed():
     )
     assert [row.quantity.key for row in rows] == ["fraction", "error"]
     fraction, error = rows
-    assert (fraction.holds, fraction.seeds_that_hold) == (True, 1)
-    assert (error.holds, error.seeds_that_hold) == (False, 1)
-    assert fraction.cells() == ("fraction", "> 80 %", "82.5 %", "75.0 % – 90.0 %", "holds (1 of 2)")
-    assert error.cells() == ("error", "0.15", "0.2", "0.1 – 0.3", "misses (1 of 2)")
+    assert (fraction.seeds_that_hold, error.seeds_that_hold) == (1, 1)
+    assert fraction.cells() == ("fraction", "> 80 %", "82.5 %", "75.0 % – 90.0 %", "holds in 1 of 2 seeds")
+    assert error.cells() == ("error", "0.15", "0.2", "0.1 – 0.3", "holds in 1 of 2 seeds")
 
 
 def test_a_row_without_a_printed_number():
     (row,) = tabulate((ERROR,), [{"error": math.inf}, {"error": 2.0}], {})
     assert row.cells() == ("error", "–", "∞", "2 – ∞", "")
-    assert row.holds is None
-    assert row.as_json()["paper"] is None
+    assert row.as_json()["printed"] is None
+    assert columns([row]) == ("", "ours, mean", "from – to")
+
+
+def verdict(values, *, baseline=(), **settings):
+    printed = Printed(paper=0.8, holds="at least", **settings)
+    return Row(quantity=FRACTION, values=values, printed=printed, baseline=baseline).verdict
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((0.9, 0.8), "holds"),
+        ((0.9, 0.7), "holds in 1 of 2 seeds"),
+        ((0.1, 0.7), "does not hold"),
+        ((0.9, math.nan), "cannot be determined"),
+    ],
+)
+def test_verdicts_follow_from_the_numbers(values, expected):
+    assert verdict(values) == expected
+
+
+def test_a_verdict_names_what_makes_it_worthless():
+    assert verdict((0.9, 0.9), undetermined="no scale is given") == "cannot be determined"
+    assert verdict((0.9, 0.9), baseline=(0.9, 0.85)) == "holds; so does the baseline"
+    assert verdict((0.9, 0.9), baseline=(0.9, 0.7)) == "holds"
+
+
+def test_a_row_is_read_back_from_json(tmp_path):
+    rows = tabulate(
+        (ERROR,),
+        [{"error": math.inf, "copying": 1.0}, {"error": 2.0, "copying": 2.0}],
+        {"error": Printed(paper=1.0, holds="at most", baseline="copying")},
+    )
+    write_json(tmp_path / "r.json", {"rows": {"error": rows[0].as_json()}})
+    read = json.loads((tmp_path / "r.json").read_text())
+    assert Row.from_json("error", read["rows"]["error"]) == rows[0]
+
+
+def test_numbers_that_were_asked_for_have_a_column_of_their_own():
+    printed = Printed(paper=0.97, holds="at least", source="asked")
+    assert columns([Row(quantity=ERROR, values=(1.0,), printed=printed)])[1] == "asked"
 
 
 def test_json_is_strict_and_whole(tmp_path):

@@ -4,18 +4,18 @@ Train, record, fit, measure, draw. `reproduce` does it all for one architecture 
 """
 
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kann.data.atomic_write import replacing
 from kann.zoo.files import PROVENANCE, WEIGHTS
-from kann_experiments.configs import as_json
+from kann_experiments.configs import as_json, known_settings
 from kann_experiments.copy.analysis import QUANTITIES, study_network
 from kann_experiments.copy.figures import draw_figures
-from kann_experiments.copy.task import CONFIGS, PRINTED, TRAINING, Config, CopyNetwork, build, build_optimizer
+from kann_experiments.copy.task import CONFIGS, PRINTED, TRAINING, Config, CopyNetwork, build, build_optimizer, rebase
 from kann_experiments.experiment import start_run, write_results
 from kann_experiments.results import Reproduction, expected, versions, write_json
 from kann_experiments.training import generator, repeatable, require_device, require_folder, train
@@ -28,18 +28,26 @@ def reproduce(
     seeds: Sequence[int] = range(5),
     device: str = "cpu",
     printed: bool = False,
+    zero_blanks: bool = False,
 ) -> Reproduction:
     """Train, analyse and draw one architecture; networks that are in ``out`` already are used again.
 
-    With ``printed`` the networks are trained as the paper's table says, even where that does not suffice.
+    With ``printed`` the networks are trained as the paper's table says, even where that does not suffice. With
+    ``zero_blanks`` a blank is an input of zeros instead of a character like the others.
     """
-    title = f"copy task, {arch}"
     run = start_run(
-        "copy", arch, title=title, configs=CONFIGS, printed_configs=PRINTED, printed=printed, seeds=seeds, out=out
+        "copy",
+        arch,
+        title=f"copy task, {arch}" + ", blanks are zeros" * zero_blanks,
+        configs=with_blanks(CONFIGS, zero_blanks),
+        printed_configs=with_blanks(PRINTED, zero_blanks),
+        printed=printed,
+        seeds=seeds,
+        out=out,
+        suffix="-zero-blanks" * zero_blanks,
     )
-    printed_numbers = {}
-    if arch == "dtriv":  # of the other architectures the paper prints hyperparameters, and no results
-        printed_numbers = expected("copy")
+    # Of the other architectures the paper prints hyperparameters, and no results.
+    printed_numbers = expected("copy") if run.config.arch == "dtriv" else {}
 
     with repeatable():
         studies = []
@@ -56,6 +64,13 @@ def reproduce(
     return replace(result, files=(*result.files, *figures))
 
 
+def with_blanks(configs: Mapping[str, Config], zero_blanks: bool) -> dict[str, Config]:
+    """The same configurations with this coding of blanks."""
+    return {
+        arch: replace(config, task=replace(config.task, zero_blanks=zero_blanks)) for arch, config in configs.items()
+    }
+
+
 def trained(config: Config, *, seed: int, folder: str | os.PathLike[str], device: str = "cpu") -> CopyNetwork:
     """Train a network on the copy task; one that is in ``folder`` already is used again, or trained to the end."""
     path = require_folder(folder) / "network.safetensors"
@@ -63,6 +78,8 @@ def trained(config: Config, *, seed: int, folder: str | os.PathLike[str], device
     network = build(config, seed=seed).to(torch_device)
 
     def loss(iteration: int) -> Tensor:
+        if config.rebase and iteration % config.rebase == 0:
+            rebase(network)
         # Each batch has random numbers of its own, so that a run that was killed goes on with the same batches.
         digits = config.task.draw(generator(seed, TRAINING, iteration), config.batch)  # (s, k)
         x, answer = config.task.sequences(digits)  # (s, t, p) and (s, t)
@@ -89,7 +106,7 @@ def ship(folder: str | os.PathLike[str], *, arch: str = "dtriv", seed: int = 0, 
         "command": f"python -c \"from kann_experiments import copy; copy.ship('{place.name}')\"",
         "seed": seed,
         "units": config.units,
-        "task": asdict(config.task),
+        "task": known_settings(config.task),
         "config": as_json(config),
         "measured": {"digits_right": right},
         "versions": versions(),

@@ -29,7 +29,9 @@ def find_points(
     states = full_states(network, x)  # (s, t, w)
     visited = states[:, steps].reshape(-1, states.shape[-1])  # (s * 4, w)
     with_zero = np.concatenate([np.zeros((1, visited.shape[1])), visited])
-    blank = np.eye(task.width)[BLANK]  # a blank is a character like others: its input is not zero
+    blank = np.zeros(task.width)
+    if not task.zero_blanks:  # a blank is then a character like the others
+        blank[BLANK] = 1.0
     return _fixed_or_slowest(network, with_zero, np.zeros(task.width)), _fixed_or_slowest(network, visited, blank)
 
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from kann.zoo.copy_task import ADDED_LATER, CopyNetwork, OrthogonalRNN, Task
 from kann.zoo.copy_task import BLANK as BLANK
-from kann.zoo.copy_task import CopyNetwork, OrthogonalRNN, Task
 from kann_experiments.training import Training, seeded
 
 TRAINING, ANALYSED, HALVES = 0, 1, 2
@@ -40,6 +40,10 @@ class Config:
     """Whether the hidden matrix of an RNN is orthogonal at first."""
     forget_bias: float = 0.0
     """What is added to the bias of an LSTM's forget gates at first: they then start open."""
+    rebase: int = field(default=0, metadata=ADDED_LATER)
+    """Iterations after which dtriv's orthogonal matrix A becomes the base A₀ of A = A₀ exp(S) anew; 0 for never."""
+    turns_start: bool = field(default=False, metadata=ADDED_LATER)
+    """Whether dtriv's matrix starts as turns of pairs of units by angles drawn evenly from all (Henaff et al. 2016)."""
     batch: int = 128
     """Sequences in a batch. The paper does not say; this is what the published code of dtriv takes for this task."""
     task: Task = field(default_factory=Task)
@@ -48,6 +52,16 @@ class Config:
 
 PRINTED = {
     "dtriv": Config(arch="dtriv", units=48, rate=1e-3, training=Training(iterations=500)),
+    # As in the published code of dtriv, which also trains the matrix at a tenth of the rate.
+    "dtriv100": Config(
+        arch="dtriv",
+        units=48,
+        rate=1e-3,
+        hidden_rate=0.1,
+        rebase=100,
+        turns_start=True,
+        training=Training(iterations=500),
+    ),
     "rnn": Config(
         arch="rnn",
         units=64,
@@ -57,12 +71,17 @@ PRINTED = {
     "gru": Config(arch="gru", units=48, rate=1e-2, training=Training(iterations=285)),
     "lstm": Config(arch="lstm", units=48, rate=5e-3, training=Training(iterations=6500, clip=10.0)),
 }
-"""The paper's table of hyperparameters. It does not say how often the RNN's rate falls: here ten times in all."""
+"""The paper's table of hyperparameters. It does not say how often the RNN's rate falls: here ten times in all.
+
+``dtriv`` keeps one base A₀, an orthogonal matrix drawn evenly from all: the static form of the parametrisation.
+``dtriv100`` moves the base every 100 iterations, as the published code of dtriv does.
+"""
 
 CONFIGS = {
     # At the full rate the hidden matrix makes the loss jump. The published code of dtriv trains it at a tenth too, and
     # it is what keeps an RNN that starts orthogonal from forgetting.
     "dtriv": replace(PRINTED["dtriv"], hidden_rate=0.1, training=Training(iterations=2000, schedule="linear")),
+    "dtriv100": replace(PRINTED["dtriv100"], training=Training(iterations=2000, schedule="linear")),
     "rnn": replace(
         PRINTED["rnn"],
         hidden_rate=0.1,
@@ -86,7 +105,10 @@ def build(config: Config, *, seed: int) -> CopyNetwork:
 def _recurrent(config: Config) -> nn.Module:
     """The untrained recurrent layer, with the starting weights that the configuration asks for."""
     if config.arch == "dtriv":
-        return OrthogonalRNN(config.task.width, config.units)
+        orthogonal_layer = OrthogonalRNN(config.task.width, config.units)
+        if config.turns_start:
+            orthogonal_layer.cell.turn.weight = _random_turns(config.units)
+        return orthogonal_layer
     kind = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[config.arch]
     layer: Any = kind(config.task.width, config.units, batch_first=True)
     if config.orthogonal_start:
@@ -95,6 +117,23 @@ def _recurrent(config: Config) -> nn.Module:
         with torch.no_grad():  # the gates of torch's LSTM are stored in the order input, forget, cell, output
             layer.bias_hh_l0[config.units : 2 * config.units] += config.forget_bias
     return layer
+
+
+def _random_turns(units: int) -> Tensor:
+    """An orthogonal matrix that turns units 0 and 1 by an angle, 2 and 3 by another, …; a last odd unit stays."""
+    angles = torch.empty(units // 2).uniform_(-torch.pi, torch.pi)
+    matrix = torch.eye(units)
+    for i, angle in enumerate(angles):
+        cosine, sine = angle.cos(), angle.sin()
+        matrix[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = torch.stack([cosine, -sine, sine, cosine]).reshape(2, 2)
+    return matrix
+
+
+def rebase(network: CopyNetwork) -> None:
+    """Make dtriv's orthogonal matrix A the base A₀ of A = A₀ exp(S) anew, with S = 0. The matrix stays as it is."""
+    layer: Any = network.recurrent
+    with torch.no_grad():
+        layer.cell.turn.weight = layer.cell.turn.weight.clone()
 
 
 def build_optimizer(network: CopyNetwork, config: Config) -> torch.optim.Optimizer:

@@ -6,7 +6,7 @@ The paper's example, ``928---:--`` in and ``------928`` out, has three digits an
 
 import itertools
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,9 @@ try:
 except ImportError as error:
     raise ImportError("weights are stored as safetensors: pip install 'kann[cli]'") from error
 
+ADDED_LATER = {"added later": True}
+"""Metadata of a setting that earlier versions did not have. Checkpoints name it only where it is not the default."""
+
 BLANK = 0
 """The number of the blank, in inputs and answers; the digits are 1, 2, …"""
 
@@ -38,6 +41,9 @@ class Task:
     """The number of steps to wait."""
     letters: int = 9
     """The number of different digits: 1 to 9, since the paper's example has a 9 and it writes a blank as 0."""
+    zero_blanks: bool = field(default=False, metadata=ADDED_LATER)
+    """Whether a blank is an input of zeros, as the paper says. By default it is a character like the others, an input
+    that is 1, as in the published code of dtriv."""
 
     @property
     def length(self) -> int:
@@ -60,7 +66,10 @@ class Task:
         answer = read.clone()
         read[:, : self.digits] = answer[:, -self.digits :] = torch.as_tensor(digits)
         read[:, self.digits + self.blanks] = self.width - 1
-        return nn.functional.one_hot(read, self.width).float(), answer
+        x = nn.functional.one_hot(read, self.width).float()
+        if self.zero_blanks:
+            x[..., BLANK] = 0.0
+        return x, answer
 
     def draw(self, rng: np.random.Generator, count: int) -> Int[Array, "s k"]:
         """Random digits of ``count`` sequences."""
