@@ -112,7 +112,9 @@ def test_differences_are_named():
 
 
 def test_an_unknown_architecture():
-    with pytest.raises(KannError, match="architecture 'transformer' is unknown; pass one of dtriv, dtriv100, rnn, gru, lstm"):
+    with pytest.raises(
+        KannError, match="architecture 'transformer' is unknown; pass one of dtriv, dtriv100, rnn, gru, lstm"
+    ):
         reproduce("transformer")
 
 
