@@ -82,6 +82,10 @@ def ecg(
     seed: Seed = 0,
     seeds: Seeds = 1,
     as_printed: AsPrinted = False,
+    as_notebook: Annotated[
+        bool,
+        typer.Option("--as-notebook", help="Train as the authors' notebook: one beat at a time. Hours."),
+    ] = False,
 ) -> None:
     """Repeat the paper's ECG classification: what an autoencoder of heartbeats learnt.
 
@@ -91,7 +95,8 @@ def ecg(
     with one_line_errors(HOW_TO_GO_ON):
         from kann_experiments.ecg import reproduce
 
-        _run(reproduce, arch, device=device, out=out, seeds=range(seed, seed + seeds), printed=as_printed)
+        settings = {"printed": as_printed, "notebook": as_notebook}
+        _run(reproduce, arch, device=device, out=out, seeds=range(seed, seed + seeds), **settings)
 
 
 @commands.command(

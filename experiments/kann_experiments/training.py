@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from kann.data.atomic_write import remove, replacing
 from kann.errors import KannError
 from kann.progress import progress
 from kann.typing import Array, Float
+from kann.zoo.files import ADDED_LATER
 
 try:
     from safetensors import safe_open
@@ -33,7 +34,7 @@ except ImportError as error:
 CHECKSUM = "checksum of the tensors"
 """The entry of a checkpoint's header that tells a damaged one."""
 
-Schedule = Literal["constant", "linear", "exponential"]
+Schedule = Literal["constant", "linear", "exponential", "plateau"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +45,9 @@ class Training:
     """Steps of the optimizer."""
     schedule: Schedule = "constant"
     """The rate stays; or stays for the first half and then falls to zero in a straight line; or is multiplied by
-    ``gamma`` several times."""
+    ``gamma`` several times; or is multiplied by ``gamma`` whenever validation stops getting better."""
     gamma: float = 1.0
-    """For the exponential schedule."""
+    """For the exponential schedule and that by plateaus."""
     falls: int = 10
     """For the exponential schedule: into how many parts the iterations are cut, each with ``gamma`` times the rate of
     the one before."""
@@ -54,15 +55,32 @@ class Training:
     """Largest norm of a gradient; longer ones are shortened to it."""
     every: int = 250
     """Iterations between checkpoints."""
+    patience: int = field(default=2, metadata=ADDED_LATER)
+    """For the schedule by plateaus: the rate falls when more validations than these in a row brought nothing."""
 
-    def factor(self, iteration: int) -> float:
-        """What the rate is multiplied by in this iteration, the first being 0."""
+    def factor(self, iteration: int, validations: Sequence[float] = ()) -> float:
+        """Return the multiple of the rate in this iteration, the first being 0, after these validations."""
         done = iteration / self.iterations
+        if self.schedule == "plateau":
+            return self.gamma ** _plateaus(validations, self.patience)
         if self.schedule == "linear":
             return min(1.0, 2 * (1 - done))
         if self.schedule == "exponential":
             return self.gamma ** int(self.falls * done)
         return 1.0
+
+
+def _plateaus(validations: Sequence[float], patience: int) -> int:
+    """Count how often more than ``patience`` validations in a row brought nothing, as torch's ReduceLROnPlateau."""
+    lowest, without, count = math.inf, 0, 0
+    for value in validations:
+        if value < lowest * (1 - 1e-4):
+            lowest, without = value, 0
+        else:
+            without += 1
+        if without > patience:
+            count, without = count + 1, 0
+    return count
 
 
 def train(
@@ -91,7 +109,7 @@ def train(
     network.train()
     for iteration in progress(range(state.done, plan.iterations), what="training", unit="batch"):
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * plan.factor(iteration)
+            group["lr"] = rate * plan.factor(iteration, state.validations)
         value = loss(iteration)
         optimizer.zero_grad()
         value.backward()
@@ -116,6 +134,7 @@ class _TrainingState:
         self.losses = torch.zeros(iterations, device=next(network.parameters()).device)
         self.best: dict[str, Tensor] = {}
         self.lowest = math.inf
+        self.validations: list[float] = []
 
     def add_loss(self, loss: Tensor) -> None:
         """Keep the loss of an iteration, without waiting for a GPU to compute it, and count the iteration."""
@@ -128,6 +147,7 @@ class _TrainingState:
         self.network.eval()
         value = validate()
         self.network.train()
+        self.validations.append(value)
         if value < self.lowest:
             self.lowest = value
             self.best = {name: weight.clone() for name, weight in self.network.state_dict().items()}
@@ -143,6 +163,7 @@ class _TrainingState:
         tensors = {"losses": values} | _add_prefix("network", self.network.state_dict())
         if self.done < len(self.losses):
             tensors |= _add_prefix("best", self.best) | {"lowest": torch.tensor(self.lowest, dtype=torch.float64)}
+            tensors["validations"] = torch.tensor(self.validations, dtype=torch.float64)
             for parameter, state in self.optimizer.state_dict()["state"].items():
                 tensors |= _add_prefix(f"optimizer.{parameter}", state)
         copies = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
@@ -164,6 +185,7 @@ class _TrainingState:
             self.done = len(tensors["losses"])
             self.losses[: self.done] = tensors["losses"]
             self.lowest = float(tensors.get("lowest", math.inf))
+            self.validations = tensors.get("validations", torch.zeros(0)).tolist()
             self.best = _with_prefix("best", tensors)
             if self.best and _shapes(self.best) != _shapes(self.network.state_dict()):
                 raise ValueError("its best weights are those of another network")

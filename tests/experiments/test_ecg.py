@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from kann_experiments import data, ecg
+from kann_experiments.configs import as_json
 from kann_experiments.ecg import analysis, export, reproduce, trained
 from kann_experiments.ecg import figures as figures_module
 from kann_experiments.ecg import task as task_module
@@ -17,6 +18,7 @@ from kann_experiments.ecg.analysis import (
     QUANTITIES,
     _classification,
     _closeness,
+    _separation,
     decode,
     network_losses,
     study_network,
@@ -37,6 +39,7 @@ from kann_experiments.ecg.modes import (
 from kann_experiments.ecg.silhouettes import koopman_embedding, pca_embedding, silhouette_over_time, silhouettes
 from kann_experiments.ecg.task import (
     CONFIGS,
+    NOTEBOOK,
     PRINTED,
     THRESHOLD,
     build,
@@ -397,6 +400,22 @@ def test_decisions_at_the_threshold():
     }
 
 
+def test_the_notebooks_recipe():
+    for arch in ARCHS:
+        config = NOTEBOOK[arch]
+        assert (config.batch, config.weight_decay, config.rate, config.epochs) == (1, 5e-3, 1e-3, 150)
+        assert training_plan(config, 10).factor(99, [3.0, 2.0, 2.0, 2.0, 2.0]) == 0.5
+    assert as_json(NOTEBOOK["lstm"])["weight_decay"] == 5e-3
+    assert "weight_decay" not in as_json(PRINTED["lstm"])  # checkpoints of earlier versions do not name it
+
+
+def test_silhouettes_are_compared_at_all_times():
+    koopman = np.array([0.0, 0.1, 0.5, 0.2])
+    others = {"raw": np.array([0.1, 0.2, 0.1, 0.1]), "pca": np.array([0.2, 0.05, 0.2, 0.3])}
+    numbers = _separation({"koopman": koopman, **others})
+    assert (numbers["silhouette_lowest"], numbers["silhouette_highest"]) == (0.25, 0.25)
+
+
 def test_every_beat_has_a_loss(studied):
     lost = studied.losses
     assert {name: len(values) for name, values in lost.items()} == {
@@ -409,6 +428,8 @@ def test_the_best_mode_counts_at_each_feature():
         {
             "kann": np.array([[1.0, 5.0, 2.0, 9.0], [3.0, 4.0, 1.0, 8.0]]),  # best: 1, 4, 1, 8
             "kann_real": np.array([[2.0, 2.0, 2.0, 2.0]]),
+            "kann_64": np.array([[1.0, 1.0, 9.0, 9.0]]),
+            "kann_20": np.array([[9.0, 9.0, 9.0, 9.0]]),
             "pca": np.array([[2.0, 2.0, 3.0, 9.0], [9.0, 9.0, 9.0, 9.0]]),
             "pca_mean": np.array([[9.0, 9.0, 9.0, 1.0]]),
             "kernel_pca": np.array([[9.0, 3.0, 2.0, 9.0]]),
@@ -416,6 +437,7 @@ def test_the_best_mode_counts_at_each_feature():
     )
     assert [numbers[f"feature_{i}_kann"] for i in (1, 2, 3, 4)] == [1.0, 4.0, 1.0, 8.0]
     assert numbers["closest"] == 3  # all but the second, where PCA has 2
+    assert (numbers["closest_64"], numbers["closest_20"]) == (2, 0)
     assert numbers["closest_real"] == 1  # equal is not closer
     assert numbers["closest_mean"] == 2  # the first and the third
     assert numbers["own_modes"] == 2

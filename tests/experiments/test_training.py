@@ -229,6 +229,26 @@ def test_schedules():
     assert [by_epoch.factor(i) for i in (24, 25, 74, 99)] == pytest.approx([1, 0.5, 0.25, 0.125])
 
 
+def test_the_rate_falls_at_plateaus_as_torchs_does():
+    values = np.random.default_rng(0).uniform(1, 2, size=60).tolist()
+    plan = Training(iterations=60, schedule="plateau", gamma=0.5, patience=2)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=2, eps=0)
+    for i, value in enumerate(values):
+        assert plan.factor(0, values[:i]) == optimizer.param_groups[0]["lr"]
+        scheduler.step(value)
+
+
+def test_plateaus_are_remembered_by_a_run_that_goes_on(tmp_path):
+    plan = Training(iterations=60, schedule="plateau", gamma=0.1, patience=0, every=5)
+    whole, _ = run(tmp_path / "whole", plan=plan, validate=lambda network: 1.0)
+    with pytest.raises(StoppedError):
+        run(tmp_path / "part", plan=plan, stop=22, validate=lambda network: 1.0)
+    resumed, _ = run(tmp_path / "part", plan=plan, validate=lambda network: 1.0)
+    for name, weight in whole.state_dict().items():
+        torch.testing.assert_close(resumed.state_dict()[name], weight)
+
+
 def test_a_seed_leaves_torchs_own_numbers_alone():
     torch.manual_seed(1)
     expected = torch.rand(3)

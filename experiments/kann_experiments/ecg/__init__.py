@@ -23,7 +23,17 @@ from kann_experiments.ecg.beats import read_beats
 from kann_experiments.ecg.figures import draw_figures
 from kann_experiments.ecg.modes import differences_at_features
 from kann_experiments.ecg.scikit import require_scikit_learn
-from kann_experiments.ecg.task import CONFIGS, PRINTED, Split, build, losses, split, training_batch, training_plan
+from kann_experiments.ecg.task import (
+    CONFIGS,
+    NOTEBOOK,
+    PRINTED,
+    Split,
+    build,
+    losses,
+    split,
+    training_batch,
+    training_plan,
+)
 from kann_experiments.experiment import start_run, write_results
 from kann_experiments.results import Reproduction, expected, versions, write_json
 from kann_experiments.training import fingerprint, repeatable, require_device, require_folder, train
@@ -36,17 +46,27 @@ def reproduce(
     seeds: Sequence[int] = range(5),
     device: str = "cpu",
     printed: bool = False,
+    notebook: bool = False,
     beats: Beats | None = None,
 ) -> Reproduction:
     """Train, analyse and draw one architecture; networks that are in ``out`` already are used again.
 
-    With ``printed`` the networks are trained as the paper's table says, even where that does not suffice. ``beats`` are
-    others than those of ECG5000, which is looked for on this machine and else downloaded.
+    With ``printed`` the networks are trained as the paper's table says, even where that does not suffice, with
+    ``notebook`` as the authors' published notebook does. ``beats`` are others than those of ECG5000, which is looked
+    for on this machine and else downloaded.
     """
     require_scikit_learn()  # before minutes of training, not after them
     title = f"ECG, {arch}"
     run = start_run(
-        "ecg", arch, title=title, configs=CONFIGS, printed_configs=PRINTED, printed=printed, seeds=seeds, out=out
+        "ecg",
+        arch,
+        title=title,
+        configs=NOTEBOOK if notebook else CONFIGS,
+        printed_configs=PRINTED,
+        printed=printed and not notebook,
+        seeds=seeds,
+        out=out,
+        suffix="-as-notebook" * notebook,
     )
     if beats is None:
         beats = read_beats(obtain("ecg5000"))
@@ -87,7 +107,7 @@ def trained(
 
     data = fingerprint(parts.train.numpy(), parts.validation.numpy())
     made_by = {"experiment": "ecg", "seed": seed, "data": data, "config": as_json(config)}
-    optimizer = torch.optim.Adam(network.parameters(), lr=config.rate)
+    optimizer = torch.optim.Adam(network.parameters(), lr=config.rate, weight_decay=config.weight_decay)
     plan = training_plan(config, len(beats))
     train(network, optimizer, loss, plan=plan, path=path, made_by=made_by, validate=validate)
     return network.cpu()

@@ -19,6 +19,7 @@ from kann_experiments.ecg.modes import (
     distances_at_features,
     dominant_pairs,
     error_of_summed_modes,
+    koopman_parts,
     median_band,
     modes_by_importance,
     parts_by_method,
@@ -43,6 +44,9 @@ NAMES = {
 }
 """Methods that the table shows. Others are in ``results.json``."""
 
+FEWER_BEATS = (64, 20)
+"""Beats that further operators are fitted to: those of the paper, and those of its published notebook."""
+
 QUANTITIES = (
     Quantity(key="accuracy_train", what="normal beats called normal, training", format="percent"),
     Quantity(key="accuracy_validation", what="normal beats called normal, validation", format="percent"),
@@ -52,6 +56,7 @@ QUANTITIES = (
     Quantity(key="loss_test", what="mean loss of normal test beats"),
     Quantity(key="loss_anomalous", what="mean loss of anomalous beats"),
     Quantity(key="relative_error", what="relative error of one step, fitted sequences (normal test beats)"),
+    Quantity(key="error_by_time", what="    |H_t predicted − H_t|² / |H_t|², mean over t"),
     Quantity(key="copying_error", what="    copying the previous state"),
     Quantity(key="relative_error_validation", what="relative error, held-out normal beats (validation)"),
     Quantity(key="copying_error_validation", what="    copying the previous state"),
@@ -72,6 +77,7 @@ QUANTITIES = (
         for method, name in NAMES.items()
     ),
     Quantity(key="closest", what="features at which KANN is closest, of 4"),
+    *(Quantity(key=f"closest_{count}", what=f"    with C from {count} beats") for count in FEWER_BEATS),
     Quantity(key="closest_real", what="    with the exact projection"),
     Quantity(key="closest_mean", what="    against PCA about the mean and KernelPCA"),
     Quantity(key="own_modes", what="pairs that are closest at some feature, of 4"),
@@ -82,6 +88,8 @@ QUANTITIES = (
     Quantity(key="silhouette_pca", what="    in 5 principal components"),
     Quantity(key="silhouette_koopman", what="    along 5 Koopman eigenvectors"),
     Quantity(key="silhouette_gap", what="    Koopman below the lower of the others by"),
+    Quantity(key="silhouette_lowest", what="times t at which Koopman is lowest", format="percent"),
+    Quantity(key="silhouette_highest", what="    at which it is highest", format="percent"),
     *live_quantities(),
     *stand_in_quantities(),
 )
@@ -162,6 +170,11 @@ def _decoded(analysis: Analysis, states: Float[Array, "s t d"]) -> dict[str, lis
     """What each mode of each method makes of the last states of some beats."""
     samples = analysis.split.test.shape[1]
     methods = parts_by_method(analysis.koopman, states, analysis.pairs)
+    for count in FEWER_BEATS:
+        fewer = analysis.states[:count]
+        koopman = kann.fit(fewer, basis="svd", offset=False, rank=fewer.dim - 1)
+        pairs = dominant_pairs(koopman, fewer)
+        methods[f"kann_{count}"] = koopman_parts(koopman, states[:, -1], pairs, part="modulus")
     return {
         name: [median_band(decode(analysis.network, part, samples)) for part in parts]
         for name, parts in methods.items()
@@ -234,6 +247,9 @@ def _fidelity(analysis: Analysis) -> dict[str, float]:
             ("copying_error", "copying_agreement", kann.copying),
         ):
             numbers[f"{error}{part}"] = float(kann.relative_error(predictor, states))
+            if not part and predictor is analysis.koopman:
+                by_time = kann.relative_error(predictor, states, reduce="time")
+                numbers["error_by_time"] = float(np.nanmean(by_time))
             numbers[f"{agreement}{part}"] = kann.agreement(predictor, states, readout, threshold=THRESHOLD)
     return numbers
 
@@ -251,6 +267,7 @@ def _closeness(distances: Mapping[str, Float[Array, "m f"]]) -> dict[str, float]
     fair_rivals = np.minimum(best["pca_mean"], best["kernel_pca"])
     return numbers | {
         "closest": float(np.sum(best["kann"] < papers_rivals)),
+        **{f"closest_{count}": float(np.sum(best[f"kann_{count}"] < papers_rivals)) for count in FEWER_BEATS},
         "closest_real": float(np.sum(best["kann_real"] < papers_rivals)),
         "closest_mean": float(np.sum(best["kann"] < fair_rivals)),
         "own_modes": float(len(set(distances["kann"].argmin(axis=0)))),
@@ -261,7 +278,12 @@ def _separation(over_time: Mapping[str, Float[Array, " t"]]) -> dict[str, float]
     """Silhouettes averaged over all samples and times."""
     averages = {f"silhouette_{name}": float(values[-1]) for name, values in over_time.items()}
     lower = min(averages["silhouette_raw"], averages["silhouette_pca"])
-    return averages | {"silhouette_gap": lower - averages["silhouette_koopman"]}
+    koopman, others = over_time["koopman"], np.array([over_time["raw"], over_time["pca"]])  # (t,) and (2, t)
+    return averages | {
+        "silhouette_gap": lower - averages["silhouette_koopman"],
+        "silhouette_lowest": float(np.mean(koopman < others.min(axis=0))),
+        "silhouette_highest": float(np.mean(koopman > others.max(axis=0))),
+    }
 
 
 def _real_modes_before_last_pair(analysis: Analysis) -> float:

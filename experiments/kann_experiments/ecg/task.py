@@ -27,7 +27,10 @@ HELD_OUT, TESTED = 0.15, 0.33
 """Fraction of the normal beats that is not trained on, and the fraction of those that tests instead of validating."""
 
 PRINTED = {"lstm": Config(arch="lstm"), "gru": Config(arch="gru")}
-"""The paper's table of hyperparameters. It also mentions weight decay, without a number: here there is none."""
+"""The paper's table of hyperparameters, in batches of 32 and without the weight decay that it mentions."""
+
+NOTEBOOK = {arch: replace(config, batch=1, schedule="plateau", weight_decay=5e-3) for arch, config in PRINTED.items()}
+"""The recipe of the authors' published notebook: one beat at a time, weight decay, half the rate at each plateau."""
 
 CONFIGS = {
     # Forget gates that start open let gradients reach over 140 steps from the first; a falling rate ends the jumps of
@@ -82,7 +85,13 @@ def build(config: Config, *, seed: int) -> Autoencoder:
 def training_plan(config: Config, beats: int) -> Training:
     """The plan for this number of training beats, with a checkpoint and a validation after each epoch."""
     batches = math.ceil(beats / config.batch)
-    return Training(iterations=config.epochs * batches, schedule=config.schedule, clip=config.clip, every=batches)
+    return Training(
+        iterations=config.epochs * batches,
+        schedule=config.schedule,
+        gamma=0.5 if config.schedule == "plateau" else 1.0,
+        clip=config.clip,
+        every=batches,
+    )
 
 
 def losses(reproduced: Float[Tensor, "s t"], x: Float[Tensor, "s t"]) -> Float[Tensor, " s"]:

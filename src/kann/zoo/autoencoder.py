@@ -2,7 +2,7 @@
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from kann.data.archives import damage_explained
 from kann.typing import Array, Float, Int
-from kann.zoo.files import PROVENANCE, WEIGHTS, folder, read_provenance, require_files
+from kann.zoo.files import ADDED_LATER, PROVENANCE, WEIGHTS, folder, read_provenance, require_files
 
 NORMAL = 1
 """The class of normal beats; ECG5000 numbers four kinds of anomaly 2 to 5."""
@@ -117,12 +117,14 @@ class Config:
     """Beats in a batch. The paper does not say, and its published code takes a single one."""
     rate: float = 1e-3
     """Learning rate."""
-    schedule: Literal["constant", "linear", "exponential"] = "constant"
+    schedule: Literal["constant", "linear", "exponential", "plateau"] = "constant"
     """The schedule of the rate, see `kann_experiments.training.Training`."""
     clip: float = math.inf
     """Largest norm of a gradient."""
     forget_bias: float = 0.0
     """Added to the bias of an LSTM's forget gates before training, so that they start open."""
+    weight_decay: float = field(default=0.0, metadata=ADDED_LATER)
+    """Adam's weight decay. The paper mentions it without a number; its published notebook has 5e-3."""
 
 
 class Autoencoder(nn.Module):

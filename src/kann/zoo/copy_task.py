@@ -17,15 +17,12 @@ from torch.nn.utils.parametrizations import orthogonal
 
 from kann.data.archives import damage_explained
 from kann.typing import Array, Float, Int
-from kann.zoo.files import PROVENANCE, WEIGHTS, folder, read_provenance, require_files
+from kann.zoo.files import ADDED_LATER, PROVENANCE, WEIGHTS, folder, read_provenance, require_files
 
 try:
     from safetensors.torch import load_file
 except ImportError as error:
     raise ImportError("weights are stored as safetensors: pip install 'kann[cli]'") from error
-
-ADDED_LATER = {"added later": True}
-"""Metadata of a setting that earlier versions did not have. Checkpoints name it only where it is not the default."""
 
 BLANK = 0
 """The number of the blank, in inputs and answers; the digits are 1, 2, …"""

@@ -11,6 +11,9 @@ from kann.errors import KannError
 MODELS = ("copy", "ecg", "sentiment")
 """Names of the networks; the files of each are in a folder of its name."""
 
+ADDED_LATER = {"added later": True}
+"""Metadata of a setting that earlier versions did not have. Checkpoints name it only where it is not the default."""
+
 WEIGHTS, PROVENANCE = "weights.safetensors", "provenance.json"
 """Files that every network has."""
 
