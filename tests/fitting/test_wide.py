@@ -96,3 +96,69 @@ def test_lanczos_that_does_not_converge_is_replaced(rng, monkeypatch):
     expected = svd_from_gram(gram, norm=norm, rounding=1e-7, largest=4)
     monkeypatch.setattr(linalg, "eigsh", fail)
     np.testing.assert_allclose(svd_from_gram(gram, norm=norm, rounding=1e-7, largest=4).values, expected.values)
+
+
+def along_few(rng, *, d, k=6):
+    """Noisy states about a mean that is not zero, with inputs, and balanced coordinates of them."""
+    inner, values = np.zeros((20, k)), np.empty((20, 40, k))
+    inputs = rng.normal(size=(20, 40, 2))
+    for t, push in enumerate(np.moveaxis(inputs @ rng.normal(size=(2, k)), 1, 0)):
+        inner = inner * np.linspace(0.95, 0.5, k) + push + 0.3 * rng.normal(size=inner.shape)
+        values[:, t] = inner
+    states = 3 + values @ rng.normal(size=(k, d)) + 0.2 * rng.normal(size=(20, 40, d))
+    balance = kann.Balance.of_snapshots(states.reshape(-1, d), rng.normal(size=(300, d)), rank=k - 1)
+    return states, inputs, balance
+
+
+@pytest.mark.parametrize("basis_kind", ["array", "balance"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"rank": 3},
+        {"rank": 0.5},
+        {"rank": "auto"},
+        {"offset": False},
+        {"driven": True, "rank": 4},
+        {"driven": "bilinear", "rank": 3, "ridge": 1e-6},
+    ],
+)
+def test_coordinates_of_many_units_are_fitted_as_those_of_few(rng, monkeypatch, basis_kind, options):
+    values, inputs, balance = along_few(rng, d=80)
+    lengths, directions = rng.integers(2, 41, 20), balance if basis_kind == "balance" else rng.normal(size=(80, 6))
+    states = kann.States.from_padded(values, lengths, inputs=inputs)
+    theirs = kann.fit(states, basis=directions, **options)
+    monkeypatch.setattr(fitting, "TWO_READINGS_FROM", 16)
+    ours = [kann.fit(states, basis=directions, **options)]
+    if options.get("rank") != "auto":
+        lazy = kann.States.from_padded(da.from_array(values, chunks=(7, 11, 9)), lengths, inputs=inputs)
+        ours.append(kann.fit(lazy, basis=directions, **options))
+    for operator in ours:
+        assert operator.rank == theirs.rank
+        for name in ("matrix", "mean", "decoder", "explained", "drive", "offset"):
+            if getattr(theirs, name) is not None:
+                np.testing.assert_allclose(getattr(operator, name), getattr(theirs, name), atol=1e-8, err_msg=name)
+
+
+def test_coordinates_need_no_matrix_of_units_by_units(rng):
+    d = 20_000
+    values = rng.normal(size=(10, 40, 8)).cumsum(axis=1) @ rng.normal(size=(8, d))
+    states = kann.States.from_padded(values.astype(np.float32))
+    directions = rng.normal(size=(d, 8))
+    tracemalloc.start()
+    koopman = kann.fit(states, basis=directions)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 300e6  # the rows in float64 take 64 MB, a matrix of units by units would take 3.2 GB
+    np.testing.assert_allclose(koopman.decode(koopman.encode(states.values)), states.values, atol=1e-3)
+
+
+def test_constant_states_of_many_units(rng, monkeypatch):
+    monkeypatch.setattr(fitting, "TWO_READINGS_FROM", 16)
+    constant = np.broadcast_to(rng.normal(size=40), (4, 30, 40))
+    with pytest.raises(kann.KannError, match="every state is the same"):
+        kann.fit(constant, basis=rng.normal(size=(40, 3)))
+    with pytest.raises(kann.KannError, match="nan at sequence 1, step 2"):
+        kann.fit(np.where(np.arange(120).reshape(4, 30, 1) == 32, np.nan, constant), basis=rng.normal(size=(40, 3)))
+    with pytest.raises(kann.KannError, match="no consecutive pairs"):
+        kann.fit(rng.normal(size=(4, 1, 40)), basis=rng.normal(size=(40, 3)))

@@ -20,6 +20,7 @@ from kann.fitting.pair_selection import only_pairs
 from kann.fitting.passes import (
     PairsInBasis,
     Request,
+    read_along,
     read_by_qr,
     read_once,
     read_twice,
@@ -247,10 +248,12 @@ def _fit_linear(source: States | Moments, request: Request, groups: Any) -> Koop
 
 def _read(source: States | Moments, request: Request) -> PairsInBasis:
     """A basis and the pairs in it, in the cheapest way."""
+    if not isinstance(source, States) or not _is_wide(source, request):
+        return read_once(source, request)
+    if request.kind.own is not None:
+        return read_along(source, request)
     # Over ranks moments are summed on their devices, which Gram matrices alone are not.
-    if isinstance(source, States) and not are_summed_over_ranks() and _is_wide(source, request):
-        return read_twice(source, request)
-    return read_once(source, request)
+    return read_once(source, request) if are_summed_over_ranks() else read_twice(source, request)
 
 
 def _rank_curve(source: States | Moments, request: Request, groups: Any) -> RankCurve:

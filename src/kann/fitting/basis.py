@@ -158,7 +158,7 @@ class BasisKind:
 
     name: str
     """One of `BASES`, or ``"own"``."""
-    own: AnyArray | None = None
+    own: Array | None = None
     """The user's directions (d, k)."""
     origin: Array | None = None
     """The state at which the user's coordinates are zero; None if that is the state zero."""
@@ -189,7 +189,7 @@ def parse_basis(basis: Any, *, offset: bool) -> BasisKind:
         return BasisKind(name=basis, is_centred=basis == "pca")
     if hasattr(basis, "directions"):
         return BasisKind(name="own", own=basis.directions, origin=as_numpy(basis.mean), is_centred=True)
-    return BasisKind(name="own", own=basis, is_centred=offset)
+    return BasisKind(name="own", own=as_numpy(basis), is_centred=offset)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -308,16 +308,22 @@ def fourier(d: int) -> Float[Array, "d d"]:
     return columns[:, is_there] / norms[is_there]
 
 
-def choose_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, " d"]) -> Basis:
-    """The basis of this kind, cut to ``rank`` columns; ``svd`` is that of the states about ``mean`` or about zero."""
-    if not svd.resolved:
+def require_variation(varies: bool) -> None:
+    """Raise unless the states vary."""
+    if not varies:
         raise KannError(
             "every state is the same up to rounding, so nothing evolves; pass states that change over time, and take a "
             "constant near their mean off first if it dwarfs the change"
         )
+
+
+def choose_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, " d"]) -> Basis:
+    """The basis of this kind, cut to ``rank`` columns; ``svd`` is that of the states about ``mean`` or about zero."""
+    require_variation(svd.resolved > 0)
     d = len(mean)
     if kind.name == "own":
-        return _own_basis(kind, rank, svd, mean)
+        vectors, rows = kind.vectors(d), svd.values[:, None] * svd.vectors.T
+        return own_basis(kind, rank, mean, vectors, factor=rows @ vectors, rows=rows, energy=svd.energy)
     if kind.name == "fourier":
         vectors = kind.vectors(d)
         explained = np.sum((svd.values[:, None] * (svd.vectors.T @ vectors)) ** 2, axis=0) / svd.energy
@@ -337,24 +343,31 @@ def choose_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, 
     return Basis(vectors=svd.vectors[:, :columns], mean=mean, origin=mean, explained=explained[:columns])
 
 
-def _own_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, " d"]) -> Basis:
+def own_basis(
+    kind: BasisKind,
+    rank: Rank,
+    mean: Float[Array, " d"],
+    vectors: Float[Array, "d k"],
+    *,
+    factor: Float[Array, "m k"],
+    rows: Float[Array, "m d"],
+    energy: float,
+) -> Basis:
     """The user's directions, with the regression of the state on the coordinates as decoder.
 
     Bᵀ would not do: what the directions leave out is correlated with the coordinates, so that decoding with Bᵀ can
-    miss more than all of the states' variance. With H = U Σ Vᵀ about its mean, the coordinates are U F with F = Σ VᵀB,
-    and the regression of H on them is F⁺ Σ Vᵀ: nothing is squared, and U is not needed.
+    miss more than all of the states' variance. ``factor`` F and ``rows`` R stand for the coordinates Z and the states H
+    about their mean: FᵀF = ZᵀZ and FᵀR = ZᵀH. The regression of H on Z is F⁺R, and nothing is squared if F and R are
+    ΣVᵀB and ΣVᵀ, where H = U Σ Vᵀ.
     """
-    vectors = kind.vectors(len(mean))
-    factor = svd.values[:, None] * (svd.vectors.T @ vectors)
     # What each coordinate adds to R², so that fractions add up although coordinates may be correlated.
-    added = np.linalg.qr(factor)[0].T @ (svd.values[:, None] * svd.vectors.T)
-    explained = np.sum(added**2, axis=1) / svd.energy
+    explained = np.sum((np.linalg.qr(factor)[0].T @ rows) ** 2, axis=1) / energy
     columns = rank.columns(explained, of_units=vectors.shape[1] == len(mean))
     vectors, explained = vectors[:, :columns], explained[:columns]
     origin = np.zeros_like(mean) if kind.origin is None else kind.origin
     if kind.origin is None and columns == len(mean) and _is_orthonormal(vectors):
         return Basis(vectors=vectors, mean=origin, origin=origin, explained=explained)
-    decoder = np.linalg.lstsq(factor[:, :columns], svd.values[:, None] * svd.vectors.T)[0]
+    decoder = np.linalg.lstsq(factor[:, :columns], rows)[0]
     # z is the same for any origin that differs by a state whose coordinates are zero. This one makes z @ decoder +
     # origin the regression with its constant: the mean coordinates decode to the mean state.
     centre = mean - (mean - origin) @ vectors @ decoder

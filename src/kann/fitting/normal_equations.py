@@ -78,13 +78,14 @@ class NormalEquations(Additive):
     def of_coordinates(moments: Moments, *, driven: bool) -> "NormalEquations":
         """The equations for the coordinates that the moments are of."""
         sums: Any = moments  # of pairs, so that none of its arrays is None
-        x, y, n = sums.sum_x[:, None], sums.sum_y[:, None], np.array([[float(sums.pairs)]])
-        if not driven:
-            gram, target = np.block([[sums.xx, x], [x.T, n]]), np.vstack([sums.xy, y.T])
-        else:
-            xu, u = sums.xu, sums.sum_u[:, None]
-            gram = np.block([[sums.xx, xu, x], [xu.T, sums.uu, u], [x.T, u.T, n]])
-            target = np.vstack([sums.xy, sums.uy, y.T])
+        r, q = moments.dim, moments.dim + (moments.input_dim if driven else 0) + 1
+        gram, target = np.empty((q, q)), np.empty((q, r))  # filled one by one: np.block takes as long as a small fit
+        gram[:r, :r], gram[:r, -1], gram[-1, -1] = sums.xx, sums.sum_x, sums.pairs
+        target[:r], target[-1] = sums.xy, sums.sum_y
+        if driven:
+            gram[:r, r:-1], gram[r:-1, :r], gram[r:-1, r:-1] = sums.xu, sums.xu.T, sums.uu
+            gram[r:-1, -1], target[r:-1] = sums.sum_u, sums.uy
+        gram[-1, :-1] = gram[:-1, -1]
         return NormalEquations(gram=gram, target=target, total=sums.yy)
 
     @property

@@ -8,16 +8,25 @@ reads the states once more and factorises the pairs themselves, which squares no
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from kann.backends.arrays import as_numpy
+from kann.backends.arrays import as_numpy, row_products
 from kann.data.additive import Additive
-from kann.data.moments import Moments, centre_in_place, centred, moments_of, state_gram
-from kann.data.reduction import Block, Cut, Projection, accumulate
+from kann.data.moments import (
+    Moments,
+    PairProducts,
+    centre_in_place,
+    centred,
+    moments_of,
+    refuse_not_finite,
+    require_finite_squares,
+    state_gram,
+)
+from kann.data.reduction import Block, Cut, Projection, SumOverBlocks, accumulate, number_of_all_ranks
 from kann.data.states import States
 from kann.fitting.basis import (
     ROUNDINGS,
@@ -27,12 +36,14 @@ from kann.fitting.basis import (
     StateSVD,
     choose_basis,
     factor_of_gram,
+    own_basis,
+    require_variation,
     svd_from_factor,
     svd_from_gram,
     units_differ,
 )
 from kann.fitting.normal_equations import ColumnEnergies, LinearStep, NormalEquations, noise_floor, regress
-from kann.typing import Array, Float
+from kann.typing import AnyArray, Array, Float
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -66,7 +77,9 @@ class Request:
 
     @property
     def largest(self) -> int | None:
-        """The number of the largest singular vectors that suffice; None for all of them."""
+        """The number of the user's directions, or of the largest singular vectors that suffice; None for all."""
+        if self.kind.own is not None:
+            return self.kind.own.shape[-1] if self.kind.own.ndim else None
         return self.rank.count if self.kind.is_from_data else None
 
     def is_too_coarse(self, svd: StateSVD, units: "Units") -> bool:
@@ -102,8 +115,8 @@ class PairsInBasis:
     """Warnings to give if these pairs are used."""
     first: Moments | None = None
     """The moments of the states themselves, if they were measured."""
-    is_exact: bool = False
-    """Whether `read_by_qr` made them."""
+    is_final: bool = False
+    """Whether `read_by_qr` could not improve on them."""
 
     @staticmethod
     def of_moments(moments: Any, multiplied: Array, *, inputs: Any, **arguments: Any) -> "PairsInBasis":
@@ -138,7 +151,7 @@ class PairsInBasis:
 
     def need_qr(self, step: LinearStep) -> bool:
         """Whether `read_by_qr` would give more digits of the step than these sums of products."""
-        if self.is_exact:
+        if self.is_final:
             return False
         if self.units.rounding > EPS:
             return step.mean_error > DOUBTED_FROM
@@ -170,15 +183,15 @@ class Units:
     """Root of the fraction of the energy that is not the mean's."""
 
     @staticmethod
-    def of(moments: Any) -> "Units":
-        """From `Moments`, or from a `StateGram`."""
-        squares = as_numpy(moments.hh.diagonal()).copy()  # hh may be overwritten
-        mean, energy = as_numpy(moments.sum_h) / moments.states, float(np.sum(squares))
-        of_mean = moments.states * float(mean @ mean) / energy if energy else 1.0
+    def of(sums: Any, squares: AnyArray) -> "Units":
+        """From Σ h² of each unit, and `Moments` or what else has the number and the sum of the states."""
+        squares = as_numpy(squares).copy()  # of a diagonal, which may be overwritten
+        mean, energy = as_numpy(sums.sum_h) / sums.states, float(np.sum(squares))
+        of_mean = sums.states * float(mean @ mean) / energy if energy else 1.0
         return Units(
             mean=mean,
             squares=squares,
-            rounding=moments.rounding,
+            rounding=sums.rounding,
             differ=units_differ(squares),
             variation=max(0.0, 1 - of_mean) ** 0.5,
         )
@@ -223,7 +236,7 @@ def _svd_in_place(states: States, request: Request) -> tuple[StateSVD, Units]:
     if states.values.shape[0] == len(states):
         Moments(sequences=len(states), states=len(states)).require_pairs()
     found = state_gram(states)
-    units, gram = Units.of(found), found.hh
+    units, gram = Units.of(found, found.hh.diagonal()), found.hh
     if request.kind.is_centred:
         gram = centre_in_place(gram, found.sum_h, found.states)
     return svd_from_gram(gram, norm=units.norm, rounding=units.rounding, largest=request.largest), units
@@ -233,7 +246,7 @@ def read_once(source: States | Moments, request: Request) -> PairsInBasis:
     """Basis and pairs from one set of moments; from the states themselves if these are too coarse."""
     first: Any = source if isinstance(source, Moments) else moments_of(source, inputs=request.driven)
     first.require_pairs()
-    units, gram = Units.of(first), first.hh
+    units, gram = Units.of(first, first.hh.diagonal()), first.hh
     if request.kind.is_centred:
         gram = centre_in_place(gram + 0, first.sum_h, first.states)
     if units.differ:
@@ -265,6 +278,95 @@ def read_once(source: States | Moments, request: Request) -> PairsInBasis:
         units=units,
         doubts=doubts,
         first=first,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _UnitSums(Additive):
+    """Sums over the states, unit by unit."""
+
+    states: int
+    rounding: float
+    sum_h: Float[Array, " d"]
+    squares: Float[Array, " d"]
+    ADDED_BY: ClassVar = {"rounding": max}
+
+    @staticmethod
+    def of_block(block: Block) -> "_UnitSums":
+        h = block.values
+        squares = as_numpy(row_products(h.T, h.T))
+        return _UnitSums(states=len(h), rounding=block.rounding, sum_h=as_numpy(h.sum(0)), squares=squares)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class _AlongSums(Additive):
+    """Moments of coordinates, and what the regression of the states on them needs."""
+
+    moments: Moments
+    cross: Float[Array, "d k"]
+    """HᵀZ for states about the centre."""
+    energy: float
+    """|H|²"""
+
+
+class _AlongProducts:
+    """Accumulates `_AlongSums`: products of d × k, none of d × d."""
+
+    needs_pairs = True
+
+    def __init__(self, projection: Projection) -> None:
+        self._projection, self._pairs = projection, PairProducts()
+        self._cross: Any = 0
+        self._energy: Any = 0
+
+    def add(self, block: Block) -> None:
+        """Add a block; its rows are overwritten."""
+        z = self._projection.of(block.values)  # the rows are then those about the centre
+        self._cross += block.values.T @ z
+        self._energy += row_products(block.values, block.values).sum()
+        self._pairs.add(replace(block, values=z))
+
+    def add_cut(self, cut: Cut) -> None:
+        """Add pairs that the end of a block separates."""
+        before, after = self._projection.of(cut.before), self._projection.of(cut.after)
+        self._pairs.add_cut(replace(cut, before=before, after=after))
+
+    def result(self) -> _AlongSums:
+        """The sums, on the host."""
+        cross = np.zeros_like(self._projection.matrix) + as_numpy(self._cross)  # 0 of a cut alone
+        return _AlongSums(moments=self._pairs.result().numpy(), cross=cross, energy=float(self._energy))
+
+
+def read_along(states: States, request: Request) -> PairsInBasis:
+    """Pairs along the user's directions, and the regression of the states on the coordinates, for many units.
+
+    One pass takes the means of the units, another the coordinates about them, so that products lose no digits to the
+    means. Moments of whole states would take five d × d matrices: 400 GB for 100,000 units.
+    """
+    sums, kind = accumulate(states, partial(SumOverBlocks, _UnitSums.of_block), what="means"), request.kind
+    units = Units.of(sums, sums.squares)
+    if not np.isfinite(units.norm):
+        refuse_not_finite(states, inputs=False)
+    vectors, centre = kind.vectors(states.dim), units.about(kind)
+    make = partial(_AlongProducts, Projection(matrix=vectors, mean=centre))
+    found = accumulate(states, make, inputs=request.driven, what="coordinates")
+    moments = found.moments
+    moments.sequences = number_of_all_ranks(len(states))
+    moments.require_pairs()
+    require_finite_squares(states, moments.hh, moments.uu)
+    require_variation(found.energy**0.5 > ROUNDINGS * units.rounding * units.norm)
+    factor = factor_of_gram(moments.hh, moments.hh.diagonal())
+    rows = np.linalg.lstsq(factor.T, found.cross.T)[0]
+    basis = own_basis(kind, request.rank, centre, vectors, factor=factor, rows=rows, energy=found.energy)
+    moments = moments.in_basis(np.eye(len(factor))[:, : len(basis.explained)])
+    return PairsInBasis.of_moments(
+        moments,
+        moments.hh.diagonal(),
+        inputs=moments if request.driven else None,
+        basis=basis,
+        centre=centre,
+        units=units,
+        is_final=True,
     )
 
 
@@ -337,7 +439,7 @@ def read_by_qr(states: States, request: Request, first: Any) -> PairsInBasis:
     of the states, if they are known.
     """
     first = first or moments_of(states, inputs=request.driven)
-    units, kind = Units.of(first), request.kind
+    units, kind = Units.of(first, first.hh.diagonal()), request.kind
     # A regression with an offset is about the means of the pairs, not of all states.
     centre = as_numpy(first.sum_x) / first.pairs if request.offset else units.about(kind)
     input_mean = as_numpy(first.sum_u) / first.pairs if request.driven else None
@@ -363,7 +465,7 @@ def read_by_qr(states: States, request: Request, first: Any) -> PairsInBasis:
         inputs=first if request.driven else None,
         input_mean=input_mean,
         doubts=doubts,
-        is_exact=True,
+        is_final=True,
     )
 
 
