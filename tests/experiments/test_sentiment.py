@@ -320,10 +320,12 @@ def test_phrases_are_found_and_amplified():
 
 def test_responses_to_phrases_are_relative_to_other_words(result):
     phrases = result.phrases
-    assert phrases.responses.shape == (len(phrases.order), 3)
-    assert np.isfinite(phrases.responses).all()
-    assert set(phrases.groups) <= {1, 2, 3}
-    assert (np.diff(phrases.importance[phrases.order]) <= 0).all()
+    assert phrases.of_triples.responses.shape == (len(phrases.of_triples.order), 3)
+    assert phrases.of_pairs.responses.shape == (len(phrases.of_pairs.order), 2)
+    for modes in (phrases.of_triples, phrases.of_pairs):
+        assert np.isfinite(modes.responses).all()
+        assert set(modes.groups) <= {1, 2, 3}
+        assert (np.diff(modes.importance[modes.order]) <= 0).all()
 
 
 def test_eigenvalues_correspond_to_themselves(rng):
@@ -385,7 +387,10 @@ def test_the_whole_experiment(small, corpus, folder, monkeypatch):
     assert content["details"]["0"]["live"]["rank of the modes"]
     assert "words_gradient" not in content["rows"]  # Captum is not there
     rnn = json.loads((folder / "out" / "rnn" / "results.json").read_text())
-    assert {key for key, row in rnn["rows"].items() if row["paper"] is not None} == {"positive_words", "negative_words"}
+    assert {key for key, row in rnn["rows"].items() if row["printed"] is not None} == {
+        "positive_words",
+        "negative_words",
+    }
 
 
 def test_the_papers_setting_is_kept_apart(small, corpus, tmp_path, monkeypatch):
@@ -455,3 +460,38 @@ def test_files_that_are_missing_or_broken(shipped, rng):
     (shipped / "koopman.npz").unlink()
     with pytest.raises(KannError, match=r"lacks koopman.npz"):
         pretrained(shipped)
+
+
+def test_statements_taken_word_by_word(small, result):
+    """Against the formulas as printed, with V and U of the paper's operator."""
+    koopman, operators_, numbers = result.operators.padded, result.operators, result.numbers
+    last = operators.last_of_each(operators_.word_states)
+    weight, bias = operators_.readout.weight[0], operators_.readout.bias[0]
+    V, U = koopman.right, koopman.left
+    logits = [
+        np.real(last @ koopman.basis @ V[:, part] @ U[part]) @ koopman.basis.T @ weight + bias
+        for part in (slice(0, 2), slice(2, 4))
+    ]
+    assert numbers["literal_split"] == np.mean((logits[0] < 0) & (logits[1] > 0))
+    assert numbers["literal_reverse"] == np.mean((logits[0] > 0) & (logits[1] < 0))
+    for side, column in (("positive", 0), ("negative", 2)):
+        high = asked = 0
+        for i, length in enumerate(operators_.lengths):
+            words = operators_.ids[i, :length].numpy()
+            magnitude = np.abs(operators_.word_states[i] @ koopman.basis @ V[:, column])
+            told = getattr(result.sentiment, side)[words]
+            high, asked = high + (magnitude[told] >= 0.5).sum(), asked + told.sum()
+        assert numbers[f"literal_{side}_none"] == pytest.approx(high / asked)
+
+
+def test_bases_cut_short_miss_more(result):
+    for basis in ("svd", "pca", "fourier"):
+        assert result.numbers[f"rank_4_{basis}"] >= result.numbers[f"rank_8_{basis}"] >= 0
+    assert result.numbers["rank_4_fourier"] > result.numbers["rank_4_svd"]
+
+
+def test_renn_finds_where_the_network_rests(result):
+    numbers = result.numbers
+    assert numbers["renn_fixed"] + numbers["renn_slow"] >= 1
+    assert numbers["renn_modulus"] > 0
+    assert numbers["renn_error"] < numbers["renn_silent_error"] < 10

@@ -19,7 +19,7 @@ from kann_experiments.sentiment.live.measurements import PaperGroups
 from kann_experiments.sentiment.live.store import LIVE_FILE, live_result, measure_shipped
 from kann_experiments.sentiment.quantities import QUANTITIES
 from kann_experiments.sentiment.stand_ins import STAND_INS_FILE, stand_in_numbers
-from kann_experiments.sentiment.tables import as_details, markdown_tables, printed_numbers
+from kann_experiments.sentiment.tables import as_details, markdown_tables, printed_numbers, quoted_lines
 from kann_experiments.sentiment.task import CONFIGS, PRINTED, Config, trained
 from kann_experiments.training import repeatable
 
@@ -55,6 +55,7 @@ def reproduce(
             shipped = measure_shipped(corpus, seeds=run.seeds, folder=Path(out) / "shipped", device=device)
     details = {
         "measured": run.by_seed(study.numbers for study in studies),
+        "lines": quoted_lines(studies[0]),
         "details": run.by_seed(as_details(study) for study in studies),
     }
     result = write_results(run, studies, quantities=QUANTITIES, printed=printed_numbers(arch), details=details)

@@ -13,15 +13,18 @@ from kann_experiments.sentiment.comparisons import Trajectory, fit_in_each_basis
 from kann_experiments.sentiment.corpus import Corpus
 from kann_experiments.sentiment.decisions import ModeDecisions, decide_by_modes, order_by_variance
 from kann_experiments.sentiment.groups import Groups, group_modes
+from kann_experiments.sentiment.literal import literal_numbers, padded_by_time, rank_numbers
 from kann_experiments.sentiment.measurements import contribution_gap, count_confusion, table_numbers
 from kann_experiments.sentiment.ngrams import Phrases, study_phrases
 from kann_experiments.sentiment.one_pass import FOLLOWED_MODES, PassStatistics, pass_over, prepare_matrices
-from kann_experiments.sentiment.operators import Operators, fit_operators, fitted_reviews, last_of_each
+from kann_experiments.sentiment.operators import BATCH, Operators, fit_operators, fitted_reviews, last_of_each
 from kann_experiments.sentiment.reading import read_last_states
+from kann_experiments.sentiment.renn import renn_numbers
 from kann_experiments.sentiment.surrogate import Surrogates, replace_network
-from kann_experiments.sentiment.task import Config, accuracy, split
+from kann_experiments.sentiment.task import ANALYSED, Config, accuracy, split
 from kann_experiments.sentiment.top_words import TopWords, find_top_words
 from kann_experiments.sentiment.word_sentiment import WordSentiment, count_word_sentiment
+from kann_experiments.training import generator
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -93,6 +96,9 @@ def study_network(network: SentimentNetwork, config: Config, corpus: Corpus, *, 
         "contribution_gap": contribution_gap(network, operators),
         "groups_split_sentiment": groups["padded"].split,
     }
+    numbers |= literal_numbers(operators, sentiment) | rank_numbers(operators) | padded_by_time(operators)
+    batch = corpus.test.take(generator(seed, ANALYSED).permutation(len(corpus.test))[: 2 * BATCH])
+    numbers |= renn_numbers(network, batch.take(np.arange(BATCH)), batch.take(np.arange(BATCH, len(batch))))
     numbers |= table_numbers(operators, statistics, confusion, decisions, surrogates, bases, trajectories, phrases)
     return Study(
         config=config,

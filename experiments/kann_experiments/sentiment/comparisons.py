@@ -17,6 +17,24 @@ BASES = ("svd", "pca", "fourier")
 SHUFFLED = ("not bad and very good", "very bad and not good")
 """The paper's two reviews, the first positive, the second negative."""
 
+PRINTED_PATHS = (
+    (
+        ((-0.716, 0.547), (-0.284, 0.649)),
+        ((-1.080, 0.280), (-0.589, 0.612)),
+        ((-0.440, -0.093), (0.003, 0.479)),
+        ((0.807, -0.319), (0.708, 0.419)),
+        ((0.713, 0.036), (0.598, 0.474)),
+    ),
+    (
+        ((1.478, 0.355), (1.094, 0.522)),
+        ((0.313, 0.078), (0.128, 0.619)),
+        ((0.392, -0.282), (0.335, 0.503)),
+        ((-0.895, -0.311), (-0.530, 0.571)),
+        ((-0.572, -0.291), (-0.237, 0.542)),
+    ),
+)
+"""The paper's table: of each review, after each word, the network and its operator on two principal axes."""
+
 
 def fit_in_each_basis(operators: Operators) -> dict[str, kann.Koopman]:
     """The operator of the paper's batch in three bases."""
@@ -74,7 +92,7 @@ def shuffled_trajectories(
         states = on_host(kann.record(network, words, layer="recurrent", inputs=True, batch_size=1, progress=False))
         h = states[0].astype(np.float64)  # (t, d)
         simulated = operators.driven.simulate(np.asarray(states.inputs, dtype=np.float64)[None])[0]  # (t, d)
-        on_axes = [axes.encode(each) * signs for each in (h, operators.unpadded.predict(h), simulated)]
+        on_axes = [axes.encode(each) * signs for each in (h, operators.padded.predict(h), simulated)]
         trajectories.append(
             Trajectory(
                 text=text,

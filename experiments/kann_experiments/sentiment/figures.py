@@ -15,7 +15,7 @@ from kann_experiments.sentiment.analysis import Study
 from kann_experiments.sentiment.corpus import Corpus
 from kann_experiments.sentiment.eigenvalue_figures import architectures_figure, bases_figure, spectrum_figure
 from kann_experiments.sentiment.measurements import SMALL_RANK
-from kann_experiments.sentiment.ngrams import Phrases
+from kann_experiments.sentiment.ngrams import PhraseModes
 from kann_experiments.sentiment.operators import BATCH
 from kann_experiments.sentiment.text_figures import phrases_figure, signed_figure, words_figure
 
@@ -41,7 +41,7 @@ def draw_figures(studies: Sequence[Study], corpus: Corpus, *, folder: Path) -> t
             "paths": trajectories_figure(first),
         }
         if first.phrases is not None:
-            figures["importance"] = importance_figure(first.phrases)
+            figures["importance"] = importance_figure(first.phrases.of_triples)
             figures["phrases"] = phrases_figure(first, first.phrases, corpus)
         return save_figures(figures, folder)
 
@@ -82,7 +82,7 @@ def _draw_histograms(ax: Axes, result: Study, kinds: Sequence[tuple[str, str]]) 
     ax.set(xlabel="words per batch [%]", xlim=(0, 100))
 
 
-def importance_figure(phrases: Phrases) -> Figure:
+def importance_figure(phrases: PhraseModes) -> Figure:
     """ξ from high to low, coloured by the length of phrase that each mode responds to most."""
     figure = Figure(figsize=(WIDE, 2.6), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])

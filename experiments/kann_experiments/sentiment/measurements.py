@@ -193,4 +193,5 @@ def phrase_numbers(phrases: Phrases | None) -> dict[str, float]:
     """How many important modes respond most to phrases of one, two and three words; nothing without phrases."""
     if phrases is None:
         return {}
-    return {f"group_{words}": float((phrases.groups == words).sum()) for words in (1, 2, 3)}
+    groups = {f"group_{words}": float((phrases.of_triples.groups == words).sum()) for words in (1, 2, 3)}
+    return groups | {"pair_group_2": float((phrases.of_pairs.groups == 2).sum())}

@@ -1,5 +1,6 @@
 """Phrases of several words: which modes respond to "not bad" and to "not very bad" more than to single words."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,14 +38,24 @@ class Phrases:
     """The same with an amplifier put into each phrase."""
     triple_ends: list[Int[Array, " _"]]
     """The same positions in these."""
+    of_triples: "PhraseModes"
+    """The operator fitted to the batch of triples, and what its modes respond to."""
+    of_pairs: "PhraseModes"
+    """The same for the batch of pairs."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PhraseModes:
+    """An operator of one batch, and how its modes respond to phrases."""
+
     koopman: kann.Koopman
-    """The operator fitted to the batch of triples, padded to 1,000 as in the paper."""
+    """Fitted to the batch, padded to 1,000 as in the paper."""
     importance: Float[Array, " m"]
     """ξ of each mode (of a conjugate pair: of one of the two), in the order of ``koopman.modes``."""
     order: Int[Array, " k"]
     """The most important modes, by decreasing ξ."""
-    responses: Float[Array, "k 3"]
-    """Change of their magnitude over a one-, two- or three-word phrase, over that across as many words anywhere."""
+    responses: Float[Array, "k n"]
+    """Change of their magnitude over phrases of 1, 2, … words, over that across the same number of words anywhere."""
 
     @property
     def groups(self) -> Int[Array, " k"]:
@@ -56,7 +67,7 @@ class Phrases:
         relative = self._relative()
         return int(self.order[np.argmax(relative[:, words - 1] / relative.mean(axis=1))])
 
-    def _relative(self) -> Float[Array, "k 3"]:
+    def _relative(self) -> Float[Array, "k n"]:
         """Responses over the mean response to the same length; 0 for a length of which there are no phrases."""
         return np.nan_to_num(self.responses / self.responses.mean(axis=0))
 
@@ -73,29 +84,37 @@ def study_phrases(
     pairs = reviews.take(np.array(list(found)))
     pair_ends = list(found.values())
     triples, triple_ends = amplify(pairs, pair_ends, amplifiers)
-    koopman = fit_as_in_paper(_padded_moments(network, triples))
     pair_states, triple_states = _record(network, pairs), _record(network, triples)
-    columns = np.array([mode.indices[0] for mode in koopman.modes])
-    importance = kann.importance(koopman, triple_states)[columns]
-    order = np.argsort(-importance, kind="stable")[:MODES]
     telling = sentiment.positive | sentiment.negative
     # Single words: those with a sentiment, except where they end a phrase.
     single = [np.setdiff1d(np.flatnonzero(telling[pairs[i]]), ends) for i, ends in enumerate(pair_ends)]
-    responses = [
-        _responses(koopman, pair_states, single, columns[order], span=1),
-        _responses(koopman, pair_states, pair_ends, columns[order], span=2),
-        _responses(koopman, triple_states, triple_ends, columns[order], span=3),
-    ]
+    phrases = ((pair_states, single), (pair_states, pair_ends), (triple_states, triple_ends))
     return Phrases(
         pairs=pairs,
         pair_ends=pair_ends,
         triples=triples,
         triple_ends=triple_ends,
-        koopman=koopman,
-        importance=importance,
-        order=order,
-        responses=np.stack(responses, axis=1),
+        of_triples=_phrase_modes(network, triples, triple_states, phrases),
+        of_pairs=_phrase_modes(network, pairs, pair_states, phrases[:2]),
     )
+
+
+def _phrase_modes(
+    network: SentimentNetwork,
+    batch: Reviews,
+    states: kann.States,
+    phrases: Sequence[tuple[kann.States, list[Int[Array, " _"]]]],
+) -> PhraseModes:
+    """Fit the operator of a batch and measure its modes' responses to phrases of 1, 2, … words."""
+    koopman = fit_as_in_paper(_padded_moments(network, batch))
+    columns = np.array([mode.indices[0] for mode in koopman.modes])
+    importance = kann.importance(koopman, states)[columns]
+    order = np.argsort(-importance, kind="stable")[:MODES]
+    responses = [
+        _responses(koopman, of_phrases, ends, columns[order], span=span)
+        for span, (of_phrases, ends) in enumerate(phrases, start=1)
+    ]
+    return PhraseModes(koopman=koopman, importance=importance, order=order, responses=np.stack(responses, axis=1))
 
 
 def find_phrases(reviews: Reviews, phrases: list[tuple[int, ...]]) -> dict[int, Int[Array, " _"]]:

@@ -2,6 +2,8 @@
 
 from kann_experiments import trusting
 from kann_experiments.results import Quantity
+from kann_experiments.sentiment.literal import literal_quantities, rank_quantities
+from kann_experiments.sentiment.renn import QUANTITIES as RENN
 from kann_experiments.sentiment.stand_ins import stand_in_quantities
 
 LIVE = (
@@ -73,6 +75,7 @@ QUANTITIES = (
     *trusting.quantities("centred", "the centred operator, without padding"),
     *trusting.quantities("words", "the operator that reads the words, rank 16"),
     Quantity(key="relative_error", what="relative error of one step, padded steps, fitted sequences"),
+    Quantity(key="relative_error_by_time", what="    |H_t predicted − H_t|² / |H_t|², mean over t"),
     Quantity(key="relative_error_held_out", what="    held-out reviews, same operator"),
     Quantity(key="relative_error_copying", what="    held-out reviews, copying the previous state"),
     Quantity(key="relative_error_real", what="relative error, words alone, fitted sequences"),
@@ -95,6 +98,7 @@ QUANTITIES = (
     Quantity(
         key="groups_split_sentiment", what="reviews where one group reads negative, one positive", format="percent"
     ),
+    *literal_quantities(),
     Quantity(key="sentiment_kept", what="reviews whose sign the padding leaves as it was", format="percent"),
     Quantity(key="slow_unpadded", what="eigenvalues above .99, fitted without padding"),
     Quantity(key="padding_distance", what="    distance of the leading four from those with padding"),
@@ -134,6 +138,7 @@ QUANTITIES = (
     Quantity(key="relative_error_pca_held_out", what="    held-out reviews (copying: see above)"),
     Quantity(key="relative_error_fourier", what="relative error, Fourier basis, fitted sequences"),
     Quantity(key="relative_error_fourier_held_out", what="    held-out reviews (copying: see above)"),
+    *rank_quantities(),
     Quantity(key="eigenvalue_distance_pca", what="dominant eigenvalues, PCA: distance from SVD's"),
     Quantity(key="eigenvalue_distance_fourier", what="dominant eigenvalues, Fourier: distance from SVD's"),
     Quantity(key="paths_end_alike", what="shuffled reviews: operator ends on the network's side", format="percent"),
@@ -141,5 +146,7 @@ QUANTITIES = (
     Quantity(key="group_1", what="important modes that respond most to single words"),
     Quantity(key="group_2", what="    to two words"),
     Quantity(key="group_3", what="    to three words"),
+    Quantity(key="pair_group_2", what="    of the operator of the pairs alone, to two words"),
+    *RENN,
     *LIVE,
 )

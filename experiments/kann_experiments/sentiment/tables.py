@@ -8,8 +8,8 @@ import kann
 from kann._format import format_eigenvalue
 from kann_experiments.results import Printed, Row, expected, markdown_table
 from kann_experiments.sentiment.analysis import Study
-from kann_experiments.sentiment.comparisons import Trajectory
-from kann_experiments.sentiment.ngrams import Phrases
+from kann_experiments.sentiment.comparisons import PRINTED_PATHS
+from kann_experiments.sentiment.ngrams import PhraseModes
 from kann_experiments.sentiment.task import PRINTED
 
 MODES_LISTED = 12
@@ -52,7 +52,8 @@ def as_details(result: Study) -> dict[str, Any]:
             "agreement": surrogates.agreement,
             "accuracy": surrogates.accuracy,
         },
-        "phrases": _phrases(result.phrases),
+        "phrases": _phrases(result.phrases and result.phrases.of_triples),
+        "phrases_of_pairs": _phrases(result.phrases and result.phrases.of_pairs),
         "paths": [asdict(trajectory) for trajectory in result.trajectories],
         "live": result.live,
     }
@@ -65,7 +66,7 @@ def _spectrum(koopman: kann.Koopman) -> list[dict[str, float]]:
     ]
 
 
-def _phrases(phrases: Phrases | None) -> dict[str, Any] | None:
+def _phrases(phrases: PhraseModes | None) -> dict[str, Any] | None:
     if phrases is None:
         return None
     return {
@@ -80,8 +81,8 @@ def markdown_tables(rows: Sequence[Row], studies: Sequence[Study]) -> str:
     """The tables to be quoted, as Markdown: all numbers, then words and shuffled reviews of the first seed."""
     first = studies[0]
     lines = [*markdown_table(rows), "", *_word_table(first)]
-    for trajectory in first.trajectories:
-        lines += ["", *_trajectory_table(trajectory)]
+    for number in range(len(first.trajectories)):
+        lines += ["", *trajectory_table(first, number)]
     return "\n".join([*lines, ""])
 
 
@@ -103,10 +104,19 @@ def _word_table(result: Study) -> list[str]:
     return lines
 
 
-def _trajectory_table(trajectory: Trajectory) -> list[str]:
-    """Where network, operator and driven linear system are after each word of a shuffled review."""
-    lines = [f"| “{trajectory.text}” | network | KANN | driven by the words |", "|---|---|---|---|"]
-    steps = zip(trajectory.network, trajectory.kann, trajectory.driven, strict=True)
-    for step, points in enumerate(steps, start=1):
-        lines.append(f"| t = {step} | " + " | ".join(f"({x:.3f}, {y:.3f})" for x, y in points) + " |")
+def trajectory_table(result: Study, number: int) -> list[str]:
+    """Where network, operator and driven system are after each word of a shuffled review, with the paper's numbers."""
+    trajectory = result.trajectories[number]
+    titles = ("network, paper", "ours", "KANN, paper", "ours", "driven by the words")
+    lines = [f"| “{trajectory.text}” | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|"]
+    steps = zip(PRINTED_PATHS[number], trajectory.network, trajectory.kann, trajectory.driven, strict=True)
+    for step, ((paper, paper_kann), network, operator, driven) in enumerate(steps, start=1):
+        cells = (f"({x:.3f}, {y:.3f})" for x, y in (paper, network, paper_kann, operator, driven))
+        lines.append(f"| t = {step} | " + " | ".join(cells) + " |")
     return lines
+
+
+def quoted_lines(result: Study) -> dict[str, list[str]]:
+    """Tables of one network that pages quote, by name."""
+    paths = {f"path_{number}": trajectory_table(result, number) for number in range(len(result.trajectories))}
+    return {"words": _word_table(result)} | paths

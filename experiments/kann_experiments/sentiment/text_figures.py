@@ -131,12 +131,13 @@ def words_figure(result: Study, corpus: Corpus) -> Figure:
 
 def phrases_figure(result: Study, phrases: Phrases, corpus: Corpus) -> Figure:
     """Words, pairs and triples, each shaded by the mode that responds most to phrases of that length."""
-    mode = phrases.strongest(1)
+    modes = phrases.of_triples
+    mode = modes.strongest(1)
     ids = choose_review(result, corpus.test, positive=True, place=2)
     single = ShadedText(
         title=f"single words, projected onto mode {mode}",
         words=to_words(corpus, ids),
-        shades=shade_by_magnitude(phrases.koopman, read_states(result, ids), [mode]),
+        shades=shade_by_magnitude(modes.koopman, read_states(result, ids), [mode]),
         colours=SHADES["positive"],
     )
     pairs = _texts_around_phrases(result, phrases, corpus, length=2, count=3)
@@ -148,18 +149,18 @@ def _texts_around_phrases(
     result: Study, phrases: Phrases, corpus: Corpus, *, length: int, count: int
 ) -> list[ShadedText]:
     """Parts of reviews around phrases of two or three words, shaded by the mode that responds most to them."""
-    mode = phrases.strongest(length)
-    reviews, ends = phrases.pairs, phrases.pair_ends
+    reviews, ends, modes = phrases.pairs, phrases.pair_ends, phrases.of_pairs  # each batch has an operator
     if length == 3:
-        reviews, ends = phrases.triples, phrases.triple_ends
+        reviews, ends, modes = phrases.triples, phrases.triple_ends, phrases.of_triples
+    mode = modes.strongest(length)
     # Only phrases with a whole window before them, and of those some that are spread over all reviews.
     found = [(i, int(places[0])) for i, places in enumerate(ends) if len(places) and places[0] >= WINDOW]
-    column = phrases.koopman.modes[mode].indices[0]
+    column = modes.koopman.modes[mode].indices[0]
     texts = []
     for i, end in found[:: max(1, len(found) // count)][:count]:
         ids, shown = reviews[i], slice(end - WINDOW, end + WINDOW)
         # Magnitudes depend on all that was read before: the whole review is read, and a part of it shown.
-        magnitude = kann.magnitude(phrases.koopman, read_states(result, ids))[:, column]
+        magnitude = kann.magnitude(modes.koopman, read_states(result, ids))[:, column]
         phrase = " ".join(to_words(corpus, ids[end - length + 1 : end + 1]))
         texts.append(
             ShadedText(
