@@ -43,7 +43,7 @@ def made(cls, seed):
         warnings.simplefilter("ignore")
         koopman = kann.fit(states, rank=3)
         bilinear = kann.fit(states, driven="bilinear", rank=2, ridge=0.1)
-    features = kann.fitting.features.InputFeatures(width=2)
+    features = kann.fitting.features.FeatureMap(kind="inputs", inputs=2, count=2)
     balance = kann.fitting.balance.Balance.of_states(states)
     real = {type(each): each for each in (koopman, bilinear, balance, kann.Moments.of(states), history(first=seed))}
     return Maker(rng, real | {kann.fitting.features.FeatureMap: features}).instance(cls)

@@ -119,7 +119,7 @@ def load_npz(path: str | os.PathLike[str], cls: type[T]) -> T:
     with _explained(path):
         version, arrays = load_arrays(path, kind=kind_of(cls))
         if version == 1:
-            return _made(cls, cls._from_version_1(arrays, path))
+            return made(cls, cls._from_version_1(arrays, path))
         result = Decoder(arrays).value(json.loads(bytes(arrays["content"])))
         if type(result) is not cls:
             raise ValueError(f"its content is {short_repr(result)}")
@@ -296,11 +296,11 @@ class Decoder:
         content = {name: self.value(each) for name, each in plain["fields"].items()}
         cls = STORED.get(plain["result"]) if self._upgrade else STORED[plain["result"]]
         if cls is not None:
-            self._results[number] = _made(cls, cls._upgraded(content) if self._upgrade else content)
+            self._results[number] = made(cls, cls._upgraded(content) if self._upgrade else content)
         return self._results[number]
 
 
-def _made(cls: type[T], content: dict[str, Any]) -> T:
+def made(cls: type[T], content: dict[str, Any]) -> T:
     """Make a stored object; raise ValueError if its content does not fit the class."""
     names = _field_names(cls)
     if names:

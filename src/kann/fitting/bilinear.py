@@ -10,16 +10,13 @@ import numpy as np
 from kann import _display
 from kann.backends.arrays import as_numpy, namespace, to_device_of
 from kann.checks import require_instance, require_real, require_width, short_repr
-from kann.data.serialization import Saved, load_npz, require_finite_fields, without_axes
+from kann.data.serialization import Saved, load_npz, made, require_finite_fields, without_axes
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import ORTHONORMAL_TO, Operator, operand
 from kann.fitting.features import (
     KINDS,
     FeatureMap,
-    FunctionFeatures,
-    TokenFeatures,
-    absent_function,
     pair_count,
     pair_products,
 )
@@ -61,15 +58,10 @@ def _require_consistent(koopman: "Bilinear") -> None:
 
 def _features_of_version_1(arrays: dict[str, Array]) -> FeatureMap:
     """Return the features that the arrays of a file of version 1 describe."""
-    kind: Any = KINDS[int(arrays.pop("kind"))]
-    width, count = int(arrays.pop("inputs")), len(arrays["drive"])
-    arrays_of_map = {name: arrays.pop(f"feature_{name}", None) for name in ("centre", "matrix", "phase")}
-    if kind is FunctionFeatures:
-        return FunctionFeatures(function=absent_function, width=width, columns=count)
-    if kind is TokenFeatures:
-        return TokenFeatures(vocabulary=count)
-    given: dict[str, Any] = {name: array for name, array in arrays_of_map.items() if array is not None}
-    return kind(**given or {"width": width})
+    kind, width = KINDS[int(arrays.pop("kind"))], int(arrays.pop("inputs"))
+    own = {name: arrays.pop(f"feature_{name}", None) for name in ("centre", "matrix", "phase")}
+    content = {"kind": kind, "inputs": width, "count": len(arrays["drive"]), **own}
+    return made(FeatureMap, {"function": None, **content})
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -196,7 +188,7 @@ class Bilinear(Operator, Saved):
         ``features`` is the function of the inputs that the operator was fitted with, if it was one.
         """
         loaded = load_npz(path, Bilinear)
-        if not isinstance(loaded.features, FunctionFeatures):
+        if loaded.features.kind != "function":
             if features is not None:
                 raise KannError(f"{path} knows its features; leave features= out")
             return loaded

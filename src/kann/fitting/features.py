@@ -5,7 +5,6 @@ A class such as `Fourier` says which functions are wanted. Fitted to the inputs 
 """
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kann.backends.arrays import as_numpy, as_operand, float64_copy, gram, indices_for, is_dask, namespace, to_device_of
-from kann.checks import call_of_user, require_number, require_whole_number, require_width, short_repr
+from kann.checks import call_of_user, require_number, require_whole_number, short_repr
 from kann.data.additive import Additive
 from kann.data.moments import refuse_not_finite
 from kann.data.reduction import Block, SumOverBlocks, accumulate
@@ -142,31 +141,63 @@ SMALLEST_SCALE = 1e-12
 """Standard deviations below this fraction of the largest one are rounding: such an input is constant."""
 
 
-class FeatureMap(Stored, ABC):
+KINDS = ("inputs", "squares", "pca", "fourier", "tokens", "function")
+"""The kinds of features, in the order of the numbers under which version 1 of the files saved them."""
+
+ARRAYS = {"pca": ("centre", "matrix"), "fourier": ("centre", "matrix", "phase")}
+"""The arrays of those kinds that have any."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class FeatureMap(Stored):
     """Functions φ of inputs (..., p), as many as ``count``; fitted, so that nothing about them is left open."""
 
-    __slots__ = ()
-    kind: ClassVar[str]
-    """The name under which it is saved."""
-
-    @property
-    @abstractmethod
-    def inputs(self) -> int:
-        """The number of inputs p."""
-
-    @property
-    @abstractmethod
-    def count(self) -> int:
-        """The number of functions k."""
+    kind: str
+    """One of `KINDS`."""
+    inputs: int
+    """The number of inputs p; of tokens one, the number of the token."""
+    count: int
+    """The number of functions k."""
+    centre: Float[Array, " p"] | None = None
+    """Subtracted from the inputs before they are projected."""
+    matrix: Float[Array, "p k"] | None = None
+    """Principal components, or random frequencies."""
+    phase: Float[Array, " k"] | None = None
+    function: Any = None
+    """The user's function, from inputs (n, p) to (n, k)."""
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """The fitted arrays that `formula` needs, by name."""
-        return {}
+        """The arrays that `formula` needs, by name."""
+        if self.kind == "tokens":
+            return {"numbers": np.arange(self.count, dtype=np.float64)}
+        arrays: dict[str, Any] = {"centre": self.centre, "weight": self.matrix, "phase": self.phase}
+        return {name: array for name, array in arrays.items() if array is not None}
 
-    @abstractmethod
     def formula(self, xp: Any, inputs: Any, arrays: Mapping[str, Any]) -> Any:
-        """Compute φ(u) from the operations of an array namespace: numpy, torch, or one that writes an ONNX graph."""
+        """Compute φ(u) from the operations of an array namespace: numpy, torch, or one that writes an ONNX graph.
+
+        φ(u) is u, (u, u²), (u − centre) P, √2 cos((u − centre) W + phase), a row with a single 1 for each token, or
+        what the user's function gives.
+        """
+        if self.kind == "function":
+            return self._call(inputs)
+        if self.kind == "tokens":
+            return xp.astype(inputs == arrays["numbers"], inputs.dtype)
+        if self.kind == "squares":
+            return xp.concat([inputs, inputs * inputs], axis=-1)
+        projected = inputs if self.kind == "inputs" else (inputs - arrays["centre"]) @ arrays["weight"]
+        return 2**0.5 * xp.cos(projected + arrays["phase"]) if self.kind == "fourier" else projected
+
+    def _call(self, inputs: AnyArray) -> AnyArray:
+        rows = inputs.reshape(-1, inputs.shape[-1])
+        found = call_features(self.function, rows)
+        if found.shape[1] != self.count:
+            raise KannError(
+                f"features(inputs) gave {found.shape[1]} columns for {len(rows)} inputs and {self.count} for others; "
+                "return as many for any inputs"
+            )
+        return found.reshape(*inputs.shape[:-1], self.count)
 
     def of(self, inputs: AnyArray) -> Float[AnyArray, "... k"]:
         """Compute φ(u) for float64 inputs (..., p), on the device where these are."""
@@ -174,188 +205,51 @@ class FeatureMap(Stored, ABC):
         return self.formula(namespace(inputs), inputs, arrays)
 
     def of_nothing(self) -> Float[Array, " k"]:
-        """φ while nothing is read: an input of zeros."""
+        """φ while nothing is read: an input of zeros. Raise for tokens, of which one is read in every step."""
+        if self.kind == "tokens":
+            raise KannError(
+                "a network that reads tokens reads one in every step, so there is no operator without; pass a token, "
+                "koopman.at([3]), or koopman.at('mean') for the mean over what was read"
+            )
         return self.of(np.zeros((1, self.inputs)))[0]
 
-    def require_known(self, inputs: AnyArray) -> None:  # most features take any input
-        """Refuse inputs of which φ says nothing; there are none but for tokens."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _OfWidth(FeatureMap):
-    """Functions of which only the number of inputs is known."""
-
-    width: int
-
-    @property
-    def inputs(self) -> int:
-        """The number of inputs."""
-        return self.width
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Projected(FeatureMap):
-    """Functions of projections (u − centre) P."""
-
-    centre: Float[Array, " p"]
-    matrix: Float[Array, "p k"]
-
-    @property
-    def inputs(self) -> int:
-        """The number of inputs."""
-        return self.matrix.shape[0]
-
-    @property
-    def count(self) -> int:
-        """The number of functions."""
-        return self.matrix.shape[1]
-
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """Centre and projection."""
-        return {"centre": self.centre, "weight": self.matrix}
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class InputFeatures(_OfWidth):
-    """φ(u) = u."""
-
-    kind: ClassVar[str] = "inputs"
-
-    @property
-    def count(self) -> int:
-        """The number of functions."""
-        return self.width
-
-    def formula(self, xp: Any, inputs: Any, arrays: Mapping[str, Any]) -> Any:
-        """Return the inputs themselves."""
-        return inputs
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class SquareFeatures(_OfWidth):
-    """φ(u) = (u, u²)."""
-
-    kind: ClassVar[str] = "squares"
-
-    @property
-    def count(self) -> int:
-        """The number of functions."""
-        return 2 * self.width
-
-    def formula(self, xp: Any, inputs: Any, arrays: Mapping[str, Any]) -> Any:
-        """Inputs and their squares side by side."""
-        return xp.concat([inputs, inputs * inputs], axis=-1)
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ComponentFeatures(_Projected):
-    """φ(u) = (u − centre) P, the leading principal components of the inputs."""
-
-    kind: ClassVar[str] = "pca"
-
-    def formula(self, xp: Any, inputs: Any, arrays: Mapping[str, Any]) -> Any:
-        """Project the inputs about their mean."""
-        return (inputs - arrays["centre"]) @ arrays["weight"]
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class FourierFeatures(_Projected):
-    """φ(u) = √2 cos((u − centre) W + phase) for random frequencies W."""
-
-    kind: ClassVar[str] = "fourier"
-    phase: Float[Array, " k"]
-
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """Centre, frequencies and phases."""
-        return {"centre": self.centre, "weight": self.matrix, "phase": self.phase}
-
-    def formula(self, xp: Any, inputs: Any, arrays: Mapping[str, Any]) -> Any:
-        """Cosines of random projections of the inputs."""
-        return 2**0.5 * xp.cos((inputs - arrays["centre"]) @ arrays["weight"] + arrays["phase"])
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class TokenFeatures(FeatureMap):
-    """One column for each token of a small vocabulary: 1 where it is read, else 0."""
-
-    kind: ClassVar[str] = "tokens"
-    vocabulary: int
-
-    @property
-    def inputs(self) -> int:
-        """One: the number of the token."""
-        return 1
-
-    @property
-    def count(self) -> int:
-        """The number of tokens."""
-        return self.vocabulary
-
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """The numbers of all tokens."""
-        return {"numbers": np.arange(self.vocabulary, dtype=np.float64)}
-
-    def formula(self, xp: Any, inputs: Any, arrays: Mapping[str, Any]) -> Any:
-        """A row with a single 1 for each token number."""
-        return xp.astype(inputs == arrays["numbers"], inputs.dtype)
-
-    def of_nothing(self) -> Float[Array, " k"]:
-        """There is no such thing: some token is read in every step."""
-        raise KannError(
-            "a network that reads tokens reads one in every step, so there is no operator without; pass a token, "
-            "koopman.at([3]), or koopman.at('mean') for the mean over what was read"
-        )
-
     def require_known(self, inputs: AnyArray) -> None:
-        """Refuse numbers that no token has."""
+        """Raise for numbers that no token has; other features take any input."""
+        if self.kind != "tokens":
+            return
         numbers = as_numpy(inputs)
-        unknown = (numbers < 0) | (numbers >= self.vocabulary) | (numbers != np.floor(numbers))
+        unknown = (numbers < 0) | (numbers >= self.count) | (numbers != np.floor(numbers))
         if unknown.any():
             raise KannError(
                 f"{short_repr(numbers[unknown][0].item())} is no token; the operator knows the numbers 0 to "
-                f"{self.vocabulary - 1}; pass these"
+                f"{self.count - 1}; pass these"
             )
+
+    def _content(self) -> dict[str, Any]:
+        return Stored._content(self) | {"function": None}  # no file can hold a function
+
+    @classmethod
+    def _from_content(cls, content: dict[str, Any]) -> "FeatureMap":
+        if content["kind"] == "function":
+            content = content | {"function": absent_function}
+        return FeatureMap(**content)
+
+    def _check(self) -> None:
+        sizes = {
+            "inputs": self.count == self.inputs,
+            "squares": self.count == 2 * self.inputs,
+            "tokens": self.inputs == 1,
+        }
+        arrays = [name for name in ARRAYS["fourier"] if getattr(self, name) is not None]
+        if self.kind not in KINDS or arrays != list(ARRAYS.get(self.kind, ())) or not sizes.get(self.kind, True):
+            raise ValueError(f"{short_repr(self.kind)} features do not have {arrays}, {self.inputs} and {self.count}")
+        if self.matrix is not None and self.matrix.shape != (self.inputs, self.count):
+            raise ValueError(f"its features map {self.matrix.shape}, not {self.inputs} inputs to {self.count}")
 
 
 def absent_function(inputs: AnyArray) -> AnyArray:
     """Raise: the function was not saved. It is in the place of one until the user passes it."""
     raise KannError("no file can hold features that are a function; pass it: kann.Bilinear.load(path, features=...)")
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class FunctionFeatures(_OfWidth):
-    """A function of the user's own, from inputs (n, p) to (n, k)."""
-
-    kind: ClassVar[str] = "function"
-    function: Callable[[AnyArray], AnyArray]
-    columns: int
-
-    def _content(self) -> dict[str, Any]:
-        return {"width": self.width, "columns": self.columns, "function": None}  # no file can hold a function
-
-    @classmethod
-    def _from_content(cls, content: dict[str, Any]) -> "FunctionFeatures":
-        values: dict[str, Any] = content | {"function": absent_function}
-        return FunctionFeatures(**values)
-
-    @property
-    def count(self) -> int:
-        """The number of functions."""
-        return self.columns
-
-    def formula(self, xp: Any, inputs: Any, arrays: Mapping[str, Any]) -> Any:
-        """Call the function, and check its result."""
-        rows = inputs.reshape(-1, inputs.shape[-1])
-        found = call_features(self.function, rows)
-        if found.shape[1] != self.columns:
-            raise KannError(
-                f"features(inputs) gave {found.shape[1]} columns for {len(rows)} inputs and {self.columns} for others; "
-                "return as many for any inputs"
-            )
-        return found.reshape(*inputs.shape[:-1], self.columns)
 
 
 def call_features(function: Callable[[AnyArray], AnyArray], rows: AnyArray) -> Float[AnyArray, "n k"]:
@@ -387,7 +281,7 @@ class Inputs:
 
     def fitted(self, sums: InputSums) -> FeatureMap:
         """The map for inputs with these sums."""
-        return InputFeatures(width=len(sums.total))
+        return FeatureMap(kind="inputs", inputs=len(sums.total), count=len(sums.total))
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +295,7 @@ class Squares:
 
     def fitted(self, sums: InputSums) -> FeatureMap:
         """The map for inputs with these sums."""
-        return SquareFeatures(width=len(sums.total))
+        return FeatureMap(kind="squares", inputs=len(sums.total), count=2 * len(sums.total))
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +318,13 @@ class Components:
         _, vectors = np.linalg.eigh(sums.covariance)
         leading = vectors[:, ::-1][:, : self.count]
         largest = leading[np.abs(leading).argmax(axis=0), np.arange(self.count)]
-        return ComponentFeatures(centre=sums.mean, matrix=leading * np.sign(largest))
+        return FeatureMap(
+            kind="pca",
+            inputs=len(leading),
+            count=self.count,
+            centre=sums.mean,
+            matrix=leading * np.sign(largest),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,7 +355,10 @@ class Fourier:
         is_constant = deviation <= SMALLEST_SCALE * max(deviation.max(), np.finfo(float).tiny)
         # Two inputs of unit variance are about √(2p) apart.
         scale = np.where(is_constant, np.inf, deviation) * (2 * p) ** 0.5 * self.width
-        return FourierFeatures(
+        return FeatureMap(
+            kind="fourier",
+            inputs=p,
+            count=self.count,
             centre=sums.mean,
             matrix=rng.normal(size=(p, self.count)) * 2**0.5 / scale[:, None],
             phase=rng.uniform(0, 2 * np.pi, size=self.count),
@@ -489,7 +392,7 @@ class Tokens:
         count = int(sums.largest) + 1
         if self.count is not None and self.count < count:
             raise KannError(f"token {count - 1} was read, and count={self.count}; pass count>={count}")
-        return TokenFeatures(vocabulary=self.count or count)
+        return FeatureMap(kind="tokens", inputs=1, count=self.count or count)
 
 
 Spec = Inputs | Squares | Components | Fourier | Tokens
@@ -497,16 +400,6 @@ Spec = Inputs | Squares | Components | Fourier | Tokens
 
 NAMED = {"inputs": Inputs, "squares": Squares, "pca": Components, "fourier": Fourier, "tokens": Tokens}
 """The names of features, each with its usual count."""
-
-KINDS: tuple[type[FeatureMap], ...] = (
-    InputFeatures,
-    SquareFeatures,
-    ComponentFeatures,
-    FourierFeatures,
-    TokenFeatures,
-    FunctionFeatures,
-)
-"""All maps, in the order of the numbers under which they are saved."""
 
 
 def parse_features(features: Any) -> Spec | Callable[[AnyArray], AnyArray]:
@@ -528,10 +421,5 @@ def fit_features(features: Spec | Callable[[AnyArray], AnyArray], sums: InputSum
     if isinstance(features, Spec):
         return features.fitted(sums)
     rows = to_device_of(sums.sample, np.stack([np.zeros_like(sums.mean), sums.mean]))
-    return FunctionFeatures(function=features, width=len(sums.mean), columns=call_features(features, rows).shape[1])
-
-
-def feature_rows(features: FeatureMap, inputs: AnyArray) -> Float[AnyArray, "n k"]:
-    """φ of inputs (n, p) whose width is checked."""
-    require_width(inputs, features.inputs, what="inputs", of="the operator")
-    return features.of(inputs)
+    count = call_features(features, rows).shape[1]
+    return FeatureMap(kind="function", inputs=len(sums.mean), count=count, function=features)

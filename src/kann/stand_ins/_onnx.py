@@ -15,7 +15,6 @@ from kann.checks import require_path
 from kann.data.atomic_write import replacing
 from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
-from kann.fitting.features import FunctionFeatures
 from kann.fitting.koopman import Koopman
 from kann.stand_ins.weights import features_of, operator_weights, require_driven
 from kann.typing import Array
@@ -123,7 +122,7 @@ def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str]) -> None
     require_driven(koopman)
     require_path(path)
     features = features_of(koopman)
-    if isinstance(features, FunctionFeatures):
+    if features.kind == "function":
         raise KannError("features that are a Python function cannot be written to ONNX; fit with features by name")
     graph = Graph()
     z, u = Traced(graph, "z"), Traced(graph, "u")

@@ -9,7 +9,7 @@ from kann.backends.arrays import as_numpy
 from kann.checks import require_real, short_repr
 from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
-from kann.fitting.features import FeatureMap, FunctionFeatures
+from kann.fitting.features import FeatureMap
 from kann.fitting.koopman import Koopman
 from kann.stand_ins.weights import features_of, operator_weights, require_driven
 from kann.typing import AnyArray, Float, Int
@@ -214,6 +214,6 @@ class _Features(nn.Module):
 
     def forward(self, u: Float[Tensor, "n p"]) -> Float[Tensor, "n k"]:
         """The features of inputs."""
-        if isinstance(self.map, FunctionFeatures):  # a function of numpy arrays, for all that is known
+        if self.map.kind == "function":  # a function of numpy arrays, for all that is known
             return torch.as_tensor(self.map.of(u.double().cpu().numpy())).to(u)
         return self.map.formula(torch_namespace, u, dict(self.named_buffers()))

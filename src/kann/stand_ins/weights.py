@@ -7,7 +7,7 @@ import numpy as np
 from kann.checks import short_repr
 from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
-from kann.fitting.features import FeatureMap, InputFeatures
+from kann.fitting.features import FeatureMap
 from kann.fitting.koopman import Koopman
 from kann.typing import Array
 
@@ -24,7 +24,8 @@ def features_of(koopman: Koopman | Bilinear) -> FeatureMap:
     """The features φ that drive the operator: the inputs themselves where nothing gates it."""
     if isinstance(koopman, Bilinear):
         return koopman.features
-    return InputFeatures(width=len(koopman.drive))  # type: ignore[arg-type]
+    inputs = koopman.input_dim
+    return FeatureMap(kind="inputs", inputs=inputs, count=inputs)
 
 
 def operator_weights(koopman: Koopman | Bilinear) -> dict[str, Array]:
