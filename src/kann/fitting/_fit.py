@@ -165,21 +165,16 @@ def fit(
         if groups is not None:
             raise KannError("where= cuts sequences into pieces, which groups= would not fit; pass one of the two")
         source, groups = only_pairs(source, where)  # pieces of a sequence are held out together
-    _require_for_ranks(over_ranks, source, request)
-    with summed_over_ranks(over_ranks):
-        if kind == "bilinear":
-            gates: dict[str, Any] = {"features": parse_features(features), "lift": lift is not None, "ridge": ridge}
-            return _fit_bilinear(source, request, groups=groups, **gates)
-        return _fit_linear(source, request, groups)
-
-
-def _require_for_ranks(over_ranks: Any, source: States | Moments, request: Request) -> None:
-    """Refuse what cannot be fitted over ranks."""
     require_flag(over_ranks, "over_ranks")
     if over_ranks and not isinstance(source, States):
         raise KannError("over_ranks=True sums over states; of moments call moments.all_reduce() and leave it out")
     if over_ranks and request.rank.is_auto:
         raise KannError("rank='auto' holds sequences of one process out; pass a number with over_ranks=True")
+    with summed_over_ranks(over_ranks):
+        if kind == "bilinear":
+            gates: dict[str, Any] = {"features": parse_features(features), "lift": lift is not None, "ridge": ridge}
+            return _fit_bilinear(source, request, groups=groups, **gates)
+        return _fit_linear(source, request, groups)
 
 
 def _require_options(driven: Any, *, features: Any, lift: Any, offset: Any, ridge: Any) -> str:
@@ -227,7 +222,7 @@ def _fit_linear(source: States | Moments, request: Request, groups: Any) -> Koop
         pairs = read_by_qr(source, request, pairs.first)
         step = pairs.step(offset=request.offset, ridge=request.ridge)
     _warn(pairs, step, of_moments=isinstance(source, Moments))
-    spectrum = decompose(step.matrix, device_of=_sample(source))
+    spectrum = decompose(step.matrix, device_of=source.sum_h if isinstance(source, Moments) else source.values[:0])
     return Koopman(
         matrix=step.matrix,
         basis=pairs.basis.vectors,
@@ -248,7 +243,8 @@ def _fit_linear(source: States | Moments, request: Request, groups: Any) -> Koop
 
 def _read(source: States | Moments, request: Request) -> PairsInBasis:
     """A basis and the pairs in it, in the cheapest way."""
-    if not isinstance(source, States) or not _is_wide(source, request):
+    largest = request.largest
+    if not isinstance(source, States) or largest is None or source.dim < max(TWO_READINGS_FROM, 4 * largest):
         return read_once(source, request)
     if request.kind.own is not None:
         return read_along(source, request)
@@ -313,13 +309,3 @@ def _source(data: States | Moments | AnyArray, lengths: Any, *, driven: bool) ->
     if driven and not has_inputs:
         raise KannError("driven=True needs the inputs that drove the states; pass States with inputs")
     return source
-
-
-def _sample(source: States | Moments) -> AnyArray:
-    """An array on the device where the data are."""
-    return source.sum_h if isinstance(source, Moments) else source.values[:0]
-
-
-def _is_wide(states: States, request: Request) -> bool:
-    """Whether two readings are cheaper than one: many units, of which few directions are wanted."""
-    return request.largest is not None and states.dim >= max(TWO_READINGS_FROM, 4 * request.largest)

@@ -80,15 +80,6 @@ class GatedColumns:
         phi = (phi - to_device_of(phi, self.feature_mean)) / to_device_of(phi, self.feature_scale)
         return _with_ones(phi)
 
-    def require_manageable(self) -> None:
-        """Refuse more columns than can be solved for, and say what to lower."""
-        if self.count > MOST_COLUMNS:
-            raise KannError(
-                f"{self.rank} coordinates and {self.features.count} features make {self.count} columns, whose Gram "
-                f"matrix would take {8 * self.count**2 / 2**30:.0f} GB; pass a smaller rank=, or fewer features such "
-                f"as kann.features.Components(64), for at most {MOST_COLUMNS} columns"
-            )
-
 
 def _with_ones(rows: Float[AnyArray, "n m"]) -> Float[AnyArray, "m1 n"]:
     """The columns as rows, below a row of ones."""
@@ -315,10 +306,18 @@ def fit_bilinear(
     """
     deviation = np.sqrt(np.maximum(variance, np.finfo(float).tiny))
     columns = unit_columns(states, fit_features(features, input_sums(states)), rank=len(deviation), lift=lift)
-    columns.require_manageable()
+    if columns.count > MOST_COLUMNS:
+        raise KannError(
+            f"{columns.rank} coordinates and {columns.features.count} features make {columns.count} columns, whose "
+            f"Gram matrix would take {8 * columns.count**2 / 2**30:.0f} GB; pass a smaller rank=, or fewer features such "
+            f"as kann.features.Components(64), for at most {MOST_COLUMNS} columns"
+        )
     folds, held_out, curve = np.zeros(len(states), dtype=int), 0, None
     if ridge is None:
-        folds, held_out = _folds(states, columns, groups)
+        chosen: Any = {"what": "the ridge", "remedy": "ridge=1e-6", "all_ranks": True}
+        folds, held_out = folds_to_choose(states, groups=groups, **chosen)
+        if columns.count > ALL_FOLDS_BELOW:
+            folds, held_out = np.minimum(folds, 1), 1
     projection = Projection(matrix=basis.vectors / deviation, mean=basis.mean)
     sums = gated_sums(states, columns, projection, folds)
     designs = [design_of(sums.groups[fold], columns) for fold in sorted(sums.groups)]
@@ -331,12 +330,6 @@ def fit_bilinear(
     bounds = np.stack([sums.low, sums.high]) * deviation
     koopman = _operator(total, weights, columns, basis, deviation, bounds=bounds, ridge=ridge, curve=curve)
     return koopman, total.pairs, columns.count
-
-
-def _folds(states: States, columns: GatedColumns, groups: Any) -> tuple[Int[Array, " s"], int]:
-    """The fold of each sequence, and the number of folds that are held out in turn."""
-    folds, count = folds_to_choose(states, groups=groups, what="the ridge", remedy="ridge=1e-6", all_ranks=True)
-    return (np.minimum(folds, 1), 1) if columns.count > ALL_FOLDS_BELOW else (folds, count)
 
 
 def _operator(
@@ -360,9 +353,7 @@ def _operator(
     if columns.lift:
         first, second = np.triu_indices(r)
         squares = weights[-1 - pair_count(r) : -1] * deviation / (deviation[first] * deviation[second])[:, None]
-    mean = columns.feature_mean
-    about = total.state_gram()
-    scales = np.outer(deviation, deviation)
+    mean, scales = columns.feature_mean, np.outer(deviation, deviation)
     return Bilinear(
         matrix=linear * back - np.tensordot(mean, gates, axes=1),
         drive=drive,
@@ -377,7 +368,7 @@ def _operator(
         decoder=basis.decoder,
         bounds=bounds,
         residual_gram=_positive(total.residual_gram(weights) * scales),
-        state_gram=_positive(about * scales),
+        state_gram=_positive(total.state_gram() * scales),
         ridge=ridge,
         ridge_curve=curve,
     )

@@ -72,15 +72,7 @@ def held_out_errors(
     if in_coordinates:
         projection = Projection(matrix=basis, mean=mean)
         basis, mean = np.eye(basis.shape[1]), np.zeros(basis.shape[1])
-    find = partial(
-        _errors_in_block,
-        fold_of=fold_of,
-        weights=weights,
-        basis=basis,
-        mean=mean,
-        horizons=tuple(horizons),
-        driven=driven,
-    )
+    find = partial(_errors_in_block, fold_of, weights, basis, mean, tuple(horizons), driven)
     found = accumulate(states, partial(SumOverBlocks, find), inputs=driven, projection=projection, what="predictions")
     used = found.count > 0
     if not used.any():
@@ -114,14 +106,13 @@ def powers_of_two(lengths: Int[Array, " s"], *, largest: int) -> list[int]:
 
 
 def _errors_in_block(
-    block: Block,
-    *,
     fold_of: Int[Array, " s"],
     weights: Sequence[Sequence[Float[Array, "_ _"]]],
     basis: Float[Array, "d r"],
     mean: Float[Array, " d"],
     horizons: tuple[int, ...],
     driven: bool,
+    block: Block,
 ) -> _Sums:
     """Sums over the predictions inside a block; those across its ends are left out."""
     folds = np.repeat(fold_of[block.numbers], block.lengths)
@@ -131,24 +122,17 @@ def _errors_in_block(
         chosen = np.flatnonzero(folds == fold)
         (rows,) = indices_for(h, chosen)
         inputs = block.inputs[rows] if driven and block.inputs is not None else None
-        of_fold = [each[fold] for each in weights]
-        found.append(_errors_of(h[rows], inputs, left[chosen], of_fold, basis=basis, horizons=horizons))
+        z = h[rows] @ to_device_of(h, basis)
+        ahead = [_Ahead(each[fold], z, inputs) for each in weights]
+        found.append(_errors_of(h[rows], z, left[chosen], ahead, horizons))
     return sum(found[1:], start=found[0])
 
 
 def _errors_of(
-    h: AnyArray,
-    inputs: AnyArray | None,
-    left: Int[Array, " n"],
-    weights: Sequence[Float[Array, "_ _"]],
-    *,
-    basis: Float[Array, "d r"],
-    horizons: tuple[int, ...],
+    h: AnyArray, z: AnyArray, left: Int[Array, " n"], ahead: Sequence["_Ahead"], horizons: tuple[int, ...]
 ) -> _Sums:
     """Sums over predictions from rows of sequences one below the other, ``left`` steps before each sequence ends."""
-    z, energy_of = h @ to_device_of(h, basis), row_products(h, h)
-    ahead = [_Ahead(each, z, inputs) for each in weights]
-    k = len(horizons)
+    energy_of, k = row_products(h, h), len(horizons)
     missed, (copied, energy), total = np.zeros((len(ahead), k)), np.zeros((2, k)), np.zeros((k, h.shape[1]))
     count = np.zeros(k, dtype=int)
     for i, horizon in enumerate(horizons):

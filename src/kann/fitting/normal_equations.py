@@ -12,12 +12,12 @@ from kann.backends.arrays import as_numpy, indices_for, namespace, segment_sums,
 from kann.checks import require_number
 from kann.data.additive import Additive
 from kann.data.moments import Moments, refuse_not_finite
-from kann.data.reduction import Block, Cut, Projection, accumulate
+from kann.data.reduction import Block, Cut, Projection, SumOverBlocks, accumulate
 from kann.data.serialization import Stored
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import GRAM_NOISE, ROUNDINGS
-from kann.typing import AnyArray, Array, Float, Int
+from kann.typing import AnyArray, Array, Float, Int, Shaped
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -367,35 +367,25 @@ def solve(
     """
     energy = squares + ridge
     used = np.flatnonzero((energy > 0) & (np.diag(gram) > energies.constant_below))
-    weights, error = np.zeros_like(target), 0.0
-    if len(used):
-        scale = np.sqrt(energy[used])[:, None]
-        unit = gram[np.ix_(used, used)] / (scale * scale.T)
-        unit[np.diag_indices_from(unit)] += ridge / energy[used]
-        rounding = PRODUCT_ROUNDING * energies.multiplied[used] / energy[used]  # of the diagonal of unit
-        weights[used], error = _solve_unit(unit, target[used] / scale, scale, rounding, floor=floor)
-    return weights, error
-
-
-def _solve_unit(
-    unit: Float[Array, "q q"],
-    target: Float[Array, "q r"],
-    scale: Float[Array, "q 1"],
-    rounding: Float[Array, " q"],
-    *,
-    floor: float,
-) -> tuple[Float[Array, "q r"], float]:
-    """Weights of columns that were divided by ``scale``: by Cholesky, or by eigenvectors if they are dependent."""
+    weights = np.zeros_like(target)
+    if not len(used):
+        return weights, 0.0
+    scale = np.sqrt(energy[used])[:, None]
+    unit = gram[np.ix_(used, used)] / (scale * scale.T)
+    unit[np.diag_indices_from(unit)] += ridge / energy[used]
+    aims = target[used] / scale
+    rounding = PRODUCT_ROUNDING * energies.multiplied[used] / energy[used]  # of the diagonal of unit
     factor = factor_if_independent(unit, floor)
     if factor is not None:
         # The squares of the factor's diagonal are what is left of each column once the ones before it are taken off.
-        return np.linalg.solve(unit, target) / scale, float(np.max(rounding / factor.diagonal() ** 2))
+        weights[used] = np.linalg.solve(unit, aims) / scale
+        return weights, float(np.max(rounding / factor.diagonal() ** 2))
     values, vectors = np.linalg.eigh(unit)
     kept, null = vectors[:, values > floor], vectors[:, values <= floor] / scale
     values = values[values > floor]
-    weights = kept @ ((kept.T @ target) / values[:, None]) / scale
+    found = kept @ ((kept.T @ aims) / values[:, None]) / scale
     # What remains open changes no prediction, since its columns of A cancel: take off the part along it.
-    weights -= null @ np.linalg.lstsq(null, weights, rcond=None)[0]
+    weights[used] = found - null @ np.linalg.lstsq(null, found, rcond=None)[0]
     return weights, float(np.max((kept.T**2 @ rounding) / values, initial=0.0))
 
 
@@ -429,27 +419,13 @@ def designs_of_folds(
     driven: bool,
 ) -> tuple[NormalEquations, ...]:
     """The design of each fold, in one reading of the states."""
-    make = partial(_FoldProducts, fold_of=fold_of, lengths=states.lengths)
+    of = [partial(each, fold_of=fold_of, lengths=states.lengths) for each in (_of_block, _of_cut)]
     projection = Projection(matrix=basis, mean=mean)
-    found = accumulate(states, make, inputs=driven, projection=projection, what="folds")
+    found = accumulate(states, partial(SumOverBlocks, *of), inputs=driven, projection=projection, what="folds")
     designs = found.finished()
     if not all(np.isfinite(design.gram).all() for design in designs):
         refuse_not_finite(states, inputs=driven)
     return designs
-
-
-Pieces = dict[int, tuple[int, Float[Array, " q"], Float[Array, " r"]]]
-"""By the number of a sequence: its fold, the sum of its rows, and that of their targets."""
-
-
-def _joined_pieces(ours: Pieces, theirs: Pieces) -> Pieces:
-    """Add the sums of sequences that both have."""
-    joined = dict(ours)
-    for number, (fold, rows, target) in theirs.items():
-        if number in joined:
-            rows, target = joined[number][1] + rows, joined[number][2] + target
-        joined[number] = (fold, rows, target)
-    return joined
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -468,47 +444,46 @@ class _FoldSums(Additive):
         return tuple(replace(self.equations[fold], shuffled=shuffled[fold]) for fold in sorted(shuffled))
 
 
-class _FoldProducts:
-    """Accumulates the equations of folds, from coordinates of the states."""
+def _of_block(block: Block, *, fold_of: Int[Array, " s"], lengths: Int[Array, " s"]) -> _FoldSums:
+    """Sums over the pairs inside a block."""
+    before, numbers = block.before, np.repeat(block.numbers, block.lengths - 1)
+    rows, inputs = (before, before + 1), block.inputs
+    return _fold_sums(block.values, block.values, inputs, rows, numbers, fold_of=fold_of, lengths=lengths)
 
-    needs_pairs = True
 
-    def __init__(self, *, fold_of: Int[Array, " s"], lengths: Int[Array, " s"]) -> None:
-        self._fold_of, self._lengths = fold_of, lengths
-        self._found = _FoldSums(equations={}, pieces={})
+def _of_cut(cut: Cut, *, fold_of: Int[Array, " s"], lengths: Int[Array, " s"]) -> _FoldSums:
+    """Sums over pairs that the end of a block separates."""
+    numbers, rows = np.searchsorted(np.cumsum(lengths), cut.rows, side="right"), np.arange(len(cut.rows))
+    return _fold_sums(cut.before, cut.after, cut.inputs, (rows, rows), numbers, fold_of=fold_of, lengths=lengths)
 
-    def add(self, block: Block) -> None:
-        """Add the pairs inside a block."""
-        before = block.before
-        self._add(
-            block.values, block.values, block.inputs, before, before + 1, np.repeat(block.numbers, block.lengths - 1)
+
+def _fold_sums(
+    x: AnyArray,
+    y: AnyArray,
+    u: AnyArray | None,
+    rows: tuple[Array, Array],
+    numbers: Int[Array, " m"],
+    *,
+    fold_of: Int[Array, " s"],
+    lengths: Int[Array, " s"],
+) -> _FoldSums:
+    """Sums over pairs of these rows before and after the step, in runs of the same sequence, fold by fold."""
+    sums = _FoldSums(equations={}, pieces={})
+    for fold in np.unique(fold_of[numbers]).tolist():
+        chosen = fold_of[numbers] == fold
+        first, last = indices_for(x, *(each[chosen] for each in rows))
+        sequences, counts = np.unique(numbers[chosen], return_counts=True)
+        design, target = _design_rows(x[first], None if u is None else u[last]), y[last]
+        row_sums, target_sums = as_numpy(segment_sums(design, counts)), as_numpy(segment_sums(target, counts))
+        is_whole = counts + 1 == lengths[sequences]
+        shuffled = (row_sums[is_whole] / counts[is_whole, None]).T @ target_sums[is_whole]
+        products = (design.T @ design, design.T @ target, target.T @ target)
+        gram, cross, total = (as_numpy(product) for product in products)
+        sums.equations[fold] = NormalEquations(gram=gram, target=cross, total=total, shuffled=shuffled)
+        sums.pieces.update(
+            {(fold, int(sequences[i])): [row_sums[i], target_sums[i]] for i in np.flatnonzero(~is_whole)}
         )
-
-    def add_cut(self, cut: Cut) -> None:
-        """Add pairs that the end of a block separates."""
-        numbers, rows = np.searchsorted(np.cumsum(self._lengths), cut.rows, side="right"), np.arange(len(cut.rows))
-        self._add(cut.before, cut.after, cut.inputs, rows, rows, numbers)
-
-    def _add(
-        self, x: AnyArray, y: AnyArray, u: AnyArray | None, before: Array, after: Array, numbers: Int[Array, " m"]
-    ) -> None:
-        """Add pairs of these rows before and after the step, in runs of the same sequence, fold by fold."""
-        for fold in np.unique(self._fold_of[numbers]).tolist():
-            chosen = self._fold_of[numbers] == fold
-            first, last = indices_for(x, before[chosen], after[chosen])
-            sequences, counts = np.unique(numbers[chosen], return_counts=True)
-            rows, target = _design_rows(x[first], None if u is None else u[last]), y[last]
-            row_sums, target_sums = as_numpy(segment_sums(rows, counts)), as_numpy(segment_sums(target, counts))
-            is_whole = counts + 1 == self._lengths[sequences]
-            shuffled = (row_sums[is_whole] / counts[is_whole, None]).T @ target_sums[is_whole]
-            gram, cross, total = (as_numpy(product) for product in (rows.T @ rows, rows.T @ target, target.T @ target))
-            equations = NormalEquations(gram=gram, target=cross, total=total, shuffled=shuffled)
-            pieces = {(fold, int(sequences[i])): [row_sums[i], target_sums[i]] for i in np.flatnonzero(~is_whole)}
-            self._found = self._found + _FoldSums(equations={fold: equations}, pieces=pieces)
-
-    def result(self) -> _FoldSums:
-        """The sums."""
-        return self._found
+    return sums
 
 
 def _design_rows(z: AnyArray, inputs: AnyArray | None) -> AnyArray:
@@ -538,17 +513,15 @@ def without_each(designs: Sequence[NormalEquations]) -> list[NormalEquations]:
     middle = [low + high for low, high in zip(before[:-1], after[-2::-1], strict=True)]
     others = [after[-1], *middle, before[-1]]
     energy = np.diag(others[0].gram) + np.diag(designs[0].gram)
-    return [_without_silent(rest, least=SILENT_BELOW * energy) for rest in others]
+    return [_without_silent(rest, np.diag(rest.gram) < SILENT_BELOW * energy) for rest in others]
 
 
-def _without_silent(design: NormalEquations, *, least: Float[Array, " q"]) -> NormalEquations:
-    """The design with zero in place of the columns whose energy is less."""
-    is_silent = np.diag(design.gram) < least
+def _without_silent(design: NormalEquations, is_silent: Shaped[Array, " q"]) -> NormalEquations:
+    """The design with zero in place of some columns."""
     if not is_silent.any():
         return design
-    gram, target = design.gram.copy(), design.target.copy()
-    gram[is_silent], gram[:, is_silent], target[is_silent] = 0.0, 0.0, 0.0
-    return replace(design, gram=gram, target=target)
+    used = ~is_silent
+    return replace(design, gram=design.gram * np.outer(used, used), target=design.target * used[:, None])
 
 
 RIDGES = (0.0, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)

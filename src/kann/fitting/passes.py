@@ -119,12 +119,16 @@ class PairsInBasis:
     """Whether `read_by_qr` could not improve on them."""
 
     @staticmethod
-    def of_moments(moments: Any, multiplied: Array, *, inputs: Any, **arguments: Any) -> "PairsInBasis":
-        """From the moments of coordinates."""
-        if inputs is not None:
+    def of_moments(
+        moments: Any, *, driven: bool, multiplied: Any = None, inputs: Any = None, **arguments: Any
+    ) -> "PairsInBasis":
+        """From the moments of coordinates; ``inputs`` are those of the inputs, if they are others."""
+        multiplied = moments.hh.diagonal() if multiplied is None else multiplied
+        inputs = (inputs or moments) if driven else None
+        if driven:
             multiplied = np.concatenate([multiplied, as_numpy(inputs.uu.diagonal())])
         return PairsInBasis(
-            equations=NormalEquations.of_coordinates(moments, driven=inputs is not None),
+            equations=NormalEquations.of_coordinates(moments, driven=driven),
             multiplied=multiplied,
             variance=np.diag(moments.hh) / moments.states - (moments.sum_h / moments.states) ** 2,
             inputs=inputs,
@@ -221,14 +225,7 @@ def read_twice(states: States, request: Request) -> PairsInBasis:
     centre = units.mean if request.offset else units.about(request.kind)
     projection = Projection(matrix=basis.vectors, mean=centre)
     moments: Any = moments_of(states, inputs=request.driven, projection=projection).numpy()
-    return PairsInBasis.of_moments(
-        moments,
-        moments.hh.diagonal(),
-        inputs=moments if request.driven else None,
-        basis=basis,
-        centre=centre,
-        units=units,
-    )
+    return PairsInBasis.of_moments(moments, driven=request.driven, basis=basis, centre=centre, units=units)
 
 
 def _svd_in_place(states: States, request: Request) -> tuple[StateSVD, Units]:
@@ -271,8 +268,9 @@ def read_once(source: States | Moments, request: Request) -> PairsInBasis:
         doubts += _doubt_of_basis(factor_of_gram(gram, squares, noise=floor) @ basis.vectors, rounded, floor=floor)
     return PairsInBasis.of_moments(
         first.in_basis(basis.vectors),
-        as_numpy(first.hh.diagonal()) @ basis.vectors**2,
-        inputs=first if request.driven else None,
+        driven=request.driven,
+        multiplied=as_numpy(first.hh.diagonal()) @ basis.vectors**2,
+        inputs=first,
         basis=basis,
         centre=np.zeros_like(units.mean),
         units=units,
@@ -360,13 +358,7 @@ def read_along(states: States, request: Request) -> PairsInBasis:
     basis = own_basis(kind, request.rank, centre, vectors, factor=factor, rows=rows, energy=found.energy)
     moments = moments.in_basis(np.eye(len(factor))[:, : len(basis.explained)])
     return PairsInBasis.of_moments(
-        moments,
-        moments.hh.diagonal(),
-        inputs=moments if request.driven else None,
-        basis=basis,
-        centre=centre,
-        units=units,
-        is_final=True,
+        moments, driven=request.driven, basis=basis, centre=centre, units=units, is_final=True
     )
 
 
