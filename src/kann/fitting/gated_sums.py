@@ -309,8 +309,8 @@ def fit_bilinear(
     if columns.count > MOST_COLUMNS:
         raise KannError(
             f"{columns.rank} coordinates and {columns.features.count} features make {columns.count} columns, whose "
-            f"Gram matrix would take {8 * columns.count**2 / 2**30:.0f} GB; pass a smaller rank=, or fewer features such "
-            f"as kann.features.Components(64), for at most {MOST_COLUMNS} columns"
+            f"Gram matrix would take {8 * columns.count**2 / 2**30:.0f} GB; pass a smaller rank=, or fewer features "
+            f"such as kann.features.Components(64), for at most {MOST_COLUMNS} columns"
         )
     folds, held_out, curve = np.zeros(len(states), dtype=int), 0, None
     if ridge is None:
