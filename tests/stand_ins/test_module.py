@@ -1,6 +1,7 @@
 """Operators as torch modules."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -78,6 +79,31 @@ def test_coordinates_that_are_not_orthonormal_are_decoded_by_the_regression(rng,
     np.testing.assert_allclose(found, koopman.simulate(states.inputs[None, :20]), atol=1e-9)
 
 
+@pytest.mark.parametrize("products", [False, True])
+def test_a_readout_gives_outputs_instead_of_states(states, network, products):
+    koopman = kann.fit(states, rank=4, driven="bilinear")
+    readout = kann.stand_ins.fit_readout(koopman, states, states.values[:, :2] ** 2, products=products)
+    words = torch.randint(0, 30, (5, 12), generator=torch.Generator().manual_seed(2))
+    expected = readout(koopman.encode(koopman.simulate(network[0](words).detach().double().numpy())))
+    options = {"readout": readout, "dtype": torch.float64}
+    found = kann.stand_in(koopman, **options)(network[0](words).detach())
+    assert found.shape == (5, 12, 2)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    by_word = kann.stand_in(koopman, vocabulary=network[0].weight, **options)
+    np.testing.assert_allclose(by_word(words), expected, atol=1e-6)
+
+
+def test_one_output_per_sequence_is_read_after_its_last_step(states, network):
+    koopman = kann.fit(states, rank=4, driven="bilinear")
+    per_step = kann.stand_ins.fit_readout(koopman, states, states.values[:, :1], products=False)
+    readout = replace(per_step, per_sequence=True)
+    steps, last = (kann.stand_in(koopman, readout=each) for each in (per_step, readout))
+    read = torch.randn(3, 7, 3, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(last(read), steps(read)[:, -1])
+    found = last(read, lengths=torch.tensor([2, 7, 5]))
+    torch.testing.assert_close(found, steps(read)[torch.arange(3), torch.tensor([1, 6, 4])])
+
+
 def test_weights_are_saved_and_loaded(states, network):
     koopman = kann.fit(states, rank=4, driven="bilinear", features="squares", lift="squares")
     module = kann.stand_in(koopman, vocabulary=network[0].weight)
@@ -95,6 +121,7 @@ def test_weights_are_saved_and_loaded(states, network):
 def test_what_cannot_stand_in_is_refused(states, network):
     koopman = kann.fit(states, rank=4, driven="bilinear")
     by_word = kann.stand_in(koopman, vocabulary=network[0].weight)
+    of_two = kann.stand_ins.fit_readout(kann.fit(states, rank=2, driven=True), states, states.values)
     for call, message in [
         (lambda: kann.stand_in("operator"), "koopman='operator' is no operator"),
         (lambda: kann.stand_in(kann.fit(states)), "autonomous and reads no inputs"),
@@ -104,6 +131,10 @@ def test_what_cannot_stand_in_is_refused(states, network):
         (lambda: kann.stand_in(koopman)(torch.ones(2, 3, 3), torch.ones(2, 3)), r"no states; pass a tensor \(2, 6\)"),
         (lambda: by_word(torch.ones(2, 3)), r"reads numbers of words \(n, t\)"),
         (lambda: by_word(torch.tensor([[30]])), "reads numbers of words"),
+        (lambda: kann.stand_in(koopman, readout=network[1]), "is no fitted readout"),
+        (lambda: kann.stand_in(koopman, readout=of_two), "readout is of 2 coordinates and the operator has 4"),
+        (lambda: by_word(torch.ones(2, 3).long(), lengths=torch.ones(2)), "lengths= is for"),
+        (lambda: by_word.read(torch.ones(2, 4)), "has no readout"),
     ]:
         with pytest.raises(kann.KannError, match=message):
             call()
@@ -135,8 +166,10 @@ def test_word_numbers_may_be_bytes_and_not_truth_values(rng):
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated")
 def test_it_is_exported_and_scripting_names_the_ways_that_work(states):
-    module = kann.stand_in(kann.fit(states, rank=4, driven="bilinear", features=kann.features.Fourier(9)))
+    koopman = kann.fit(states, rank=4, driven="bilinear", features=kann.features.Fourier(9))
     read = torch.randn(3, 5, 3, generator=torch.Generator().manual_seed(2))
-    torch.testing.assert_close(torch.export.export(module, (read,)).module()(read), module(read))
+    for readout in (None, kann.stand_ins.fit_readout(koopman, states, states.values[:, :2], products=True)):
+        module = kann.stand_in(koopman, readout=readout)
+        torch.testing.assert_close(torch.export.export(module, (read,)).module()(read), module(read))
     with pytest.raises(kann.KannError, match=r"torch\.export\.export or torch\.compile"):
         torch.jit.script(module)

@@ -60,6 +60,18 @@ def test_an_operator_along_any_directions_is_decoded_by_regression(states, tmp_p
     np.testing.assert_allclose(session.run(["state"], feed)[0], koopman.predict(h, inputs=u), atol=1e-5)
 
 
+@pytest.mark.parametrize("products", [False, True])
+def test_a_file_with_a_readout_has_its_outputs(states, tmp_path, rng, products):
+    koopman = kann.fit(states, driven="bilinear", rank=3, ridge=1e-3)
+    readout = kann.stand_ins.fit_readout(koopman, states, states.values[:, :2] ** 2, products=products)
+    kann.stand_ins.save_onnx(koopman, tmp_path / "step.onnx", readout=readout)
+    session = onnxruntime.InferenceSession(tmp_path / "step.onnx", providers=["CPUExecutionProvider"])
+    h, u = states.values[:6], rng.normal(size=(6, 3))
+    feed = {"z": koopman.encode(h).astype(np.float32), "u": u.astype(np.float32)}
+    found, after = session.run(["output", "next"], feed)
+    np.testing.assert_allclose(found, readout(after.astype(np.float64)), atol=1e-5)
+
+
 def test_a_file_is_written_without_torch(tmp_path):
     code = (
         "import sys, numpy, kann; rng = numpy.random.default_rng(0);"

@@ -15,6 +15,7 @@ from kann.analysis._movers import Movers
 from kann.analysis._pseudospectrum import Pseudospectrum
 from kann.analysis._trust import ModeTrust, Trust
 from kann.analysis.comparison import Comparison
+from kann.analysis.word_pairs import LEAST_READ, WordPairs
 from kann.backends.arrays import as_numpy
 from kann.checks import (
     entries_by_name,
@@ -619,6 +620,52 @@ def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes | N
     ax.set(xlim=(-0.5, LETTERS + 0.5), ylim=(y + 1.05, 0))
     ax.set_axis_off()
     return ax
+
+
+def draw_word_plane(pairs: WordPairs, *, ax: Axes | None = None, count: int = 40, least: int = LEAST_READ) -> Axes:
+    """Words in the plane of how much they keep and how much they add; the larger, the more often they are read.
+
+    ``pairs`` is what `kann.stand_ins.word_pairs` returned. At most ``count`` words farthest from the middle get their
+    names, where there is room; words that are read less than ``least`` times are left out.
+    """
+    require_instance(pairs, WordPairs, "pairs")
+    count, often = require_whole_number(count, "count", least=0), pairs.read_often(least)
+    places = np.stack([pairs.keeps[often], pairs.adds[often]], axis=1)
+    ax = axes_or_new(ax)
+    sizes = 2 + 10 * np.sqrt(pairs.counts[often] / pairs.counts[often].max())
+    colours = np.where(places[:, 1] > 0, UP, DOWN)
+    ax.scatter(places[:, 0], places[:, 1], s=sizes, c=colours, alpha=0.5, linewidths=0)
+    ax.axhline(0.0, color="#999999", linewidth=0.6)
+    ax.axvline(1.0, color="#999999", linewidth=0.6)
+    ax.margins(0.12, 0.06)
+    ax.set(xlabel=f"keeps of the {pairs.number}", ylabel=f"adds to the {pairs.number}")
+    spread = places.std(axis=0)
+    far = np.hypot(*((places - np.median(places, axis=0)) / np.where(spread > 0, spread, 1.0)).T)
+    chosen = np.argsort(-far, kind="stable")[:count]
+    _name_points(ax, places[chosen], [pairs.words[i] for i in often[chosen].tolist()])
+    return ax
+
+
+def _name_points(ax: Axes, places: Float[Array, "n 2"], names: Sequence[str]) -> None:
+    """Write names next to their points, the first ones first; leave out those that have no room on either side."""
+    ax.autoscale_view()
+    taken: list[Any] = []
+    for place, name in zip(places.tolist(), names, strict=True):
+        for offset, side in ((4, "left"), (-4, "right")):
+            text = ax.annotate(
+                name.replace("$", r"\$"),
+                place,
+                (offset, 0),
+                textcoords="offset points",
+                ha=side,
+                va="center",
+                fontsize=6,
+            )
+            box = text.get_window_extent()
+            if not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            text.remove()
 
 
 def draw_embedding(

@@ -16,7 +16,8 @@ from kann.data.atomic_write import replacing
 from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
-from kann.stand_ins.weights import features_of, operator_weights, require_driven
+from kann.fitting.readout import Readout
+from kann.stand_ins.weights import features_of, operator_weights, require_driven, require_readout_of
 from kann.typing import Array
 
 try:
@@ -99,12 +100,13 @@ class Graph:
         return model.SerializeToString()
 
 
-def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str]) -> None:
+def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str], *, readout: Readout | None = None) -> None:
     """Write one step of a driven or bilinear operator as an ONNX model, in float32.
 
     The model maps ``z`` (n, r), the coordinates before the step, and ``u`` (n, p), the inputs, to ``next`` (n, r), the
     coordinates after the step, and ``state`` (n, d), the hidden state. To run a sequence, start from
-    ``koopman.encode(h)`` and pass ``next`` as ``z`` of the following step. Needs ``kann[onnx]``, and no torch.
+    ``koopman.encode(h)`` and pass ``next`` as ``z`` of the following step. With a ``readout`` from
+    `kann.stand_ins.fit_readout` there is also ``output`` (n, o). Needs ``kann[onnx]``, and no torch.
 
     >>> import pathlib, tempfile
     >>> import numpy as np, kann
@@ -120,6 +122,7 @@ def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str]) -> None
     ['step.onnx']
     """
     require_driven(koopman)
+    require_readout_of(koopman, readout)
     require_path(path)
     features = features_of(koopman)
     if features.kind == "function":
@@ -131,9 +134,15 @@ def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str]) -> None
     graph.add("Identity", after, output="next")
     decoded = after @ graph.constant(koopman.state_vectors)
     graph.add("Add", decoded, graph.constant(koopman.mean), output="state")
-    content = graph.to_bytes(
-        inputs={"z": koopman.rank, "u": features.inputs}, outputs={"next": koopman.rank, "state": koopman.dim}
-    )
+    outputs = {"next": koopman.rank, "state": koopman.dim}
+    if readout is not None:
+        columns = after
+        if readout.has_products:
+            columns = graph.add("Concat", after, _products(graph, after, koopman.rank), axis=1)
+        read = columns @ graph.constant(readout.weight)
+        graph.add("Add", read, graph.constant(readout.constant), output="output")
+        outputs["output"] = len(readout.constant)
+    content = graph.to_bytes(inputs={"z": koopman.rank, "u": features.inputs}, outputs=outputs)
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
@@ -149,8 +158,12 @@ def _after(graph: Graph, koopman: Koopman | Bilinear, z: Traced, phi: Traced) ->
     rows = graph.add("Unsqueeze", z, graph.constant(np.array([1])))
     after = after + graph.add("Flatten", columns * rows, axis=1) @ graph.constant(weights["gates"])
     if koopman.squares is not None:
-        first, second = map(graph.constant, np.triu_indices(koopman.rank))
-        products = graph.add("Gather", z, first, axis=1) * graph.add("Gather", z, second, axis=1)
-        after = after + products @ graph.constant(weights["squares"])
+        after = after + _products(graph, z, koopman.rank) @ graph.constant(weights["squares"])
     low, high = (graph.constant(bound) for bound in koopman.bounds)
     return graph.add("Min", graph.add("Max", after, low), high)
+
+
+def _products(graph: Graph, z: Traced, rank: int) -> Traced:
+    """The products z_i z_j, i ≤ j, of coordinates."""
+    first, second = map(graph.constant, np.triu_indices(rank))
+    return graph.add("Gather", z, first, axis=1) * graph.add("Gather", z, second, axis=1)

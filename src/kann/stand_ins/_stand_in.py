@@ -11,7 +11,8 @@ from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.features import FeatureMap
 from kann.fitting.koopman import Koopman
-from kann.stand_ins.weights import features_of, operator_weights, require_driven
+from kann.fitting.readout import Readout
+from kann.stand_ins.weights import features_of, operator_weights, require_driven, require_readout_of
 from kann.typing import AnyArray, Float, Int
 
 try:
@@ -23,7 +24,11 @@ except ImportError as error:
 
 
 def stand_in(
-    koopman: Koopman | Bilinear, *, vocabulary: AnyArray | None = None, dtype: torch.dtype = torch.float32
+    koopman: Koopman | Bilinear,
+    *,
+    vocabulary: AnyArray | None = None,
+    readout: Readout | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> "StandIn":
     """Turn a driven or bilinear operator into a torch module, from inputs (n, t, p) to states (n, t, d).
 
@@ -35,11 +40,21 @@ def stand_in(
 
     With a ``vocabulary`` (w, p), the input vector of each word, such as the weight of an embedding, the module takes
     word numbers (n, t) instead. The matrix of a word is computed once, when it is first read.
+
+    With a ``readout`` from `kann.stand_ins.fit_readout`, the module returns the network's outputs instead of states:
+    (n, t, o), or (n, o) if the network has one output per sequence. Then pass ``lengths=`` with padded inputs.
+
+    >>> logits = torch.as_tensor(states.values) @ torch.ones(4, 1)
+    >>> koopman = kann.fit(states, driven=True, rank=3)
+    >>> module = stand_in(koopman, readout=kann.stand_ins.fit_readout(koopman, states, logits))
+    >>> module(torch.randn(5, 7, 2)).shape
+    torch.Size([5, 7, 1])
     """
     require_driven(koopman)
+    require_readout_of(koopman, readout)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise KannError(f"dtype={short_repr(dtype)} is no floating-point type of torch; pass torch.float32")
-    return StandIn(koopman, vocabulary=vocabulary, dtype=dtype)
+    return StandIn(koopman, vocabulary=vocabulary, readout=readout, dtype=dtype)
 
 
 class StandIn(nn.Module):
@@ -71,10 +86,19 @@ class StandIn(nn.Module):
     vocabulary: Tensor
     table: Tensor
     known: Tensor
+    reading: Tensor
+    constant: Tensor
     first: Tensor
     second: Tensor
 
-    def __init__(self, koopman: Koopman | Bilinear, *, vocabulary: AnyArray | None, dtype: torch.dtype):
+    def __init__(
+        self,
+        koopman: Koopman | Bilinear,
+        *,
+        vocabulary: AnyArray | None,
+        readout: Readout | None,
+        dtype: torch.dtype,
+    ):
         super().__init__()
         self.features = _Features(features_of(koopman), dtype=dtype)
         self.rank, self.dim = koopman.rank, koopman.dim
@@ -82,6 +106,12 @@ class StandIn(nn.Module):
         self.has_squares = isinstance(koopman, Bilinear) and koopman.squares is not None
         self.has_decoder = koopman.in_coordinates
         self.has_vocabulary = vocabulary is not None
+        self.has_readout = readout is not None
+        self.reads_products = readout is not None and readout.has_products
+        self.reads_last = readout is not None and readout.per_sequence
+        if readout is not None:
+            self.register_buffer("reading", torch.as_tensor(readout.weight, dtype=dtype))
+            self.register_buffer("constant", torch.as_tensor(readout.constant, dtype=dtype))
         for name, values in operator_weights(koopman).items():
             self.register_buffer(name, torch.as_tensor(values, dtype=dtype))
         pairs = torch.triu_indices(self.rank, self.rank)
@@ -114,16 +144,39 @@ class StandIn(nn.Module):
             self.known.zero_()
         return self
 
-    def forward(self, inputs: Tensor, initial: Tensor | None = None) -> Float[Tensor, "n t d"]:
-        """The state after each input, from ``initial`` (n, d), by default zero."""
-        return self.decode(self.coordinates(inputs, initial))
+    def forward(
+        self, inputs: Tensor, initial: Tensor | None = None, *, lengths: Tensor | None = None
+    ) -> Float[Tensor, "n ..."]:
+        """The state or output after each input, from the state ``initial`` (n, d), by default zero.
+
+        Of a network with one output per sequence: the output after ``lengths`` (n,) inputs, by default after all.
+        """
+        if lengths is not None and not self.reads_last:
+            raise KannError("lengths= is for a readout of one output per sequence; leave it out, and ignore padding")
+        z = self.coordinates(inputs, initial)
+        if not self.has_readout:
+            return self.decode(z)
+        if self.reads_last:
+            z = z[:, -1] if lengths is None else z[torch.arange(len(z), device=z.device), lengths.to(z.device) - 1]
+        return self.read(z)
+
+    def read(self, z: Float[Tensor, "... r"]) -> Float[Tensor, "... o"]:
+        """Outputs of coordinates, by the readout."""
+        if not self.has_readout:
+            raise KannError("this stand-in has no readout; pass readout= to kann.stand_in")
+        columns = torch.cat([z, self._products(z)], dim=-1) if self.reads_products else z
+        return columns @ self.reading + self.constant
+
+    def _products(self, z: Float[Tensor, "... r"]) -> Float[Tensor, "... q"]:
+        # Indexing as z[:, first] takes five times as long.
+        return z.index_select(-1, self.first) * z.index_select(-1, self.second)
 
     def decode(self, z: Float[Tensor, "... r"]) -> Float[Tensor, "... d"]:
         """States of coordinates."""
         return z @ (self.decoder if self.has_decoder else self.basis.T) + self.mean
 
     def coordinates(self, inputs: Tensor, initial: Tensor | None = None) -> Float[Tensor, "n t r"]:
-        """The coordinates of these states, which are all that a readout needs: (z Bᵀ + mean) Wᵀ is z (W B)ᵀ + W mean.
+        """The coordinates after each input, from the state ``initial`` (n, d), by default zero.
 
         ``inputs`` are (n, t, p), or numbers of words (n, t) if there is a vocabulary.
         """
@@ -152,9 +205,7 @@ class StandIn(nn.Module):
     def _bounded(self, z: Tensor, after: Tensor) -> Tensor:
         """Add the term of products of coordinates, and clip to the range that was recorded."""
         if self.has_squares:
-            # Indexing as z[:, first] takes five times as long.
-            products = z.index_select(1, self.first) * z.index_select(1, self.second)
-            after = after + products @ self.squares
+            after = after + self._products(z) @ self.squares
         return torch.clamp(after, self.low, self.high)
 
     def _read_words(self, words: Int[Tensor, "n t"], z: Float[Tensor, "n r"]) -> Float[Tensor, "n t r"]:

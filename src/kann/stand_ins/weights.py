@@ -9,6 +9,7 @@ from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.features import FeatureMap
 from kann.fitting.koopman import Koopman
+from kann.fitting.readout import Readout
 from kann.typing import Array
 
 
@@ -18,6 +19,18 @@ def require_driven(koopman: Any) -> None:
         raise KannError(f"koopman={short_repr(koopman)} is no operator; pass what kann.fit returns")
     if koopman.drive is None:
         raise KannError("this operator is autonomous and reads no inputs; fit with driven=True or driven='bilinear'")
+
+
+def require_readout_of(koopman: Koopman | Bilinear, readout: Any) -> None:
+    """Raise if this is a readout, but not one from the coordinates of the operator."""
+    if readout is None:
+        return
+    if not isinstance(readout, Readout):
+        raise KannError(f"readout={short_repr(readout)} is no fitted readout; pass what kann.stand_ins.fit_readout returns")
+    if readout.rank != koopman.rank:
+        raise KannError(
+            f"the readout is of {readout.rank} coordinates and the operator has {koopman.rank}; fit it to this operator"
+        )
 
 
 def features_of(koopman: Koopman | Bilinear) -> FeatureMap:
