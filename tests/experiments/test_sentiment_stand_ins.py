@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from kann_experiments.sentiment import operators, stand_ins
+from kann_experiments.sentiment import operators, stand_in_bases, stand_ins
 from kann_experiments.sentiment.quantities import QUANTITIES
 from kann_experiments.sentiment.task import CONFIGS
 
@@ -140,3 +140,21 @@ def test_a_trained_network_is_measured_by_its_folder(few, corpus, tmp_path, monk
     kept = json.loads((tmp_path / "gru" / "seed-0" / "stand_ins.json").read_text())
     assert kept["numbers"] == numbers
     assert kept["made_by"]["device"] == "cpu"
+
+
+def test_few_balanced_coordinates_decide_as_the_network_does(few, corpus, tmp_path, monkeypatch):  # noqa: F811
+    network = network_of("gru")
+    monkeypatch.setattr(stand_in_bases, "load_corpus", lambda: corpus)
+    monkeypatch.setattr(stand_in_bases, "trained", lambda *_, **__: network)
+    monkeypatch.setattr(stand_in_bases, "RESULTS", tmp_path)
+    path = stand_in_bases.compare_seeds("gru", seeds=(0, 1), out=tmp_path, counts=(1, 2))
+    found = json.loads(path.read_text())
+    assert path == tmp_path / "sentiment-stand-ins" / "gru.json"
+    assert found["seeds"] == [0, 1]
+    assert {"versions", "made_on"} <= found.keys()
+    rows = found["rows"]
+    assert rows["recorded"]["mean"] == 200
+    assert rows["reviews"]["mean"] == min(stand_in_bases.JUDGED_ON_CPU, len(corpus.test))
+    assert {f"{kind}_{count}" for kind in stand_in_bases.KINDS for count in (1, 2)} <= rows.keys()
+    assert "balanced_4" not in rows
+    assert rows["balanced_2"]["mean"] > 0.9

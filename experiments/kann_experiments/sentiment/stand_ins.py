@@ -122,7 +122,7 @@ def measure_stand_ins(network: SentimentNetwork, corpus: Corpus, *, seed: int) -
 def training_reviews(network: SentimentNetwork, corpus: Corpus, *, seed: int) -> Reviews:
     """The training reviews that operators are fitted to, fewer without a GPU."""
     reviews = fitted_reviews(corpus, seed)
-    if _on_cpu(network):
+    if is_on_cpu(network):
         return reviews.take(np.arange(min(RECORDED_ON_CPU, len(reviews))))
     return reviews
 
@@ -180,25 +180,37 @@ def fit_pushed(recorded: Recorded, count: int) -> kann.Koopman:
 
 @torch.no_grad()
 def simulated_logits(
-    koopman: kann.Koopman | kann.Bilinear, words: Float[Array, "v p"], network: SentimentNetwork, reviews: Reviews
+    koopman: kann.Koopman | kann.Bilinear,
+    words: Float[Array, "v p"],
+    network: SentimentNetwork,
+    reviews: Reviews,
+    *,
+    readout: kann.stand_ins.Readout | None = None,
 ) -> Float[Array, " s"]:
-    """Logits of the operator, run in place of the network from zero, after the last word of each review."""
+    """Logits of the operator, run in place of the network from zero, after the last word of each review.
+
+    They are read by ``readout``, by default by the network's own from the restored state.
+    """
     device = network.readout.weight.device
-    module = kann.stand_in(koopman, vocabulary=words).to(device)
+    module = kann.stand_in(koopman, vocabulary=words, readout=readout).to(device)
     tokens = TOKENS
-    if _on_cpu(network):
+    if is_on_cpu(network):
         tokens = TOKENS_ON_CPU
-    readout, logits = Readout.of(network), np.empty(len(reviews))
+    own, logits = Readout.of(network), np.empty(len(reviews))
     for chosen in batches_by_length(reviews.lengths, tokens=tokens):
         ids, lengths = (each.to(device) for each in reviews.batch(chosen))
+        if readout is not None:
+            logits[chosen] = as_numpy(module(ids, lengths=lengths))[:, 0]
+            continue
         path = module.coordinates(ids)  # (b, t, r)
         last = module.decode(path[torch.arange(len(ids), device=device), lengths - 1])
         # The readout sees h, which comes before the cell of an LSTM.
-        logits[chosen] = readout(as_numpy(last)[:, : network.readout.in_features].astype(np.float64))[:, 0]
+        logits[chosen] = own(as_numpy(last)[:, : network.readout.in_features].astype(np.float64))[:, 0]
     return logits
 
 
-def _on_cpu(network: SentimentNetwork) -> bool:
+def is_on_cpu(network: SentimentNetwork) -> bool:
+    """Whether the network runs without a GPU, where fewer reviews are read."""
     return network.readout.weight.device.type == "cpu"
 
 
