@@ -26,7 +26,9 @@ def require_readout_of(koopman: Koopman | Bilinear, readout: Any) -> None:
     if readout is None:
         return
     if not isinstance(readout, Readout):
-        raise KannError(f"readout={short_repr(readout)} is no fitted readout; pass what kann.stand_ins.fit_readout returns")
+        raise KannError(
+            f"readout={short_repr(readout)} is no fitted readout; pass what kann.stand_ins.fit_readout returns"
+        )
     if readout.rank != koopman.rank:
         raise KannError(
             f"the readout is of {readout.rank} coordinates and the operator has {koopman.rank}; fit it to this operator"
