@@ -7,9 +7,8 @@ import stat
 import struct
 import zipfile
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,22 +54,18 @@ def damage_explained(path: str | os.PathLike[str], *, problem: str, remedy: str)
 def reason(error: Exception) -> str:
     """Return the message of an error as one short line."""
     text = " ".join(str(error).split()) or type(error).__name__
-    if len(text) > LONGEST_REASON:
-        text = f"{text[:LONGEST_REASON]}…"
-    return text
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}…"
 
 
 def require_file(path: str | os.PathLike[str]) -> None:
     """Raise for a folder, a device, a FIFO or a socket; what is missing raises FileNotFoundError."""
     if stat.S_ISDIR(require_plain(path).st_mode):
         inside = ", ".join(str(each) for each in sorted(Path(path).glob("*.npz"))[:MOST_NAMED])
-        if inside:
-            inside = f", such as one of those in it: {inside}"
-        raise KannError(f"{path} is a folder; pass the name of a file{inside}")
+        hint = f", such as one of those in it: {inside}" if inside else ""
+        raise KannError(f"{path} is a folder; pass the name of a file{hint}")
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ArrayHeader:
+class ArrayHeader(NamedTuple):
     """Shape and type of an array according to its header."""
 
     shape: tuple[int, ...]
@@ -140,16 +135,12 @@ def _require_all_listed(archive: zipfile.ZipFile) -> None:
     for info in archive.infolist():
         file.seek(info.header_offset + LOCAL_HEADER.size - 4)
         length, extra = struct.unpack("<HH", file.read(4))
-        if file.read(length) != info.orig_filename.encode(_name_encoding(info)):
+        encoding = "utf-8" if info.flag_bits & 0x800 else "cp437"  # that of DOS
+        if file.read(length) != info.orig_filename.encode(encoding):
             raise ValueError(f"its directory calls an array {short_repr(info.orig_filename)}, which has another name")
         end = max(end, info.header_offset + LOCAL_HEADER.size + length + extra + info.compress_size)
     if archive.start_dir - end > MAX_DESCRIPTOR:
         raise ValueError(f"{archive.start_dir - end} bytes before its directory belong to no array")
-
-
-def _name_encoding(info: zipfile.ZipInfo) -> str:
-    """Return the encoding of a member's name: UTF-8 if a flag says so, else that of DOS."""
-    return "utf-8" if info.flag_bits & 0x800 else "cp437"
 
 
 def _array_header(file: Any, *, name: str, size: int) -> ArrayHeader:

@@ -112,7 +112,9 @@ def require_plain(path: str | os.PathLike[str]) -> os.stat_result:
     except ValueError as error:  # such as a null byte
         raise KannError(f"{os.fspath(path)!r} is no path ({error}); pass the name of a file") from error
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
-        raise KannError(f"{path} is {_kind(found.st_mode)}, not a regular file; pass the path of a file")
+        kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+        kind = kinds.get(stat.S_IFMT(found.st_mode), "a device")
+        raise KannError(f"{path} is {kind}, not a regular file; pass the path of a file")
     return found
 
 
@@ -129,21 +131,10 @@ def require_plain_tree(path: str | os.PathLike[str]) -> None:
             if entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
             elif not entry.is_file(follow_symlinks=False):
-                _require_plain_target(entry.path)
-
-
-def _require_plain_target(path: str) -> None:
-    """Raise for a link into nowhere or in a circle too: zarr would take its target as missing, or hang."""
-    try:
-        require_plain(path)
-    except OSError as error:
-        raise KannError(f"{path} cannot be read ({error.strerror}); save it again") from error
-
-
-def _kind(mode: int) -> str:
-    if stat.S_ISFIFO(mode):
-        return "a FIFO"
-    return "a socket" if stat.S_ISSOCK(mode) else "a device"
+                try:
+                    require_plain(entry.path)
+                except OSError as error:  # a link into nowhere or in a circle: zarr would take it as missing, or hang
+                    raise KannError(f"{entry.path} cannot be read ({error.strerror}); save it again") from error
 
 
 def put_in_place(source: Path, target: Path) -> None:

@@ -65,24 +65,16 @@ def chunks_of_rows(states: RaggedRows, drive: AnyArray | None) -> Iterator[Chunk
     bounds = _bounds(array.chunks[0])
     for place, (i, start, stop) in enumerate(bounds):
         at, steps, lengths = pieces(states.starts, start, stop)
-        cut = None
+        cut, places = None, (np.arange(at.start, at.stop), states.starts[at], steps)
         ends_inside = at.stop == len(states.lengths) or int(states.starts[at.stop]) != stop
         if ends_inside and place + 1 < len(bounds):
-            cut = _cut_between(
-                blocks, drives, i, bounds[place + 1][0], (slice(-1, None), slice(0, 1)), np.array([stop])
-            )
+            ends = slice(-1, None), slice(0, 1)
+            cut = _cut_between(blocks, drives, i, bounds[place + 1][0], ends, np.array([stop]))
+        read = None if drives is None else drives[i]
         yield Chunk(
             name=f"chunk {i} of the dask array (rows {start} to {stop - 1})",
             read=_read_rows,
-            arguments=(
-                blocks[i],
-                _entry(drives, i),
-                (stop - start, array.shape[1]),
-                lengths,
-                np.arange(at.start, at.stop),
-                states.starts[at],
-                steps,
-            ),
+            arguments=(blocks[i], read, (stop - start, array.shape[1]), lengths, *places),
             cut=cut,
         )
 
@@ -101,22 +93,15 @@ def chunks_of_padded(states: RaggedRows, rows: PaddedRows, drive: AnyArray | Non
             real, longer = np.flatnonzero(here), np.flatnonzero(lengths > late)
             if not len(real):
                 break
-            cut = None
+            cut, places = None, (low + real, starts[real], np.full(len(real), early))
+            read = None if drives is None else drives[i, j]
             if len(longer):
                 ends = (longer, -1), (longer, 0)
                 cut = _cut_between(blocks, drives, (i, j), (i, times[place + 1][0]), ends, starts[longer] + late)
             yield Chunk(
                 name=f"chunk ({i}, {j}) of the dask array (sequences {low} to {high - 1}, steps {early} to {late - 1})",
                 read=_read_padded,
-                arguments=(
-                    blocks[i, j],
-                    _entry(drives, (i, j)),
-                    (high - low, late - early, array.shape[2]),
-                    here,
-                    low + real,
-                    starts[real],
-                    np.full(len(real), early),
-                ),
+                arguments=(blocks[i, j], read, (high - low, late - early, array.shape[2]), here, *places),
                 cut=cut,
             )
 
@@ -128,15 +113,10 @@ def _padded(drive: AnyArray, *, like: Any) -> AnyArray:
     return drive.reshape(*like.shape[:2], drive.shape[1])  # without padding, they are kept as rows
 
 
-def _entry(drives: Any, place: Any) -> Any:
-    return None if drives is None else drives[place]
-
-
 def _cut_between(blocks: Any, drives: Any, here: Any, there: Any, ends: tuple, rows: Int[Array, " k"]) -> tuple:
     """Return `Chunk.cut` for two blocks; ``ends`` are the last rows of one and the first rows of the other."""
-    take, inputs = delayed(_take), None
-    if drives is not None:
-        inputs = take(drives[there], ends[1])
+    take = delayed(_take)
+    inputs = None if drives is None else take(drives[there], ends[1])
     return take(blocks[here], ends[0]), take(blocks[there], ends[1]), inputs, rows
 
 
@@ -188,9 +168,8 @@ def _placed(
 def chunks_of_store(states: RaggedRows, rows: StoredRows) -> Iterator[Chunk]:
     """Runs of parts of a store, which workers open themselves. Parts hold whole sequences, so none is cut."""
     stops = rows.part_stops
-    path = rows.path
-    if not store.is_url(path):
-        path = os.path.abspath(path)  # a worker's current folder may be another one
+    # A worker's current folder may be another one.
+    path = rows.path if store.is_url(rows.path) else os.path.abspath(rows.path)
     bytes_per_row = rows.shape[1] * rows.dtype.itemsize
     min_rows = max(
         MIN_TASK_BYTES // bytes_per_row, MIN_TASK_ROWS_PER_UNIT * rows.shape[1], len(rows) // MAX_STORE_TASKS
@@ -200,19 +179,12 @@ def chunks_of_store(states: RaggedRows, rows: StoredRows) -> Iterator[Chunk]:
         last = min(int(np.searchsorted(stops, start + min_rows)) + 1, len(stops))
         stop = int(stops[last - 1])
         at = slice(*np.searchsorted(states.starts, [start, stop]))
-        numbers, starts = np.arange(at.start, at.stop), states.starts[at]
+        starts = states.starts[at]
+        places = (np.arange(at.start, at.stop), starts, np.zeros_like(starts))
         yield Chunk(
             name=f"parts {first} to {last - 1} of {rows.path}",
             read=_read_parts,
-            arguments=(
-                path,
-                rows.identity,
-                slice(first, last),
-                states.lengths[at],
-                numbers,
-                starts,
-                np.zeros_like(starts),
-            ),
+            arguments=(path, rows.identity, slice(first, last), states.lengths[at], *places),
         )
         first, start = last, stop
 
@@ -276,23 +248,18 @@ def _add_cut(
     rows: Int[Array, " k"],
 ) -> Any:
     """Run on a worker: the result for the pairs that the end of a chunk separates."""
-    before, after = float64_copy(before), float64_copy(after)
-    if inputs is not None:
-        inputs = float64_copy(inputs)
+    before, after, accumulator = float64_copy(before), float64_copy(after), make()
     if projection is not None:
         before, after = projection.of(before), projection.of(after)
-        if inputs is not None:
-            inputs = projection.of_inputs(inputs)
-    accumulator = make()
+    if inputs is not None:
+        inputs = float64_copy(inputs)
     with np.errstate(over="ignore", invalid="ignore"):
         accumulator.add_cut(Cut(before=before, after=after, inputs=inputs, rows=rows))
         return accumulator.result()
 
 
 def _chunks(states: RaggedRows, *, inputs: bool) -> Iterator[Chunk]:
-    values, drive = states.values, None
-    if inputs:
-        drive = states.inputs
+    values, drive = states.values, states.inputs if inputs else None
     if isinstance(values, StoredRows):
         return chunks_of_store(states, values)
     return chunks_of_padded(states, values, drive) if isinstance(values, PaddedRows) else chunks_of_rows(states, drive)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -11,7 +12,15 @@ from kann.backends._distributed import add_up
 from kann.backends.arrays import as_array_or_dask, as_numpy, cross_gram, gram, indices_for, namespace, to_device_of
 from kann.checks import require_flag
 from kann.data.additive import Additive
-from kann.data.reduction import Block, Cut, Projection, accumulate, number_of_all_ranks, require_finite
+from kann.data.reduction import (
+    Block,
+    Cut,
+    Projection,
+    SumOverBlocks,
+    accumulate,
+    number_of_all_ranks,
+    require_finite,
+)
 from kann.data.serialization import Saved, require_finite_fields, without_axes
 from kann.data.states import States, any_rows, as_states, input_rows
 from kann.errors import KannError, NotFiniteError
@@ -280,9 +289,8 @@ class Moments(Saved):
             setattr(self, name, max(getattr(self, name), getattr(other, name)))
         for name, theirs in other.to_device_of(self)._arrays():
             ours = getattr(self, name)
-            if ours is None:
-                ours = 0  # what is added is a copy: the other moments keep their own
-            setattr(self, name, ours + theirs)
+            # What is added is a copy: the other moments keep their own.
+            setattr(self, name, theirs + 0 if ours is None else ours + theirs)
 
     def require_alike(self, other: "Moments") -> None:
         """Raise if the other moments have another number of units or inputs."""
@@ -483,35 +491,24 @@ class StateGram(Additive):
     """(d, d) HᵀH"""
     ADDED_BY: ClassVar = {"rounding": max}
 
+    @staticmethod
+    def of_block(block: Block) -> "StateGram":
+        """The Gram matrix of the rows of a block."""
+        h = block.values
+        return StateGram(states=len(h), rounding=block.rounding, sum_h=h.sum(0), hh=gram(h))
 
-class StateProducts:
-    """Accumulates a `StateGram`. No more than two d × d matrices are held at a time."""
-
-    needs_pairs = False
-
-    def __init__(self) -> None:
-        self._states, self._rounding = 0, 0.0
-        self._sum: Any = 0
-        self._gram: Any = 0
-
-    def add(self, block: Block) -> None:
-        """Add the rows of a block."""
-        self._states += len(block.values)
-        self._rounding = max(self._rounding, block.rounding)
-        self._sum += block.values.sum(0)
-        self._gram += gram(block.values)
-
-    def add_cut(self, cut: Cut) -> None:
-        """Pairs do not count."""
-
-    def result(self) -> StateGram:
-        """The totals."""
-        return StateGram(states=self._states, rounding=self._rounding, sum_h=self._sum, hh=self._gram)
+    def __iadd__(self, other: "StateGram") -> "StateGram":
+        products = self.hh
+        products += other.hh  # in place, so that no more than two d × d matrices are held at a time
+        rounding = max(self.rounding, other.rounding)
+        return StateGram(
+            states=self.states + other.states, rounding=rounding, sum_h=self.sum_h + other.sum_h, hh=products
+        )
 
 
 def state_gram(states: States) -> StateGram:
     """The Gram matrix of all states."""
-    found = accumulate(states, StateProducts, what="Gram matrix")
+    found = accumulate(states, partial(SumOverBlocks, StateGram.of_block), what="Gram matrix")
     require_finite_squares(states, found.hh)
     return found
 

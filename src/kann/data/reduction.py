@@ -95,14 +95,13 @@ class PaddedRows(LazyRows):
         self._starts = self._stops - lengths
         self.shape = (int(self._stops[-1]), int(values.shape[2]))
         self.dtype = values.dtype
-        self._flat = None
-        if is_contiguous(values):
-            self._flat = values.reshape(-1, values.shape[2])
+        self._flat = values.reshape(-1, values.shape[2]) if is_contiguous(values) else None
 
     def read(self, start: int, stop: int) -> AnyArray:
         """Rows of the sequences that ``start:stop`` touches."""
-        if start == stop:
-            return self._no_rows()
+        if start == stop:  # of the right kind and on the right device; nothing is read for it
+            is_numpy = namespace(self.padded) is namespace(np.empty(0))
+            return np.empty((0, self.shape[1]), dtype=self.dtype) if is_numpy else self.padded[:1, 0][:0]
         first, last = np.searchsorted(self._stops, [start, stop - 1], side="right").tolist()
         sequences = np.arange(first, last + 1)
         begin = np.maximum(start - self._starts[sequences], 0)
@@ -115,32 +114,18 @@ class PaddedRows(LazyRows):
         flat = box.reshape(-1, box.shape[2])
         return flat[run_indices((sequences - first) * (late - early) + begin - early, lengths, flat)]
 
-    def _no_rows(self) -> AnyArray:
-        """No rows at all, of the right kind and on the right device; nothing is read for it."""
-        if namespace(self.padded) is namespace(np.empty(0)):
-            return np.empty((0, self.shape[1]), dtype=self.dtype)
-        return self.padded[:1, 0][:0]
-
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Projection:
-    """Coordinates (h − mean) @ matrix of states h, and inputs about their mean, to be computed as they are read."""
+    """Coordinates (h − mean) @ matrix of states h, to be computed as they are read."""
 
     matrix: Float[Array, "d r"]
     mean: Float[Array, " d"]
-    input_mean: Float[Array, " p"] | None = None
-    """Subtracted from the inputs, unless None."""
 
     def of(self, rows: AnyArray) -> AnyArray:
         """The coordinates of float64 rows, which are overwritten."""
         rows -= to_device_of(rows, self.mean)
         return rows @ to_device_of(rows, self.matrix)
-
-    def of_inputs(self, rows: AnyArray) -> AnyArray:
-        """Float64 inputs about their mean, written over the rows."""
-        if self.input_mean is not None:
-            rows -= to_device_of(rows, self.input_mean)
-        return rows
 
 
 def sequence_ranges(lengths: Int[Array, " s"], max_rows: int) -> Iterator[tuple[int, int]]:
@@ -225,7 +210,7 @@ def float64_blocks(block: Block, *, inputs: bool, projection: Projection | None)
     """Read a block piece by piece, in float64 and in memory of bounded size.
 
     Each piece may be overwritten, and is overwritten when the next one is read. ``inputs`` says whether inputs are
-    wanted; where a ``projection`` is given, states are projected and inputs are shifted.
+    wanted; where a ``projection`` is given, states are projected.
     """
     source = block.inputs if inputs else None
     width = block.values.shape[1] + (0 if source is None else source.shape[1])
@@ -235,12 +220,10 @@ def float64_blocks(block: Block, *, inputs: bool, projection: Projection | None)
     offsets = block.offsets
     for start, stop in row_ranges(block.lengths, max_rows):
         at, steps, lengths = pieces(offsets, start, stop)
-        values, read = states.read(start, stop), drives and drives.read(start, stop)
-        if projection is not None:
-            values, read = projection.of(values), read if read is None else projection.of_inputs(read)
+        values = states.read(start, stop)
         yield Block(
-            values=values,
-            inputs=read,
+            values=values if projection is None else projection.of(values),
+            inputs=drives and drives.read(start, stop),
             lengths=lengths,
             numbers=block.numbers[at],
             starts=block.starts[at],
@@ -416,7 +399,16 @@ def _accumulate_here(
         from kann.data.chunks import accumulate_on_dask  # here, since most states are in memory
 
         return accumulate_on_dask(states, make, inputs=inputs, projection=projection)
-    return reduce_block(make(), _as_one_block(states), inputs=inputs, projection=projection, what=what)
+    number = np.arange(len(states.lengths))
+    whole = Block(
+        values=states.values,
+        inputs=states.inputs,
+        lengths=states.lengths,
+        numbers=number,
+        starts=states.starts,
+        steps=np.zeros_like(number),
+    )
+    return reduce_block(make(), whole, inputs=inputs, projection=projection, what=what)
 
 
 def require_finite(states: RaggedRows, *, inputs: bool) -> None:
@@ -427,8 +419,7 @@ def require_finite(states: RaggedRows, *, inputs: bool) -> None:
 
 
 def _not_finite(block: Block) -> list[NotFinite]:
-    found = find_not_finite(block)
-    return [] if found is None else [found]
+    return list(filter(None, [find_not_finite(block)]))
 
 
 def map_rows(values: AnyArray, function: Callable[[AnyArray], AnyArray], *, width: int, dtype: Any) -> AnyArray:
@@ -468,9 +459,7 @@ def read_unless_dask(rows: AnyArray, inputs: AnyArray | None) -> tuple[AnyArray,
     """Rows and inputs in memory; where the rows are those of a dask array, both stay as they are."""
     if is_dask(_source_array(rows)):
         return rows, inputs
-    if inputs is not None:
-        inputs = inputs[:]
-    return rows[:], inputs
+    return rows[:], None if inputs is None else inputs[:]
 
 
 def runs_on_dask(states: RaggedRows) -> bool:
@@ -485,19 +474,6 @@ def _source_array(values: AnyArray) -> AnyArray:
     return values.padded if isinstance(values, PaddedRows) else values
 
 
-def _as_one_block(states: RaggedRows) -> Block:
-    """All states as one block without cuts."""
-    number = np.arange(len(states.lengths))
-    return Block(
-        values=states.values,
-        inputs=states.inputs,
-        lengths=states.lengths,
-        numbers=number,
-        starts=states.starts,
-        steps=np.zeros_like(number),
-    )
-
-
 def reduce_block(
     accumulator: Accumulator, block: Block, *, inputs: bool, projection: Projection | None, what: str = "states"
 ) -> Any:
@@ -509,13 +485,10 @@ def reduce_block(
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found in the result
         for piece in read:
             if piece.numbers[0] == sequence:  # the piece before ended inside this sequence
-                accumulator.add_cut(_cut_before(piece, last_row))
+                # Copies, since the accumulator may overwrite the piece and the cut.
+                after, read_there = piece.values[:1] + 0, None if piece.inputs is None else piece.inputs[:1] + 0
+                at = piece.starts[:1] + piece.steps[:1]
+                accumulator.add_cut(Cut(before=last_row, after=after, inputs=read_there, rows=at))
             sequence, last_row = piece.numbers[-1], piece.values[-1:] + 0
             accumulator.add(piece)
         return accumulator.result()
-
-
-def _cut_before(piece: Block, last_row: AnyArray) -> Cut:
-    """The pair of the row before a piece and its first row, copied since the piece may be overwritten."""
-    inputs = None if piece.inputs is None else piece.inputs[:1] + 0
-    return Cut(before=last_row, after=piece.values[:1] + 0, inputs=inputs, rows=piece.starts[:1] + piece.steps[:1])

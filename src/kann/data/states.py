@@ -111,7 +111,9 @@ class States:
         """
         require_path(path)
         if not store.is_url(path) and not os.path.exists(path):
-            raise FileNotFoundError(_missing(path))
+            unfinished = store.unfinished_beside(path)  # perhaps a recording was killed before it took its name
+            where = f"; a recording that was stopped is at {unfinished[-1]}" if unfinished else ""
+            raise FileNotFoundError(f"no states at {path}{where}")
         if not store.is_url(path) and Path(path).suffix in store.NUMPY_FILES:
             values, lengths, inputs, reverse = _read_numpy(Path(path))
         else:
@@ -119,12 +121,8 @@ class States:
             reverse = getattr(values, "reverse", False)  # a store that kann wrote knows it
         with damage_explained(path, problem="holds no states that can be used", remedy="save it again"):
             rows, counts = any_rows(values, lengths)
-            return States(
-                values=rows,
-                lengths=counts,
-                inputs=input_rows(inputs, values, lengths),
-                reverse=bool(reverse),
-            )
+            drive = input_rows(inputs, values, lengths)
+            return States(values=rows, lengths=counts, inputs=drive, reverse=bool(reverse))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a zarr store in chunks that end where sequences end; replaces a store that is there already."""
@@ -135,7 +133,8 @@ class States:
                 writer.note_direction(reverse=self.reverse)
                 for first, last in sequence_ranges(self.lengths, self._rows_at_a_time()):
                     rows = slice(self.span(first).start, self.span(last - 1).stop)
-                    writer.append(self.values[rows], self.lengths[first:last], self.inputs_at(rows))
+                    inputs = None if self.inputs is None else self.inputs[rows]
+                    writer.append(self.values[rows], self.lengths[first:last], inputs)
             store.require_replaceable(path)  # writing may have taken long
 
     @property
@@ -178,10 +177,6 @@ class States:
         """The rows of sequence ``i`` in ``values`` and ``inputs``."""
         return slice(int(self.starts[i]), int(self.starts[i] + self.lengths[i]))
 
-    def inputs_at(self, rows: Any) -> AnyArray | None:
-        """Return the inputs that led to the states in these rows; None if inputs were not recorded."""
-        return None if self.inputs is None else self.inputs[rows]
-
     def __iter__(self) -> Iterator[Array]:
         return (self[i] for i in range(len(self)))
 
@@ -207,8 +202,7 @@ class States:
 
     def ranges(self, max_rows: int | None = None) -> Iterator[tuple[int, int]]:
         """Ranges ``(start, stop)`` of at most ``max_rows`` rows; only a sequence longer than that is cut."""
-        if max_rows is None:
-            max_rows = self._rows_at_a_time()
+        max_rows = self._rows_at_a_time() if max_rows is None else max_rows
         return row_ranges(self.lengths, require_whole_number(max_rows, "max_rows"))
 
 
@@ -249,9 +243,7 @@ def any_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Array
     """Rows and lengths of padded (S, T, d) values, of (N, d) rows with lengths, or of a single (T, d) sequence."""
     if values.ndim != 2:
         return padded_rows(values, lengths)
-    if lengths is None:
-        lengths = np.array([values.shape[0]])
-    return values, _checked_lengths(lengths)
+    return values, _checked_lengths(np.array([values.shape[0]]) if lengths is None else lengths)
 
 
 def input_rows(inputs: AnyArray, values: AnyArray, lengths: Any) -> AnyArray:
@@ -277,9 +269,7 @@ def padded_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Ar
     require_float(values, what="states")
     if 0 in values.shape:
         raise KannError(f"states of shape {tuple(values.shape)} are empty; pass at least one sequence, step and unit")
-    if lengths is None:
-        lengths = np.full(sequences, steps)
-    lengths = _checked_lengths(lengths)
+    lengths = _checked_lengths(np.full(sequences, steps) if lengths is None else lengths)
     if lengths.shape != (sequences,) or lengths.max() > steps:
         raise KannError(
             f"{len(lengths)} lengths up to {lengths.max()} do not fit states of shape {tuple(values.shape)}; "
@@ -332,14 +322,6 @@ def _require_aligned(inputs: AnyArray, values: AnyArray) -> None:
     require_float(inputs, what="inputs")
     if namespace(inputs[:0]) is not namespace(values[:0]):
         raise KannError("of states and inputs one is a torch tensor and the other is not; pass both as the same")
-
-
-def _missing(path: str | os.PathLike[str]) -> str:
-    """Return the error for a missing file: perhaps a recording was killed before it took its name."""
-    unfinished = store.unfinished_beside(path)
-    if not unfinished:
-        return f"no states at {path}"
-    return f"no states at {path}; a recording that was stopped is at {unfinished[-1]}"
 
 
 def _read_numpy(path: Path) -> tuple[AnyArray, Any, Any, Any]:

@@ -209,11 +209,12 @@ class StoredRows(LazyRows):
 
     def __init__(self, parts: Sequence[Any], *, opened: "OpenedStore", first: int = 0):
         self._parts, self._opened, self._first = parts, opened, first
-        self._stops = np.cumsum([part.shape[0] for part in parts])
+        self.part_stops: Int[Array, " k"] = np.cumsum([part.shape[0] for part in parts])
+        """The row at which each part ends; sequences end there too."""
         self._last: tuple[int, Array] | None = None
         self.reverse = False
         """Whether the sequences were read from their end."""
-        self.shape = (int(self._stops[-1]), int(parts[0].shape[1]))
+        self.shape = (int(self.part_stops[-1]), int(parts[0].shape[1]))
         self.dtype = np.dtype(parts[0].dtype)
 
     @property
@@ -231,25 +232,18 @@ class StoredRows(LazyRows):
         """The random identity of this store, unlike that of another at its path; None for stores of older releases."""
         return self._opened.identity
 
-    @property
-    def part_stops(self) -> Int[Array, " k"]:
-        """The row at which each part ends; sequences end there too."""
-        return self._stops
-
     def read(self, start: int, stop: int) -> Shaped[Array, "n d"]:
         """Rows of the parts that ``start:stop`` touches."""
         if start == stop:
             return np.empty((0, self.shape[1]), dtype=self.dtype)
-        first, last = np.searchsorted(self._stops, [start, stop - 1], side="right")
+        first, last = np.searchsorted(self.part_stops, [start, stop - 1], side="right")
         pieces = list(self._pieces(range(first, last + 1), start, stop))
-        if len(pieces) == 1:
-            return pieces[0]  # without a copy
-        return np.concatenate(pieces)
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)  # a single one without a copy
 
     def _pieces(self, numbers: range, start: int, stop: int) -> Iterator[Array]:
         for number in numbers:
             part = self._parts[number]
-            offset = int(self._stops[number]) - part.shape[0]
+            offset = int(self.part_stops[number]) - part.shape[0]
             low, high = max(start - offset, 0), min(stop - offset, part.shape[0])
             if part.shape[0] > part.chunks[0]:  # one long sequence, in several chunks: never read whole
                 yield self._read(number, slice(low, high))
@@ -296,10 +290,6 @@ class OpenedStore:
             self._metadata = Path(path).absolute() / "zarr.json"
             self._seen = self._signature()
 
-    def identify(self, attributes: Mapping[str, Any]) -> None:
-        """Take the identity from the attributes of the store's root."""
-        self.identity = attributes.get("id")
-
     def _signature(self) -> tuple[int, int] | None:
         """Return what changes when the metadata of a folder are written; cheap enough to look up for every part."""
         try:
@@ -333,7 +323,7 @@ def read(path: str | os.PathLike[str], parts: slice = slice(None)) -> tuple[Any,
     if not hasattr(node, "members") or "kind" not in node.attrs:
         return _foreign(node, path)
     require_format(dict(node.attrs), kind=KIND, version=VERSION, path=path)
-    opened.identify(node.attrs)
+    opened.identity = node.attrs.get("id")
     try:
         with damage_explained(path, problem="is truncated or damaged", remedy=AGAIN):
             arrays, lengths, first = _open_parts(node, path, parts)
@@ -347,16 +337,11 @@ def read(path: str | os.PathLike[str], parts: slice = slice(None)) -> tuple[Any,
             stacklevel=3,  # the line that calls States.open
         )
     rows = {what: StoredRows(found, opened=opened, first=first) for what, found in arrays.items()}
-    rows["values"].reverse = _direction(node.attrs, path)
-    return rows["values"], lengths, rows.get("inputs")
-
-
-def _direction(attributes: Any, path: str | os.PathLike[str]) -> bool:
-    """Return whether the sequences of a store were read from their end, as the recorder noted."""
-    reverse = attributes.get("reverse", False)
+    reverse = node.attrs.get("reverse", False)
     if not isinstance(reverse, bool):
-        raise KannError(f"{path} is damaged (reverse is {reverse!r}); record or save it again")
-    return reverse
+        raise KannError(f"{path} is damaged (reverse is {reverse!r}); {AGAIN}")
+    rows["values"].reverse = reverse
+    return rows["values"], lengths, rows.get("inputs")
 
 
 def _open_parts(
@@ -385,15 +370,12 @@ def _open_node(path: str | os.PathLike[str]) -> Any:
     except Exception as error:  # damaged metadata make zarr raise anything
         if is_url(path):
             message = f"there is no zarr store at {path} ({reason(error)}); pass one, as s3://bucket/x.zarr"
-        else:
-            message = f"{path} is not a zarr store ({reason(error)}); {_remedy(Path(path))}"
-        raise KannError(message) from error
-
-
-def _remedy(folder: Path) -> str:
-    """Return a hint for a path without a store: the stores inside, if it is a folder of them."""
-    inside = sorted(str(each.parent) for each in folder.glob("*/zarr.json"))[:MOST_NAMED]
-    return f"it is a folder of stores: pass {' or '.join(inside)}" if inside else "pass one that States.save() wrote"
+            raise KannError(message) from error
+        inside = sorted(str(each.parent) for each in Path(path).glob("*/zarr.json"))[:MOST_NAMED]
+        remedy = (
+            f"it is a folder of stores: pass {' or '.join(inside)}" if inside else "pass one that States.save() wrote"
+        )
+        raise KannError(f"{path} is not a zarr store ({reason(error)}); {remedy}") from error
 
 
 def _parts(root: Any, what: str, numbers: range) -> list[Any]:
@@ -454,19 +436,13 @@ def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
         if lengths is not None and lengths.dtype.kind not in "iu":
             raise KannError(f"lengths in {path} are {lengths.dtype}; store one whole number per sequence")
         _require_honest_count(node["values"], lengths, path)
-        if lengths is not None:
-            lengths = lengths[:]
-        inputs = node.get("inputs", None)
-        if inputs is not None:
-            inputs = ForeignArray(inputs)
-        return ForeignArray(node["values"]), lengths, inputs
+        inputs = ForeignArray(node["inputs"]) if "inputs" in node else None
+        return ForeignArray(node["values"]), None if lengths is None else lengths[:], inputs
 
 
 def _require_honest_count(values: Any, lengths: Any, path: str | os.PathLike[str]) -> None:
     """Raise if metadata claim more than the chunks can hold, before memory is taken for it."""
-    sequences = values.shape[0] if values.ndim == 3 else 1
-    if lengths is not None:
-        sequences = math.prod(lengths.shape)
+    sequences = (values.shape[0] if values.ndim == 3 else 1) if lengths is None else math.prod(lengths.shape)
     claimed = math.prod(values.shape) * values.dtype.itemsize  # zarr's own nbytes fails where this exceeds 64 bits
     if max(claimed, sequences * np.dtype(np.int64).itemsize) <= ALWAYS_UNPACKED:
         return
