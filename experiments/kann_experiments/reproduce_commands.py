@@ -25,6 +25,10 @@ commands = typer.Typer(
 PIPED_WIDTH = 140
 """Columns of a table that is not printed to a terminal."""
 
+Quick = Annotated[
+    bool, typer.Option("--quick", help="One network on little data, in under three minutes, to see table and figures.")
+]
+
 HOW_TO_GO_ON = "interrupted; run the same command again to go on"
 
 CopyArch = StrEnum("CopyArch", ["dtriv", "dtriv100", "rnn", "gru", "lstm", "all"])
@@ -59,12 +63,16 @@ def copy(
     zero_blanks: Annotated[
         bool, typer.Option("--zero-blanks", help="Code a blank as zeros, as the paper says, not as a character.")
     ] = False,
+    quick: Quick = False,
 ) -> None:
     """Repeat the paper's copy task: remember three digits over thirty blanks.
 
     Networks that are already in the folder are used again. A run that was interrupted goes on where it stopped.
     """
     with one_line_errors(HOW_TO_GO_ON):
+        if quick:
+            _quick("copy", out)
+            return
         from kann_experiments.copy import reproduce
 
         settings = {"printed": as_printed, "zero_blanks": zero_blanks}
@@ -86,6 +94,7 @@ def ecg(
         bool,
         typer.Option("--as-notebook", help="Train as the authors' notebook: one beat at a time. Hours."),
     ] = False,
+    quick: Quick = False,
 ) -> None:
     """Repeat the paper's ECG classification: what an autoencoder of heartbeats learnt.
 
@@ -93,6 +102,9 @@ def ecg(
     already in the folder are used again. A run that was interrupted goes on where it stopped.
     """
     with one_line_errors(HOW_TO_GO_ON):
+        if quick:
+            _quick("ecg", out)
+            return
         from kann_experiments.ecg import reproduce
 
         settings = {"printed": as_printed, "notebook": as_notebook}
@@ -110,6 +122,7 @@ def sentiment(
     seed: Seed = 0,
     seeds: Seeds = 1,
     as_printed: AsPrinted = False,
+    quick: Quick = False,
 ) -> None:
     """Repeat the paper's sentiment analysis of film reviews: which modes read which words.
 
@@ -117,6 +130,9 @@ def sentiment(
     already in the folder are used again. A run that was interrupted goes on where it stopped.
     """
     with one_line_errors(HOW_TO_GO_ON):
+        if quick:
+            _quick("sentiment", out)
+            return
         from kann_experiments.sentiment import reproduce
 
         _run(reproduce, arch, device=device, out=out, seeds=range(seed, seed + seeds), printed=as_printed)
@@ -131,6 +147,7 @@ def flipflop(
     out: Out = Path("runs/flipflop"),
     seed: Seed = 0,
     seeds: Seeds = 5,
+    quick: Quick = False,
 ) -> None:
     """Analyse networks that hold three bits until pulses set them: operators, fixed points and live effects.
 
@@ -138,6 +155,9 @@ def flipflop(
     again. A run that was interrupted goes on where it stopped.
     """
     with one_line_errors(HOW_TO_GO_ON):
+        if quick:
+            _quick("flipflop", out)
+            return
         from kann_experiments.flipflop import reproduce
 
         _run(reproduce, FlipFlopArch.gru, device=device, out=out, seeds=range(seed, seed + seeds))
@@ -196,6 +216,13 @@ def training(
 
         for task in TASKS:
             _print(reproduce(task, arch=str(arch), out=out, seeds=range(seed, seed + seeds), shuffled=shuffled))
+
+
+def _quick(task: str, out: Path) -> None:
+    """Run the quick version of an experiment."""
+    from kann_experiments.quick import QUICK
+
+    _print(QUICK[task](out=out))
 
 
 def _run(reproduce: Callable[..., "Reproduction"], arch: StrEnum, **settings: Any) -> None:

@@ -322,4 +322,9 @@ def require_run_folder(
     """Make the folder of an architecture below ``out``. Each setting has one, such as ``gru-as-printed``."""
     if not seeds:
         raise KannError("there are no seeds; pass at least one")
-    return require_folder(Path(out) / f"{arch}{'-as-printed' * printed}{suffix}")
+    return require_folder(Path(out) / run_name(arch, printed=printed, suffix=suffix))
+
+
+def run_name(arch: str, *, printed: bool = False, suffix: str = "") -> str:
+    """Name the folder of an architecture and setting."""
+    return f"{arch}{'-as-printed' * printed}{suffix}"

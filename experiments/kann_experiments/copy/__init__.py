@@ -29,11 +29,13 @@ def reproduce(
     device: str = "cpu",
     printed: bool = False,
     zero_blanks: bool = False,
+    suffix: str = "",
 ) -> Reproduction:
     """Train, analyse and draw one architecture; networks that are in ``out`` already are used again.
 
     With ``printed`` the networks are trained as the paper's table says, even where that does not suffice. With
-    ``zero_blanks`` a blank is an input of zeros instead of a character like the others.
+    ``zero_blanks`` a blank is an input of zeros instead of a character like the others. The folder's name ends with
+    ``suffix``.
     """
     run = start_run(
         "copy",
@@ -44,7 +46,7 @@ def reproduce(
         printed=printed,
         seeds=seeds,
         out=out,
-        suffix="-zero-blanks" * zero_blanks,
+        suffix="-zero-blanks" * zero_blanks + suffix,
     )
     # Of the other architectures the paper prints hyperparameters, and no results.
     printed_numbers = expected("copy") if run.config.arch == "dtriv" else {}

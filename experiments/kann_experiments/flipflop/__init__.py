@@ -25,8 +25,12 @@ def reproduce(
     out: str | os.PathLike[str] = "runs/flipflop",
     seeds: Sequence[int] = range(5),
     device: str = "cpu",
+    suffix: str = "",
 ) -> Reproduction:
-    """Train, analyse and draw; networks that are in ``out`` already are used again."""
+    """Train, analyse and draw; networks that are in ``out`` already are used again.
+
+    The folder's name ends with ``suffix``.
+    """
     run = start_run(
         "flipflop",
         arch,
@@ -36,6 +40,7 @@ def reproduce(
         printed=False,
         seeds=seeds,
         out=out,
+        suffix=suffix,
     )
     with repeatable():
         studies = []

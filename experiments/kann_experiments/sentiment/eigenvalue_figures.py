@@ -91,4 +91,5 @@ def draw_dominant(ax: Axes, spectra: dict[str, Array]) -> None:
             style = {"facecolors": "none", "edgecolors": colour}
         ax.scatter(np.real(near), np.imag(near), marker=marker, s=26, linewidths=0.9, label=name, **style)
     ax.set(xlabel="Re λ", ylabel="Im λ", xlim=(0.78, 1.02), ylim=(-0.13, 0.13))
-    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False, ncols=len(spectra))
+    if spectra:
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False, ncols=len(spectra))
