@@ -363,7 +363,7 @@ class PairProducts:
 
     def __init__(self) -> None:
         self._states = self._pairs = 0
-        self._spacings = (0.0, 0.0)
+        self._rounding = self._input_rounding = 0.0
         self._totals: dict[str, AnyArray] = {}
         self._waiting: dict[str, list[AnyArray]] = {}
 
@@ -376,9 +376,7 @@ class PairProducts:
             h, begin[is_long], end[is_long], end[is_long] - 1, begin[~is_long], begin
         )
         ends, before = h[last], h[before]
-        blank = namespace(h).zeros(
-            (1, h.shape[1]), dtype=h.dtype, device=h.device
-        )  # assigning a number would synchronise a GPU
+        blank = namespace(h).zeros_like(h[:1])  # assigning a number would synchronise a GPU
         h[last] = blank  # from here on no row is followed by one of another sequence
         if not is_long.all():
             self._collect("single", h[single])
@@ -387,9 +385,7 @@ class PairProducts:
         self._add("xy", before.T @ ends)
         if block.inputs is not None:
             u = block.inputs
-            u[starts] = namespace(u).zeros(
-                (1, u.shape[1]), dtype=u.dtype, device=u.device
-            )  # it belongs to a pair with an earlier block, or to none
+            u[starts] = namespace(u).zeros_like(u[:1])  # it belongs to a pair with an earlier block, or to none
             self._add("xu", cross_gram(h[:-1], u[1:]))
             self._add("uy", cross_gram(u, h) + u[last].T @ ends)
             self._add_rows("u", u)
@@ -399,10 +395,8 @@ class PairProducts:
         self._collect("last", ends)
         self._states += len(h)
         self._pairs += len(h) - len(block.lengths)
-        self._spacings = (
-            max(self._spacings[0], block.rounding),
-            max(self._spacings[1], block.input_rounding),
-        )
+        self._rounding = max(self._rounding, block.rounding)
+        self._input_rounding = max(self._input_rounding, block.input_rounding)
 
     def add_cut(self, cut: Cut) -> None:
         """Add pairs whose states are counted already, in two different blocks."""
@@ -464,8 +458,8 @@ class PairProducts:
         return Moments(
             states=self._states,
             pairs=self._pairs,
-            rounding=self._spacings[0],
-            input_rounding=self._spacings[1],
+            rounding=self._rounding,
+            input_rounding=self._input_rounding,
             xy=self._totals["xy"],
             uu=self._totals.get("u"),
             **values,

@@ -365,17 +365,14 @@ def own_basis(
     columns = rank.columns(explained, of_units=vectors.shape[1] == len(mean))
     vectors, explained = vectors[:, :columns], explained[:columns]
     origin = np.zeros_like(mean) if kind.origin is None else kind.origin
-    if kind.origin is None and columns == len(mean) and _is_orthonormal(vectors):
+    is_square = kind.origin is None and columns == len(mean)
+    if is_square and np.abs(vectors.T @ vectors - np.eye(columns)).max() < ORTHONORMAL_TO:
         return Basis(vectors=vectors, mean=origin, origin=origin, explained=explained)
     decoder = np.linalg.lstsq(factor[:, :columns], rows)[0]
     # z is the same for any origin that differs by a state whose coordinates are zero. This one makes z @ decoder +
     # origin the regression with its constant: the mean coordinates decode to the mean state.
     centre = mean - (mean - origin) @ vectors @ decoder
     return Basis(vectors=vectors, mean=centre, origin=origin, explained=explained, decoder=decoder)
-
-
-def _is_orthonormal(vectors: Float[Array, "d r"]) -> bool:
-    return bool(np.abs(vectors.T @ vectors - np.eye(vectors.shape[1])).max() < ORTHONORMAL_TO)
 
 
 def _checked(vectors: AnyArray, d: int) -> Float[Array, "d r"]:
@@ -397,8 +394,15 @@ def _checked(vectors: AnyArray, d: int) -> Float[Array, "d r"]:
     return vectors
 
 
-class LinearEncoder:
-    """Linear coordinates z = (h − mean) B of states h, and the states restored from them."""
+MOST_NUMBERS = 2**37
+"""How many numbers a rollout may hold: a terabyte. More steps than that are a slip of the pen."""
+
+MOST_STEPS = 10**8
+"""How many steps a rollout may have. They are made one by one: so many take minutes, ten times as many hours."""
+
+
+class Operator(ABC):
+    """An operator on linear coordinates z = (h − mean) B that predicts states, perhaps from what the network reads."""
 
     __slots__ = ()
     basis: Float[Array, "d r"]
@@ -443,19 +447,6 @@ class LinearEncoder:
         z = operand(z, require_float, what="coordinates")
         require_width(z, self.rank, what="coordinates", of="the operator's basis")
         return z @ to_device_of(z, self.state_vectors) + to_device_of(z, self.mean)
-
-
-MOST_NUMBERS = 2**37
-"""How many numbers a rollout may hold: a terabyte. More steps than that are a slip of the pen."""
-
-MOST_STEPS = 10**8
-"""How many steps a rollout may have. They are made one by one: so many take minutes, ten times as many hours."""
-
-
-class Operator(LinearEncoder, ABC):
-    """An operator on linear coordinates that predicts states, perhaps from what the network reads."""
-
-    __slots__ = ()
 
     @property
     @abstractmethod

@@ -225,7 +225,9 @@ class Bilinear(Operator, Saved):
 
     def _path(self, z: AnyArray, steps: int, inputs: AnyArray | None) -> list[AnyArray]:
         self.features.require_known(inputs)
-        read: Any = to_device_of_states(z, inputs)
+        # In float64 first: numpy inputs then move to where the coordinates are.
+        read: Any = namespace(inputs).astype(inputs, namespace(inputs).float64)
+        read = to_device_of(z, read) if isinstance(read, np.ndarray) else read
         low, high = (to_device_of(z, bound) for bound in self.bounds)
         weights, path, xp = self._on_device_of(z), [], namespace(z)
         for t in range(steps):
@@ -286,7 +288,7 @@ class Bilinear(Operator, Saved):
         if given.ndim != 2:
             raise KannError(f"inputs have shape {tuple(given.shape)}; pass one row for each input, (n, inputs)")
         self.features.require_known(given)
-        return self.features.of(_as_float64(given))
+        return self.features.of(namespace(given).astype(given, namespace(given).float64))
 
     def _grams_where_read(self, u: Any, states: States, matrix: Array, offset: Array) -> tuple[Array, Array]:
         """Gram matrices of what the step misses, and of the coordinates about their mean, where ``u`` was read."""
@@ -298,15 +300,3 @@ class Bilinear(Operator, Saved):
         x, y = as_numpy(self.encode(before)), as_numpy(self.encode(after))
         missed, about = y - x @ matrix - offset, x - x.mean(axis=0)
         return missed.T @ missed, about.T @ about
-
-
-def _as_float64(values: AnyArray) -> AnyArray:
-    xp = namespace(values)
-    return xp.astype(values, xp.float64)
-
-
-def to_device_of_states(z: AnyArray, inputs: AnyArray) -> AnyArray:
-    """Inputs in float64 where the coordinates are."""
-    if isinstance(inputs, np.ndarray):
-        return to_device_of(z, inputs.astype(np.float64))
-    return _as_float64(inputs)

@@ -106,9 +106,7 @@ class HoldoutGroups:
             lengths=lengths, group_of=_joined(alone.group_of, repeats), name=f"different {alone.name}"
         )
         few_copies = groups is not None and copies <= FEW_COPIES * len(repeats)
-        if few_copies and joined.available < FEWEST_FOLDS <= alone.available:
-            return alone
-        return joined
+        return alone if few_copies and joined.available < FEWEST_FOLDS <= alone.available else joined
 
     @property
     def pairs(self) -> Int[Array, " g"]:
@@ -121,8 +119,17 @@ class HoldoutGroups:
         return int(np.sum(self.pairs > 0))
 
     def balanced(self, folds: int, *, seed: int) -> Int[Array, " s"]:
-        """The fold of each sequence: folds of about as many pairs of states each, at random."""
-        return _balanced(self.pairs, folds, seed)[self.group_of]
+        """The fold of each sequence: folds of about as many pairs of states each, at random.
+
+        Groups are assigned from the largest on, each to the fold that has fewest pairs so far.
+        """
+        pairs = self.pairs
+        shuffled = np.random.default_rng(seed).permutation(len(pairs))
+        filled, fold_of = [(0, fold) for fold in range(folds)], np.empty(len(pairs), dtype=int)
+        for group in shuffled[np.argsort(-pairs[shuffled], kind="stable")].tolist():
+            held, fold_of[group] = heapq.heappop(filled)
+            heapq.heappush(filled, (held + int(pairs[group]), int(fold_of[group])))
+        return fold_of[self.group_of]
 
 
 def assign_folds(
@@ -148,9 +155,11 @@ def assign_folds(
     if HoldoutGroups.of(lengths, groups=groups).available >= folds:
         folds = max(FEWEST_FOLDS, min(folds, sequences.available))
     if sequences.available < folds:
+        enough = sequences.available >= FEWEST_FOLDS
+        least = f"{FEWEST_FOLDS} folds are the least: record more sequences"
         raise KannError(
             f"{sequences.available} {sequences.name} of two states or more cannot be held out in {folds} folds; "
-            f"{_remedy(sequences.available)}"
+            f"{f'pass folds<={sequences.available}' if enough else least}"
         )
     return sequences.balanced(folds, seed=seed)
 
@@ -181,12 +190,6 @@ def _joined(group_of: Int[Array, " s"], repeats: Int[Array, " s"]) -> Int[Array,
     return sparse.csgraph.connected_components(graph, directed=False)[1][group_of].astype(int)
 
 
-def _remedy(available: int) -> str:
-    if available >= FEWEST_FOLDS:
-        return f"pass folds<={available}"
-    return f"{FEWEST_FOLDS} folds are the least: record more sequences"
-
-
 def group_numbers(groups: Any, count: int) -> Int[Array, " s"]:
     """The groups as numbers from 0 on."""
     require_sequence(groups, "groups")
@@ -208,16 +211,3 @@ def _plain(groups: Any) -> list[Any]:
     except TypeError as error:
         raise KannError("groups holds entries that cannot be compared; pass numbers or names") from error
     return plain
-
-
-def _balanced(pairs: Int[Array, " g"], folds: int, seed: int) -> Int[Array, " g"]:
-    """The fold of each group: the largest first, each into the fold that has fewest pairs so far."""
-    shuffled = np.random.default_rng(seed).permutation(len(pairs))
-    order = shuffled[np.argsort(-pairs[shuffled], kind="stable")]
-    filled = [(0, fold) for fold in range(folds)]
-    fold_of = np.empty(len(pairs), dtype=int)
-    for group in order.tolist():
-        held, fold = heapq.heappop(filled)
-        fold_of[group] = fold
-        heapq.heappush(filled, (held + int(pairs[group]), fold))
-    return fold_of
