@@ -8,8 +8,7 @@ from torch import nn
 import kann
 from kann.errors import KannError
 from kann.explaining.options import Options
-from kann.explaining.sequences import Sequences
-from kann.explaining.tokens import reads_channels
+from kann.explaining.sequences import Sequences, reads_channels
 from tests.explaining import networks
 from tests.explaining.networks import numbers, seeded, words
 from tests.reporting.html_pages import content_of

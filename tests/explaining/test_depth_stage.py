@@ -1,8 +1,7 @@
 """Along depth each layer has a map of its own, and a sentence says which layers are linear."""
 
 import json
-from types import SimpleNamespace
-from unittest.mock import Mock
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,13 +9,16 @@ import torch
 
 import kann
 from kann._format import percent
-from kann.analysis._trust import Trust
-from kann.explaining import depth_stage, stages
-from kann.explaining import sentences as wording
-from kann.explaining.context import Findings
-from kann.explaining.depth_stage import layer_names, layers_in_words
+from kann.errors import KannError
+from kann.explaining import setup as setting
+from kann.explaining import stages
+from kann.explaining.facts import depth_facts, layer_names
+from kann.explaining.operators import Operators
+from kann.explaining.options import Clock, Options
+from kann.explaining.sentences import sentences_of
 from tests.explaining import networks
 from tests.explaining.networks import seeded, words
+from tests.explaining.test_sentences import ERRORS, NETWORK, facts
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +32,16 @@ def steps_of(states):
     return kann.depth.trust(kann.depth.fit(states), states)
 
 
-def findings(steps, *, layer=None, errors=(0.18, 0.44)):
-    trust = None
+def layers_in_words(steps, *, layer=None, errors=(0.18, 0.44)):
+    """The sentence about layers, given the errors of the one operator and of copying."""
+    known = None
     if errors is not None:
-        trust = Mock(Trust, error=np.array(errors[:1]), copying_error=np.array(errors[1:]), horizons=np.array([1]))
-    return Mock(Findings, steps=steps, trust=trust, place=SimpleNamespace(layer=layer, axis="depth", step_name="layer"))
+        own, copying = errors
+        known = replace(ERRORS, horizon=1, first=own, last=own, copying_first=copying, copying_last=copying)
+    depth = None if steps is None else depth_facts(steps, layer)
+    network = replace(NETWORK, axis="depth", depth=4.0)
+    found = sentences_of(facts(network=network, depth=depth, errors=known, balanced=False))
+    return next(each for each in found if each.startswith("On held-out"))
 
 
 def three_quiet_layers_and_a_loud_one(rng):
@@ -58,46 +65,43 @@ def test_maps_of_all_layers_come_with_an_explanation(encoder, tmp_path):
 
 def test_one_operator_beside_the_maps_is_the_one_that_is_explained(encoder, monkeypatch):
     maps = []
-    monkeypatch.setattr(depth_stage, "fit", lambda *data, **how: maps.append(kann.depth.fit(*data, **how)) or maps[-1])
-    found = stages.look(
-        seeded(networks.Encoder), words(torch.Generator().manual_seed(0)), stages.Options(progress=False)
+    monkeypatch.setattr(stages, "fit_maps", lambda *data, **how: maps.append(kann.depth.fit(*data, **how)) or maps[-1])
+    found = stages.run_stages(
+        setting.look(seeded(networks.Encoder), words(torch.Generator().manual_seed(0)), Options(progress=False))
     )
-    for name in ("recording", "fitting", "fitting a map for each layer"):
-        stages.STAGES[name](found)
     assert np.allclose(maps[0].one.eigenvalues, encoder.koopman.eigenvalues)
     assert np.allclose(found.steps.errors["each"], encoder.steps.errors["each"])
 
 
 def test_out_of_time_it_is_left_out_with_a_sentence(generator, monkeypatch):
     model, data = seeded(networks.Encoder), words(generator)
-    found = stages.look(model, data, stages.Options(seconds=600, progress=False))
+    found = setting.look(model, data, Options(seconds=600, progress=False))
     fit = stages.fit_operators
 
-    def spend(found):
-        fit(found)
+    def spend(*arguments):
         found.clock._seconds = 0
+        return fit(*arguments)
 
-    monkeypatch.setitem(stages.STAGES, "fitting", spend)
-    stages.run_stages(found)
-    assert found.steps is None
-    assert "Time was up before fitting a map for each layer: that part is left out." in found.choices
+    monkeypatch.setattr(stages, "fit_operators", spend)
+    results = stages.run_stages(found)
+    assert results.steps is None
+    assert "Time was up before fitting a map for each layer: that part is left out." in results.choices
 
 
 def test_maps_that_would_take_too_long_are_left_out_with_a_sentence(rng, monkeypatch):
-    monkeypatch.setattr(depth_stage, "SECONDS_FOR_EACH", 10.0)
+    monkeypatch.setattr(stages, "SECONDS_FOR_EACH", 10.0)
     states = kann.States.from_padded(rng.normal(size=(20, 3, 2)))
-    fitted = SimpleNamespace(states=states, groups=list(range(20)))
-    found = Mock(Findings, fitted=fitted, clock=SimpleNamespace(left=100.0), choices=[], steps=None)
-    depth_stage.map_each_layer(found)
-    assert found.steps is None
-    expected = "No map was fitted to each layer: that takes about 160 seconds, and 100 are left; pass more seconds."
-    assert found.choices == [expected]
+    monkeypatch.setattr(Clock, "left", 100.0)
+    setup = setting.look(seeded(networks.Encoder), words(torch.Generator().manual_seed(0)), Options())
+    found = Operators(koopman=kann.fit(states), kind="autonomous", states=states, groups=None)
+    with pytest.raises(KannError, match="it takes about 160 seconds, and 100 are left; pass more seconds"):
+        stages.map_each_layer(setup, found)
 
 
 def test_a_mean_that_one_layer_makes_is_not_praised(rng):
     steps = steps_of(three_quiet_layers_and_a_loud_one(rng))
     assert steps.one_is_worse == (0, 1, 2)
-    text = layers_in_words(findings(steps, layer=["a", "b", "c", "d"]))
+    text = layers_in_words(steps, layer=["a", "b", "c", "d"])
     assert text.startswith(
         "On held-out sequences a linear map of its own is surely better than copying the state for 2 of the 4 layers; "
         "the most linear is “d” (its map tells 100.0 % of what it does), the least “"
@@ -109,39 +113,35 @@ def test_a_mean_that_one_layer_makes_is_not_praised(rng):
 
 def test_an_operator_that_holds_for_all_layers_is_said_to(rng):
     states = rng.normal(size=(200, 1, 3)) * 0.5 ** np.arange(5)[:, None]
-    text = layers_in_words(findings(steps_of(states), errors=(0.01, 0.9)))
+    text = layers_in_words(steps_of(states), errors=(0.01, 0.9))
     assert "says little" not in text
     assert "One operator for all layers misses 1.0 % of the states' variance, and copying 90.0 %" in text
     assert "for each of the 4 layers; of what a layer does, its map tells 100.0 %." in text
     assert text.endswith("own maps miss 0.0 %.")
-    assert "at 0 of the 4" in layers_in_words(findings(steps_of(states), errors=None))
+    assert "at 0 of the 4" in layers_in_words(steps_of(states), errors=None)
 
 
 def test_noise_has_no_layer_that_is_linear(rng):
-    text = layers_in_words(findings(steps_of(rng.normal(size=(60, 3, 6)) + 100 * np.arange(3)[:, None]), errors=None))
+    text = layers_in_words(steps_of(rng.normal(size=(60, 3, 6)) + 100 * np.arange(3)[:, None]), errors=None)
     assert "; of what a layer does, its map tells nothing." in text
     copied = steps_of(np.repeat(rng.normal(size=(60, 1, 3)), 3, axis=1))
-    assert "surely better than copying the state for none of the 2 layers. One" in layers_in_words(findings(copied))
+    assert "surely better than copying the state for none of the 2 layers. One" in layers_in_words(copied)
 
 
-def test_where_nothing_is_known_of_layers_the_errors_are_those_of_the_operator(rng):
-    assert layers_in_words(findings(None)) is None
-    found = findings(None)
-    found.fitted = None
-    assert "one layer of the operator misses 18.0 %" in wording._errors(found)
+def test_where_nothing_is_known_of_layers_the_errors_are_those_of_the_operator():
+    assert "one layer of the operator misses 18.0 %" in layers_in_words(None)
 
 
-def test_layers_are_named_by_what_they_give(rng):
-    steps = steps_of(rng.normal(size=(60, 3, 2)))
-    assert layer_names(findings(steps, layer=["a", "b", "c"])) == ["b", "c"]  # what a reads was not recorded
-    assert layer_names(findings(steps, layer=["a", "b"])) == ["a", "b"]
-    assert layer_names(findings(steps, layer="hidden_states")) is None
+def test_layers_are_named_by_what_they_give():
+    assert layer_names(2, ["a", "b", "c"]) == ["b", "c"]  # what a reads was not recorded
+    assert layer_names(2, ["a", "b"]) == ["a", "b"]
+    assert layer_names(2, "hidden_states") == []
 
 
 def test_small_errors_are_written_with_the_same_digits(rng):
     first, noise = rng.normal(size=(300, 4)), rng.normal(size=(2, 300, 4))
     steps = steps_of(np.stack([first, 2 * first + 0.05 * noise[0], -first + 0.05 * noise[1]], axis=1))
-    text = layers_in_words(findings(steps, errors=(0.0003, 0.0009)))
+    text = layers_in_words(steps, errors=(0.0003, 0.0009))
     assert "misses 0.03 % of the states' variance, and copying 0.09 %; own maps miss " in text
     low, high = steps.errors["each"]
     assert text.endswith(f"own maps miss {percent(low)} to {percent(high)}.")

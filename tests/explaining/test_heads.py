@@ -7,7 +7,8 @@ from torch import nn
 
 import kann
 from kann.explaining.options import Options
-from kann.explaining.stages import look, record_states
+from kann.explaining.setup import look
+from kann.explaining.stages import record_states
 
 WAYS = {
     "last": (lambda h: h[:, -1].relu(), "behind ReLU of its last state,"),
@@ -40,8 +41,7 @@ class VoiceReader(Reader):
 
 def reading_of(model):
     """What is said about the readout, and the readout itself."""
-    found = look(model, torch.randn(30, 10, 3), Options(progress=False))
-    record_states(found)
+    found = record_states(look(model, torch.randn(30, 10, 3), Options(progress=False)))
     return found.choices[-1], found
 
 

@@ -10,9 +10,10 @@ from torch import nn
 
 import kann
 from kann.errors import KannError, UnfinishedWarning
-from kann.explaining import live_stage, stages
 from kann.explaining import operators as choosing
 from kann.explaining import options as clock
+from kann.explaining import setup as setting
+from kann.explaining import stages
 from kann.explaining.options import Options
 from kann.recording.sequence_data import SequenceData, real_steps
 from tests.explaining import networks
@@ -105,7 +106,7 @@ def test_out_of_time(reader, generator):
 def watch(monkeypatch):
     """A clock that goes on only where a test lets it: ``watch[0]`` is the time in seconds."""
     now = [0.0]
-    for module in (clock, live_stage, stages):
+    for module in (clock, setting, stages):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
@@ -118,13 +119,13 @@ def test_the_first_run_does_not_tell_how_long_others_take(reader, generator, wat
             watch[0] += waits.pop()
         return model(x)
 
-    found = stages.look(reader, numbers(generator), Options(seconds=400, forward=forward))
+    found = setting.look(reader, numbers(generator), Options(seconds=400, forward=forward))
     assert len(found.fitted_numbers) + len(found.held_out) == 24  # a quarter of 300 s would be 18 runs like the first
 
 
 def test_the_first_live_run_does_not_tell_how_long_others_take(reader, generator, watch, monkeypatch):
     waits, size = [50.0], []
-    call, choose = SequenceData.call, live_stage._size_in_time
+    call, choose = SequenceData.call, stages.size_in_time
 
     def slow(source, batch):
         if waits:
@@ -136,33 +137,37 @@ def test_the_first_live_run_does_not_tell_how_long_others_take(reader, generator
         size.append(choose(*arguments))
         return size[-1]
 
-    monkeypatch.setattr(live_stage, "_size_in_time", sized)
+    monkeypatch.setattr(stages, "size_in_time", sized)
     explain(reader, numbers(generator), seconds=1000)
     assert not waits
-    assert size == [live_stage.SIZES[0]]
+    assert size == [stages.SIZES[0]]
 
 
 def test_what_no_longer_fits_into_the_time_is_left_out(reader, generator, monkeypatch):
     x = numbers(generator)
 
-    def spend(found):
-        stages.fit_operators(found)
-        found.clock._seconds = found.clock.spent  # the fit took all the time that there was
+    fit, budget = stages.fit_operators, []
+    monkeypatch.setattr(clock.Clock, "left", property(lambda clock: 0.0 if budget else 600.0))
 
-    monkeypatch.setitem(stages.STAGES, "fitting", spend)
+    def spend(*arguments):
+        budget.append(0)  # the fit took all the time that there was
+        return fit(*arguments)
+
+    monkeypatch.setattr(stages, "fit_operators", spend)
     found = explain(reader, x, seconds=600)
     assert found.effects is None
     assert found.trust is None
     assert "Time was up before testing live: that part is left out." in found.choices
+    assert found.facts.verdict.decided_by == "unmeasured"
     assert "How far modes can be trusted was not measured." in found.sentences
     assert any("trust was not measured" in sentence for sentence in found.sentences)
 
 
 def test_an_interruption_keeps_what_is_finished(reader, generator, monkeypatch):
-    def interrupted(found):
+    def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(stages.STAGES, "asking how far to trust it", interrupted)
+    monkeypatch.setattr(stages, "ask_for_trust", interrupted)
     with pytest.warns(UnfinishedWarning, match="interrupted while asking how far to trust it"):
         found = explain(reader, numbers(generator)[:, :6])
     assert found.effects is not None
@@ -197,7 +202,7 @@ def test_repeats_are_held_out_together(kind, generator):
     different = numbers(generator)[:12]
     x = torch.cat([different, different])
     content = {"tensor": x, "list": list(x), "mapping": {"x": x}, "batches": [x[:10], x[10:]]}[kind]
-    found = stages.look(seeded(lambda: Named(nn.GRU(2, 3, batch_first=True))), content, Options())
+    found = setting.look(seeded(lambda: Named(nn.GRU(2, 3, batch_first=True))), content, Options())
     fitted, held_out = (set((part % 12).tolist()) for part in (found.fitted_numbers, found.held_out))
     assert not fitted & held_out
     assert len(found.fitted_numbers) + len(found.held_out) == 24
@@ -220,7 +225,7 @@ def test_gates_are_compared_on_whole_groups(generator, monkeypatch):
     values = np.cumsum(inputs, axis=1) + 0.1 * np.roll(inputs, 1, axis=0)
     states = kann.States.from_padded(values, inputs=inputs)
     groups = [i // 3 for i in range(SEQUENCES)]
-    choosing.choose_operator_held_out(states, groups)
+    choosing.fit_operators(states, groups, None, None)
     kept = [i for i in range(SEQUENCES) if any(np.array_equal(states[i], own) for own in compared[0])]
     assert kept == [i for i in range(SEQUENCES) if groups[i] % choosing.KEPT_FOR_COMPARING == 0]
 
@@ -268,7 +273,7 @@ def test_lengths_may_be_a_mask(generator):
     padded = words(generator)
     lengths = torch.tensor([8 + i % 5 for i in range(SEQUENCES)])
     mask = torch.arange(padded.shape[1]) < lengths[:, None]
-    found = [stages.look(reader, padded, Options(lengths=each)) for each in (lengths, mask)]
+    found = [setting.look(reader, padded, Options(lengths=each)) for each in (lengths, mask)]
     assert found[0].fitted_numbers.tolist() == found[1].fitted_numbers.tolist()
     parts = [real_steps(each.sequences.part(np.arange(5)).lengths).lengths.tolist() for each in found]
     assert parts[0] == parts[1]

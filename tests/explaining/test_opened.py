@@ -14,8 +14,8 @@ import kann
 from kann.data.archives import read_npz
 from kann.data.serialization import Decoder, Encoder, save_arrays
 from kann.errors import KannError
+from kann.explaining.explanation import SavedReadout
 from kann.explaining.readout_search import PartReadout, RectifiedReadout, head_of
-from kann.explaining.serialization import SavedReadout
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
 from tests.reporting.html_pages import content_of
@@ -67,11 +67,11 @@ def test_the_gated_operator_is_saved_too(tmp_path, rng):
     found = signal_explanation()
     states = kann.States.from_padded(rng.normal(size=(9, 20, 5)), inputs=rng.normal(size=(9, 20, 2)))
     gated = kann.fit(states, driven="bilinear", features="squares")
-    place = replace(found, gated=gated).save(tmp_path / "saved")
-    np.testing.assert_array_equal(kann.Explanation.open(place).gated.gates, gated.gates)
+    place = replace(found, bilinear=gated).save(tmp_path / "saved")
+    np.testing.assert_array_equal(kann.Explanation.open(place).bilinear.gates, gated.gates)
     np.testing.assert_array_equal(kann.Bilinear.load(place / "gated.npz").matrix, gated.matrix)
     found.save(place, overwrite=True)  # one without a gated operator leaves none behind
-    assert kann.Explanation.open(place).gated is None
+    assert kann.Explanation.open(place).bilinear is None
 
 
 def test_a_readout_that_is_not_linear_is_passed_again(tmp_path):

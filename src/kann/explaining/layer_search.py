@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kann.backends.arrays import as_numpy
+from kann.data.serialization import Stored
 from kann.errors import KannError
 from kann.explaining.options import Options
 from kann.explaining.sequences import Sequences
@@ -250,6 +251,16 @@ class Place:
         if self.axis == "depth":
             return {"layer": self.layer, "axis": "depth", "embedding": self.embedding or None}
         return {"layer": self.layer, "state": self.state}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerWorth(Stored):
+    """A layer or direction held at its mean."""
+
+    layer: str
+    score: float
+    """Agreement with the untouched network, or R², while it is held."""
+    is_explained: bool
 
 
 def find_place(probe: Probe, options: Options) -> Place:

@@ -1,7 +1,7 @@
-"""Choose the operator, autonomous, driven or gated by the inputs, by errors on sequences that were not fitted."""
+"""Fit the operators of an explanation: one that is explained, and one that its inputs gate."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,58 +13,61 @@ from kann.data.moments import Moments
 from kann.data.states import States
 from kann.errors import DependenceWarning, FewPairsWarning, KannError
 from kann.fitting._fit import fit
+from kann.fitting.balance import Balance
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.folds import group_numbers
 from kann.fitting.horizons import HORIZONS
 from kann.fitting.koopman import Koopman
 from kann.fitting.pair_selection import only_pairs
-from kann.typing import Array, Int, Shaped
+from kann.typing import Array, Float, Int, Shaped
 
 CLEAR = 2.0
-"""Gates are believed in if they make the error this many times smaller: they have many more unknowns."""
+"""Gates count if they make the error this many times smaller: they have many more unknowns."""
 
 NEARLY_EXACT = 20.0
 """``rank="auto"`` takes a small rank that predicts nearly as well as any. If a larger one's error is this many times
 smaller, states follow a linear rule, and only that rank has its eigenvalues."""
 
-WORTH_IT = 1.02
-"""The driven operator is taken if the autonomous one's error is larger by this factor."""
-
 MOST_GATING_INPUTS = 16
-"""Gates are tried for at most so many inputs: each multiplies all coordinates."""
+"""Gates are fitted for at most so many inputs: each multiplies all coordinates."""
 
 MOST_GATED_COORDINATES = 24
-"""How many coordinates gated operators have at most, for the same reason."""
+"""Largest rank of a gated operator, for the same reason."""
 
 QUIET_FROM = 0.2
-"""What a network does while it reads nothing can be fitted if this fraction of steps reads zeros."""
+"""An operator is fitted to the steps that read zeros if they are this fraction of all."""
+
+PREDICTED_FROM = 0.9
+"""If the previous state predicts this fraction of the inputs' variance, inputs are the signal itself, or fed back."""
 
 MOST_STARTS = 2000
-"""From how many states predictions several steps ahead are made, to compare gated operators with others."""
+"""Number of states from which predictions several steps ahead are made."""
 
 KEPT_FOR_COMPARING = 4
 """One sequence, or group of them, in so many is held out to compare gated operators with driven ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Fitted:
-    """The operator whose modes are explained, and what was compared to choose it."""
+class Operators:
+    """The operator whose modes are explained, and the one that inputs gate."""
 
     koopman: Koopman
     kind: str
-    """"autonomous", "driven", "quiet" (autonomous, of steps that read nothing)."""
+    """"autonomous", "driven", or "quiet" (autonomous, of steps that read nothing)."""
     states: States
     """The states that it was fitted to; of a quiet one cut where something was read."""
     groups: Any
-    """For each of these sequences what it is held out with; None if nothing."""
-    gated: Bilinear | None = None
+    """What each of these sequences is held out with; None if nothing."""
+    bilinear: Bilinear | None = None
     """The operator that its inputs gate, if it predicts clearly better."""
-    others: dict[str, Koopman] = field(default_factory=dict)
-    """The operators that were not chosen, by name."""
-    why: Sequence[str] = ()
+    gated_errors: tuple[float, float] | None = None
+    """Held-out errors of the gated operator and of the driven one; None if gates were not fitted."""
+    others: Mapping[str, Koopman] = field(default_factory=dict)
+    """Operators to compare with, by name."""
+    notes: tuple[str, ...] = ()
 
     def to_trust(self, folds: int, seed: int) -> tuple[States | list[Moments], dict[str, Any]]:
-        """What `kann.trust` measures on, and how it holds sequences out.
+        """Return what `kann.trust` measures on, and how it holds sequences out.
 
         Pieces of steps that read nothing are short, and a memory is the same all through one of them: states in
         shuffled order would predict it as well. So they are folds of moments, whose null shuffles over all pieces.
@@ -75,139 +78,159 @@ class Fitted:
         parts = [Moments.of(self.states[fold_of == fold], inputs=False) for fold in range(folds)]
         return parts, {"folds": folds, "seed": seed}
 
-    def cut(self, states: States) -> States:
-        """Other states of the same sequences, cut as those that were fitted."""
+    def like(self, states: States, groups: Any, balance: Balance | None) -> "Operators":
+        """Fit other states of the same kind in the same way."""
         if self.kind == "quiet":
-            return only_pairs(states, _reads_nothing)[0]
-        return states
+            states, source = only_pairs(states, reads_nothing)
+            groups = source if groups is None else [groups[i] for i in source]
+        rank = min(self.koopman.rank, states.dim if balance is None else balance.rank)
+        driven = self.koopman.drive is not None
+        koopman = fit(states, rank=rank, basis="pca" if balance is None else balance, driven=driven)
+        return Operators(koopman=koopman, kind=self.kind, states=states, groups=groups)
 
 
-def _reads_nothing(inputs: Any) -> Shaped[Array, " n"]:
+def reads_nothing(inputs: Any) -> Shaped[Array, " n"]:
+    """Return which steps read zeros."""
     return (as_numpy(inputs) == 0).all(axis=-1)
 
 
-def choose_operator_held_out(states: States, groups: Any) -> Fitted:
-    """Fit all kinds of operators, and take the one that predicts held-out sequences best several steps ahead."""
-    autonomous, own_error = _fit_auto(states, groups, driven=False)
+def fit_operators(states: States, groups: Any, balance: Balance | None, count: int | None) -> Operators:
+    """Fit an operator of ``count`` balanced coordinates, or of principal components where nothing could be balanced.
+
+    It reads the inputs, unless there are none or they are the signal itself.
+    """
     if states.inputs is None:
-        why = (
-            f"The operator is autonomous, of rank {autonomous.rank}, chosen by held-out sequences; what the "
-            "layer reads was not recorded."
-        )
-        return Fitted(koopman=autonomous, kind="autonomous", states=states, groups=groups, why=[why])
-    found = _driven(states, groups)
-    if found is None:
-        why = (
-            f"The operator is autonomous, of rank {autonomous.rank}: inputs contain the state, so that what each of "
-            "them does cannot be told apart."
-        )
-        return Fitted(koopman=autonomous, kind="autonomous", states=states, groups=groups, why=[why])
-    driven, error = found
-    figures = (
-        f"Up to {_horizons(states)[-1]} steps ahead on held-out sequences, the operator that also reads the inputs "
-        f"misses {percent(error)} of the states' variance (rank {driven.rank}), the autonomous one "
-        f"{percent(own_error)} (rank {autonomous.rank})"
-    )
-    if own_error < WORTH_IT * error:
-        why = [f"{figures}: the autonomous one is explained."]
-        return Fitted(
-            koopman=autonomous,
-            kind="autonomous",
-            states=states,
-            groups=groups,
-            others={"driven by the inputs": driven},
-            why=why,
-        )
-    chosen = Fitted(
-        koopman=driven,
-        kind="driven",
-        states=states,
-        groups=groups,
-        others={"autonomous": autonomous},
-        why=[f"{figures}: the one that reads the inputs is explained."],
-    )
-    return _with_gates(chosen)
+        why = "what the layer reads was not recorded"
+        return _autonomous(states, groups, balance, count, why)
+    predicted = inputs_predicted(states)
+    if predicted >= PREDICTED_FROM:
+        why = f"the state predicts {percent(predicted)} of the next input, which is the signal itself or fed back"
+        return _autonomous(states, groups, balance, count, why)
+    driven = _driven(states, groups, balance, count)
+    if driven is None:
+        return _autonomous(states, groups, balance, count, "inputs contain the state")
+    note = f"The operator reads the inputs and has rank {driven.rank} {_basis_in_words(balance)}."
+    found = Operators(koopman=driven, kind="driven", states=states, groups=groups, notes=(note,))
+    return _with_gates(found, balance, count)
 
 
-def _driven(states: States, groups: Any) -> tuple[Koopman, float] | None:
-    """The operator that reads the inputs; None if inputs contain the state."""
+def _basis_in_words(balance: Balance | None) -> str:
+    return "in principal components" if balance is None else "in balanced coordinates"
+
+
+def _autonomous(states: States, groups: Any, balance: Balance | None, count: int | None, why: str) -> Operators:
+    koopman = _fit(states, groups, balance, count, driven=False)
+    note = f"The operator is autonomous, of rank {koopman.rank} {_basis_in_words(balance)}: {why}."
+    return Operators(koopman=koopman, kind="autonomous", states=states, groups=groups, notes=(note,))
+
+
+def inputs_predicted(states: States) -> float:
+    """Return the fraction of the inputs' variance that a linear map of the previous state predicts."""
+    rows = np.delete(np.arange(int(states.lengths.sum())), states.starts)
+    rows = rows[:: max(1, len(rows) // MOST_STARTS)]
+    inputs = as_numpy(states.inputs)[rows].astype(np.float64)
+    previous = as_numpy(states.values)[rows - 1].astype(np.float64)
+    if len(rows) < 4 * states.dim:  # too few to tell
+        return 0.0
+    inputs -= inputs.mean(axis=0)
+    total = float(np.square(inputs).sum())
+    if total == 0:
+        return 0.0
+    known = np.concatenate([previous, np.ones((len(previous), 1))], axis=1)
+    half = len(rows) // 2  # fitted to one half of the sequences, measured on the other
+    weights = np.linalg.lstsq(known[:half], inputs[:half], rcond=1e-6)[0]
+    missed = np.square(inputs[half:] - known[half:] @ weights).sum()
+    return 1 - float(missed) / float(np.square(inputs[half:]).sum() or np.inf)
+
+
+def _driven(states: States, groups: Any, balance: Balance | None, count: int | None) -> Koopman | None:
+    """Fit the operator that reads the inputs; None if inputs contain the state."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", DependenceWarning)
         try:
-            return _fit_auto(states, groups, driven=True)
+            return _fit(states, groups, balance, count, driven=True)
         except DependenceWarning:
             return None
 
 
-def _fit_auto(states: States, groups: Any, *, driven: bool) -> tuple[Koopman, float]:
-    """An operator of the rank that held-out sequences choose, and its mean error over horizons on them."""
+def _fit(states: States, groups: Any, balance: Balance | None, count: int | None, *, driven: bool) -> Koopman:
+    if balance is not None and count is not None:
+        return fit(states, rank=min(count, balance.rank), basis=balance, driven=driven)
     koopman = fit(states, rank="auto", driven=driven, groups=groups)
-    curve = koopman.rank_curve
-    assert curve is not None  # noqa: S101  # rank="auto" keeps it
+    curve: Any = koopman.rank_curve
     errors = curve.errors.mean(axis=1)
-    own, best = float(errors[list(curve.ranks).index(koopman.rank)]), float(errors.min())
-    if NEARLY_EXACT * best < own:
-        rank = int(curve.ranks[np.argmax(errors <= CLEAR * best)])
-        return fit(states, rank=rank, driven=driven), best
-    return koopman, own
+    if NEARLY_EXACT * errors.min() < errors[list(curve.ranks).index(koopman.rank)]:
+        rank = int(curve.ranks[np.argmax(errors <= CLEAR * errors.min())])
+        return fit(states, rank=rank, driven=driven)
+    return koopman
 
 
-def _with_gates(driven: Fitted) -> Fitted:
-    """The same, or what the network does while it reads nothing, if inputs gate what it does."""
-    states = driven.states
+def _with_gates(driven: Operators, balance: Balance | None, count: int | None) -> Operators:
+    """Add the gated operator if inputs gate, and explain the steps that read nothing if there are enough of them."""
+    states, koopman = driven.states, driven.koopman
     inputs: Any = states.inputs
     if inputs.shape[1] > MOST_GATING_INPUTS:
         return driven
-    rank = min(driven.koopman.rank, MOST_GATED_COORDINATES)
-    compared = _compare_gates(driven, rank)
-    if compared is None or compared[0] > compared[1] / CLEAR:
-        return driven
+    basis: Any = "pca" if balance is None else balance
+    options = {"rank": min(koopman.rank, MOST_GATED_COORDINATES), "basis": basis}
+    errors = _compare_gates(driven, options)
+    if errors is None or errors[0] > errors[1] / CLEAR:
+        return replace(driven, gated_errors=errors)
+    gated = _fit_gated(states, driven.groups, options)
     figures = (
-        f"Inputs gate this network: an operator whose matrix they change misses {percent(compared[0])} on sequences "
-        f"that it was not fitted to, and one to which they only add {percent(compared[1])}"
+        f"Inputs gate this network: an operator whose matrix they change misses {percent(errors[0])} on held-out "
+        f"sequences, and one to which they only add {percent(errors[1])}"
     )
-    gated = _fit_gated(states, rank, driven.groups)
-    is_quiet = _reads_nothing(inputs)
+    is_quiet = reads_nothing(inputs)
     if is_quiet.mean() < QUIET_FROM:
-        why = (
+        note = (
             f"{figures}. So its modes differ from input to input: explained are those of the second, a mean over what "
-            "was read, and .gated.at(u) has those at an input u (docs/gates.md)."
+            "was read, and .bilinear.at(u) has those at an input u (docs/gates.md)."
         )
-        return replace(driven, gated=gated, why=[*driven.why[:-1], why])
-    return _quiet(driven, gated, is_quiet, figures)
+        return replace(driven, bilinear=gated, gated_errors=errors, notes=(*driven.notes, note))
+    pieces, source = only_pairs(states, is_quiet)
+    groups: Int[Array, " s"] | list[Any] = source if driven.groups is None else [driven.groups[i] for i in source]
+    quiet = _fit(pieces, groups, balance, count, driven=False)
+    note = (
+        f"{figures}. So that modes are the network's own, they are those of the {percent(is_quiet.mean())} of steps "
+        f"that read nothing (rank {quiet.rank})."
+    )
+    return Operators(
+        koopman=quiet,
+        kind="quiet",
+        states=pieces,
+        groups=groups,
+        bilinear=gated,
+        gated_errors=errors,
+        others={"driven by the inputs": koopman},
+        notes=(*driven.notes[:-1], note),
+    )
 
 
-def _fit_gated(states: States, rank: int, groups: Any) -> Bilinear:
+def _fit_gated(states: States, groups: Any, options: Mapping[str, Any]) -> Bilinear:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewPairsWarning)  # its ridge was chosen on held-out sequences
-        return fit(states, driven="bilinear", features="squares", rank=rank, groups=groups)
+        return fit(states, driven="bilinear", features="squares", groups=groups, **options)
 
 
-def _compare_gates(driven: Fitted, rank: int) -> tuple[float, float] | None:
-    """Errors of a gated and of a driven operator on sequences that neither was fitted to; None if there are too few."""
-    states = driven.states
-    groups, group_of = driven.groups, np.arange(len(states))
-    if groups is not None:
-        group_of = group_numbers(groups, len(states))
+def _compare_gates(driven: Operators, options: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Return errors of a gated and a driven operator on sequences fitted by neither; None if there are too few."""
+    states, groups = driven.states, driven.groups
+    group_of = np.arange(len(states)) if groups is None else group_numbers(groups, len(states))
     is_kept = group_of % KEPT_FOR_COMPARING == 0
     if groups is not None:
         groups = [group for group, kept in zip(groups, is_kept, strict=True) if not kept]
     try:
-        gated = _fit_gated(states[~is_kept], rank, groups)
-        linear = fit(states[~is_kept], driven=True, rank=driven.koopman.rank)
-        return tuple(several_step_error(each, states[is_kept]) for each in (gated, linear))  # type: ignore[return-value]
+        gated = _fit_gated(states[~is_kept], groups, options)
+        linear = fit(states[~is_kept], driven=True, **options)
+        return several_step_error(gated, states[is_kept]), several_step_error(linear, states[is_kept])
     except KannError:
         return None
 
 
-def _horizons(states: States) -> list[int]:
-    """How many steps ahead states are predicted, as far as sequences are that long."""
-    return [steps for steps in HORIZONS if steps < states.lengths.max()]
-
-
 def several_step_error(koopman: Koopman | Bilinear, states: States) -> float:
-    """The mean error over horizons of up to ten steps, as a fraction of the states' variance."""
-    horizons = _horizons(states)
+    """Return the mean error over horizons of up to ten steps, as a fraction of the variance in its coordinates."""
+    horizons = [steps for steps in HORIZONS if steps < states.lengths.max()]
     longest = horizons[-1]
     long_enough = np.flatnonzero(states.lengths > longest)
     starts = np.concatenate(
@@ -216,31 +239,13 @@ def several_step_error(koopman: Koopman | Bilinear, states: States) -> float:
     starts = starts[:: max(1, len(starts) // MOST_STARTS)]
     rows = starts[:, None] + np.arange(1, longest + 1)
     values = as_numpy(states.values).astype(np.float64)
-    inputs = as_numpy(states.inputs).astype(np.float64)
-    made = koopman.rollout(values[starts], longest, inputs=inputs[rows])
+    made = koopman.rollout(values[starts], longest, inputs=as_numpy(states.inputs).astype(np.float64)[rows])
     at = np.array(horizons) - 1
-    missed = np.square(made[:, at] - values[rows[:, at]]).sum(axis=(0, 2))
-    variance = np.square(values[rows[:, at]] - values.mean(axis=0)).sum(axis=(0, 2))
+
+    def coordinates(rows: Float[Array, "... d"]) -> Float[Array, "... r"]:
+        return (rows - koopman.mean) @ koopman.basis  # the rest of a state is not modelled
+
+    truth = coordinates(values)
+    missed = np.square(coordinates(made[:, at]) - truth[rows[:, at]]).sum(axis=(0, 2))
+    variance = np.square(truth[rows[:, at]] - truth.mean(axis=0)).sum(axis=(0, 2))
     return float((missed / variance).mean())
-
-
-def _quiet(driven: Fitted, gated: Bilinear, is_quiet: Shaped[Array, " n"], figures: str) -> Fitted:
-    """The operator of the steps that read nothing."""
-    pieces, source = only_pairs(driven.states, is_quiet)
-    groups: Int[Array, " s"] | list[Any] = source
-    if driven.groups is not None:
-        groups = [driven.groups[i] for i in source]
-    koopman, _ = _fit_auto(pieces, groups, driven=False)
-    why = (
-        f"{figures}. So that modes are the network's own, they are those of the {percent(is_quiet.mean())} of "
-        f"steps that read nothing (rank {koopman.rank})."
-    )
-    return Fitted(
-        koopman=koopman,
-        kind="quiet",
-        states=pieces,
-        groups=groups,
-        gated=gated,
-        others={"driven by the inputs": driven.koopman, **driven.others},
-        why=[*driven.why[:-1], why],
-    )

@@ -1,7 +1,7 @@
 """What the user of `kann.explain` may say, in one object."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,22 @@ class Clock:
             )
 
 
+class ExplainOptions(RunOptions, total=False):
+    """Further options of `kann.explain`."""
+
+    readout: Any
+    """What reads the states: a module or its name, a weight (outputs, units), or a function. Found if there is only
+    one linear layer that fits."""
+    state: str | None
+    """The state of an LSTM, as in `kann.record`: "h", "c" or "hc". Default: "hc"."""
+    axis: str | None
+    """``"time"``, or ``"depth"`` to take layers as steps. Found if None."""
+    outputs: str | None
+    """``"class"``, ``"labels"`` or ``"values"``, as in `kann.effects`. Found from labels and shapes if None."""
+    step_seconds: float | None
+    """The duration of a step."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Options:
     """The arguments of `kann.explain`, which describes each of them."""
@@ -68,9 +84,18 @@ class Options:
     forward: Callable[..., Any] | None = None
     collate: Callable[[list[Any]], Any] | None = None
     batch_size: int = 128
+    max_sequences: int | None = None
     device: Any = None
     seed: int = 0
     progress: bool = True
+
+    @staticmethod
+    def of(more: Mapping[str, Any], **named: Any) -> "Options":
+        """Return the arguments of `kann.explain`, those that it names and others."""
+        unknown = next((name for name in more if name not in ExplainOptions.__annotations__), None)
+        if unknown is not None:
+            raise TypeError(f"explain() got an unexpected keyword argument {unknown!r}")
+        return Options(**named, **more)
 
     def __post_init__(self) -> None:
         """Refuse wrong arguments before anything runs."""
@@ -116,10 +141,9 @@ class Options:
             )
 
     @property
-    def run(self) -> RunOptions:
-        """How to call the model, for functions that run it. Lengths are those of the sequences that it runs on."""
-        names = ("forward", "collate", "batch_size", "device", "progress")
-        return {name: getattr(self, name) for name in names}  # type: ignore[return-value]  # keys of a TypedDict
+    def run(self) -> dict[str, Any]:
+        """`RunOptions` without lengths, which are those of the sequences that a function runs on."""
+        return {name: getattr(self, name) for name in ("forward", "collate", "batch_size", "device", "progress")}
 
     @property
     def group_of(self) -> Int[Array, " s"] | None:

@@ -5,13 +5,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from kann._format import percent
+from kann.analysis.intervals import interval_of_mean
 from kann.backends.arrays import as_numpy
+from kann.checks import short_repr
+from kann.data.serialization import Stored
 from kann.errors import KannError
 from kann.explaining.options import Options
 from kann.explaining.sequences import Sequences
-from kann.typing import Array, Shaped
+from kann.live.evaluation import Scorer, labels_of_classes, labels_of_outputs, score_runs
+from kann.recording.runner import evaluation_mode
+from kann.recording.sequence_data import SequenceData
+from kann.typing import Array, Float, Int, Shaped
+
+LEVEL = 0.95
+"""Confidence level of the interval of the score."""
 
 RARE = 0.02
 """If a single output has the same sign for all but this fraction of sequences, it is taken for a value, not a class."""
@@ -147,3 +157,162 @@ def _without_padding(labels: list[Shaped[Array, "..."]], sequences: Sequences) -
         return labels
     ends = starts + lengths
     return [label[start:end] for label, start, end in zip(labels, starts.tolist(), ends.tolist(), strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy(Stored):
+    """The score of the network on held-out sequences with labels."""
+
+    outputs: str
+    """"class" or "labels", whose score is the fraction that is right; or "values", whose score is R²."""
+    score: float
+    low: float
+    high: float
+    """The interval of the score over sequences."""
+    baseline: float
+    """The score of the most frequent label, or of the mean of values."""
+    of_steps: bool = False
+    """True if single steps have labels."""
+
+    @property
+    def is_clear(self) -> bool:
+        """True if the network does better than its baseline, beyond chance."""
+        return self.low > self.baseline
+
+
+def require_labels_that_fit(
+    options: Options, outputs: Outputs, given: Shaped[Array, "k ..."], sequences: Sequences, numbers: Int[Array, " k"]
+) -> None:
+    """Refuse labels that cannot be compared with outputs; ``given`` are those of the sequences ``numbers``."""
+    labels: Any = options.labels
+    if labels is None:
+        return
+    has_steps = given.ndim > 2
+    steps, width = 1, int(np.prod(given.shape[1:], dtype=int))
+    if has_steps:
+        steps, width = given.shape[1], int(np.prod(given.shape[2:], dtype=int))
+    starts = np.zeros(len(numbers), dtype=np.int64)
+    if outputs.kind == "class":
+        _require_known_names(labels, options.classes)
+        known = class_numbers(labels, options.classes)
+        if known is None:
+            return
+        labels_of_classes(known, numbers, starts, steps=steps, has_steps=has_steps)
+        own_axes = 0
+    elif any(isinstance(label, str) for label in labels):
+        return
+    else:
+        known = [as_numpy(label) for label in labels]
+        labels_of_outputs(known, numbers, starts, steps=steps, width=width, has_steps=has_steps)
+        own_axes = 1 - int(width == 1 and known[int(numbers[0])].ndim == 1)
+    if not has_steps or not sequences.knows_positions:
+        return
+    for number, real in zip(numbers.tolist(), sequences.positions(numbers).tolist(), strict=True):
+        label = np.asarray(known[number])
+        if label.ndim > own_axes and len(label) < min(steps, real):
+            raise KannError(
+                f"the label of sequence {number} has shape {label.shape}, and the network gave outputs at "
+                f"{min(steps, real)} steps; pass one label for each step"
+            )
+
+
+def _require_known_names(labels: Any, classes: Any) -> None:
+    """Refuse names of classes that do not say which output they are."""
+    names = [label for label in labels if isinstance(label, str)]
+    if not names:
+        return
+    if classes is None:
+        raise KannError(
+            f"labels are names, such as {short_repr(names[0])}, and nothing says which output each of them stands for; "
+            f"pass classes={short_repr(sorted(set(names)))}, in the order of the outputs"
+        )
+    unknown = next((name for name in names if name not in classes), None)
+    if unknown is not None:
+        raise KannError(
+            f"the label {short_repr(unknown)} is not among classes={short_repr(list(classes))}; pass all names"
+        )
+
+
+def measure_accuracy(
+    model: nn.Module, source: SequenceData, outputs: Outputs, options: Options, numbers: Int[Array, " h"]
+) -> tuple[Accuracy | None, tuple[str, ...]]:
+    """Compare the outputs for held-out sequences with their labels; None if these do not fit, and why.
+
+    ``source`` gives these sequences to the network; ``numbers`` are theirs among all sequences.
+    """
+    labels, problem = _comparable(options, outputs, numbers)
+    if labels is None:
+        return None, (problem,)
+    own = [labels[number] for number in numbers]
+    scorer = Scorer.of("accuracy", own, outputs=outputs.kind, threshold=outputs.threshold)
+    with evaluation_mode(model):
+        _, (scores,) = score_runs(source, [], scorer, what="accuracy")
+    low, high = interval_of_mean(scores, LEVEL)
+    baseline = 0.0 if outputs.kind == "values" else _most_frequent(labels, numbers)
+    found = Accuracy(
+        outputs=outputs.kind,
+        score=float(scores.mean()),
+        low=float(low),
+        high=float(high),
+        baseline=baseline,
+        of_steps=outputs.kind == "class" and np.ndim(own[0]) > 0,
+    )
+    return found, ()
+
+
+def _comparable(options: Options, outputs: Outputs, held_out: Int[Array, " h"]) -> tuple[list[Any] | None, str]:
+    """Return the labels as numbers that outputs can be compared with; None if they do not fit, and why."""
+    labels: Any = options.labels
+    if outputs.kind == "class":
+        known = class_numbers(labels, options.classes)
+        if known is None:
+            return None, "How well the network does was not measured: labels are no whole numbers."
+        every = np.concatenate([np.ravel(known[i]) for i in held_out])
+        classes = max(2, outputs.count)
+        if every.min() >= 0 and every.max() < classes:
+            return known, ""
+        return None, (
+            f"How often the network is right was not measured: labels run from {every.min()} to {every.max()}, and "
+            f"its outputs tell classes 0 to {classes - 1} apart."
+        )
+    if any(isinstance(label, str) for label in labels):
+        return None, "How well the network does was not measured: labels are names, and outputs are no classes."
+    numbers = [as_numpy(label).astype(np.float64) for label in labels]
+    if outputs.kind == "labels":  # marks may be 0 and 1, or −1 and 1
+        return [(label > 0).astype(np.float64) for label in numbers], ""
+    return numbers, ""
+
+
+def class_numbers(labels: Any, classes: Any) -> list[Any] | None:
+    """Labels as numbers of classes; None if there are none, or if names do not say which output they are."""
+    if isinstance(labels[0], str):
+        if classes is None or not set(labels) <= set(classes):
+            return None
+        return [list(classes).index(label) for label in labels]
+    whole = [as_numpy(label) for label in labels]
+    if any(each.dtype.kind not in "iubf" or (each != np.round(each)).any() for each in whole):
+        return None
+    return [each.astype(np.int64) for each in whole]
+
+
+def _most_frequent(labels: list[Any], held_out: Int[Array, " h"]) -> float:
+    """The fraction that is right of held-out labels, if the most frequent label of all sequences is always given.
+
+    Of several yes-or-no labels each output has a most frequent one.
+    """
+    columns = [_in_columns(np.asarray(label)) for label in labels]
+    every = np.concatenate(columns)
+    usual = np.array([_mode_of(every[:, column]) for column in range(every.shape[1])])
+    return float(np.mean([(columns[i] == usual).mean() for i in held_out]))
+
+
+def _in_columns(label: Shaped[Array, "..."]) -> Float[Array, "t o"]:
+    """One row for each label of a step: whole numbers are one column, rows of marks several."""
+    if label.dtype.kind == "f":
+        return label.reshape(-1, label.shape[-1])
+    return label.reshape(-1, 1).astype(np.float64)
+
+
+def _mode_of(values: Float[Array, " n"]) -> float:
+    found, counts = np.unique(values, return_counts=True)
+    return float(found[counts.argmax()])

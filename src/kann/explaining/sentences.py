@@ -1,353 +1,513 @@
-"""What was found, in a few sentences to quote: each is made from figures, and none contradicts another."""
+"""Render facts: the sentences of an explanation, and what the page shows with them."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from torch import nn
 
-from kann._format import confidence, fixed, format_eigenvalue, percent, with_step_name
-from kann.analysis._trust import Trust
-from kann.analysis.modes import first_modes, mode_variances
-from kann.data.moments import mean_and_covariance
-from kann.explaining.context import Findings, Rightness
-from kann.explaining.depth_stage import layers_in_words
-from kann.explaining.layer_search import Place
-from kann.explaining.memory_sentences import NAMES_SHOWN, carrier, decisions, gated_memory, memories, number_word
-from kann.live.results import Effects
-from kann.typing import Array, Float, Shaped
+from kann._format import (
+    confidence,
+    duration,
+    fixed,
+    format_eigenvalue,
+    half_life,
+    number_of_steps,
+    percent,
+    plural,
+)
+from kann.analysis.decisions import read_out
+from kann.backends.arrays import as_numpy
+from kann.explaining.facts import (
+    HOLDS,
+    DepthFacts,
+    Facts,
+    InputFact,
+    Kept,
+    Live,
+    Memory,
+    Network,
+    Push,
+    layer_names,
+)
+from kann.explaining.outputs import Accuracy
+from kann.explaining.readout_search import outputs_before_sigmoid
+from kann.explaining.sequences import signals_of, tokens_of
+from kann.explaining.stages import Results, positions_of
+from kann.live.results import NAMES
+from kann.reporting.operators import most_are_worse
+from kann.typing import Array, Shaped
 
-ENOUGH, NEARLY_ALL = 0.75, 0.9
-"""Fractions of the score: sentences speak of as many coordinates as bring back the first, and the second.
+GROWS_FROM = 1.0005
+"""From this |λ| on a mode is said to grow: less would be written as 0.0 % in a step."""
 
-Three quarters leads with the fewest coordinates that do most of the work; it was set after a look at the shipped GRU,
-so the second number and principal components stand beside it.
-"""
-
-CLEAR_GAP = 0.02
-"""Scores that are closer than this are called equal, however many sequences tell them apart."""
-
-MOST_REACHING = 4
-"""Up to so many modes that reach the outputs are named."""
-
-REACHES = 0.99
-"""Modes reach the outputs if together they make this fraction of all contributions to them."""
+NAMES_SHOWN = 4
+"""How many tokens or inputs are named that push a mode up, and as many that push it down."""
 
 
-def sentences_of(found: Findings) -> tuple[str, ...]:
-    """A few sentences: what decides live, what pushes it and how long it stays, errors, and what not to say."""
-    nothing = _nothing(found)
-    live = _live(found, is_description=nothing is not None)
-    errors = layers_in_words(found) or _errors(found)
-    if nothing is not None:
-        return tuple(filter(None, [nothing, live or _trusted(found.trust), carrier(found), errors]))
-    about_modes = [memories(found), gated_memory(found), _reaching(found)]
-    return tuple(filter(None, [live, *about_modes, errors, _caution(found)]))
+def sentences_of(facts: Facts) -> tuple[str, ...]:
+    """Write three to five sentences: what decides live, what pushes it, how long it stays, errors, caveats."""
+    live, errors = _live(facts), _layers(facts) or _errors(facts)
+    if facts.verdict.word == "nothing":
+        return tuple(filter(None, [_nothing(facts), live or _how_many_trusted(facts), errors]))
+    about_modes = " ".join(filter(None, [_memories(facts), _reaching(facts)])) or None
+    parts = [_partly(facts), live, about_modes, _gates(facts), errors, _caveats(facts)]
+    found = [part for part in parts if part]
+    return tuple(found if len(found) <= 5 else [f"{found[0]} {found[1]}", *found[2:]])
 
 
-def _nothing(found: Findings) -> str | None:
-    """Why nothing can be concluded; None if something can."""
-    trust = found.trust
-    if found.rightness is not None and not found.rightness.is_clear:
-        return f"Nothing can be concluded about the task: {_not_right(found.rightness)}."
-    effects = found.effects
-    if effects is not None and effects.full == effects.none:
-        same = f"it decides all {len(effects.judged)} held-out sequences as before"
-        if effects.outputs == "values":
-            same = f"its outputs for all {len(effects.judged)} held-out sequences stay the same"
+def _nothing(facts: Facts) -> str:
+    """Say that nothing can be concluded, and why."""
+    decided_by, network = facts.verdict.decided_by, facts.network
+    if decided_by == "score" and facts.accuracy is not None:
+        return f"Nothing can be concluded about the task: {_not_right(facts.accuracy)}."
+    if decided_by == "held" and facts.live is not None:
+        decides = facts.live.outputs != "values"
+        about = "decides by" if decides else "makes its outputs of"
+        judged = f"all {facts.live.sequences} held-out sequences"
+        same = f"it decides {judged} as before" if decides else f"its outputs for {judged} stay the same"
+        other = f" Pass layer={network.opposite!r} for the other direction." if network.opposite else ""
         return (
-            f"Nothing can be concluded about what the network {_by(effects.outputs)}: with its state"
-            f"{_which_part(found.place)} held at the mean {same}.{_try_other_direction(found.place)}"
+            f"Nothing can be concluded about what the network {about}: with its state{_part(network)} held at the mean "
+            f"{same}.{other}"
         )
-    if trust is None:
+    if decided_by == "learned":
+        count = len(facts.trusted)
+        modes = "the one mode" if count == 1 else f"all {count} modes"
+        return (
+            f"Nothing can be concluded about what the network learned: untrained copies have {modes} that can be "
+            "trusted just as well."
+        )
+    does = "hands on from block to block" if network.axis == "depth" else "remembers"
+    return f"Nothing can be concluded about what the network {does}: {_best_residual(facts)}."
+
+
+def _partly(facts: Facts) -> str | None:
+    """Say what decides that only a part is explained."""
+    if facts.verdict.word != "partly":
         return None
-    if not trust.trusted:
-        why = with_step_name(trust.modes[0].why.split(";")[0], found.place.step_name)
-        which = f"none of the {len(trust.modes)} modes of its operator can be trusted (of mode 0, {why})"
-        if len(trust.modes) == 1:
-            which = f"its operator has one mode, which cannot be trusted ({why})"
-        return f"Nothing can be concluded about what the network {_remembers(found)}: {which}."
-    if trust.learned is not None and not trust.learned:
+    decided_by = facts.verdict.decided_by
+    if decided_by == "residual":
+        return f"Only a part can be concluded: {_best_residual(facts)}."
+    if decided_by == "learned":
+        return "Only a part can be concluded: untrained copies have the trusted modes just as well."
+    if decided_by == "coordinates":
         return (
-            f"Nothing can be concluded about what the network learned: untrained copies of it have "
-            f"{_all_of(len(trust.trusted))} that can be trusted just as well."
+            "Only a part can be concluded: its memory can be trusted, and no few coordinates keep enough of its "
+            f"outputs (the best bring back {percent(facts.verdict.figure)}, limit {confidence(facts.verdict.limit)})."
         )
-    return None
+    return "Only a part can be concluded: how far modes can be trusted was not measured."
 
 
-def _not_right(found: Rightness) -> str:
-    """That the network does no better on held-out sequences than what needs no network."""
+def _best_residual(facts: Facts) -> str:
+    """Write the smallest residual of a mode that is not trusted, next to the limit."""
+    count = len(facts.memories)
+    which = f"none of the {count} modes of its operator can be trusted" if count > 1 else "its mode cannot be trusted"
+    figure, limit = facts.verdict.figure, facts.verdict.limit
+    if not math.isfinite(figure) or figure <= limit:
+        return which
+    return (
+        f"{which} (one {facts.network.step_name} misses {percent(figure)} of the best one on held-out sequences, limit "
+        f"{confidence(limit)})"
+    )
+
+
+def _not_right(found: Accuracy) -> str:
+    """Write that the network does no better on held-out sequences than what needs no network."""
     if found.outputs == "values":
         return (
             f"on held-out sequences its outputs match the labels with an R² of {found.score:.2f} (95 % interval "
             f"{found.low:.2f} to {found.high:.2f}), and the mean of the labels does with 0"
         )
-    what = "the network is right in"
-    if found.outputs == "labels":
-        what = "the network's answers are right in"
+    right = "the network is right in" if found.outputs == "class" else "the network's answers are right in"
     return (
-        f"on held-out sequences {what} {percent(found.score)} (95 % interval {percent(found.low)} to "
+        f"on held-out sequences {right} {percent(found.score)} (95 % interval {percent(found.low)} to "
         f"{percent(found.high)}), and always giving the most frequent label in {percent(found.baseline)}"
     )
 
 
-def _how_right(found: Rightness | None) -> str:
-    """How well the network does, as a sentence before others."""
+def _how_right(facts: Facts) -> str:
+    """Write how well the network does."""
+    found = facts.accuracy
     if found is None:
         return ""
     if found.outputs == "values":
         return f"The network's outputs match the labels of held-out sequences with an R² of {fixed(found.score)}. "
     if found.outputs == "labels":
         return f"The network's answers are right in {percent(found.score)} on the held-out sequences. "
-    return f"The network is right on {percent(found.score)} of the held-out sequences. "
+    return f"The network is right on {percent(found.score)} of the held-out {_judged(facts)}. "
 
 
-def _by(outputs: str) -> str:
-    """What modes stand for: decisions, or values."""
-    if outputs == "values":
-        return "makes its outputs of"
-    return "decides by"
+def _judged(facts: Facts) -> str:
+    return "sequences" if facts.accuracy is None or not facts.accuracy.of_steps else "steps"
 
 
-def _remembers(found: Findings) -> str:
-    if found.place.axis == "depth":
-        return "hands on from block to block"
-    return "remembers"
-
-
-def _trusted(trust: Trust | None) -> str | None:
-    if trust is None:
+def _how_many_trusted(facts: Facts) -> str | None:
+    if facts.errors is None:
         return None
-    return f"{len(trust.trusted)} of the {len(trust.modes)} modes of its operator can be trusted."
+    return f"{len(facts.trusted)} of the {len(facts.memories)} modes of its operator can be trusted."
 
 
-def _all_of(count: int) -> str:
-    if count == 1:
-        return "the one mode"
-    return f"all {count} modes"
+# The live test
 
 
-def _live(found: Findings, *, is_description: bool) -> str | None:
-    """How many coordinates carry how much of the decisions in the running network, beside PCA and random ones."""
-    effects = found.effects
-    if effects is None:
-        return "What single modes do was not tested in the running network."
-    if effects.full == effects.none:
+def _live(facts: Facts) -> str | None:
+    """Write the fewest coordinates that keep the decisions in the running network, next to other bases."""
+    live, network = facts.live, facts.network
+    if live is None:
+        return "How few coordinates are enough was not tested in the running network."
+    if not live.matters:
         return None
-    if not _is_compared(effects).any():
-        return "The test in the running network was interrupted before modes could be compared with other directions."
-    at = _enough_at(effects, ENOUGH)
-    count, kept = effects.counts[at], effects.kept
-    low, high = effects.interval("modes")[at]
-    fitted: Any = found.fitted
-    total = fitted.koopman.dim
-    others = [f"as many principal components {_score(effects, kept['pca'][at])}"]
-    if "random" in kept and np.isfinite(kept["random"][at]):
-        others.append(f"random directions {_score(effects, kept['random'][at])}")
-    others.append(f"its mean state alone {_score(effects, effects.none)}")
-    sentence = (
-        f"{_how_right(found.rightness)}In the running network, {_coordinates(count)} of {total} kept after "
-        f"{_kept_after(found)} "
-        f"{_carry(count, effects.outputs)} {_score(effects, kept['modes'][at])}{_of_what(effects.outputs)} "
-        f"({_interval(effects, low, high)}, "
-        f"{len(effects.judged)} sequences that were not fitted); {', '.join(others)}."
-    )
-    more = _enough_at(effects, NEARLY_ALL)
-    if more > at:
-        modes, components = (_score(effects, kept[name][more]) for name in ("modes", "pca"))
-        sentence += f" With {effects.counts[more]}, modes keep {modes} and principal components {components}."
-        if modes == components:
-            sentence = sentence.removesuffix(f" and principal components {components}.")
-            sentence += ", and principal components as much."
-    sentence += f" {_beside_pca(effects, at)}"
-    if is_description:
-        return f"{sentence} That says what is enough for its {decisions(effects)}, and not that training made it."
-    return sentence + _doubts(found.trust, first_modes(effects.koopman, effects.order, count))
-
-
-def _is_compared(effects: Effects) -> Shaped[Array, " c"]:
-    """For which numbers of coordinates modes and principal components were both tested."""
-    return np.isfinite(effects.kept["modes"]) & np.isfinite(effects.kept["pca"])
-
-
-def _doubts(trust: Trust | None, kept: Sequence[int]) -> str:
-    """Which of the modes that were kept cannot be trusted, or were not learned: other modes may be named further on."""
-    if trust is None:
-        return ""
-    parts = []
-    not_trusted = [number for number in kept if number not in trust.trusted]
-    if not_trusted:
-        parts.append(f"{_modes(not_trusted)} cannot be trusted")
-    not_learned = [number for number in kept if trust.modes[number].learned is False]
-    if not_learned:
-        parts.append(f"untrained copies of the network have {_modes(not_learned)} too")
-    if not parts:
-        return ""
-    return f" Of the modes kept here, {' and '.join(parts)}."
-
-
-def _modes(numbers: Sequence[int]) -> str:
-    if len(numbers) == 1:
-        return f"mode {numbers[0]}"
-    if len(numbers) <= NAMES_SHOWN:
-        return f"modes {', '.join(map(str, numbers))}"
-    return f"{len(numbers)} modes"
-
-
-def _enough_at(effects: Effects, fraction: float) -> int:
-    """The place of the smallest number of coordinates that brings back enough, or nearly all that any does."""
-    recovered = np.where(_is_compared(effects), effects.recovered["modes"], -np.inf)
-    enough = np.flatnonzero(recovered >= min(fraction, float(recovered.max()) - CLEAR_GAP))
-    return int(enough[0])
-
-
-def _kept_after(found: Findings) -> str:
-    if found.place.axis == "depth":
-        return "its middle block"
-    if not found.place.is_fed_back:
-        return "every step of what it gives (the state inside goes on untouched)"
-    return f"every step{_which_part(found.place)}"
-
-
-def _which_part(place: Place) -> str:
-    """Which layer and direction of a recurrent module is held, and what runs on; nothing if it has no others."""
-    if place.target is None or not isinstance(place.target.module, nn.RNNBase):
-        return ""
-    others = []
-    if place.target.module.bidirectional:
-        others.append("the other direction")
-    if place.target.module.num_layers > 1:
-        others.append("the other layers")
-    if not others:
-        return ""
-    return f" of {place.target.name!r} ({' and '.join(others)} untouched)"
-
-
-def _try_other_direction(place: Place) -> str:
-    """What to do where the direction that was held decides nothing."""
-    if place.target is None or place.target.reverse or not isinstance(place.target.module, nn.RNNBase):
-        return ""
-    if not place.target.module.bidirectional:
-        return ""
-    return f" Pass layer={place.target.name + '_reverse'!r} for the other direction."
-
-
-def _coordinates(count: int) -> str:
-    if count == 1:
-        return "one coordinate"
-    return f"{count} coordinates"
-
-
-def _carry(count: int, outputs: str) -> str:
-    verb = "carry"
-    if count == 1:
-        verb = "carries"
-    if outputs == "values":
-        return f"{verb} its outputs to an R² of"
-    return verb
-
-
-def _of_what(outputs: str) -> str:
-    """What a score is a fraction of; R² is none."""
-    return {"class": " of its decisions", "labels": " of its answers", "values": ""}[outputs]
-
-
-def _score(effects: Effects, value: float) -> str:
-    if effects.outputs == "values":
-        return fixed(value)
-    return percent(value)
-
-
-def _interval(effects: Effects, low: float, high: float) -> str:
-    return f"{confidence(effects.level)} interval {_score(effects, low)} to {_score(effects, min(1.0, high))}"
-
-
-def _beside_pca(effects: Effects, at: int) -> str:
-    """Whether modes do better than principal components and random directions, in words."""
-    modes, pca = effects.interval("modes")[at], effects.interval("pca")[at]
-    gap = float(effects.kept["modes"][at] - effects.kept["pca"][at])
-    by = _by(effects.outputs)
-    if effects.recovered["modes"][at] <= CLEAR_GAP:
-        return f"So these modes say no more than the mean state about what it {by}."
-    if gap < -CLEAR_GAP and pca[0] > modes[1]:
+    kept = live.fewest
+    if kept is None:
         return (
-            f"So principal components say better than modes what it {by}; do not read modes as its "
-            f"{decisions(effects)}."
+            f"{_how_right(facts)}In the running network no few coordinates of {network.units} do better than random "
+            f"directions or its mean state alone ({_score(live, live.none)})."
         )
-    is_all = effects.counts[at] >= effects.koopman.dim  # of all coordinates any choice is the same
-    if not is_all and "random" in effects.kept and effects.kept["random"][at] >= effects.kept["modes"][at] - CLEAR_GAP:
-        return "A draw of random directions does as well, so that nothing follows from these modes in particular."
-    if gap > CLEAR_GAP and modes[0] > pca[1]:
-        return f"So, with {_coordinates(effects.counts[at])}, modes say better than variance what this network {by}."
-    if abs(gap) > CLEAR_GAP:
-        return f"These {len(effects.judged)} sequences are too few to tell modes from principal components."
-    return "So principal components do as well as modes."
-
-
-def _reaching(found: Findings) -> str | None:
-    """Which modes reach the outputs, if these are few."""
-    reading, fitted = found.reading, found.fitted
-    if reading is None or fitted is None or not reading.is_output or reading.weight is None:
-        return None
-    koopman = fitted.koopman
-    variances = mode_variances(koopman, mean_and_covariance(fitted.states), reading.weight)
-    if not variances.sum() > 0:  # the readout reads nothing
-        return None
-    order = np.argsort(-variances, kind="stable")
-    fractions: Float[Array, " m"] = np.cumsum(variances[order]) / variances.sum()
-    count = int(np.searchsorted(fractions, REACHES)) + 1
-    if count > min(MOST_REACHING, max(1, len(order) // 2)):
-        return None
-    if found.trust is not None and not set(order[:count].tolist()) <= set(found.trust.trusted):
-        return None  # nothing follows from modes that are not trusted
-    names = [f"{number} (λ = {format_eigenvalue(koopman.modes[number].eigenvalue)})" for number in order[:count]]
-    what = f"{number_word(count)} of {len(order)} modes reach the outputs: {', '.join(names)}"
-    if count == 1:
-        what = f"Of {len(order)} modes one reaches the outputs: {names[0]}"
-    return f"{what}, with {percent(fractions[count - 1])} of what all modes contribute to them."
-
-
-def _errors(found: Findings) -> str:
-    """Held-out errors beside copying."""
-    trust, step_name = found.trust, found.place.step_name
-    if trust is None:
-        return "How far modes can be trusted was not measured."
-    text = (
-        f"On held-out sequences{_which_steps(found)} one {step_name} of the operator misses "
-        f"{percent(trust.error[0])} of "
-        f"the states' variance, and copying the previous state {percent(trust.copying_error[0])}"
+    others = [f"{NAMES[name]} {_score(live, kept.others[name])}" for name in ("pca", "random") if name in kept.others]
+    others.append(f"its mean state alone {_score(live, live.none)}")
+    keeps = "keeps" if kept.count == 1 else "keep"
+    share = {"class": " of its decisions", "labels": " of its answers", "values": ""}[live.outputs]
+    result = f"{_score(live, kept.score)}{share}" if share else f"its outputs with an R² of {_score(live, kept.score)}"
+    sentence = (
+        f"{_how_right(facts)}In the running network {_coordinates(kept)} of {network.units}, kept after "
+        f"{_kept_after(network)}, {keeps} {result} ({_interval(live, kept)}, {live.sequences} held-out sequences); "
+        f"{', '.join(others)}."
     )
-    if len(trust.horizons) > 1:
-        text += (
-            f"; over {trust.horizons[-1]} {step_name}s {percent(trust.error[-1])} and "
-            f"{percent(trust.copying_error[-1])}"
-        )
+    more = live.nearly_all
+    if more is not None and more.count > kept.count:
+        sentence += f" With {more.count}, {_basis(more)} keep {_score(live, more.score)}."
+    if facts.verdict.word == "nothing":
+        sentence += f" That says how few are enough for its {outputs_in_words(live)}, not that training made them."
+    return sentence
+
+
+def outputs_in_words(live: Live | None) -> str:
+    """Name what the network gives."""
+    return {"class": "decisions", "labels": "answers", "values": "outputs"}[live.outputs if live else "values"]
+
+
+def _basis(kept: Kept) -> str:
+    return NAMES[kept.method].split(",")[0]
+
+
+def _coordinates(kept: Kept) -> str:
+    one = {
+        "balanced": "one balanced coordinate",
+        "modes": "one mode",
+        "readout": "the direction of the readout",
+        "pca": "one principal component",
+    }
+    return one[kept.method] if kept.count == 1 else f"{kept.count} {_basis(kept)}"
+
+
+def _kept_after(network: Network) -> str:
+    if network.axis == "depth":
+        return "its middle block"
+    if not network.is_fed_back:
+        return "every step of what it gives"
+    return f"every step{_part(network)}"
+
+
+def _part(network: Network) -> str:
+    """Name the layer and direction that is held, and what is untouched; nothing if there are no others."""
+    others = ["the other direction"] if network.has_other_direction else []
+    others += ["the other layers"] if network.has_other_layers else []
+    return f" of {network.layer!r} ({' and '.join(others)} untouched)" if others else ""
+
+
+def _score(live: Live, value: float) -> str:
+    return fixed(value) if live.outputs == "values" else percent(value)
+
+
+def _interval(live: Live, kept: Kept) -> str:
+    return f"{confidence(live.level)} interval {_score(live, kept.low)} to {_score(live, kept.high)}"
+
+
+# Memories
+
+
+def _memories(facts: Facts) -> str | None:
+    """Write how long the modes that matter remember, and what pushes them."""
+    parts = [_memory(memory, facts) for memory in facts.memories if memory.is_named]
+    if not parts:
+        return None
+    text = "; ".join(parts)
+    sentence = f"{text[0].upper()}{text[1:]}."
+    holding = [memory for memory in facts.trusted if abs(memory.eigenvalue) >= HOLDS]
+    count = sum(memory.dimension for memory in holding)
+    if count < 2:
+        return sentence
+    moduli = sorted({f"{abs(memory.eigenvalue):.3f}" for memory in holding})
+    sizes = f"|λ| = {moduli[0]}" if len(moduli) == 1 else f"|λ| from {moduli[0]} to {moduli[-1]}"
+    pairs = ", a pair of eigenvalues counts twice" if count > len(holding) else ""
+    does = "that blocks hand on as they are" if facts.network.axis == "depth" else "that hold what was read"
+    learned = sum(memory.dimension for memory in holding if memory.learned)
+    of_them = ""
+    if facts.copies_compared and learned < count:
+        of_them = f" ({number_word(learned).lower() if learned else 'none'} of them learned)"
+    return f"{number_word(count)} memories can be trusted{of_them}, coordinates {does} ({sizes}{pairs}). {sentence}"
+
+
+def _memory(memory: Memory, facts: Facts) -> str:
+    """Write one mode: how long it stays, what up means, and what pushes it."""
+    eigenvalue = format_eigenvalue(memory.eigenvalue)
+    raises = f"; up raises {memory.raises}" if memory.raises else ""
+    turns = turning(memory, facts.network)
+    mode = f"mode {memory.mode} (λ = {eigenvalue}, {staying(memory, facts.network)}{turns}{raises})"
+    phrase = memory.phrase
+    telling = ""
+    if phrase is not None:
+        words = f"“{' '.join(phrase.words)}” pushes it by {phrase.push:+.2f}"
+        telling = f" ({words}, its words alone by {phrase.expected:+.2f})"
+    return f"{mode}{pushed(memory)}{telling}"
+
+
+def pushed(memory: Memory) -> str:
+    """Write what pushes a mode."""
+    if memory.pushed_by is None:
+        return ""
+    sides = [f"{way} by {_names(side)}" for way, side in (("up", memory.up), ("down", memory.down)) if side]
+    return f" is pushed {' and '.join(sides)}" if sides else f", surely pushed by none of the {memory.pushed_by}"
+
+
+def _names(side: Sequence[Push]) -> str:
+    return ", ".join(f"“{each.name}”" for each in side[:NAMES_SHOWN])
+
+
+def staying(memory: Memory, network: Network) -> str:
+    """Write after how many steps half of a mode is left, as far as that is known."""
+    modulus = abs(memory.eigenvalue)
+    low, high = memory.interval or (modulus, modulus)
+    if memory.interval and low > 1 and modulus >= GROWS_FROM:
+        return f"it grows by {percent(modulus - 1)} in a {network.step_name}"
+    if number_of_steps(half_life(low)) == "∞":
+        return "no fading was measured"
+    if half_life(modulus) > network.depth:
+        return f"more than half of it is left after all {network.depth:.0f} layers"
+    if high >= 1:  # it may not fade at all, so that only the least half-life is known
+        return f"half of it is left after {_time(low, network)} or more"
+    if modulus < 0.5:
+        return f"less than half of it is left after one {network.step_name}"
+    return f"half of it is left after {_time(modulus, network)}"
+
+
+def turning(memory: Memory, network: Network) -> str:
+    """Write how long a turn takes of a memory that is a pair of eigenvalues: it comes back, and is not held still."""
+    if not memory.eigenvalue.imag or abs(memory.eigenvalue) < HOLDS:
+        return ""
+    steps = 2 * np.pi / abs(np.angle(memory.eigenvalue))
+    return "" if steps > network.longest else f", it turns once in {_duration(steps, f'{steps:.3g}', network)}"
+
+
+def _time(modulus: float, network: Network) -> str:
+    steps = half_life(modulus)
+    return _duration(steps, number_of_steps(steps), network)
+
+
+def _duration(steps: float, text: str, network: Network) -> str:
+    """Write steps, and seconds where the duration of a step is known."""
+    seconds = "" if network.step_seconds is None else f" = {duration(steps * network.step_seconds)}"
+    return plural(network.step_name, text) + seconds
+
+
+def _reaching(facts: Facts) -> str | None:
+    """Write which modes reach the outputs, if these are few."""
+    if not facts.reaching:
+        return None
+    names = [f"{n} (λ = {format_eigenvalue(facts.memories[n].eigenvalue)})" for n in facts.reaching]
+    total, count = len(facts.memories), len(names)
+    what = f"{number_word(count)} of {total} modes reach the outputs: {', '.join(names)}"
+    if count == 1:
+        what = f"Of {total} modes one reaches the outputs: {names[0]}"
+    return f"{what}, with {percent(facts.reached)} of what all modes contribute to them."
+
+
+def number_word(count: int) -> str:
+    """Write a count as the first word of a sentence: "Three", or figures above ten."""
+    words = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
+    return words[count] if count < len(words) else str(count)
+
+
+# Gates, errors, layers and caveats
+
+
+def _gates(facts: Facts) -> str | None:
+    """Write what each input does where inputs gate, or how long the network remembers while it reads some."""
+    gates, network = facts.gates, facts.network
+    if gates is None:
+        return None
+    if gates.inputs:
+        agreement = "" if gates.agreement is None else f", whose stand-in agrees in {percent(gates.agreement)}"
+        each = ", ".join(_input(each) for each in gates.inputs)
+        return f"Inputs gate this network: {each} (an operator that misses {percent(gates.error)}{agreement})."
+    if facts.kind == "quiet" or gates.at_zero is None:
+        return None
+    times = [
+        "does not fade" if abs(each) >= 1 else f"is halved in {_time(abs(each), network)}"
+        for each in (gates.at_zero, gates.at_mean)
+    ]
+    if times[0] == times[1]:
+        return None
+    zero, mean = format_eigenvalue(gates.at_zero), format_eigenvalue(gates.at_mean)
+    return (
+        f"What it reads changes how long it remembers: while it reads zeros the slowest mode (λ = {zero}) {times[0]}, "
+        f"at the mean input the slowest mode (λ = {mean}) {times[1]} (.bilinear.at(u); no intervals are known)."
+    )
+
+
+def _input(fact: InputFact) -> str:
+    does = {
+        "keeps": "keeps it",
+        "flips": "flips it",
+        "turns": "turns it",
+        "halves": "lets it fade",
+        "forgets": "clears it",
+    }[fact.does]
+    return f"{fact.name} {does} (λ = {format_eigenvalue(fact.eigenvalue)})"
+
+
+def _errors(facts: Facts) -> str:
+    """Write held-out errors of the operator next to those of copying."""
+    errors, step_name = facts.errors, facts.network.step_name
+    if errors is None:
+        return "How far modes can be trusted was not measured."
+    of = "its balanced coordinates" if facts.balanced else "the states"
+    text = (
+        f"On held-out sequences{', where nothing is read,' if errors.reads_nothing else ''} one {step_name} of the "
+        f"operator misses {percent(errors.first)} of the variance of {of}, and copying the previous state "
+        f"{percent(errors.copying_first)}"
+    )
+    if errors.horizon > 1:
+        text += f"; over {errors.horizon} {step_name}s {percent(errors.last)} and {percent(errors.copying_last)}"
     return f"{text}."
 
 
-def _which_steps(found: Findings) -> str:
-    if found.fitted is not None and found.fitted.kind == "quiet":
-        return ", where nothing is read,"
-    return ""
+def _layers(facts: Facts) -> str | None:
+    """Write which layers are linear; None if no maps were fitted to single layers."""
+    depth = facts.depth
+    if depth is None:
+        return None
+    total, better = len(depth.linear_part), len(depth.better)
+    which = f"{better} of the {total} layers"
+    if better in (0, total):
+        which = f"{'each' if better else 'none'} of the {total} layers"
+    return (
+        f"On held-out sequences a linear map of its own is surely better than copying the state for {which}"
+        f"{_most_and_least(depth)}. {_one_operator(facts, depth)}"
+    )
 
 
-def _caution(found: Findings) -> str:
-    """What must not be concluded."""
-    trust = found.trust
+def _most_and_least(depth: DepthFacts) -> str:
+    """Write which layer is most linear and which is least, unless that reads the same."""
+    parts = np.array(depth.linear_part)
+    names = [f"“{name}”" for name in depth.names] or [f"layer {number + 1}" for number in range(len(parts))]
+    if np.isnan(parts).all():
+        return ""
+
+    def told(part: float) -> str:
+        return percent(part) if part > 0 else "nothing"
+
+    most, least = int(np.nanargmax(parts)), int(np.nanargmin(parts))
+    text = f"; the most linear is {names[most]} (its map tells {told(parts[most])} of what it does)"
+    if np.isfinite(parts).sum() == 1:
+        return text
+    if told(parts[most]) == told(parts[least]):
+        return f"; of what a layer does, its map tells {told(parts[most])}"
+    return f"{text}, the least {names[least]} ({told(parts[least])})"
+
+
+def _one_operator(facts: Facts, depth: DepthFacts) -> str:
+    """Write the one operator for all layers next to copying and own maps; no praise of a mean that few layers make."""
+    low, high = percent(min(depth.own_errors)), percent(max(depth.own_errors))
+    own = f"own maps miss {low}" if low == high else f"own maps miss {low} to {high}"
+    worse, total, figures = len(depth.one_is_worse), len(depth.own_errors), ""
+    if facts.errors is not None:
+        figures = (
+            f"misses {percent(facts.errors.first)} of the states' variance, and copying "
+            f"{percent(facts.errors.copying_first)}"
+        )
+    if most_are_worse(worse, total):
+        says = f"One operator for all layers misses more than copying at {worse} of the {total}"
+        more = f", so that its mean over layers says little (it {figures})" if figures else ""
+        return f"{says}{more}; {own}."
+    return f"One operator for all layers {figures or f'misses more than copying at {worse} of the {total}'}; {own}."
+
+
+def _caveats(facts: Facts) -> str:
+    """Write what must not be concluded."""
     parts = []
-    if trust is not None:
-        rest = len(trust.modes) - len(trust.trusted)
-        if rest:
-            parts.append(f"nothing follows from the {rest} of {len(trust.modes)} modes that are not trusted")
-        if trust.learned is None:
-            parts.append("that training made these modes was not tested")
-        elif len(trust.learned) < len(trust.trusted):
-            own = len(trust.trusted) - len(trust.learned)
-            parts.append(f"training did not make {own} of the trusted modes, which untrained copies have too")
-    else:
+    if facts.errors is None:
         parts.append("no mode may be called the network's own, since trust was not measured")
-    fitted: Any = found.fitted
-    if fitted.kind == "driven" and fitted.gated is None:
+    else:
+        total, trusted = len(facts.memories), len(facts.trusted)
+        if trusted < total:
+            parts.append(f"nothing follows from the {total - trusted} of {total} modes that are not trusted")
+        if not facts.copies_compared:
+            parts.append("that training made these modes was not tested")
+        elif len(facts.learned) < trusted:
+            own = trusted - len(facts.learned)
+            parts.append(f"training did not make {own} of the trusted modes, which untrained copies have too")
+    if not facts.balanced and facts.network.axis == "time":
+        parts.append("modes are those of principal components, which the outputs need not depend on")
+    if facts.kind == "driven" and facts.gates is None:
         parts.append("half-lives are those of this operator on average over what was read")
     parts.append("figures hold for data like these")
-    return f"Not to be concluded from this: {'; '.join(parts)}."
+    return f"Caveats: {'; '.join(parts)}."
+
+
+# The page
+
+
+def page_of(results: Results) -> dict[str, Any]:
+    """Return the arguments of `kann.report` that belong to the sequences which are shown."""
+    setup, recorded = results.setup, results.recorded
+    options, shown, numbers, reading = setup.options, recorded.shown, setup.shown_numbers, recorded.reading
+    page: dict[str, Any] = {"step_seconds": options.step_seconds, "step_name": setup.place.step_name}
+    page["title"] = f"What {type(setup.model).__name__} learned"
+    if options.classes is not None:
+        page["classes"] = list(options.classes)
+    labels = None if options.labels is None else [options.labels[i] for i in numbers]
+    if setup.place.axis == "depth":
+        page["step_names"] = layer_names(len(results.steps), setup.place.layer) or None if results.steps else None
+        positions = positions_of(setup.sequences, numbers, len(shown))
+        if labels is not None:
+            labels = [label for label, count in zip(labels, positions.tolist(), strict=True) for _ in range(count)]
+    else:
+        page["tokens"] = tokens_of(options.tokens, setup.sequences, numbers, shown)
+        if page["tokens"] is None:
+            page["signals"] = signals_of(setup.sequences, numbers, shown)
+            if page["signals"] is not None:
+                page["channels"] = setup.channels
+    page["labels"] = _label_names(labels, options.classes)
+    page["others"] = dict(results.operators.others)
+    page["readout"] = reading.readout
+    if recorded.outputs is not None:
+        page["outputs"] = recorded.outputs.kind
+        page["threshold"] = 0.0 if reading.before_sigmoid else recorded.outputs.threshold
+        page["network_outputs"] = _own_outputs(results)
+    return page
+
+
+def _own_outputs(results: Results) -> Shaped[Array, "s ..."] | None:
+    """Return what the network gave for the sequences that are shown, if it decides once, at the end.
+
+    The readout may read more than the states that are explained, such as another direction, and decide otherwise.
+    """
+    reading, shown = results.recorded.reading, results.recorded.shown
+    if reading.readout is None:
+        return None
+    own = results.setup.probe.outputs(results.setup.shown_numbers)
+    ends = as_numpy(shown.values[shown.starts + shown.lengths - 1])
+    if own.shape != read_out(reading.readout, ends).shape or not np.isfinite(own).all():
+        return None
+    return outputs_before_sigmoid(reading.readout, ends, own) if reading.before_sigmoid else own
+
+
+def _label_names(labels: list[Any] | None, classes: Sequence[str] | None) -> list[Any] | None:
+    """Return labels as text, by the names of their classes if there are some; several labels as they are."""
+    if labels is None or any(getattr(label, "ndim", 0) or isinstance(label, list | tuple) for label in labels):
+        return labels
+    plain = [getattr(label, "item", lambda label=label: label)() for label in labels]
+    names = dict(enumerate(classes or ()))
+    return [str(names.get(label, label)) for label in plain]

@@ -1,337 +1,561 @@
-"""The stages of an explanation: look at the network, record, fit, test live, ask for trust, find what pushes modes."""
+"""The stages of an explanation after its set-up: record, balance, fit, test live, ask for trust, find movers."""
 
 import contextlib
+import math
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-from torch import nn
-from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from kann.analysis._movers import movers
-from kann.analysis._trust import trust
+from kann._format import format_eigenvalue, plural
+from kann.analysis._movers import Movers, movers
+from kann.analysis._trust import ModeTrust, Trust, trust
+from kann.analysis.modes import mode_directions
+from kann.analysis.trust_rule import SAME_EIGENVALUE, SAME_RATE, SMALLEST_MODULUS
+from kann.backends.arrays import as_numpy
+from kann.data.moments import mean_and_covariance
 from kann.data.states import States
+from kann.depth._trust import StepTrust
+from kann.depth._trust import trust as trust_of_maps
+from kann.depth.maps import fit as fit_maps
 from kann.errors import KannError, UnfinishedWarning
-from kann.explaining.accuracy import require_labels_that_fit
-from kann.explaining.context import Findings, folds_of
-from kann.explaining.depth_stage import map_each_layer
-from kann.explaining.layer_search import Probe, evenly_spaced, find_place
-from kann.explaining.live_stage import run_live_test
-from kann.explaining.operators import choose_operator_held_out
-from kann.explaining.options import Clock, Options
-from kann.explaining.outputs import Outputs, kind_of_outputs, plain_labels
-from kann.explaining.readout_search import find_reading
-from kann.explaining.sequences import Sequences
-from kann.explaining.tokens import channels_of, reads_channels, require_same_direction, tokens_of
-from kann.explaining.untrained_baseline import can_be_drawn_anew, trust_beside_twins
-from kann.fitting.folds import HoldoutGroups
-from kann.progress import progress as progress_bar
-from kann.recording._record import record
-from kann.typing import Array, Int
-
-LEAST_SEQUENCES = 12
-"""Fewer sequences cannot be held out in folds, and leave some to be judged live."""
-
-PROBED = 32
-"""Sequences that are run first, to see what the outputs are and how long it takes."""
-
-HELD_OUT = 0.4
-"""Fraction of the sequences that nothing is fitted to: operators are chosen and judged live on them."""
-
-MOST_HELD_OUT = 320
-"""More of them would make the live test long. Three in four are judged: an agreement of 93 % is then known to 3 %."""
-
-SHOWN = 60
-"""How many sequences the page shows."""
-
-MOST_STATES_SHOWN = 20_000
-"""With more states the page would grow beyond what opens at once."""
-
-RECORDING_MAY_TAKE = 0.25
-"""Fraction of the time budget for recording; of more sequences some are left out."""
+from kann.explaining.operators import Operators, fit_operators
+from kann.explaining.outputs import Accuracy, Outputs, measure_accuracy
+from kann.explaining.readout_search import Reading, find_reading
+from kann.explaining.sequences import Sequences, reads_channels, require_same_direction, tokens_of
+from kann.explaining.setup import Setup
+from kann.fitting.balance import Balance
+from kann.fitting.folds import FEWEST_FOLDS, FOLDS_TO_JUDGE
+from kann.live._balance import balance
+from kann.live._effects import Change, effects, run_changes
+from kann.live._intervene import replaced, replaced_layer
+from kann.live.evaluation import Scorer
+from kann.live.mode_selection import modes_that_matter
+from kann.live.results import Effects
+from kann.recording.runner import evaluation_mode
+from kann.recording.sequence_data import SequenceData
+from kann.recording.untrained import untrained_twin
+from kann.typing import Array, Float, Int
 
 WIDEST_INPUTS_NAMED = 64
 """Inputs are named one by one if there are at most so many."""
 
-RANDOM_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-"""What DataLoaders draw sequences with in another order each time."""
+SIZES = (((1, 2, 3, 4, 8, 16), 1), ((1, 2, 4, 8), 1), ((1, 2, 4), 1), ((1,), 1))
+"""Numbers of coordinates and draws of random directions, from the whole test to the smallest that says anything. Each
+number has its own draw, kept and removed: where it does as well, nothing is concluded from the coordinates."""
+
+METHODS = 4
+"""Ways to choose coordinates besides random ones: balanced, modes, principal components, the readout."""
+
+LIVE_MAY_TAKE = 0.7
+"""Fraction of the time that is left which the live test may take."""
+
+NEARLY_BEST = 0.02
+"""Without a gap in the singular values the operator has the fewest balanced coordinates whose score is this close to
+the best; all of them if these are more than half, which would cut off little but what closes the operator."""
+
+COPIES = 5
+"""Untrained copies that are compared: each draws other eigenvalues, and training made none that lie among them."""
+
+RECORDED_OF_COPIES = 200
+"""Sequences that each copy reads."""
+
+AMONG = 3.0
+"""A mode lies among those of the copies if one of them decays slower and one faster, by no larger factor than this: the
+copies of one network differ by as much."""
+
+SHORTEST_MEMORY = 0.63
+"""Below this |λ| half of a mode is left after 1.5 steps or fewer, which is no memory."""
+
+MOST_BYTES = 500_000_000
+"""Memory for the moments of all folds along depth: for each layer two matrices (units, units) in float64."""
+
+SECONDS_FOR_EACH = 3e-8
+"""Seconds for each layer and the cube of its units, on one core: 9 for six layers of 384 units."""
+
+MAPS_MAY_TAKE = 0.5
+"""Fraction of the time that is left which maps of layers may take."""
 
 
-def _refuse_shuffled(data: Any, options: Options) -> None:
-    """Refuse a DataLoader that gives sequences in another order each time, if something belongs to each of them."""
-    beside = [name for name in ("labels", "tokens", "groups") if getattr(options, name) is not None]
-    samplers = [getattr(data, "sampler", None), getattr(getattr(data, "batch_sampler", None), "sampler", None)]
-    if beside and any(isinstance(sampler, RANDOM_SAMPLERS) for sampler in samplers):
-        raise KannError(
-            f"the DataLoader shuffles, so {' and '.join(beside)} cannot be told which sequence they belong to; pass "
-            "DataLoader(dataset, batch_size=..., shuffle=False)"
-        )
+# Record
 
 
-def look(model: nn.Module, data: Any, options: Options) -> Findings:
-    """Find the layer and what outputs are, and hold sequences out."""
-    _refuse_shuffled(data, options)
-    clock = Clock(options.seconds)
-    sequences = Sequences.of(model, data, options)
-    if sequences.count < LEAST_SEQUENCES:
-        raise KannError(
-            f"there are {sequences.count} sequences, and whole ones are held out; pass at least {LEAST_SEQUENCES}"
-        )
-    options.require_one_each(sequences.count)
-    channels = channels_of(options.channels, sequences)
-    sequences.require_real_steps()
-    probe = Probe(model, sequences, options)
-    place = find_place(probe, options)
-    outputs, options, about_outputs = _outputs_and_labels(probe, options)
-    usable = _within_time(probe, sequences.count, clock)
-    together = _together(sequences, options)
-    fitted, held_out = _split(usable, together[usable], options.seed)
-    found = Findings(
-        model=model,
-        options=options,
-        sequences=sequences,
-        probe=probe,
-        clock=clock,
-        place=place,
-        outputs=outputs,
-        together=together,
-        fitted_numbers=sequences.sorted_by_length(fitted),
-        held_out=held_out,
-        shown_numbers=_to_show(sequences, held_out),
-        channels=channels,
-        choices=[place.why, about_outputs],
-    )
-    if place.axis == "depth" and options.tokens is not None:
-        found.choices.append("tokens= was not used: along depth a step is a layer, and no word is read at it.")
-    if sequences.counts_padding:
-        found.choices.append(
-            "The model takes lengths, and none were passed: all steps count as real. Pass lengths= if some are padding."
-        )
-    found.choices.append(
-        f"{len(fitted)} sequences were fitted, and {len(held_out)} others held out for the live test"
-        f"{_left_out(sequences.count - len(usable))}."
-    )
-    return found
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Recorded:
+    """States of the fitted and of the shown sequences, and what reads them."""
+
+    states: States
+    shown: States
+    tokens: list[list[str]] | None
+    """Of the fitted sequences."""
+    outputs: Outputs | None
+    """None if the outputs turned out not to be comparable."""
+    reading: Reading
+    groups: Any
+    """What each fitted sequence of states is held out with; None if nothing."""
+    choices: tuple[str, ...]
 
 
-def _outputs_and_labels(probe: Probe, options: Options) -> tuple[Outputs | None, Options, str]:
-    """What outputs are, told by those of a few sequences; options with labels as plain as these; and a sentence."""
-    sequences = probe.sequences
-    probed = evenly_spaced(sequences.count, PROBED)
-    try:
-        given = probe.outputs(probed)
-        outputs = kind_of_outputs(given, sequences.steps(0), options)
-    except KannError as error:
-        return None, options, f"Outputs were not compared: {error}."
-    outputs.require_names(options.classes)
-    if options.labels is not None:
-        plain = plain_labels(options.labels, outputs, sequences, has_steps=given.ndim > 2)
-        options = replace(options, labels=plain)
-    require_labels_that_fit(options, outputs, given, sequences, probed)
-    return outputs, options, outputs.why
-
-
-def _left_out(count: int) -> str:
-    if not count:
-        return ""
-    return f"; {count} were left out, since time would not have been enough"
-
-
-def _within_time(probe: Probe, count: int, clock: Clock) -> Int[Array, " k"]:
-    """The numbers of the sequences that can be recorded in time, spread over all of them."""
-    every = np.arange(count)
-    if clock.left == float("inf"):
-        return every
-    numbers, began = evenly_spaced(count, PROBED), time.monotonic()
-    with contextlib.suppress(KannError):  # what gives nothing that could be compared runs all the same
-        probe.outputs(numbers)  # it has run before: the first run takes longer than those that follow
-    per_sequence = (time.monotonic() - began) / len(numbers)
-    affordable = RECORDING_MAY_TAKE * clock.left / max(per_sequence, 1e-6)
-    if affordable < LEAST_SEQUENCES:
-        clock.require(LEAST_SEQUENCES * per_sequence / RECORDING_MAY_TAKE, f"recording {LEAST_SEQUENCES} sequences")
-    return evenly_spaced(count, int(min(count, affordable)))
-
-
-def _together(sequences: Sequences, options: Options) -> Int[Array, " n"]:
-    """For each sequence a number that it shares with those of its group, and with repeats of it."""
-    lengths = np.ones(sequences.count, dtype=int)
-    return HoldoutGroups.of(lengths, groups=options.group_of, repeats=sequences.repeats()).group_of
-
-
-def _split(
-    numbers: Int[Array, " k"], together: Int[Array, " k"], seed: int
-) -> tuple[Int[Array, " _"], Int[Array, " _"]]:
-    """The sequences to fit and those to hold out, at random; all of a group, and all repeats, on one side."""
-    rng = np.random.default_rng(seed)
-    wanted = min(int(HELD_OUT * len(numbers)), MOST_HELD_OUT)
-    is_held = np.zeros(len(numbers), dtype=bool)
-    for group in rng.permutation(np.unique(together)):
-        if is_held.sum() >= wanted:
-            break
-        is_held |= together == group
-    if is_held.all():
-        raise KannError(
-            f"all {len(numbers)} sequences would be held out, since those of one group, and those that read the same, "
-            "are held out together; pass more different sequences, and more and smaller groups"
-        )
-    return numbers[~is_held], numbers[is_held]
-
-
-def _to_show(sequences: Sequences, held_out: Int[Array, " k"]) -> Int[Array, " _"]:
-    """Some of the sequences that were held out: as many as a person looks at."""
-    shown = held_out[:SHOWN]
-    sizes = np.cumsum([len(sequences.steps(int(i))) for i in shown])
-    return shown[: max(1, int(np.searchsorted(sizes, MOST_STATES_SHOWN)))]
-
-
-def record_states(found: Findings) -> None:
+def record_states(setup: Setup) -> Recorded:
     """Record the states of the fitted and of the shown sequences, and find what reads them."""
-    inputs = found.place.axis == "time"
+    place, sequences, numbers, choices = setup.place, setup.sequences, setup.fitted_numbers, list[str]()
+    inputs = place.axis == "time"
     try:
-        found.states = _record(found, found.model, found.fitted_numbers, inputs=inputs)
+        states = setup.record(setup.model, numbers, inputs=inputs)
     except KannError:
         if not inputs:
             raise
         inputs = False  # a layer of the user's own may read something else than one input a step
-        found.states = _record(found, found.model, found.fitted_numbers, inputs=False)
-    found.shown = _record(found, found.model, found.shown_numbers, inputs=inputs)
-    if found.options.tokens is not None and found.place.axis == "time":
-        require_same_direction(
-            tokens_of(found.options.tokens, found.sequences, found.fitted_numbers, found.states) or [],
-            found.sequences,
-            found.fitted_numbers,
-        )
-    if found.place.axis == "time":
-        found.tokens = tokens_of(found.options.tokens, found.sequences, found.fitted_numbers, found.states)
-    outputs = _outputs_shown(found)
-    found.reading = find_reading(found.model, found.place, found.options.readout, found.shown, outputs)
-    found.choices.append(found.reading.why)
-
-
-def _outputs_shown(found: Findings) -> Any:
-    """The outputs of the sequences that are shown; empty if they cannot be compared."""
-    if found.outputs is not None:
+        states = setup.record(setup.model, numbers, inputs=False)
+    shown = setup.record(setup.model, setup.shown_numbers, inputs=inputs)
+    tokens = tokens_of(setup.options.tokens, sequences, numbers, states) if place.axis == "time" else None
+    if setup.options.tokens is not None and place.axis == "time":
+        require_same_direction(tokens or [], sequences, numbers)
+    outputs, given = setup.outputs, np.empty((len(setup.shown_numbers), 0))
+    if outputs is not None:
         try:
-            return found.probe.outputs(found.shown_numbers)
+            given = setup.probe.outputs(setup.shown_numbers)
         except KannError as error:  # one that gives packed sequences may have looked like one row for each
-            found.outputs = None
-            found.choices.append(f"Outputs were not compared after all: {error}.")
-    return np.empty((len(found.shown_numbers), 0))
+            outputs = None
+            choices.append(f"Outputs were not compared after all: {error}.")
+    reading = find_reading(setup.model, place, setup.options.readout, shown, given)
+    return Recorded(
+        states=states,
+        shown=shown,
+        tokens=tokens,
+        outputs=outputs,
+        reading=reading,
+        groups=_groups(setup, states),
+        choices=(*choices, reading.why),
+    )
 
 
-def _record(found: Findings, model: nn.Module, numbers: Int[Array, " k"], *, inputs: bool) -> States:
-    part, options = found.sequences.part(numbers), found.options
-    where: Any = found.place.recorded
-    if inputs:
-        where = {**where, "inputs": True}
-    return record(model, part.data, lengths=part.lengths, **options.run, **where)
+def _groups(setup: Setup, states: States) -> Any:
+    """Return who each sequence of states comes from: the user's groups, or along depth the sequence itself."""
+    groups: Any = setup.options.group_of
+    if groups is not None:
+        groups = groups[setup.fitted_numbers].tolist()
+    if setup.place.axis == "depth":
+        positions = positions_of(setup.sequences, setup.fitted_numbers, len(states))
+        own = setup.fitted_numbers.tolist() if groups is None else groups
+        groups = [group for group, count in zip(own, positions.tolist(), strict=True) for _ in range(count)]
+    return groups
 
 
-def fit_operators(found: Findings) -> None:
-    """Fit operators of all kinds, and choose one by held-out errors."""
-    assert found.states is not None  # noqa: S101  # recorded by the stage before
-    found.fitted = choose_operator_held_out(found.states, found.groups)
+def positions_of(sequences: Sequences, numbers: Int[Array, " k"], total: int) -> Int[Array, " k"]:
+    """Return the number of positions of each sequence along depth, each with states of its own."""
+    if total % len(numbers) == 0:
+        return np.full(len(numbers), total // len(numbers))
+    return sequences.positions(numbers)
 
 
-def ask_for_trust(found: Findings) -> None:
-    """How far modes can be trusted, and which of them untrained copies of the network have too."""
-    fitted = found.fitted
-    assert fitted is not None  # noqa: S101  # fitted by an earlier stage
-    data, options = fitted.to_trust(folds_of(fitted), found.options.seed)
-    reason = _why_no_copies(found)
-    if reason:
-        found.trust = trust(fitted.koopman, data, **options)
-        found.choices.append(f"The network was not compared with untrained copies: {reason}.")
-        return
-    has_inputs = found.states is not None and found.states.inputs is not None
+def folds_of(sequences: int, groups: Any) -> int:
+    """Return in how many folds sequences, or groups of them, are held out."""
+    available = sequences if groups is None else len(np.unique(groups))
+    return max(FEWEST_FOLDS, min(FOLDS_TO_JUDGE, available))
 
-    def record_twin(twin: nn.Module) -> States:
-        return fitted.cut(_record(found, twin, found.fitted_numbers, inputs=has_inputs))
 
+# Balance
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class LivePlace:
+    """Where states are replaced in the running network, and the states that are recorded there."""
+
+    layer: Any
+    state: str
+    states: States
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """As `kann.effects` takes them."""
+        return {"layer": self.layer, "state": self.state}
+
+
+def live_place(setup: Setup, recorded: Recorded) -> LivePlace:
+    """Return where states are replaced: the layer itself, or the block in the middle along depth."""
+    states, place = recorded.states, setup.place
+    if place.axis == "time":
+        return LivePlace(layer=place.live_layer, state=place.state, states=states)
+    names: Any = place.layer
+    if not isinstance(names, Sequence) or isinstance(names, str):
+        raise KannError(
+            f"the states {names!r} are found in the model's output, where they cannot be replaced; pass layer= the "
+            "names of its blocks"
+        )
+    if len(names) == 1 and states.lengths.max() > 1 + int(place.embedding):
+        return LivePlace(layer=names[0], state="h", states=States(values=states.values, lengths=states.lengths))
+    at = len(names) // 2
+    rows = states.starts + at + int(place.embedding)
+    middle = States(values=as_numpy(states.values)[rows], lengths=np.ones(len(rows), dtype=int))
+    return LivePlace(layer=names[at], state="h", states=middle)
+
+
+def balance_states(setup: Setup, recorded: Recorded, place: LivePlace) -> Balance:
+    """Find the coordinates that the outputs depend on."""
+    if recorded.outputs is None:
+        raise KannError("the network gives no outputs that could be compared")
+    data, run = setup.source(setup.fitted_numbers)
     try:
-        found.trust = trust_beside_twins(found.model, fitted.koopman, data, record_twin, **options)
-    except KannError as error:
-        found.trust = trust(fitted.koopman, data, **options)
-        found.choices.append(f"Untrained copies of the network could not be compared: {error}.")
+        return balance(setup.model, data, **place.where, outputs=recorded.outputs.kind, seed=setup.options.seed, **run)
+    except RuntimeError as error:  # torch raises it where outputs have no gradients
+        raise KannError(f"the outputs have no gradients ({str(error).splitlines()[0]})") from error
 
 
-def _why_no_copies(found: Findings) -> str:
-    """Why the network cannot be compared with untrained copies of it; empty if it can."""
-    if found.options.forward is not None:
+class Scores:
+    """Scores the network with directions of its state kept or removed, on held-out sequences."""
+
+    def __init__(self, setup: Setup, recorded: Recorded, place: LivePlace):
+        outputs: Any = recorded.outputs
+        if outputs is None:
+            raise KannError("the network gives no outputs that could be compared")
+        self.setup, self.place, self.outputs = setup, place, outputs
+        self.data, self.run = setup.source(setup.held_out)
+        self.source = SequenceData(setup.model, self.data, **self.run)
+        self._spread = mean_and_covariance(place.states)
+
+    def of(self, changes: Sequence[Change]) -> Float[Array, " c"]:
+        """Return the mean score of each change."""
+        model, place = self.setup.model, self.place
+        target, state = replaced_layer(model, place.layer, place.state, place.states.dim)
+        with evaluation_mode(model):
+            _, scores, _ = run_changes(
+                self.source,
+                partial(replaced, model, target, state=state, width=place.states.dim),
+                changes,
+                place.states,
+                self._spread,
+                fill="auto",
+                scorer=Scorer.of(outputs=self.outputs.kind, threshold=self.outputs.threshold),
+            )
+        return scores[1:].mean(axis=1)
+
+    def seconds_of_a_run(self) -> float:
+        """Estimate the seconds of one run over all sequences, by the second run of one batch of them.
+
+        The first one takes longer: memory is taken, and the weights of the layer are looked up.
+        """
+        batches, took, place, model = self.source.groups(), 0.0, self.place, self.setup.model
+        batch = batches[len(batches) // 2]  # they are sorted by length
+        target, state = replaced_layer(model, place.layer, place.state, place.states.dim)
+        for _ in range(2):
+            began = time.monotonic()
+            with (
+                evaluation_mode(model),
+                replaced(model, target, lambda h: h.clone(), state=state, width=place.states.dim),
+            ):
+                self.source.call(batch)
+            took = time.monotonic() - began
+        return took * sum(map(len, batches)) / len(batch)
+
+
+def operator_size(setup: Setup, recorded: Recorded, place: LivePlace, found: Balance) -> tuple[int, str]:
+    """Return the number of balanced coordinates of the operator, and why."""
+    if found.count is not None:
+        interval = found.count_interval
+        known = f" ({interval[0]} to {interval[1]} over resampled sequences)" if interval else ""
+        return found.count, f"The singular values of its balanced coordinates have a gap after {found.count}{known}."
+    scores, counts = Scores(setup, recorded, place), [count for count in SIZES[0][0] if count < found.rank]
+    if not counts:
+        return found.rank, "All balanced coordinates are used: there is one."
+    if setup.clock.left < 2 * len(counts) * scores.seconds_of_a_run() / LIVE_MAY_TAKE:
+        count = min(8, found.rank)
+        return count, f"The singular values have no gap; {count} balanced coordinates are used: time."
+    kept = scores.of([Change(directions=found.directions[:, :count]) for count in counts])
+    limit = kept.max() - NEARLY_BEST
+    count = counts[int(np.argmax(kept >= limit))]
+    if 2 * count > found.rank:
+        return found.rank, f"The singular values have no gap, and all {found.rank} balanced coordinates are used."
+    used = plural("balanced coordinate", str(count))
+    text = f"The singular values have no gap; the operator has {used}, the fewest that keep the outputs as any number."
+    return count, text
+
+
+# Trust
+
+
+def ask_for_trust(setup: Setup, recorded: Recorded, found: Operators, balanced: Balance | None) -> Trust:
+    """Measure how far modes can be trusted, and which of them untrained copies of the network have too."""
+    data, options = found.to_trust(folds_of(len(found.states), found.groups), setup.options.seed)
+    own = trust(found.koopman, data, **options)
+    if not own.trusted or why_no_copies(setup):
+        return own
+    copies = [trust_of_copy(setup, recorded, found, balanced is not None, seed) for seed in range(COPIES)]
+    theirs = [mode for copy in copies for trusted in copy for mode in trusted.modes if mode.trusted]
+    return replace(own, modes=tuple(judged(mode, theirs) for mode in own.modes), untrained=copies[0][0])
+
+
+def why_no_copies(setup: Setup) -> str:
+    """Return why the network cannot be compared with untrained copies of it; empty if it can."""
+    if setup.options.forward is not None:
         return "forward= may run the trained network itself, whichever copy it is given"
-    if not can_be_drawn_anew(found.model):
-        return "it has parameters of its own, and how those began is not known"
-    return ""
+    drawn = all(
+        hasattr(part, "reset_parameters") or hasattr(part, "_reset_parameters")
+        for part in setup.model.modules()
+        if next(part.parameters(recurse=False), None) is not None
+    )
+    return "" if drawn else "it has parameters of its own, and how those began is not known"
 
 
-def find_movers(found: Findings) -> None:
-    """Which tokens, inputs or steps push each mode."""
-    fitted, states = found.fitted, found.states
-    assert fitted is not None  # noqa: S101  # by earlier stages
-    assert states is not None  # noqa: S101
-    by = "steps"
-    if found.tokens is not None:
+def trust_of_copy(setup: Setup, recorded: Recorded, found: Operators, is_balanced: bool, seed: int) -> list[Trust]:
+    """Judge an untrained copy as the network: in its own balanced coordinates, and in principal components."""
+    numbers = setup.fitted_numbers[:: -(-len(setup.fitted_numbers) // RECORDED_OF_COPIES)]
+    copy = replace(setup, model=untrained_twin(setup.model, seed=seed), fitted_numbers=numbers)
+    states = copy.record(copy.model, numbers, inputs=recorded.states.inputs is not None)
+    bases: list[Balance | None] = [None]
+    if is_balanced:
+        with contextlib.suppress(KannError):
+            bases.insert(0, balance_states(copy, recorded, live_place(copy, recorded)))
+    judgements = []
+    for basis in bases:
+        theirs = found.like(states, _groups(copy, states), basis)
+        data, options = theirs.to_trust(folds_of(len(theirs.states), theirs.groups), setup.options.seed)
+        judgements.append(trust(theirs.koopman, data, **options))
+    return judgements
+
+
+def judged(own: ModeTrust, theirs: Sequence[ModeTrust]) -> ModeTrust:
+    """Judge a mode next to those of the copies: not learned if one of them has it, or if it lies among theirs.
+
+    Complex eigenvalues of copies fill a disc: such a mode lies among them if one of theirs decays as slowly.
+    """
+    if not own.trusted:
+        return own
+    if abs(own.eigenvalue) < SHORTEST_MEMORY:
+        why = f"{own.why}; own, not learned: half of it is left after a step or so, which is no memory"
+        return replace(own, learned=False, why=why)
+    rate = _rate(own.eigenvalue)
+    near = [mode.eigenvalue for mode in theirs if abs(mode.eigenvalue - own.eigenvalue) <= SAME_EIGENVALUE]
+    same = [each for each in near if rate / SAME_RATE <= _rate(each) <= rate * SAME_RATE]
+    if own.eigenvalue.imag:
+        same += [m.eigenvalue for m in theirs if m.eigenvalue.imag and _rate(m.eigenvalue) <= SAME_RATE * rate]
+    slower = [each for each in near if rate / AMONG <= _rate(each) <= rate]
+    faster = [each for each in near if rate <= _rate(each) <= rate * AMONG]
+    if same:
+        nearest = min(same, key=lambda each: abs(each - own.eigenvalue))
+        why = f"{own.why}; own, not learned: an untrained copy has it just as well ({format_eigenvalue(nearest)})"
+        return replace(own, learned=False, why=why)
+    if slower and faster:
+        names = f"{format_eigenvalue(max(slower, key=_rate))} and {format_eigenvalue(min(faster, key=_rate))}"
+        why = f"{own.why}; own, not learned: untrained copies have {names} on both sides of it"
+        return replace(own, learned=False, why=why)
+    return replace(own, learned=True, why=f"{own.why}; learned: no untrained copy has such a mode")
+
+
+def _rate(eigenvalue: complex) -> float:
+    """Return how fast a mode decays, or grows, in a step: |log |λ||."""
+    return abs(math.log(max(abs(eigenvalue), SMALLEST_MODULUS)))
+
+
+# Live test
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class LiveTest:
+    """Coordinates kept and removed in the running network."""
+
+    effects: Effects
+    alone: Mapping[int, tuple[float, float]]
+    """For modes that matter the score with each alone kept, and alone removed."""
+    choices: tuple[str, ...]
+    is_whole: bool
+    """False if it was interrupted."""
+
+
+def run_live_test(setup: Setup, recorded: Recorded, found: Operators, balanced: Balance | None) -> LiveTest:
+    """Measure how well the network does with few coordinates: balanced, modes, components, readout, random."""
+    place, koopman = live_place(setup, recorded), found.koopman
+    scores, choices = Scores(setup, recorded, place), list[str]()
+    if setup.place.axis == "depth":
+        at = (
+            f"after block {place.layer!r}, in the middle"
+            if len(setup.place.layer) > 1
+            else (f"after every use of block {place.layer!r}")
+        )
+        choices.append(f"Live, coordinates along depth were kept and removed {at}.")
+    counts, draws = size_in_time(setup, scores, choices)
+    limit = max(koopman.rank, 0 if balanced is None else balanced.rank)
+    options: Any = {
+        **place.where,
+        **scores.run,
+        "outputs": scores.outputs.kind,
+        "threshold": scores.outputs.threshold,
+        "readout": recorded.reading.weight,
+        "seed": setup.options.seed,
+        "counts": tuple(count for count in counts if count <= limit),
+        "draws": draws,
+    }
+    both = koopman if balanced is None else balanced
+    tested = effects(setup.model, scores.data, both, place.states, koopman=koopman, **options)
+    numbers = setup.sequences.sorted_by_length(setup.held_out)
+    tested = replace(tested, judged=numbers[tested.judged])
+    is_whole = len(tested.judged) == len(numbers)
+    alone: dict[int, tuple[float, float]] = {}
+    if is_whole:
+        modes = modes_that_matter(koopman, effects=tested) or [0]
+        changes = [
+            Change(directions=mode_directions(koopman, mode), keep=keep) for mode in modes for keep in (True, False)
+        ]
+        means = scores.of(changes).tolist()
+        alone = {mode: (means[2 * i], means[2 * i + 1]) for i, mode in enumerate(modes)}
+    return LiveTest(effects=tested, alone=alone, choices=tuple(choices), is_whole=is_whole)
+
+
+def size_in_time(setup: Setup, scores: Scores, choices: list[str]) -> tuple[tuple[int, ...], int]:
+    """Return the numbers of coordinates and draws of the largest test that fits into the time that is left."""
+    if setup.clock.left == float("inf"):
+        return SIZES[0]
+    one = scores.seconds_of_a_run()
+    for counts, draws in SIZES:
+        if len(counts) * 2 * (METHODS + draws) * one <= LIVE_MAY_TAKE * setup.clock.left:
+            if (counts, draws) != SIZES[0]:
+                choices.append(f"The live test was made smaller, to {len(counts)} numbers of coordinates: time.")
+            return counts, draws
+    raise KannError(f"one run takes {one:.1f} seconds, and {setup.clock.left:.0f} are left")
+
+
+def measure_score(setup: Setup, recorded: Recorded) -> tuple[Accuracy | None, tuple[str, ...]]:
+    """Compare the outputs for held-out sequences with their labels; None if there are none that fit, and why."""
+    if recorded.outputs is None or setup.options.labels is None:
+        return None, ()
+    data, run = setup.source(setup.held_out)
+    numbers = setup.sequences.sorted_by_length(setup.held_out)
+    return measure_accuracy(
+        setup.model, SequenceData(setup.model, data, **run), recorded.outputs, setup.options, numbers
+    )
+
+
+# Movers and maps of layers
+
+
+def find_movers(setup: Setup, recorded: Recorded, found: Operators) -> tuple[Movers, tuple[str, ...]]:
+    """Find which tokens, inputs or steps push each mode."""
+    states, by = recorded.states, "steps"
+    if recorded.tokens is not None:
         by = "tokens"
     elif states.inputs is not None and 1 < states.inputs.shape[1] <= WIDEST_INPUTS_NAMED:
         by = "inputs"
-    weight = None
-    if found.reading is not None and found.reading.is_output:
-        weight = found.reading.weight
-    names = None
-    if by == "inputs":
-        names = _names_of_inputs(found, states)
-    found.movers = movers(fitted.koopman, states, found.tokens, readout=weight, by=by, names=names)
+    names, notes = setup.channels if by == "inputs" else None, list[str]()
+    if names is not None and not reads_channels(setup.sequences, setup.fitted_numbers, states):
+        names = None
+        notes.append(
+            "The layer does not read the channels themselves, but what other layers make of them; these numbers are "
+            "called input 0, input 1 and so on."
+        )
+    weight = recorded.reading.weight if recorded.reading.is_output else None
+    return movers(found.koopman, states, recorded.tokens, readout=weight, by=by, names=names), tuple(notes)
 
 
-def _names_of_inputs(found: Findings, states: States) -> tuple[str, ...] | None:
-    """The user's names of channels if the layer reads them as they are; else why they cannot be used is said."""
-    if found.channels is None or reads_channels(found.sequences, found.fitted_numbers, states):
-        return found.channels
-    found.choices.append(
-        "The layer does not read the channels themselves, but what other layers make of them; these numbers are called "
-        "input 0, input 1 and so on."
-    )
-    return None
+def map_each_layer(setup: Setup, found: Operators) -> StepTrust:
+    """Fit a map to each layer, and measure its error on held-out sequences next to copying and the one operator."""
+    states = found.states
+    expected = SECONDS_FOR_EACH * (int(states.lengths.max()) - 1) * float(states.dim) ** 3
+    if expected > MAPS_MAY_TAKE * setup.clock.left:
+        raise KannError(
+            f"it takes about {expected:.0f} seconds, and {setup.clock.left:.0f} are left; pass more seconds"
+        )
+    maps = fit_maps(states, rank=found.koopman.rank, groups=found.groups)
+    affordable = MOST_BYTES // (2 * 8 * len(maps) * maps.dim**2)
+    folds = max(FEWEST_FOLDS, min(affordable, folds_of(len(states), found.groups)))
+    return trust_of_maps(maps, states, folds=folds, groups=found.groups, seed=setup.options.seed)
 
 
-STAGES: dict[str, Callable[[Findings], None]] = {
-    "recording": record_states,
-    "fitting": fit_operators,
-    "fitting a map for each layer": map_each_layer,
-    "testing live": run_live_test,
-    "asking how far to trust it": ask_for_trust,
-    "finding what pushes modes": find_movers,
-}
-"""What is done after the first look, in this order. Without the first two there is nothing to explain."""
-
-NEEDED = ("recording", "fitting")
-
-ALONG_DEPTH = ("fitting a map for each layer",)
-"""What is done along depth alone."""
+# The chain
 
 
-def run_stages(found: Findings) -> None:
-    """Run all stages; after Ctrl-C, or when time is up, keep what is finished."""
-    stages = [each for each in STAGES.items() if found.place.axis == "depth" or each[0] not in ALONG_DEPTH]
-    steps: Any = stages
-    if found.options.progress:
-        steps = progress_bar(stages, what="explaining", total=len(stages), unit="stage")
-    for name, stage in steps:
-        if name in NEEDED:
-            found.clock.require(0.0, name)
-            stage(found)
-            continue
-        if found.clock.left <= 0:
-            found.choices.append(f"Time was up before {name}: that part is left out.")
-            continue
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Results:
+    """The results of all stages; None where a stage was left out."""
+
+    setup: Setup
+    recorded: Recorded
+    operators: Operators
+    balance: Balance | None
+    trust: Trust | None
+    steps: StepTrust | None
+    live: LiveTest | None
+    accuracy: Accuracy | None
+    movers: Movers | None
+    choices: tuple[str, ...]
+
+
+class _Chain:
+    """Runs stages that may be left out; after Ctrl-C, or when time is up, all that follow are."""
+
+    def __init__(self, setup: Setup):
+        self._setup, self._is_stopped = setup, False
+        self.choices: list[str] = []
+
+    def run(self, name: str, stage: Callable[[], Any]) -> Any:
+        """Return what a stage gives; None if it is left out."""
+        if self._is_stopped:
+            return None
+        if self._setup.clock.left <= 0:
+            self.choices.append(f"Time was up before {name}: that part is left out.")
+            return None
         try:
-            stage(found)
+            return stage()
         except KannError as error:
-            found.choices.append(f"{name[0].upper()}{name[1:]} was left out: {error}.")
+            self.choices.append(f"{name[0].upper()}{name[1:]} was left out: {error}.")
         except KeyboardInterrupt:
-            found.choices.append(f"Interrupted while {name}: that part and what follows are left out.")
-            warnings.warn(f"interrupted while {name}; what was finished is kept", UnfinishedWarning, stacklevel=3)
-            return
+            self.stop(name)
+        return None
+
+    def stop(self, name: str) -> None:
+        """Leave out all stages that follow."""
+        self._is_stopped = True
+        self.choices.append(f"Interrupted while {name}: that part and what follows are left out.")
+        warnings.warn(f"interrupted while {name}; what was finished is kept", UnfinishedWarning, stacklevel=3)
+
+
+def run_stages(setup: Setup) -> Results:
+    """Run all stages; after Ctrl-C, or when time is up, keep what is finished."""
+    chain = _Chain(setup)
+    setup.clock.require(0.0, "recording")
+    recorded = record_states(setup)
+    setup.clock.require(0.0, "fitting")
+    balanced: Any = None
+    count = None
+    chain.choices += recorded.choices
+    along_time = setup.place.axis == "time"
+    place: Any = chain.run("finding where to balance", lambda: live_place(setup, recorded))
+    if place is not None and recorded.outputs is not None:
+        balanced = chain.run("balancing", lambda: balance_states(setup, recorded, place))
+    if balanced is not None and along_time and setup.place.is_fed_back:
+        sized = chain.run("sizing", lambda: operator_size(setup, recorded, place, balanced))
+        if sized is not None:
+            count, why = sized
+            chain.choices.append(why)
+    setup.clock.require(0.0, "fitting")
+    basis = balanced if count is not None else None
+    found = fit_operators(recorded.states, recorded.groups, basis, count)
+    chain.choices += found.notes
+    steps = None if along_time else chain.run("fitting a map for each layer", lambda: map_each_layer(setup, found))
+    live = chain.run("testing live", lambda: run_live_test(setup, recorded, found, balanced))
+    if live is not None:
+        chain.choices += live.choices
+        if not live.is_whole:
+            chain.stop("testing live")
+    scored = chain.run("measuring how well it does", lambda: measure_score(setup, recorded))
+    judged_modes = chain.run("asking how far to trust it", lambda: ask_for_trust(setup, recorded, found, basis))
+    if judged_modes is not None and (reason := why_no_copies(setup)):
+        chain.choices.append(f"The network was not compared with untrained copies: {reason}.")
+    pushed = chain.run("finding what pushes modes", lambda: find_movers(setup, recorded, found))
+    accuracy, about_labels = scored or (None, ())
+    pushes, about_inputs = pushed or (None, ())
+    return Results(
+        setup=setup,
+        recorded=recorded,
+        operators=found,
+        balance=balanced,
+        trust=judged_modes,
+        steps=steps,
+        live=live,
+        accuracy=accuracy,
+        movers=pushes,
+        choices=(*setup.choices, *chain.choices, *about_labels, *about_inputs),
+    )

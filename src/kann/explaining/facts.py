@@ -1,0 +1,632 @@
+"""Facts about a network: typed figures that sentences and the page are made from."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from kann._format import significant
+from kann.analysis._movers import Mover, Movers, Phrase
+from kann.analysis._trust import ModeTrust, Trust
+from kann.analysis.modes import first_modes, mode_variances
+from kann.analysis.trust_rule import COPYING_SLACK, LARGEST_RESIDUAL, NULL_FRACTION, WIDEST_INTERVAL
+from kann.backends.arrays import as_numpy
+from kann.data.moments import mean_and_covariance
+from kann.data.serialization import Stored
+from kann.depth._trust import StepTrust
+from kann.explaining.layer_search import LayerWorth
+from kann.explaining.operators import Operators, reads_nothing
+from kann.explaining.outputs import Accuracy
+from kann.explaining.stages import Results, why_no_copies
+from kann.fitting.koopman import Koopman
+from kann.live.mode_selection import ADDS, modes_that_matter
+from kann.live.results import Effects
+
+ENOUGH, NEARLY_ALL = 0.75, 0.9
+"""Fractions of the score. The headline has the fewest coordinates that bring back the first: they do most of the work;
+those that bring back the second follow."""
+
+CLEAR_GAP = 0.02
+"""Scores that are closer than this are equal, however many sequences tell them apart."""
+
+ACCIDENT = 0.1
+"""Coordinates count only if no larger number of the same basis brings back less by this."""
+
+NEAR = 2.0
+"""A mode is nearly trusted if its residual exceeds the limit by no larger factor, and it meets all other conditions."""
+
+MODES_NAMED = 3
+"""Number of modes that sentences speak of one by one."""
+
+NEGLIGIBLE = 0.05
+"""A push below this fraction of the strongest is not named, however sure it is."""
+
+TELLING = 0.5
+"""Two words in a row are named if they push otherwise than their sum by so many standard deviations of the mode."""
+
+MOST_REACHING = 4
+"""Up to so many modes that reach the outputs are named."""
+
+REACHES = 0.99
+"""Modes reach the outputs if together they make this fraction of all contributions to them."""
+
+MOST_DISTINCT = 6
+"""Inputs are described one by one if at most so many different ones occur."""
+
+HOLDS, FORGETS = 0.95, 0.5
+"""|λ| from which an input keeps the state, and below which it forgets it."""
+
+HEADLINE = ("balanced", "modes", "readout", "pca")
+"""Methods that the headline may speak of; of equal numbers of coordinates the highest score, then this order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict(Stored):
+    """How much can be said, and the figure that decides it."""
+
+    word: str
+    """"found", "partly" or "nothing"."""
+    decided_by: str
+    """The name of the figure: "score" against the labels, "held" (agreement with the state held at its mean),
+    "residual" of the best mode, "learned" modes, "coordinates" that keep the decisions, or "unmeasured"."""
+    figure: float
+    limit: float
+    """The value that the figure is compared with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network(Stored):
+    """The layer that is explained."""
+
+    layer: str
+    units: int
+    axis: str
+    """"time" or "depth"."""
+    is_fed_back: bool
+    """True if the network goes on from a replaced state."""
+    is_recurrent: bool
+    """True for recurrent modules of torch."""
+    has_other_direction: bool
+    has_other_layers: bool
+    opposite: str | None
+    """The name of the direction that reads from the end, where the other one is explained."""
+    step_seconds: float | None
+    depth: float
+    """Number of layers along depth, else infinite."""
+    longest: float
+    """Number of steps, or layers, of the longest sequence: nothing is known of longer periods."""
+
+    @property
+    def step_name(self) -> str:
+        """What a step is called."""
+        return {"time": "step", "depth": "layer"}[self.axis]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept(Stored):
+    """A number of coordinates kept after every step."""
+
+    count: int
+    method: str
+    """As in `Effects.methods`."""
+    score: float
+    low: float
+    high: float
+    recovered: float
+    """(score − none) / (full − none)."""
+    others: dict[str, float]
+    """The scores of other methods with the same number of coordinates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live(Stored):
+    """The test in the running network."""
+
+    outputs: str
+    full: float
+    none: float
+    """The score with the state held at its mean."""
+    sequences: int
+    level: float
+    fewest: Kept | None
+    """The fewest coordinates of any basis that keep most decisions; None if random ones always do as well."""
+    nearly_all: Kept | None
+    """The fewest that keep nearly all."""
+    best: Kept | None
+    """The highest score of any basis with fewer coordinates than units."""
+
+    @property
+    def matters(self) -> bool:
+        """True if holding the state at its mean changes the outputs."""
+        return self.full != self.none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Push(Stored):
+    """A token or input that surely pushes a mode."""
+
+    name: str
+    push: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory(Stored):
+    """A mode of the operator."""
+
+    mode: int
+    eigenvalue: complex
+    dimension: int
+    """2 for a pair of eigenvalues."""
+    interval: tuple[float, float] | None
+    """Of |λ|; None if trust was not measured."""
+    residual: float | None
+    trusted: bool | None
+    learned: bool | None
+    near: bool
+    """True if it is not trusted, and only since its residual is up to twice the limit."""
+    kept: float | None
+    """Fraction of the score that it brings back if it alone is kept; None if not measured."""
+    is_named: bool
+    """True if sentences speak of it."""
+    pushed_by: str | None
+    """"tokens" or "inputs"; None if the cause is not known."""
+    up: tuple[Push, ...]
+    down: tuple[Push, ...]
+    phrase: Phrase | None
+    raises: str | None
+    """The output that grows if the mode goes up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFact(Stored):
+    """What one input does to the state, where inputs are few."""
+
+    name: str
+    eigenvalue: complex
+    """The slowest eigenvalue of the matrix while it is read."""
+    does: str
+    """"keeps", "flips", "turns", "halves" (forgets slowly), "forgets" or "grows"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gates(Stored):
+    """Inputs that change the matrix of the operator."""
+
+    error: float
+    """Held-out error of the gated operator."""
+    driven_error: float
+    """Held-out error of the operator to which inputs only add."""
+    agreement: float | None
+    """Agreement of the stand-in with the network; None if not measured."""
+    at_zero: complex | None
+    """The slowest eigenvalue while zeros are read; None if they never are."""
+    at_mean: complex
+    inputs: tuple[InputFact, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors(Stored):
+    """Held-out errors of the operator, as fractions of the variance of the states."""
+
+    horizon: int
+    first: float
+    last: float
+    copying_first: float
+    copying_last: float
+    reads_nothing: bool
+    """True if they are of steps that read nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthFacts(Stored):
+    """Maps of single layers along depth."""
+
+    names: tuple[str, ...]
+    better: tuple[int, ...]
+    """Layers whose own map is surely better than copying."""
+    one_is_worse: tuple[int, ...]
+    """Layers where the operator for all is worse than copying."""
+    linear_part: tuple[float, ...]
+    own_errors: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts(Stored):
+    """All that the sentences are made from."""
+
+    verdict: Verdict
+    network: Network
+    scan: tuple[LayerWorth, ...]
+    """Candidate layers, the one that matters most first."""
+    accuracy: Accuracy | None
+    live: Live | None
+    memories: tuple[Memory, ...]
+    """All modes, as in ``koopman.modes``."""
+    gates: Gates | None
+    errors: Errors | None
+    depth: DepthFacts | None
+    reaching: tuple[int, ...]
+    """The modes that reach the outputs, if they are few; the largest contribution first."""
+    reached: float
+    """The fraction of all contributions that these make."""
+    kind: str
+    """The kind of operator: "autonomous", "driven" or "quiet"."""
+    balanced: bool
+    """False if the operator is one of principal components."""
+    copies_compared: bool
+    """True if the network was compared with untrained copies."""
+
+    @property
+    def trusted(self) -> list[Memory]:
+        """The modes that can be trusted."""
+        return [memory for memory in self.memories if memory.trusted]
+
+    @property
+    def learned(self) -> list[Memory]:
+        """The trusted modes that untrained copies do not have."""
+        return [memory for memory in self.trusted if memory.learned is not False]
+
+
+# Gather
+
+
+def facts_of(results: Results) -> Facts:
+    """Gather all that the sentences are made from."""
+    found, trust, effects = results.operators, results.trust, results.live.effects if results.live else None
+    live = None if effects is None else live_facts(effects, trust)
+    memories = tuple(memories_of(results, effects))
+    reaching, reached = _reaching(results)
+    accuracy = results.accuracy
+    return Facts(
+        verdict=verdict_of(live, accuracy, memories if trust is not None else None),
+        network=_network(results),
+        scan=results.setup.scan,
+        accuracy=accuracy,
+        live=live,
+        memories=memories,
+        gates=_gates(results),
+        errors=None if trust is None else _errors(trust, found.kind),
+        depth=None if results.steps is None else depth_facts(results.steps, results.setup.place.layer),
+        reaching=reaching,
+        reached=reached,
+        kind=found.kind,
+        balanced=found.koopman.in_coordinates,
+        copies_compared=not why_no_copies(results.setup),
+    )
+
+
+def verdict_of(live: Live | None, accuracy: Accuracy | None, memories: tuple[Memory, ...] | None) -> Verdict:
+    """Judge how much can be said; ``memories`` are None if trust was not measured."""
+    if accuracy is not None and not accuracy.is_clear:
+        return Verdict(word="nothing", decided_by="score", figure=accuracy.low, limit=accuracy.baseline)
+    if live is not None and not live.matters:
+        return Verdict(word="nothing", decided_by="held", figure=live.none, limit=live.full)
+    if memories is None:
+        return Verdict(word="partly", decided_by="unmeasured", figure=math.nan, limit=LARGEST_RESIDUAL)
+    trusted = [memory for memory in memories if memory.trusted]
+    learned = [memory for memory in trusted if memory.learned is not False]
+    is_right = accuracy is not None and live is not None and live.fewest is not None
+    if learned:
+        recovered = 1.0 if live is None else live.best.recovered if live.best else 0.0
+        is_enough = live is None or (live.fewest is not None and recovered >= ENOUGH)
+        word = "found" if is_enough else "partly"
+        return Verdict(word=word, decided_by="coordinates", figure=recovered, limit=ENOUGH)
+    if trusted:
+        return Verdict(word="partly" if is_right else "nothing", decided_by="learned", figure=0.0, limit=1.0)
+    near = min((m.residual for m in memories if m.near and m.residual is not None), default=None)
+    best = min((m.residual for m in memories if m.residual is not None), default=math.inf)
+    is_partly = near is not None or is_right
+    figure = best if near is None else near
+    return Verdict(
+        word="partly" if is_partly else "nothing", decided_by="residual", figure=figure, limit=LARGEST_RESIDUAL
+    )
+
+
+# The network and its layers
+
+
+def _network(results: Results) -> Network:
+    place, setup = results.setup.place, results.setup
+    module: Any = place.target.module if place.target is not None else None
+    is_recurrent = isinstance(module, nn.RNNBase)
+    both = bool(is_recurrent and module.bidirectional)
+    depth = math.inf
+    if place.axis == "depth":
+        depth = float(results.recorded.states.lengths.max() - int(place.embedding))
+    layer = place.layer if place.target is None else place.target.name
+    return Network(
+        layer=f"{layer[0]} to {layer[-1]}" if isinstance(layer, list | tuple) else str(layer),
+        units=results.recorded.states.dim,
+        axis=place.axis,
+        is_fed_back=place.is_fed_back,
+        is_recurrent=is_recurrent,
+        has_other_direction=both,
+        has_other_layers=bool(is_recurrent and module.num_layers > 1),
+        opposite=f"{layer}_reverse" if both and not place.target.reverse else None,  # type: ignore[union-attr]
+        step_seconds=setup.options.step_seconds,
+        depth=depth,
+        longest=min(depth, float(results.recorded.states.lengths.max())),
+    )
+
+
+def depth_facts(steps: StepTrust, layers: Any) -> DepthFacts:
+    """Gather the errors of the maps of single layers."""
+    return DepthFacts(
+        names=tuple(layer_names(len(steps), layers)),
+        better=tuple(int(i) for i in steps.better_than_identity),
+        one_is_worse=tuple(int(i) for i in steps.one_is_worse),
+        linear_part=tuple(float(part) for part in steps.linear_part),
+        own_errors=tuple(float(error) for error in steps.errors["each"]),
+    )
+
+
+def layer_names(count: int, layers: Any) -> list[str]:
+    """Return the names of the last layers; none if they have no names, as those in a model's output."""
+    if not isinstance(layers, list | tuple) or len(layers) < count:
+        return []
+    return [str(name) for name in layers[-count:]]  # the first step is none where its input was not recorded
+
+
+# The live test
+
+
+def live_facts(effects: Effects, trust: Trust | None) -> Live:
+    """Find the fewest coordinates of any basis that keep the decisions."""
+    candidates = [] if effects.full == effects.none else _candidates(effects, trust)
+
+    def fewest(fraction: float) -> Kept | None:
+        limit = min(fraction, max((each.recovered for each in candidates), default=0.0) - CLEAR_GAP)
+        enough = [each for each in candidates if each.recovered >= limit]
+        return min(enough, key=lambda each: (each.count, -each.recovered), default=None)
+
+    best = max(candidates, key=lambda each: (each.recovered, -each.count), default=None)
+    return Live(
+        outputs=effects.outputs,
+        full=float(effects.full),
+        none=float(effects.none),
+        sequences=len(effects.judged),
+        level=effects.level,
+        fewest=fewest(ENOUGH),
+        nearly_all=fewest(NEARLY_ALL),
+        best=best,
+    )
+
+
+def _candidates(effects: Effects, trust: Trust | None) -> list[Kept]:
+    """Return each number of coordinates of each basis that does better than nothing and than random directions."""
+    kept, recovered, found = effects.kept, effects.recovered, []
+    random = kept.get("random", np.full(len(effects.counts), np.nan))
+    for at, count in enumerate(effects.counts):
+        for method in (name for name in HEADLINE if name in kept):
+            score, part = float(kept[method][at]), float(recovered[method][at])
+            if not np.isfinite(score) or part <= CLEAR_GAP or is_as_good(float(random[at]), score, float(effects.full)):
+                continue
+            if method == "modes" and _are_doubtful(effects, trust, count):
+                continue
+            # With a curve as fill, one direction may by accident tell clusters of states apart; more then do worse.
+            later = recovered[method][at:]
+            is_accident = later[np.isfinite(later)].min() < part - ACCIDENT
+            is_same = at > 0 and np.array_equal(effects.kept_scores[method][at], effects.kept_scores[method][at - 1])
+            if is_accident or is_same:
+                continue
+            low, high = effects.interval(method)[at]
+            others = {name: float(own[at]) for name, own in kept.items() if name != method and np.isfinite(own[at])}
+            found.append(
+                Kept(
+                    count=count,
+                    method=method,
+                    score=score,
+                    low=float(low),
+                    high=float(min(1.0, high)),
+                    recovered=part,
+                    others=others,
+                )
+            )
+    return found
+
+
+def is_as_good(other: float, score: float, full: float) -> bool:
+    """Return True if a score is nearly as high as another, and no more than twice as far from full.
+
+    >>> is_as_good(0.92, 0.93, 1.0), is_as_good(0.983, 0.996, 1.0)
+    (True, False)
+    """
+    return other >= score - CLEAR_GAP * abs(full) and full - other <= 2 * (full - score)
+
+
+def _are_doubtful(effects: Effects, trust: Trust | None, count: int) -> bool:
+    """Return True if not all of the first modes are trusted and learned."""
+    if effects.koopman is None or trust is None:
+        return True
+    modes = [trust.modes[number] for number in first_modes(effects.koopman, effects.order, count)]
+    return not all(mode.trusted and mode.learned is not False for mode in modes)
+
+
+# Modes
+
+
+def memories_of(results: Results, effects: Effects | None) -> list[Memory]:
+    """Gather the facts of each mode."""
+    koopman, trust, movers = results.operators.koopman, results.trust, results.movers
+    alone = results.live.alone if results.live else {}
+    kept = {}
+    if effects is not None and effects.full != effects.none:
+        kept = {mode: (scores[0] - effects.none) / (effects.full - effects.none) for mode, scores in alone.items()}
+    named = _named(koopman, trust, effects, movers, alone, kept)
+    classes = results.setup.options.classes
+    return [
+        memory_of(koopman, number, trust, movers, kept.get(number), number in named, classes)
+        for number in range(len(koopman.modes))
+    ]
+
+
+def memory_of(
+    koopman: Koopman,
+    number: int,
+    trust: Trust | None,
+    movers: Movers | None,
+    kept: float | None,
+    is_named: bool,
+    classes: Any,
+) -> Memory:
+    """Gather the facts of one mode."""
+    mode, judged = koopman.modes[number], trust.modes[number] if trust is not None else None
+    up, down = pushes_of(movers, number)
+    return Memory(
+        mode=number,
+        eigenvalue=complex(mode.eigenvalue),
+        dimension=len(mode.indices),
+        interval=None if judged is None else (float(judged.interval[0]), float(judged.interval[1])),
+        residual=None if judged is None else float(judged.residual),
+        trusted=None if judged is None else judged.trusted,
+        learned=None if judged is None else judged.learned,
+        near=judged is not None and is_near(judged),
+        kept=None if kept is None else float(kept),
+        is_named=is_named,
+        pushed_by=None if movers is None or movers.by == "steps" else movers.by,
+        up=up,
+        down=down,
+        phrase=_phrase(movers, number),
+        raises=_raised(movers, number, classes) if up or down else None,
+    )
+
+
+def is_near(judged: ModeTrust) -> bool:
+    """Return True for a mode that is not trusted only since its residual exceeds the limit by little."""
+    return (
+        not judged.trusted
+        and LARGEST_RESIDUAL < judged.residual <= NEAR * LARGEST_RESIDUAL
+        and judged.residual <= COPYING_SLACK * judged.copying
+        and judged.residual < NULL_FRACTION * judged.null
+        and judged.interval[1] - judged.interval[0] <= WIDEST_INTERVAL
+        and not judged.constant
+    )
+
+
+def _named(
+    koopman: Koopman, trust: Trust | None, effects: Effects | None, movers: Movers | None, alone: Any, kept: Any
+) -> list[int]:
+    """Return the modes that sentences speak of: those that matter live and can be trusted, as far as that is known."""
+    matter = modes_that_matter(koopman, trust=trust, effects=effects, movers=movers, alone=alone)
+    if trust is not None:
+        learned = [number for number in trust.trusted if trust.modes[number].learned is not False]
+        own = learned or list(trust.trusted)
+        matter = [number for number in matter if number in own] or own
+    matter = [number for number in matter if kept.get(number, 1.0) > ADDS] or matter
+    return matter[:MODES_NAMED]
+
+
+def pushes_of(movers: Movers | None, number: int) -> tuple[tuple[Push, ...], tuple[Push, ...]]:
+    """Return what surely pushes a mode up and down, the strongest first."""
+    if movers is None or number not in movers.modes or movers.by == "steps":
+        return (), ()
+    both = movers.up(number), movers.down(number)
+    least = NEGLIGIBLE * max((abs(each.push) for side in both for each in side if each.sure), default=0.0)
+
+    def named(side: list[Mover]) -> tuple[Push, ...]:
+        return tuple(Push(name=m.name, push=float(m.push)) for m in side if m.sure and abs(m.push) >= least)
+
+    return named(both[0]), named(both[1])
+
+
+def _phrase(movers: Movers | None, number: int) -> Phrase | None:
+    """Return the two words in a row that push the mode most otherwise than their sum."""
+    if movers is None or number not in movers.modes:
+        return None
+    phrases = movers.phrases[movers.modes.index(number)]
+    telling = [each for each in phrases if each.sure and abs(each.push - each.expected) >= TELLING]
+    return max(telling, key=lambda each: abs(each.push - each.expected), default=None)
+
+
+def _raised(movers: Movers | None, number: int, classes: Any) -> str | None:
+    """Return the name of the output that grows most if the mode goes up; a single one is the second of two classes."""
+    if movers is None or movers.outputs is None:
+        return None
+    moved, names = movers.outputs[movers.modes.index(number)], list(classes or ())
+    place = int(np.abs(moved).argmax())
+    if len(moved) == 1 and len(names) == 2:
+        return f"“{names[1]}”"
+    if len(names) == len(moved):
+        return f"“{names[place]}”"
+    return "the output" if len(moved) == 1 else f"output {place}"
+
+
+def _reaching(results: Results) -> tuple[tuple[int, ...], float]:
+    """Return the modes that reach the outputs, if these are few, and the fraction of all contributions they make."""
+    reading, koopman = results.recorded.reading, results.operators.koopman
+    if not reading.is_output or reading.weight is None:
+        return (), 0.0
+    variances = mode_variances(koopman, mean_and_covariance(results.operators.states), reading.weight)
+    if not variances.sum() > 0:  # the readout reads nothing
+        return (), 0.0
+    order = np.argsort(-variances, kind="stable")
+    fractions = np.cumsum(variances[order]) / variances.sum()
+    count = int(np.searchsorted(fractions, REACHES)) + 1
+    first = tuple(int(number) for number in order[:count])
+    is_doubtful = results.trust is not None and not set(first) <= set(results.trust.trusted)
+    if count > min(MOST_REACHING, max(1, len(order) // 2)) or is_doubtful:
+        return (), 0.0
+    return first, float(fractions[count - 1])
+
+
+# Gates and errors
+
+
+def _gates(results: Results) -> Gates | None:
+    found, states = results.operators, results.recorded.states
+    if found.bilinear is None or found.gated_errors is None or states.inputs is None:
+        return None
+    reads_zeros = bool(reads_nothing(states.inputs).any())
+    return Gates(
+        error=float(found.gated_errors[0]),
+        driven_error=float(found.gated_errors[1]),
+        agreement=None,
+        at_zero=complex(found.bilinear.at().modes[0].eigenvalue) if reads_zeros else None,
+        at_mean=complex(found.bilinear.at("mean").modes[0].eigenvalue),
+        inputs=tuple(_input_facts(found, as_numpy(states.inputs), results.setup.channels)),
+    )
+
+
+def _input_facts(found: Operators, inputs: Any, channels: tuple[str, ...] | None) -> list[InputFact]:
+    """Return what each input that occurs does to the state, if few different ones do."""
+    distinct = np.unique(inputs[:: max(1, len(inputs) // 20_000)], axis=0)
+    if len(distinct) > MOST_DISTINCT or found.bilinear is None:
+        return []
+    facts = []
+    for u in distinct:
+        eigenvalue = complex(found.bilinear.at(u).modes[0].eigenvalue)
+        facts.append(InputFact(name=_input_name(u, channels), eigenvalue=eigenvalue, does=what_it_does(eigenvalue)))
+    return facts
+
+
+def _input_name(u: Any, channels: tuple[str, ...] | None) -> str:
+    """Return a number, the name of the one channel that is 1, or all numbers."""
+    if len(u) == 1:
+        return significant(float(u[0]))
+    if channels is not None and np.count_nonzero(u) == 1 and u.max() == 1:
+        return f"“{channels[int(u.argmax())]}”"
+    return f"({', '.join(significant(float(value)) for value in u)})"
+
+
+def what_it_does(eigenvalue: complex) -> str:
+    """Name what a matrix with this slowest eigenvalue does to the state."""
+    if abs(eigenvalue) < FORGETS:
+        return "forgets"
+    if eigenvalue.imag:
+        return "turns"
+    if eigenvalue.real < 0:
+        return "flips"
+    return "keeps" if abs(eigenvalue) >= HOLDS else "halves"
+
+
+def _errors(trust: Trust, kind: str) -> Errors:
+    return Errors(
+        horizon=int(trust.horizons[-1]),
+        first=float(trust.error[0]),
+        last=float(trust.error[-1]),
+        copying_first=float(trust.copying_error[0]),
+        copying_last=float(trust.copying_error[-1]),
+        reads_nothing=kind == "quiet",
+    )

@@ -1,0 +1,202 @@
+"""Set up an explanation: find the layer and what outputs are, and hold sequences out."""
+
+import contextlib
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import nn
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from kann.data.states import States
+from kann.errors import KannError
+from kann.explaining.layer_search import LayerWorth, Place, Probe, evenly_spaced, find_place
+from kann.explaining.options import Clock, Options
+from kann.explaining.outputs import Outputs, kind_of_outputs, plain_labels, require_labels_that_fit
+from kann.explaining.sequences import Sequences, channels_of
+from kann.fitting.folds import HoldoutGroups
+from kann.recording._record import record
+from kann.typing import Array, Int
+
+LEAST_SEQUENCES = 12
+"""Fewer sequences cannot be held out in folds, and leave some to be judged live."""
+
+PROBED = 32
+"""Sequences that are run first, to see what the outputs are and how long it takes."""
+
+HELD_OUT = 0.4
+"""Fraction of the sequences that nothing is fitted to: coordinates are judged live on them."""
+
+MOST_HELD_OUT = 320
+"""More of them would make the live test long: an agreement of 93 % is then known to 3 %."""
+
+SHOWN = 60
+"""How many sequences the page shows."""
+
+MOST_STATES_SHOWN = 20_000
+"""With more states the page would grow beyond what opens at once."""
+
+RECORDING_MAY_TAKE = 0.25
+"""Fraction of the time budget for recording; of more sequences some are left out."""
+
+RANDOM_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+"""What DataLoaders draw sequences with in another order each time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Setup:
+    """The network, its data, and the layer that is explained."""
+
+    model: nn.Module
+    options: Options
+    sequences: Sequences
+    probe: Probe
+    clock: Clock
+    place: Place
+    outputs: Outputs | None
+    """None if the model gives none that can be compared."""
+    together: Int[Array, " n"]
+    """For each sequence a number; those with the same are of one group, or repeats, and stay on one side of a split."""
+    fitted_numbers: Int[Array, " k"]
+    """Numbers of the sequences that are fitted."""
+    held_out: Int[Array, " h"]
+    shown_numbers: Int[Array, " s"]
+    """Those of the held-out sequences that the page shows."""
+    channels: tuple[str, ...] | None
+    """The names of what is read at each step, if the user gave them."""
+    scan: tuple[LayerWorth, ...] = ()
+    """Candidate layers and what they are worth."""
+    choices: tuple[str, ...] = ()
+
+    def record(self, model: nn.Module, numbers: Int[Array, " k"], *, inputs: bool) -> States:
+        """Record the states of some sequences."""
+        part = self.sequences.part(numbers)
+        where: Any = self.place.recorded | ({"inputs": True} if inputs else {})
+        return record(model, part.data, lengths=part.lengths, **self.options.run, **where)
+
+    def source(self, numbers: Int[Array, " k"]) -> tuple[Any, dict[str, Any]]:
+        """Return some sequences, long ones first, and how the network reads them."""
+        part = self.sequences.part(self.sequences.sorted_by_length(numbers))
+        return part.data, {**self.options.run, "lengths": part.lengths}
+
+
+def look(model: nn.Module, data: Any, options: Options) -> Setup:
+    """Find the layer and what outputs are, and hold sequences out."""
+    _refuse_shuffled(data, options)
+    clock = Clock(options.seconds)
+    sequences = Sequences.of(model, data, options)
+    if sequences.count < LEAST_SEQUENCES:
+        raise KannError(
+            f"there are {sequences.count} sequences, and whole ones are held out; pass at least {LEAST_SEQUENCES}"
+        )
+    options.require_one_each(sequences.count)
+    channels = channels_of(options.channels, sequences)
+    sequences.require_real_steps()
+    probe = Probe(model, sequences, options)
+    place = find_place(probe, options)
+    outputs, options, about_outputs = _outputs_and_labels(probe, options)
+    usable = _within_time(probe, min(sequences.count, options.max_sequences or sequences.count), clock)
+    together = _together(sequences, options)
+    fitted, held_out = _split(usable, together[usable], options.seed)
+    choices = [place.why, about_outputs]
+    if place.axis == "depth" and options.tokens is not None:
+        choices.append("tokens= was not used: along depth a step is a layer, and no word is read at it.")
+    if sequences.counts_padding:
+        choices.append(
+            "The model takes lengths, and none were passed: all steps count as real. Pass lengths= if some are padding."
+        )
+    left_out = sequences.count - len(usable)
+    choices.append(
+        f"{len(fitted)} sequences were fitted, and {len(held_out)} others held out for the live test"
+        + (f"; {left_out} were left out, since time would not have been enough." if left_out else ".")
+    )
+    return Setup(
+        model=model,
+        options=options,
+        sequences=sequences,
+        probe=probe,
+        clock=clock,
+        place=place,
+        outputs=outputs,
+        together=together,
+        fitted_numbers=sequences.sorted_by_length(fitted),
+        held_out=held_out,
+        shown_numbers=_to_show(sequences, held_out),
+        channels=channels,
+        choices=tuple(choices),
+    )
+
+
+def _refuse_shuffled(data: Any, options: Options) -> None:
+    """Raise for a DataLoader that gives sequences in another order each time, if something belongs to each of them."""
+    given = [name for name in ("labels", "tokens", "groups") if getattr(options, name) is not None]
+    samplers = [getattr(data, "sampler", None), getattr(getattr(data, "batch_sampler", None), "sampler", None)]
+    if given and any(isinstance(sampler, RANDOM_SAMPLERS) for sampler in samplers):
+        raise KannError(
+            f"the DataLoader shuffles, so {' and '.join(given)} cannot be told which sequence they belong to; pass "
+            "DataLoader(dataset, batch_size=..., shuffle=False)"
+        )
+
+
+def _outputs_and_labels(probe: Probe, options: Options) -> tuple[Outputs | None, Options, str]:
+    """What outputs are, told by those of a few sequences; options with labels as plain as these; and a sentence."""
+    sequences = probe.sequences
+    probed = evenly_spaced(sequences.count, PROBED)
+    try:
+        given = probe.outputs(probed)
+        outputs = kind_of_outputs(given, sequences.steps(0), options)
+    except KannError as error:
+        return None, options, f"Outputs were not compared: {error}."
+    outputs.require_names(options.classes)
+    if options.labels is not None:
+        plain = plain_labels(options.labels, outputs, sequences, has_steps=given.ndim > 2)
+        options = replace(options, labels=plain)
+    require_labels_that_fit(options, outputs, given, sequences, probed)
+    return outputs, options, outputs.why
+
+
+def _within_time(probe: Probe, count: int, clock: Clock) -> Int[Array, " k"]:
+    """The numbers of the sequences that can be recorded in time, spread over all of them."""
+    if clock.left == float("inf"):
+        return np.arange(count)
+    numbers, began = evenly_spaced(count, PROBED), time.monotonic()
+    with contextlib.suppress(KannError):  # what gives nothing that could be compared runs all the same
+        probe.outputs(numbers)  # it has run before: the first run takes longer than those that follow
+    per_sequence = (time.monotonic() - began) / len(numbers)
+    affordable = RECORDING_MAY_TAKE * clock.left / max(per_sequence, 1e-6)
+    if affordable < LEAST_SEQUENCES:
+        clock.require(LEAST_SEQUENCES * per_sequence / RECORDING_MAY_TAKE, f"recording {LEAST_SEQUENCES} sequences")
+    return evenly_spaced(count, int(min(count, affordable)))
+
+
+def _together(sequences: Sequences, options: Options) -> Int[Array, " n"]:
+    """For each sequence a number that it shares with those of its group, and with repeats of it."""
+    lengths = np.ones(sequences.count, dtype=int)
+    return HoldoutGroups.of(lengths, groups=options.group_of, repeats=sequences.repeats()).group_of
+
+
+def _split(
+    numbers: Int[Array, " k"], together: Int[Array, " k"], seed: int
+) -> tuple[Int[Array, " _"], Int[Array, " _"]]:
+    """The sequences to fit and those to hold out, at random; all of a group, and all repeats, on one side."""
+    rng = np.random.default_rng(seed)
+    wanted = min(int(HELD_OUT * len(numbers)), MOST_HELD_OUT)
+    is_held = np.zeros(len(numbers), dtype=bool)
+    for group in rng.permutation(np.unique(together)):
+        if is_held.sum() >= wanted:
+            break
+        is_held |= together == group
+    if is_held.all():
+        raise KannError(
+            f"all {len(numbers)} sequences would be held out, since those of one group, and those that read the same, "
+            "are held out together; pass more different sequences, and more and smaller groups"
+        )
+    return numbers[~is_held], numbers[is_held]
+
+
+def _to_show(sequences: Sequences, held_out: Int[Array, " k"]) -> Int[Array, " _"]:
+    """Some of the sequences that were held out: as many as a person looks at."""
+    shown = held_out[:SHOWN]
+    sizes = np.cumsum([len(sequences.steps(int(i))) for i in shown])
+    return shown[: max(1, int(np.searchsorted(sizes, MOST_STATES_SHOWN)))]

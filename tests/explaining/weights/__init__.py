@@ -1,0 +1,1 @@
+"""Weights of small trained networks."""
