@@ -18,6 +18,7 @@ from kann.data.reduction import (
     Projection,
     SumOverBlocks,
     accumulate,
+    add_to,
     number_of_all_ranks,
     require_finite,
 )
@@ -381,13 +382,13 @@ class PairProducts:
         if not is_long.all():
             self._collect("single", h[single])
             h[single] = blank
-        self._add("xy", cross_gram(h[:-1], h[1:]))
-        self._add("xy", before.T @ ends)
+        add_to(self._totals, "xy", cross_gram(h[:-1], h[1:]))
+        add_to(self._totals, "xy", before.T @ ends)
         if block.inputs is not None:
             u = block.inputs
             u[starts] = namespace(u).zeros_like(u[:1])  # it belongs to a pair with an earlier block, or to none
-            self._add("xu", cross_gram(h[:-1], u[1:]))
-            self._add("uy", cross_gram(u, h) + u[last].T @ ends)
+            add_to(self._totals, "xu", cross_gram(h[:-1], u[1:]))
+            add_to(self._totals, "uy", cross_gram(u, h) + u[last].T @ ends)
             self._add_rows("u", u)
         self._collect("first", h[first])
         h[first] = blank
@@ -411,24 +412,18 @@ class PairProducts:
 
     def _multiply_cuts(self) -> None:
         x, y = self._pop_waiting("cut_x"), self._pop_waiting("cut_y")
-        self._add("xy", x.T @ y)
+        add_to(self._totals, "xy", x.T @ y)
         if "cut_u" in self._waiting:
             u = self._pop_waiting("cut_u")
-            self._add("xu", x.T @ u)
-            self._add("uy", u.T @ y)
+            add_to(self._totals, "xu", x.T @ u)
+            add_to(self._totals, "uy", u.T @ y)
             self._add_rows("u", u)
         self._add_rows("cut_x", x)
         self._add_rows("cut_y", y)
 
-    def _add(self, name: str, value: AnyArray) -> None:
-        if name in self._totals:
-            self._totals[name] += value
-        else:
-            self._totals[name] = value
-
     def _add_rows(self, name: str, rows: AnyArray) -> None:
-        self._add(name, gram(rows))
-        self._add(f"sum_{name}", rows.sum(0))
+        add_to(self._totals, name, gram(rows))
+        add_to(self._totals, f"sum_{name}", rows.sum(0))
 
     def _collect(self, name: str, rows: AnyArray) -> None:
         """Add rows once there are enough of them to multiply."""

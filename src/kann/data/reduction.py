@@ -348,6 +348,14 @@ class SumOverBlocks:
         return self._total
 
 
+def add_to(totals: dict[str, Any], name: str, value: Any) -> None:
+    """Add a value to the total of this name, in place where there is one."""
+    if name in totals:
+        totals[name] += value
+    else:
+        totals[name] = value
+
+
 def accumulate(
     states: RaggedRows,
     make: Callable[[], Accumulator],

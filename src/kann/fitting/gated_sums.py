@@ -16,7 +16,7 @@ import numpy as np
 from kann.backends.arrays import as_numpy, block_rows, indices_for, namespace, on_accelerator, to_device_of
 from kann.data.additive import Additive
 from kann.data.moments import refuse_not_finite
-from kann.data.reduction import Block, Cut, Projection, SumOverBlocks, accumulate
+from kann.data.reduction import Block, Cut, Projection, SumOverBlocks, accumulate, add_to
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis
@@ -172,14 +172,14 @@ class GatedProducts:
         pairs = pair_products(z)
         crossed = (z[:, None, :] * y.T[None, :, :]).reshape(-1, len(y))
         _add_panels(sums, "gram", pair_panels(gates), _run_sums(pairs, runs), count=pair_count(len(gates)))
-        _accumulate(sums, "target", gates @ _run_sums(crossed, runs).T)
-        _accumulate(sums, "total", y.T @ y)
+        add_to(sums, "target", gates @ _run_sums(crossed, runs).T)
+        add_to(sums, "total", y.T @ y)
         if self._columns.lift:
             squares = pairs[len(z) :]  # the first ones hold a factor of one
             triples = (_run_sums(panel, runs) for panel in triple_panels(z, pairs))
             _add_panels(sums, "lift_cross", triples, gates, count=triple_count(len(z)))
-            _accumulate(sums, "lift_gram", squares @ squares.T)
-            _accumulate(sums, "lift_target", squares @ y)
+            add_to(sums, "lift_gram", squares @ squares.T)
+            add_to(sums, "lift_target", squares @ y)
 
     def result(self) -> GatedSums:
         """The sums, on the host."""
@@ -216,13 +216,6 @@ def run_starts(inputs: Float[Array, "n p"]) -> Int[Array, " w"]:
 def _run_sums(rows: Float[AnyArray, "m n"], runs: Int[Array, " w"] | None) -> Float[AnyArray, "m w"]:
     """Sums over runs of columns; the columns themselves without runs."""
     return rows if runs is None else np.add.reduceat(rows, runs, axis=1)
-
-
-def _accumulate(sums: dict[str, AnyArray], name: str, value: AnyArray) -> None:
-    if name in sums:
-        sums[name] += value
-    else:
-        sums[name] = value
 
 
 def _add_panels(

@@ -194,7 +194,7 @@ class NormalEquations(Additive):
         ones, floor = np.ones(len(gram)), noise_floor(len(gram), 0.0)
         for ridge in ridges:
             held = gram.copy()
-            held[np.diag_indices_from(held)] += ridge
+            held.flat[:: len(held) + 1] += ridge
             factor = factor_if_independent(held, floor)
             if factor is not None:
                 weights = scipy.linalg.cho_solve((factor.T, False), target)
@@ -372,7 +372,7 @@ def solve(
         return weights, 0.0
     scale = np.sqrt(energy[used])[:, None]
     unit = gram[np.ix_(used, used)] / (scale * scale.T)
-    unit[np.diag_indices_from(unit)] += ridge / energy[used]
+    unit.flat[:: len(unit) + 1] += ridge / energy[used]
     aims = target[used] / scale
     rounding = PRODUCT_ROUNDING * energies.multiplied[used] / energy[used]  # of the diagonal of unit
     factor = factor_if_independent(unit, floor)
