@@ -45,7 +45,18 @@ def made(cls, seed):
         bilinear = kann.fit(states, driven="bilinear", rank=2, ridge=0.1)
     features = kann.fitting.features.FeatureMap(kind="inputs", inputs=2, count=2)
     balance = kann.fitting.balance.Balance.of_states(states)
-    real = {type(each): each for each in (koopman, bilinear, balance, kann.Moments.of(states), history(first=seed))}
+    readout = kann.fitting.readout.Readout(
+        weight=rng.normal(size=(2, 3)), constant=rng.normal(size=3), rank=2, per_sequence=True, r_squared=0.5
+    )
+    words = kann.analysis.word_pairs.WordPairs(
+        words=("good", "bad"),
+        counts=np.array([3, 2]),
+        keeps=rng.normal(size=2),
+        adds=rng.normal(size=2),
+        number="output",
+    )
+    made_whole = (koopman, bilinear, balance, readout, words, kann.Moments.of(states), history(first=seed))
+    real = {type(each): each for each in made_whole}
     return Maker(rng, real | {kann.fitting.features.FeatureMap: features}).instance(cls)
 
 
