@@ -102,6 +102,11 @@ def test_the_plane_shows_all_words_and_names_do_not_overlap(rng):
     boxes = [text.get_window_extent() for text in ax.texts]
     assert 5 < len(boxes) <= 40
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    ax = Figure().subplots()
+    ax.set(xlim=(0.99, 1.01), ylim=(-1, 1))
+    kann.plots.draw_word_plane(pairs, ax=ax)
+    assert ax.get_xlim() == (0.99, 1.01)
+    assert all(0.99 <= text.xy[0] <= 1.01 for text in ax.texts)
     assert ax.get_xlabel() == "keeps of the output"
 
 

@@ -3,10 +3,11 @@
 import doctest
 import json
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from kann_experiments.sentiment import stand_ins, word_matrices, word_pages
+from kann_experiments.sentiment import stand_ins, word_matrices, word_pages, word_plane
 from kann_experiments.sentiment.corpus import Reviews
 from kann_experiments.sentiment.reading import read_reviews
 
@@ -118,3 +119,22 @@ def test_jackknife_and_places_of_texts_by_example():
         np.array([draws.mean()]), [np.array([np.delete(draws, slice(i, None, 10)).mean()]) for i in range(10)]
     )
     assert found.error == pytest.approx(1 / np.sqrt(1000), rel=0.6)  # ten groups know it to a quarter
+
+
+def test_words_are_pairs_along_one_balanced_coordinate(corpus, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(stand_ins, "RECORDED_ON_CPU", 200)
+    monkeypatch.setattr(stand_ins, "COMPONENTS", 5)
+    monkeypatch.setattr(word_plane, "LEAST", 1)
+    found = word_plane.measure_pairs(network_of("rnn"), corpus)
+    pairs = found.pairs
+    assert found.koopman.rank == 1
+    assert found.agreement > 0.8
+    names = corpus.vocabulary.words
+    assert set(pairs.words) <= set(names)
+    up = {pairs.words[i] for i in np.argsort(-pairs.adds)[: len(GOOD)]}
+    down = {pairs.words[i] for i in np.argsort(pairs.adds)[: len(BAD)]}
+    assert up == {names[number] for number in GOOD}
+    assert down == {names[number] for number in BAD}
+    figure = word_plane.word_plane(pairs)
+    assert len(figure.axes[0].collections[0].get_offsets()) == len(pairs.words)
+    plt.close(figure)

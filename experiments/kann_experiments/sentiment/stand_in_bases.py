@@ -18,7 +18,7 @@ from kann.recording.runner import evaluation_mode
 from kann.zoo.sentiment_network import SentimentNetwork
 from kann_experiments.pages import RESULTS
 from kann_experiments.results import Quantity, made_on, tabulate, versions, write_json
-from kann_experiments.sentiment.corpus import Corpus, load_corpus
+from kann_experiments.sentiment.corpus import Corpus, Reviews, load_corpus
 from kann_experiments.sentiment.live.bench import JUDGED_ON_CPU, LAYER, sequences
 from kann_experiments.sentiment.operators import Readout
 from kann_experiments.sentiment.reading import read_last_states
@@ -36,10 +36,10 @@ COUNTS = (1, 2, 4, 8, 16)
 """How many balanced coordinates and principal components are compared."""
 
 KINDS = {
-    "balanced": "balanced coordinates",
-    "balanced_squares": "– and their products",
-    "pca": "– principal components",
-    "pca_squares": "– and their products",
+    "balanced": "agreement",
+    "balanced_squares": "    with products of coordinates",
+    "pca": "    principal components instead",
+    "pca_squares": "    with products of these",
 }
 """The bases and lifts that are compared, by key."""
 
@@ -53,11 +53,10 @@ def basis_quantities() -> tuple[Quantity, ...]:
     ]
     for count in COUNTS:
         for kind, what in KINDS.items():
-            title = f"{count} {what}: agreement" if kind == "balanced" else what.replace("– ", "    ")
+            title = f"{count} balanced coordinates: {what}" if kind == "balanced" else what
             rows.append(Quantity(key=f"{kind}_{count}", what=title, format="percent"))
-        rows.append(
-            Quantity(key=f"balanced_squares_{count}_accuracy", what="    accuracy of the second", format="percent")
-        )
+            if kind == "balanced_squares":
+                rows.append(Quantity(key=f"{kind}_{count}_accuracy", what="    their accuracy", format="percent"))
     return tuple(rows)
 
 
@@ -75,9 +74,7 @@ def compare_bases(
         balance = kann.balance(
             network, sequences(reviews), layer=LAYER, state=state_of(network), seed=seed, progress=False
         )
-        tested = corpus.test
-        if is_on_cpu(network):
-            tested = tested.take(generator(seed, JUDGED).permutation(len(tested))[:JUDGED_ON_CPU])
+        tested = judged_reviews(network, corpus, seed=seed)
         readout = Readout.of(network)
         own = readout(read_last_states(network, tested))[:, 0]
         states = recorded.states
@@ -103,6 +100,13 @@ def compare_bases(
                 if kind == "balanced_squares":
                     numbers[f"{kind}_{count}_accuracy"] = accuracy(logits, tested)
     return numbers
+
+
+def judged_reviews(network: SentimentNetwork, corpus: Corpus, *, seed: int) -> Reviews:
+    """Test reviews to judge on: all of them, or without a GPU some that are drawn at random."""
+    if not is_on_cpu(network):
+        return corpus.test
+    return corpus.test.take(generator(seed, JUDGED).permutation(len(corpus.test))[:JUDGED_ON_CPU])
 
 
 def compare_seeds(

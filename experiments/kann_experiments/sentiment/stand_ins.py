@@ -199,13 +199,13 @@ def simulated_logits(
     own, logits = Readout.of(network), np.empty(len(reviews))
     for chosen in batches_by_length(reviews.lengths, tokens=tokens):
         ids, lengths = (each.to(device) for each in reviews.batch(chosen))
-        if readout is not None:
-            logits[chosen] = as_numpy(module(ids, lengths=lengths))[:, 0]
-            continue
         path = module.coordinates(ids)  # (b, t, r)
-        last = module.decode(path[torch.arange(len(ids), device=device), lengths - 1])
-        # The readout sees h, which comes before the cell of an LSTM.
-        logits[chosen] = own(as_numpy(last)[:, : network.readout.in_features].astype(np.float64))[:, 0]
+        last = path[torch.arange(len(ids), device=device), lengths - 1]
+        if readout is not None:
+            logits[chosen] = as_numpy(module.read(last))[:, 0]
+        else:  # the network's readout sees h, which comes before the cell of an LSTM
+            h = as_numpy(module.decode(last))[:, : network.readout.in_features]
+            logits[chosen] = own(h.astype(np.float64))[:, 0]
     return logits
 
 

@@ -626,15 +626,16 @@ def draw_word_plane(pairs: WordPairs, *, ax: Axes | None = None, count: int = 40
     """Words in the plane of how much they keep and how much they add; the larger, the more often they are read.
 
     ``pairs`` is what `kann.stand_ins.word_pairs` returned. At most ``count`` words farthest from the middle get their
-    names, where there is room; words that are read less than ``least`` times are left out.
+    names, where there is room; words that are read less than ``least`` times are left out. Limits of ``ax`` that were
+    set before are kept.
     """
     require_instance(pairs, WordPairs, "pairs")
     count, often = require_whole_number(count, "count", least=0), pairs.read_often(least)
     places = np.stack([pairs.keeps[often], pairs.adds[often]], axis=1)
     ax = axes_or_new(ax)
-    sizes = 2 + 10 * np.sqrt(pairs.counts[often] / pairs.counts[often].max())
+    sizes = 4 + 40 * np.sqrt(pairs.counts[often] / pairs.counts[often].max())
     colours = np.where(places[:, 1] > 0, UP, DOWN)
-    ax.scatter(places[:, 0], places[:, 1], s=sizes, c=colours, alpha=0.5, linewidths=0)
+    ax.scatter(places[:, 0], places[:, 1], s=sizes, c=colours, alpha=0.7, linewidths=0)
     ax.axhline(0.0, color="#999999", linewidth=0.6)
     ax.axvline(1.0, color="#999999", linewidth=0.6)
     ax.margins(0.12, 0.06)
@@ -649,8 +650,10 @@ def draw_word_plane(pairs: WordPairs, *, ax: Axes | None = None, count: int = 40
 def _name_points(ax: Axes, places: Float[Array, "n 2"], names: Sequence[str]) -> None:
     """Write names next to their points, the first ones first; leave out those that have no room on either side."""
     ax.autoscale_view()
-    taken: list[Any] = []
+    limits, taken = ax.viewLim, []
     for place, name in zip(places.tolist(), names, strict=True):
+        if not limits.contains(*place):
+            continue
         for offset, side in ((4, "left"), (-4, "right")):
             text = ax.annotate(
                 name.replace("$", r"\$"),
