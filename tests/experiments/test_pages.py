@@ -1,9 +1,10 @@
 import json
 
 import pytest
+from kann_experiments import pages
 from kann_experiments.copy.analysis import QUANTITIES as COPY
 from kann_experiments.ecg.analysis import QUANTITIES as ECG
-from kann_experiments.pages import BLOCK, DOCS, RESULTS, VALUE, collect, fill, filled
+from kann_experiments.pages import BLOCK, DOCS, FIGURE, RESULTS, VALUE, collect, collect_figures, fill, filled
 from kann_experiments.results import Printed, Quantity, Row
 from kann_experiments.sentiment.quantities import QUANTITIES as SENTIMENT
 
@@ -45,6 +46,8 @@ def write_run(folder, *, kept):
     content = {
         "rows": {row.quantity.key: row.as_json() for row in rows},
         "made_on": {"commit": "abc"},
+        "experiment": "copy",
+        "config": {"arch": "gru"},
         "lines": {"paths": ["| t |", "|---|"]},
         "curves": [1] * 1000,
     }
@@ -52,7 +55,9 @@ def write_run(folder, *, kept):
 
 
 @pytest.fixture
-def places(tmp_path):
+def places(tmp_path, monkeypatch):
+    printed = {"kept": Printed(paper=0.9, holds="at least", as_printed="> 90 %")}
+    monkeypatch.setattr(pages, "printed_for", lambda experiment, arch: printed)
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "page.md").write_text(PAGE)
     write_run(tmp_path / "runs" / "copy" / "gru", kept=(0.95, 0.97))
@@ -149,3 +154,25 @@ def test_committed_results_can_be_traced():
         assert content["seeds"], path
         assert content["versions"], path
         assert path.stat().st_size < 100_000, path
+
+
+def test_figures_that_pages_show_are_copied_and_small(places):
+    from PIL import Image
+
+    run = places / "runs" / "copy" / "gru"
+    Image.effect_noise((1400, 900), 50).convert("RGB").save(run / "accuracy.png")
+    Image.new("RGB", (10, 10)).save(run / "hidden.png")
+    (places / "docs" / "page.md").write_text("![](images/paper/copy.gru.accuracy.png) ![](images/paper/copy.no.a.png)")
+    (copied,) = collect_figures(places / "runs", places / "docs")
+    assert copied == places / "docs" / "images" / "paper" / "copy.gru.accuracy.png"
+    with Image.open(copied) as image:
+        assert image.size[0] == 1000
+    assert copied.stat().st_size < (run / "accuracy.png").stat().st_size
+
+
+def test_every_figure_that_a_page_shows_is_there():
+    for page in DOCS.rglob("*.md"):
+        for match in FIGURE.finditer(page.read_text(encoding="utf-8")):
+            picture = DOCS / "images" / "paper" / match[1]
+            assert picture.is_file(), f"{page.name} shows {match[1]}"
+            assert picture.stat().st_size < 100_000, match[1]

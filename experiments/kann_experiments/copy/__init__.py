@@ -17,7 +17,7 @@ from kann_experiments.copy.analysis import QUANTITIES, study_network
 from kann_experiments.copy.figures import draw_figures
 from kann_experiments.copy.task import CONFIGS, PRINTED, TRAINING, Config, CopyNetwork, build, build_optimizer, rebase
 from kann_experiments.experiment import start_run, write_results
-from kann_experiments.results import Reproduction, expected, versions, write_json
+from kann_experiments.results import Reproduction, printed_for, versions, write_json
 from kann_experiments.training import generator, repeatable, require_device, require_folder, train
 
 
@@ -48,8 +48,6 @@ def reproduce(
         out=out,
         suffix="-zero-blanks" * zero_blanks + suffix,
     )
-    # Of the other architectures the paper prints hyperparameters, and no results.
-    printed_numbers = expected("copy") if run.config.arch == "dtriv" else {}
 
     with repeatable():
         studies = []
@@ -61,7 +59,7 @@ def reproduce(
             "curves": run.by_seed(study.curves for study in studies),
             "spanned": run.by_seed(study.characters for study in studies),
         }
-        result = write_results(run, studies, quantities=QUANTITIES, printed=printed_numbers, details=details)
+        result = write_results(run, studies, quantities=QUANTITIES, printed=printed_for("copy", arch), details=details)
         figures = draw_figures(studies, folder=run.folder)
     return replace(result, files=(*result.files, *figures))
 

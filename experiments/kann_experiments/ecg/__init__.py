@@ -35,7 +35,7 @@ from kann_experiments.ecg.task import (
     training_plan,
 )
 from kann_experiments.experiment import start_run, write_results
-from kann_experiments.results import Reproduction, expected, versions, write_json
+from kann_experiments.results import Reproduction, printed_for, versions, write_json
 from kann_experiments.training import fingerprint, repeatable, require_device, require_folder, train
 
 
@@ -70,9 +70,6 @@ def reproduce(
     )
     if beats is None:
         beats = read_beats(obtain("ecg5000"))
-    printed_numbers = {}
-    if arch == "lstm":  # of the GRU the paper prints no results
-        printed_numbers = expected("ecg")
 
     with repeatable():
         studies = []
@@ -84,7 +81,7 @@ def reproduce(
             "beats": _count_beats(studies[0].analysis.split),
             "by_seed": run.by_seed(_details(study) for study in studies),
         }
-        result = write_results(run, studies, quantities=QUANTITIES, printed=printed_numbers, details=details)
+        result = write_results(run, studies, quantities=QUANTITIES, printed=printed_for("ecg", arch), details=details)
         figures = draw_figures(studies, folder=run.folder)
     return replace(result, files=(*result.files, *figures))
 

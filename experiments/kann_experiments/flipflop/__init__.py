@@ -15,7 +15,7 @@ from kann_experiments.experiment import start_run, write_results
 from kann_experiments.flipflop.analysis import QUANTITIES, study_network
 from kann_experiments.flipflop.figures import draw_figures
 from kann_experiments.flipflop.task import CONFIGS, TRAINING, Config, FlipFlopNetwork, build
-from kann_experiments.results import Reproduction, expected
+from kann_experiments.results import Reproduction, printed_for
 from kann_experiments.training import generator, repeatable, require_device, require_folder, train
 
 
@@ -51,7 +51,9 @@ def reproduce(
             "measured": run.by_seed(study.numbers for study in studies),
             "leading": run.by_seed(study.leading for study in studies),
         }
-        result = write_results(run, studies, quantities=QUANTITIES, printed=expected("flipflop"), details=details)
+        result = write_results(
+            run, studies, quantities=QUANTITIES, printed=printed_for("flipflop", arch), details=details
+        )
         figures = draw_figures(studies, folder=run.folder)
     return replace(result, files=(*result.files, *figures))
 

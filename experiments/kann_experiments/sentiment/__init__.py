@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kann.data.atomic_write import replacing
 from kann_experiments.experiment import start_run, write_results
-from kann_experiments.results import Reproduction
+from kann_experiments.results import Reproduction, printed_for
 from kann_experiments.sentiment.analysis import Study, study_network
 from kann_experiments.sentiment.corpus import Corpus, load_corpus
 from kann_experiments.sentiment.figures import draw_figures
@@ -19,7 +19,7 @@ from kann_experiments.sentiment.live.measurements import PaperGroups
 from kann_experiments.sentiment.live.store import LIVE_FILE, live_result, measure_shipped
 from kann_experiments.sentiment.quantities import QUANTITIES
 from kann_experiments.sentiment.stand_ins import STAND_INS_FILE, stand_in_numbers
-from kann_experiments.sentiment.tables import as_details, markdown_tables, printed_numbers, quoted_lines
+from kann_experiments.sentiment.tables import as_details, markdown_tables, quoted_lines
 from kann_experiments.sentiment.task import CONFIGS, PRINTED, Config, trained
 from kann_experiments.training import repeatable
 
@@ -58,7 +58,7 @@ def reproduce(
         "lines": quoted_lines(studies[0]),
         "details": run.by_seed(as_details(study) for study in studies),
     }
-    result = write_results(run, studies, quantities=QUANTITIES, printed=printed_numbers(arch), details=details)
+    result = write_results(run, studies, quantities=QUANTITIES, printed=printed_for("sentiment", arch), details=details)
     tables = run.folder / "tables.md"
     with replacing(tables) as temporary:
         temporary.write_text(markdown_tables(result.rows, studies), encoding="utf-8")

@@ -6,27 +6,16 @@ from typing import Any
 
 import kann
 from kann._format import format_eigenvalue
-from kann_experiments.results import Printed, Row, expected, markdown_table
+from kann_experiments.results import Row, markdown_table
 from kann_experiments.sentiment.analysis import Study
 from kann_experiments.sentiment.comparisons import PRINTED_PATHS
 from kann_experiments.sentiment.ngrams import PhraseModes
-from kann_experiments.sentiment.task import PRINTED
 
 MODES_LISTED = 12
 """How many modes of each operator ``results.json`` lists."""
 
 MODES_SHOWN = 6
 """How many modes the table of words shows."""
-
-
-def printed_numbers(arch: str) -> dict[str, Printed]:
-    """What the paper printed for an architecture: everything for the GRU, the words alone for the others."""
-    printed = expected("sentiment")
-    numbers = {key.removesuffix(f"_{arch}"): value for key, value in printed.items() if key.endswith(f"_{arch}")}
-    if arch == "gru":
-        architectures = tuple(f"_{each}" for each in PRINTED)
-        numbers |= {key: value for key, value in printed.items() if not key.endswith(architectures)}
-    return numbers
 
 
 def as_details(result: Study) -> dict[str, Any]:
