@@ -429,6 +429,8 @@ NOT_CALLED = {
     "StepMaps": "a result, which functions make",
     "StepTrust": "a result, which functions make",
     "bypass_effects": "its mistakes are in tests/depth/test_bypass_effects.py",
+    "profile": "its mistakes are in tests/depth/test_profile.py",
+    "Profile": "a result, which functions make",
     "ConditionWarning": "a warning",
     "PrecisionWarning": "a warning",
     "UnfinishedWarning": "a warning",

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
+from torch import nn
 
 import kann
 from kann.errors import KannError
@@ -71,3 +73,24 @@ def test_mistakes_are_explained(trust, effects, ax):
         kann.plots.draw_steps(trust, ax=ax, names=["a", "b"])
     with pytest.raises(KannError, match="measure='accuracy' is unknown; pass 'kl' or 'loss'"):
         kann.plots.draw_bypasses(effects, measure="accuracy", ax=ax)
+
+
+@pytest.fixture
+def profile():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))), torch.randn(60, 5, 4)
+    return kann.depth.profile(model, x[:40], x[40:], layer=["0", "1"], counts=(1, 4), progress=False)
+
+
+def test_a_profile_has_a_line_for_balanced_directions_and_components_of_each_layer(profile, ax):
+    assert kann.plots.draw_profile(profile, ax=ax) is ax
+    drawn = [line.get_ydata() for line in ax.lines]
+    expected = [profile.kept[method][layer] for layer in range(2) for method in ("balanced", "pca")]
+    np.testing.assert_array_equal(drawn, expected)
+
+
+def test_the_directions_that_layers_need_are_drawn_on_request(profile, ax):
+    kann.plots.draw_profile(profile, agreement=0.99, ax=ax)
+    for line, counts in zip(ax.lines, profile.needed(0.99).values(), strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), counts)
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "1"]

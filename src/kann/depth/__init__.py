@@ -1,4 +1,4 @@
-"""Along depth: fit a map to each layer, measure its error, and run the network with layers replaced by maps.
+"""Along depth: fit a map to each layer, replace layers by maps, and count the directions that outputs depend on.
 
 Layers take the place of time: ``kann.record(model, data, axis="depth")`` gives states whose steps are layers.
 """
@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from kann.depth._trust import StepTrust, trust
 from kann.depth.maps import AffineMap, StepMaps, fit, fit_span
-from kann.depth.results import BypassEffects
+from kann.depth.results import BypassEffects, Profile
 
 if TYPE_CHECKING:
     from kann.depth._bypass import bypass
     from kann.depth._bypass_effects import bypass_effects
+    from kann.depth._profile import profile
 
 __all__ = [
     "AffineMap",
     "BypassEffects",
+    "Profile",
     "StepMaps",
     "StepTrust",
     "bypass",
     "bypass_effects",
     "fit",
     "fit_span",
+    "profile",
     "trust",
 ]
 
@@ -36,6 +39,10 @@ def __getattr__(name: str) -> Any:
         from kann.depth._bypass_effects import bypass_effects
 
         return bypass_effects
+    if name == "profile":
+        from kann.depth._profile import profile
+
+        return profile
     raise AttributeError(f"module 'kann.depth' has no attribute {name!r}")
 
 

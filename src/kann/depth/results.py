@@ -1,4 +1,4 @@
-"""Scores of a network with spans of its layers replaced by linear operators."""
+"""Scores of a network with its layers replaced, or with only some directions of what they give kept."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,10 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from kann import _display
-from kann._format import confidence, fixed, from_to
+from kann._format import confidence, fixed, from_to, percent
 from kann.analysis.intervals import interval_of_mean
 from kann.checks import require_choice
 from kann.data.serialization import Saved
+from kann.errors import KannError
+from kann.fitting.balance import Balance
 from kann.typing import Array, Float, Int
 
 METHODS = {"identity": "identity", "one": "one operator", "each": "own maps", "span": "one map"}
@@ -116,3 +118,92 @@ class BypassEffects(Saved):
         measure = self.main_measure
         rows = [[name, *map(fixed, row)] for name, row in zip(self.names, self.means[measure], strict=True)]
         return _display.table(repr(self), (measure, *METHODS.values()), rows)
+
+
+PROFILED = {"balanced": "balanced", "pca": "components", "random": "random"}
+"""The methods of choosing directions, in words."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Profile(Saved):
+    """Agreement with the untouched network where only some directions of one layer's states are kept, layer by layer.
+
+    Methods are "balanced", "pca" (principal components) and "random". See `kann.depth.profile` for an example.
+    """
+
+    layers: tuple[str, ...]
+    counts: tuple[int, ...]
+    """Numbers of directions."""
+    outputs: str
+    """"class", "labels" or "values". Agreement of values is R², and scores of sequences are such that R² is their
+    mean."""
+    kept_scores: Mapping[str, Float[Array, "l c s"]]
+    """By method: the score of each layer, number of directions and held-out sequence; NaN where there are not so many
+    directions. Those of "random" are means over draws."""
+    none_scores: Float[Array, "l s"]
+    """Scores with all states of the layer held at their mean."""
+    judged: Int[Array, " s"]
+    """The numbers of the sequences in the held-out data."""
+    balances: tuple[Balance, ...]
+    """The balanced directions of each layer."""
+    level: float = 0.95
+    """Confidence level of the intervals over sequences."""
+
+    @property
+    def kept(self) -> dict[str, Float[Array, "l c"]]:
+        """By method: the mean score for each layer and number of directions."""
+        return {name: scores.mean(axis=2) for name, scores in self.kept_scores.items()}
+
+    @property
+    def none(self) -> Float[Array, " l"]:
+        """The mean score where each layer's states are held at their mean."""
+        return self.none_scores.mean(axis=1)
+
+    def interval(self, method: str) -> Float[Array, "l c 2"]:
+        """The confidence interval of each mean score over sequences."""
+        require_choice(method, "method", tuple(self.kept_scores))
+        return np.array([[interval_of_mean(row, self.level) for row in layer] for layer in self.kept_scores[method]])
+
+    def needed(self, agreement: float = 0.95) -> dict[str, Float[Array, " l"]]:
+        """By method: the smallest tested number of directions that keeps this agreement after each layer, else NaN."""
+        if not 0 < agreement <= 1:
+            raise KannError(f"agreement={agreement} must be a fraction above 0 and up to 1")
+        counts, order = np.array(self.counts, dtype=float), np.argsort(self.counts)
+        return {
+            name: np.array([next((counts[i] for i in order if row[i] >= agreement), np.nan) for row in means])
+            for name, means in self.kept.items()
+        }
+
+    def _check(self) -> None:
+        if len(self.balances) != len(self.layers) or len(self.none_scores) != len(self.layers):
+            raise ValueError("it does not have one balance for each layer")
+
+    def __repr__(self) -> str:
+        found = self.needed()
+        shown = ", ".join(f"{name} {_counts_in_words(found[key])}" for key, name in PROFILED.items())
+        return (
+            f"Profile({len(self.layers)} layers, {len(self.judged)} held-out sequences; directions for 95 % agreement: "
+            f"{shown})"
+        )
+
+    def __str__(self) -> str:
+        """A table with a line for each layer and method."""
+        note = f"{len(self.judged)} held-out sequences; all states at their mean: {', '.join(map(percent, self.none))}"
+        return "\n".join([*_display.in_columns(self._table()), note])
+
+    def _repr_html_(self) -> str:
+        head, *rows = self._table()
+        return _display.table(repr(self), head, rows)
+
+    def _table(self) -> list[list[str]]:
+        found, means = self.needed(), self.kept
+        rows = [["agreement", "directions", *map(str, self.counts), "95 % with"]]
+        for i, layer in enumerate(self.layers):
+            for key, name in PROFILED.items():
+                rows.append([layer, name, *map(percent, means[key][i]), _counts_in_words(found[key][i : i + 1])])
+        return rows
+
+
+def _counts_in_words(counts: Float[Array, " l"]) -> str:
+    """Write numbers of directions after each layer, with "–" where more are needed than were tested."""
+    return "/".join("–" if np.isnan(count) else f"{count:.0f}" for count in counts)

@@ -120,7 +120,7 @@ def effects(
         require_instance(koopman, Koopman, "koopman")
     require_choice(fill, "fill", FILLS)
     require_whole_number(draws, "draws", least=0)
-    counts = _checked_counts(counts)
+    counts = checked_counts(counts)
     scorer, readout, source = _with_options(model, data, options)
     recorded = as_states(states)
     for own in (coordinates, koopman):
@@ -131,8 +131,9 @@ def effects(
     spread = mean_and_covariance(recorded)
     weight = readout_weight(model, readout, layer=layer, state=state, width=recorded.dim)
     order = [] if koopman is None else contribution_order(koopman, spread, weight)
-    methods = _methods(coordinates, koopman, order, spread, weight, counts, largest_decides=scorer.outputs == "class")
-    runs = _runs(methods, spread, counts, draws=draws, seed=seed)
+    is_class = scorer.outputs == "class"
+    methods = compared_directions(coordinates, koopman, order, spread, weight, counts, largest_decides=is_class)
+    runs = changes_of(methods, spread, counts, draws=draws, seed=seed)
     place = partial(replaced, model, target, state=state, width=recorded.dim)
     changes = [Change(directions=np.empty((recorded.dim, 0))), *runs]
     with evaluation_mode(model):
@@ -161,7 +162,8 @@ def _with_options(model: nn.Module, data: Any, options: Mapping[str, Any]) -> tu
     return Scorer.of(**own), options.get("readout"), SequenceData(model, data, **run)
 
 
-def _checked_counts(counts: Any) -> tuple[int, ...]:
+def checked_counts(counts: Any) -> tuple[int, ...]:
+    """Require numbers of coordinates."""
     if isinstance(counts, str) or not isinstance(counts, Iterable) or not list(counts):
         raise KannError(f"counts={short_repr(counts)} must be numbers of coordinates; pass some, such as (1, 2, 4)")
     return tuple(require_whole_number(count, "counts") for count in counts)
@@ -259,7 +261,7 @@ class Change:
     """Which of several draws of random directions."""
 
 
-def _methods(
+def compared_directions(
     coordinates: Any,
     koopman: Koopman | None,
     order: Sequence[int],
@@ -288,7 +290,7 @@ def _methods(
     return found
 
 
-def _runs(
+def changes_of(
     methods: Mapping[str, Sets],
     spread: MeanAndCovariance,
     counts: Sequence[int],

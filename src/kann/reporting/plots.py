@@ -29,7 +29,7 @@ from kann.checks import (
 )
 from kann.data.atomic_write import replacing
 from kann.depth._trust import PREDICTIONS, StepTrust
-from kann.depth.results import METHODS, BypassEffects
+from kann.depth.results import METHODS, PROFILED, BypassEffects, Profile
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
@@ -148,6 +148,36 @@ def draw_bypasses(effects: BypassEffects, *, measure: str | None = None, ax: Axe
     room = 0.04 * (high - low)
     ax.set_ylim(low - room, high + room)  # the untouched network is the best there is, and would lie on the frame
     ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return ax
+
+
+def draw_profile(profile: Profile, *, agreement: float | None = None, ax: Axes | None = None) -> Axes:
+    """Draw the agreement after each layer against the number of balanced directions and components kept.
+
+    ``profile`` is what `kann.depth.profile` returned. With ``agreement``, such as 0.95, draw instead the number of
+    directions that each layer needs for it; layers that need more than were tested have no dot.
+    """
+    require_instance(profile, Profile, "profile")
+    ax = axes_or_new(ax)
+    if agreement is not None:
+        for i, (method, counts) in enumerate(profile.needed(agreement).items()):
+            style: Any = {"color": COLOURS[i], "linestyle": DASHES[i], "marker": "os^"[i]}
+            ax.plot(profile.layers, counts, markersize=4, linewidth=1.2, label=PROFILED[method], **style)
+        ax.set_yscale("log", base=2)
+        ticks = [str(count) for count in profile.counts]
+        ax.set(ylabel=f"directions for {confidence(agreement)}", yticks=profile.counts, yticklabels=ticks)
+        ax.set_ylim(min(profile.counts) / 1.3, max(profile.counts) * 1.3)
+        ax.set_xticks(range(len(profile.layers)), profile.layers, rotation=30, ha="right")
+    else:
+        for i, layer in enumerate(profile.layers):
+            for j, method in enumerate(("balanced", "pca")):
+                label = f"{layer}, {PROFILED[method]}"
+                own, style = profile.kept[method][i], {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[j]}
+                ax.plot(profile.counts, own, marker="os"[j], markersize=3, linewidth=1.2, label=label, **style)
+        ax.set_xscale("log", base=2)
+        ticks = [str(count) for count in profile.counts]
+        ax.set(xlabel="directions kept", ylabel="agreement", xticks=profile.counts, xticklabels=ticks)
+    ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
     return ax
 
 
