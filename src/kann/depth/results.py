@@ -174,10 +174,6 @@ class Profile(Saved):
             for name, means in self.kept.items()
         }
 
-    def _check(self) -> None:
-        if len(self.balances) != len(self.layers) or len(self.none_scores) != len(self.layers):
-            raise ValueError("it does not have one balance for each layer")
-
     def __repr__(self) -> str:
         found = self.needed()
         shown = ", ".join(f"{name} {_counts_in_words(found[key])}" for key, name in PROFILED.items())
