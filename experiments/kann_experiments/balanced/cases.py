@@ -41,6 +41,8 @@ class Case:
     decided: Callable[[Float[Array, " s"], Float[Array, " s"]], Float[Array, " s"]] | None = None
     """From scores, and those of the untouched network, to the fraction of decisions kept in each sequence. Default:
     scores are such fractions already."""
+    has_inputs: bool = True
+    """Whether the layer reads anything but its state, so that a driven operator can be fitted."""
     known: int | None = None
     """How many coordinates the task needs, where that is known."""
     batch_size: int = 256
@@ -83,7 +85,14 @@ def _copy(arch: str, seed: int, folder: Path, device: str) -> Case:
 
     layer = "recurrent.state" if arch == "dtriv" else "recurrent"
     fitted, judged = inputs[order[:half]], inputs[order[half:]]
-    return Case(network=network, fitted=fitted, judged=judged, layer=layer, scored={"metric": same_digits})
+    return Case(
+        network=network,
+        fitted=fitted,
+        judged=judged,
+        layer=layer,
+        has_inputs=arch != "dtriv",  # its states pass an identity, which reads nothing else
+        scored={"metric": same_digits},
+    )
 
 
 def _flipflop(arch: str, seed: int, folder: Path, device: str) -> Case:

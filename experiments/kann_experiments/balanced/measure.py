@@ -69,8 +69,9 @@ def study(case: Case, *, counts: tuple[int, ...] = COUNTS, seed: int = 0) -> Stu
     """Fit coordinates to some sequences and judge them on others, in the running network."""
     where: dict[str, Any] = {"layer": case.layer, "state": case.state}
     balance = kann.balance(case.network, case.fitted, outputs=case.outputs, seed=seed, **where)
-    states = kann.record(case.network, case.fitted, inputs=True, batch_size=case.batch_size, progress=False, **where)
-    koopman = kann.fit(states, rank=min(MODES_RANK, states.dim), driven=True)
+    recording = {"inputs": case.has_inputs, "batch_size": case.batch_size, "progress": False}
+    states = kann.record(case.network, case.fitted, **recording, **where)
+    koopman = kann.fit(states, rank=min(MODES_RANK, states.dim), driven=case.has_inputs)
     effects = kann.effects(
         case.network,
         case.judged,
