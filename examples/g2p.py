@@ -186,6 +186,16 @@ def main(folder: str = "gallery") -> None:
     print(*found.sentences, found.report(Path(folder) / "g2p.html"), sep="\n")
 
 
+def coordinates(decoder: Decoder, data: dict[str, Tensor]) -> None:
+    """Print how few balanced coordinates keep the next sounds of words that were not fitted, next to the baselines."""
+    where = {"layer": "cell", "lengths": "lengths"}
+    fitted, judged = ({name: each[part] for name, each in data.items()} for part in (slice(1500), slice(1500, None)))
+    balance = kann.balance(decoder, fitted, **where)
+    states = kann.record(decoder, fitted, progress=False, **where)
+    counts = (1, 16, 64)
+    print(balance, kann.effects(decoder, judged, balance, states, counts=counts, progress=False, **where), sep="\n")
+
+
 def explained(decoder: Decoder, heard: list[Tensor], start: Tensor, **names: Any) -> kann.Explanation:
     """Print how well the decoder knows how much is left to say, and explain it."""
     lengths = np.array([len(each) for each in heard])
@@ -196,6 +206,7 @@ def explained(decoder: Decoder, heard: list[Tensor], start: Tensor, **names: Any
     )
     words, so_far = np.repeat(np.arange(len(lengths)), lengths), steps_of(states)
     left = np.repeat(lengths, lengths) - so_far
+    coordinates(decoder, data)
     print("sounds left to say, from the decoder's state:")
     print_probe("trained", np.asarray(states.values, dtype=np.float64), left, words)
     print_probe("untrained", np.asarray(untrained.values, dtype=np.float64), left, words)

@@ -183,6 +183,15 @@ def memories(trust: kann.Trust) -> list[str]:
     return lines
 
 
+def coordinates(model: VoiceDetector, fitted: Tensor, judging: Tensor) -> None:
+    """Print how few balanced coordinates keep the decisions on other speech, next to the baselines."""
+    where = {"layer": "cell", "state": "hc"}
+    balance = kann.balance(model, fitted, **where)
+    states = kann.record(model, fitted, inputs=True, progress=False, **where)
+    modes = kann.fit(states, rank=16, driven=True)
+    print(balance, kann.effects(model, judging, balance, states, koopman=modes, progress=False, **where), sep="\n")
+
+
 @torch.no_grad()
 def rests(model: VoiceDetector, states: kann.States) -> None:
     """Print where the cell comes to rest while it hears silence, and what it says there."""
@@ -222,6 +231,7 @@ def main(folder: str = "gallery") -> None:
         trust = kann.trust(koopman, states)
         print(koopman, trust, *memories(trust), sep="\n")
         print(f"other speech: relative error {error:.4f}, copying the state {copying:.4f}")
+    coordinates(model, pieces(fitted), pieces(judging))
     rests(model, states)
     everything = torch.cat([pieces(frames) for frames in (fitted, judging)])
     found = kann.explain(model, everything, layer="cell", step_seconds=STEP, classes=["silence", "speech"])
