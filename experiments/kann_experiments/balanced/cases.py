@@ -128,6 +128,6 @@ CASES: dict[str, tuple[tuple[str, ...], Callable[[str, int, Path, str], Case]]] 
     "ecg": (("lstm", "gru"), _ecg),
     "copy": (("dtriv", "rnn", "gru", "lstm"), _copy),
     "flipflop": (("gru", "lstm", "rnn"), _flipflop),
-    **{f"counting/{classes}": (("gru", "lstm", "rnn"), _counting(classes)) for classes in counting.CLASSES},
+    **{f"counting-{classes}": (("gru", "lstm", "rnn"), _counting(classes)) for classes in counting.CLASSES},
 }
 """Architectures of each task, and what makes the case of one of them and of a seed."""

@@ -1,14 +1,21 @@
 """Measure one network: how few coordinates keep its decisions, balanced ones next to the baselines."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import kann
+from kann.recording.runner import evaluation_mode
 from kann.typing import Array, Float
 from kann_experiments.balanced.cases import Case
 from kann_experiments.results import Quantity
+from kann_experiments.sentiment.corpus import load_corpus
+from kann_experiments.sentiment.live.bench import make_bench
+from kann_experiments.sentiment.live.measurements import COUNTS as SEVERAL
+from kann_experiments.sentiment.live.measurements import kept_by_coordinates
+from kann_experiments.sentiment.task import CONFIGS, trained
 
 COUNTS = (1, 2, 4, 8, 16)
 """Numbers of coordinates that are kept after every step."""
@@ -99,3 +106,20 @@ def study(case: Case, *, counts: tuple[int, ...] = COUNTS, seed: int = 0) -> Stu
 
 def _kept(case: Case, effects: kann.Effects, scores: Float[Array, " s"]) -> Float[Array, " s"]:
     return scores if case.decided is None else case.decided(scores, effects.full_scores)
+
+
+def sentiment_numbers(arch: str, seed: int, folder: Path, device: str) -> dict[str, float]:
+    """The same for a sentiment network, on the reviews of that experiment: 25,000 test reviews on a GPU."""
+    corpus = load_corpus()
+    network = trained(CONFIGS[arch], corpus, seed=seed, folder=folder, device=device)
+    with evaluation_mode(network):
+        return renamed(kept_by_coordinates(make_bench(network, corpus, seed=seed), seed))
+
+
+def renamed(live: dict[str, float]) -> dict[str, float]:
+    """Numbers of the sentiment experiment under the names that other tasks have here."""
+    one = {"balanced": "one", "modes": "one_mode", "pca": "one_pca", "readout": "one_readout", "random": "one_random"}
+    numbers = {"judged": live["live_reviews"], "none": live["live_none"]}
+    numbers |= {f"{name}_1": live[f"live_{key}"] for name, key in one.items()}
+    keys = {f"{name}_{count}": f"live_{name}_{count}" for name in METHODS for count in SEVERAL}
+    return numbers | {key: live[own] for key, own in keys.items() if own in live}

@@ -77,6 +77,18 @@ def measure_live(
     return LiveResult(numbers=numbers, details={"rank of the modes": min(MODES_RANK, bench.states.dim)})
 
 
+def kept_by_coordinates(bench: Bench, seed: int) -> dict[str, float]:
+    """How many decisions each kind of coordinates keeps, random ones included for several coordinates too."""
+    chosen = _coordinates(bench, seed)
+    changes = _changes_of_one(bench, chosen, seed) | _changes_of_several(chosen)
+    for count in COUNTS:
+        drawn = _random_like(bench, chosen["balanced"][:, :count], f"random_{count}", seed)
+        changes |= {name: Change(directions=directions) for name, directions in drawn.items()}
+    kept = bench.kept(changes)
+    numbers = _numbers_of_one(bench, kept) | _numbers_of_several(kept)
+    return numbers | {f"live_random_{count}": _mean_of_draws(kept, f"random_{count}") for count in COUNTS}
+
+
 def _coordinates(bench: Bench, seed: int) -> dict[str, Float[Array, "d _"]]:
     """Directions by the way in which they are chosen, the most important first."""
     words: dict[str, Any] = {"layer": LAYER, "state": bench.state, "batch_size": CHOOSING_BATCH, "seed": seed}
