@@ -164,6 +164,36 @@ def flipflop(
 
 
 @commands.command(
+    epilog="Example: kann reproduce balanced --task flipflop --seeds 3 --out runs/balanced",
+    short_help="How few balanced coordinates keep the decisions of trained networks. Not in the paper.",
+)
+def balanced(
+    task: Annotated[
+        str, typer.Option(help="sentiment, ecg, copy, flipflop, or counting for 2 to 10 classes.")
+    ] = "flipflop",
+    arch: Annotated[str, typer.Option(help="The recurrent layer, or all.")] = "all",
+    device: Device = "cpu",
+    out: Out = Path("runs/balanced"),
+    runs: Annotated[Path, typer.Option(help="Folder of the networks of all experiments.")] = Path("runs"),
+    seed: Seed = 0,
+    seeds: Seeds = 5,
+) -> None:
+    """Keep only a few coordinates of the state of trained networks: balanced ones, modes, components, readout, random.
+
+    Networks that are already in the folder are used again, others are trained.
+    """
+    with one_line_errors(HOW_TO_GO_ON):
+        from kann_experiments.balanced import ARCHITECTURES, reproduce, summarise_counting
+
+        where: dict[str, Any] = {"out": out, "runs": runs, "seeds": range(seed, seed + seeds), "device": device}
+        for name in [each for each in ARCHITECTURES if each.partition("-")[0] == task] or [task]:
+            for own in ARCHITECTURES.get(name, (arch,)) if arch == "all" else (arch,):
+                _print(reproduce(name, own, **where))
+        if task == "counting" and arch == "all":
+            _console().print(f"Summary: {summarise_counting(out, seeds=where['seeds'])}")
+
+
+@commands.command(
     epilog="Example: kann reproduce compare --seeds 5 --fresh 5 --out runs/compare",
     short_help="Thirty small networks, all pairs: which are alike inside? Not in the paper.",
 )
