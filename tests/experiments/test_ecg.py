@@ -409,6 +409,15 @@ def test_the_notebooks_recipe():
     assert "weight_decay" not in as_json(PRINTED["lstm"])  # checkpoints of earlier versions do not name it
 
 
+def test_the_notebooks_recipe_trains_and_is_found_again(tmp_path):
+    config = replace(tiny(epochs=2), batch=1, schedule="plateau", weight_decay=5e-3)
+    parts = split(some_beats(), seed=0)
+    network, again = (trained(config, parts, seed=0, folder=tmp_path) for _ in range(2))
+    torch.testing.assert_close(again(parts.test), network(parts.test))
+    with pytest.raises(KannError, match=r"other settings \(config\)"):
+        trained(replace(config, weight_decay=0.0), parts, seed=0, folder=tmp_path)
+
+
 def test_silhouettes_are_compared_at_all_times():
     koopman = np.array([0.0, 0.1, 0.5, 0.2])
     others = {"raw": np.array([0.1, 0.2, 0.1, 0.1]), "pca": np.array([0.2, 0.05, 0.2, 0.3])}
