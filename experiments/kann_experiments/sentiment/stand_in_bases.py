@@ -16,6 +16,7 @@ from kann.backends.arrays import as_numpy
 from kann.progress import progress
 from kann.recording.runner import evaluation_mode
 from kann.zoo.sentiment_network import SentimentNetwork
+from kann_experiments.configs import as_json
 from kann_experiments.pages import RESULTS
 from kann_experiments.results import Quantity, made_on, tabulate, versions, write_json
 from kann_experiments.sentiment.corpus import Corpus, Reviews, load_corpus
@@ -128,8 +129,15 @@ def compare_seeds(
     place = RESULTS / "sentiment-stand-ins" / f"{arch}.json"
     place.parent.mkdir(parents=True, exist_ok=True)
     rows = {row.quantity.key: row.as_json() for row in tabulate(basis_quantities(), measured, {})}
-    content = {"experiment": "sentiment-stand-ins", "seeds": list(seeds), "made_on": made_on(), "versions": versions()}
-    write_json(place, content | {"rows": rows})
+    content = {
+        "experiment": "sentiment",
+        "seeds": list(seeds),
+        "made_on": made_on(),
+        "versions": versions(),
+        "config": as_json(CONFIGS[arch]),
+        "rows": rows,
+    }
+    write_json(place, content)
     return place
 
 
