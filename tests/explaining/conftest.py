@@ -1,12 +1,10 @@
 """Fixtures of the tests of explanations: each network is explained once."""
 
-from pathlib import Path
-
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from tests import flipflop
+from tests.explaining import networks
 
 
 @pytest.fixture
@@ -17,6 +15,4 @@ def generator():
 @pytest.fixture(scope="session")
 def trained_flip_flop():
     """A GRU that remembers three bits; weights/make.py trained it."""
-    network = flipflop.FlipFlop("gru", 3)
-    network.load_state_dict(load_file(Path(__file__).parent / "weights" / "flip_flop.safetensors"))
-    return network.eval()
+    return networks.trained(flipflop.FlipFlop("gru", 3), "flip_flop")

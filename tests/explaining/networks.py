@@ -1,9 +1,12 @@
 # ruff: noqa: D102  # models in tests say what they are by their names
 """Small networks of all kinds that are explained in the tests."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from kann_experiments.copy.task import CopyNetwork
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -173,6 +176,54 @@ class PooledReader(nn.Module):
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(self.rnn(packed)[0], batch_first=True)
         return self.head(states.sum(dim=1) / lengths[:, None])
+
+
+class DepthTagger(nn.Module):
+    """Two bidirectional layers that give the depth of brackets at every step; only reading forwards tells it."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(3, 4)
+        self.lstm = nn.LSTM(4, 8, num_layers=2, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, words):
+        return self.head(self.lstm(self.embedding(words))[0])
+
+
+class Parity(nn.Module):
+    """Tells at every step whether an odd number of ones was read."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(1, 8, batch_first=True), nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0])
+
+
+def trained(network, name):
+    """A network with the weights that weights/make.py wrote."""
+    network.load_state_dict(load_file(Path(__file__).parent / "weights" / f"{name}.safetensors"))
+    return network.eval()
+
+
+def brackets(count, steps, generator):
+    """Words 0 ".", 1 "(" and 2 ")", and the depth after each, from 0 to 3."""
+    words, depth, depths = torch.zeros(count, steps, dtype=torch.long), torch.zeros(count, dtype=torch.long), []
+    for step in range(steps):
+        drawn = torch.rand(count, generator=generator)
+        opens, closes = (drawn < 0.35) & (depth < 3), (drawn > 0.65) & (depth > 0)
+        words[:, step] = opens.long() + 2 * closes.long()
+        depth = depth + opens.long() - closes.long()
+        depths.append(depth)
+    return words, torch.stack(depths, dim=1)
+
+
+def bits(count, steps, generator):
+    """Zeros and ones, and whether an odd number of ones was read."""
+    x = torch.randint(0, 2, (count, steps, 1), generator=generator).float()
+    return x, x[..., 0].cumsum(dim=1).long() % 2
 
 
 def seeded(make):

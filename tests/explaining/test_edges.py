@@ -220,7 +220,7 @@ def test_predictions_on_the_page_are_the_networks_own(generator, tmp_path):
         outputs = network(nn.utils.rnn.pad_sequence(data, batch_first=True), lengths).numpy()
         network.head.bias += torch.tensor([-1.0, 1.0]) * float(np.median(outputs[:, 0] - outputs[:, 1])) / 2
         own = network(nn.utils.rnn.pad_sequence(data, batch_first=True), lengths).argmax(dim=1).numpy()
-    found = explain(network, data)
+    found = explain(network, data, layer="lstm.l1")
     _, page, _ = content_of(found.report(tmp_path / "page.html"))
     shown = [int(row["prediction"]) for row in page["sequences"]]
     assert shown == own[found.held_out[: len(shown)]].tolist()

@@ -243,3 +243,29 @@ def test_padding_of_labels_is_not_the_most_frequent_label(generator):
     found = [kann.explain(model, ragged, labels=labels, progress=False) for labels in (own, padded)]
     assert found[1].accuracy[0] == 1
     assert found[1].accuracy == found[0].accuracy
+
+
+def test_one_label_for_outputs_at_every_step_is_refused(generator):
+    with pytest.raises(KannError, match="is one class, and the network gave outputs at 12 steps; pass one label for"):
+        look(seeded(networks.Tagger), words(generator), labels=torch.zeros(SEQUENCES, dtype=torch.long))
+
+
+def test_one_hot_labels_are_classes(generator):
+    data, classes = words(generator), torch.arange(SEQUENCES) % 2
+    reader = seeded(lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 2)))
+    found = look(reader, numbers(generator), labels=nn.functional.one_hot(classes, 2).float())
+    assert found.outputs.kind == "class"
+    assert [int(label) for label in found.options.labels] == classes.tolist()
+    marks = torch.ones(SEQUENCES, 2)
+    assert look(reader, numbers(generator), labels=marks).outputs.kind == "labels"
+    steps = nn.functional.one_hot(data % 3, 3).float()
+    assert look(seeded(networks.Tagger), data, labels=steps).outputs.kind == "class"
+
+
+def test_steps_whose_label_is_ignored_do_not_count(generator):
+    data, model = words(generator), seeded(networks.Tagger)
+    labels = model(data).argmax(dim=-1)  # what it gives is right
+    labels[:, ::2] = -100
+    found = kann.explain(model, data, labels=labels, progress=False)
+    assert found.accuracy[0] == 1
+    assert found.facts.accuracy.of_steps

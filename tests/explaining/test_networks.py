@@ -40,6 +40,32 @@ def test_the_three_memories_of_a_flip_flop_are_stated(trained_flip_flop, tmp_pat
     assert found.report(tmp_path / "report.html").stat().st_size < 8e6
 
 
+def test_of_two_bidirectional_layers_the_one_that_counts_is_found(generator):
+    x, depths = networks.brackets(200, 20, generator)
+    tokens = [[".()"[word] for word in row] for row in x.tolist()]
+    found = explained(networks.trained(networks.DepthTagger(), "depth_tagger"), x, labels=depths, tokens=tokens)
+    assert found.facts.network.layer == "lstm.l0"  # forwards
+    assert len(found.facts.scan) == 4
+    assert (found.facts.scan[0].layer, found.facts.scan[0].is_explained) == ("lstm.l0", True)
+    assert found.facts.live.fewest.count <= 2
+    assert found.facts.accuracy.of_steps
+    counter = found.facts.memories[0]
+    assert ({each.name for each in counter.up} | {each.name for each in counter.down}) >= {"(", ")"}
+    assert {each.name for each in counter.up}.isdisjoint({"(", ")"}) is False
+    assert not {"(", ")"} <= {each.name for each in counter.up}  # one up, the other down
+
+
+def test_parity_is_kept_by_zeros_and_flipped_by_ones(generator):
+    x, odd = networks.bits(200, 20, generator)
+    found = explained(networks.trained(networks.Parity(), "parity"), x, labels=odd)
+    zero, one = found.facts.gates.inputs
+    assert (zero.name, zero.does, one.name, one.does) == ("0", "keeps", "1", "flips")
+    assert -1.1 < one.eigenvalue.real < -0.5
+    assert "1 flips it (λ = -" in " ".join(found.sentences)
+    assert found.effects.kept["balanced"][0] > 0.95
+    assert found.verdict != "nothing"
+
+
 def test_the_modes_of_a_linear_unit_and_those_that_reach_the_output(generator):
     found = explained(seeded(networks.LinearNetwork), numbers(generator))
     eigenvalues = sorted(np.real(found.koopman.eigenvalues), reverse=True)

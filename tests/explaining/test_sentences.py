@@ -86,6 +86,10 @@ def test_the_finding_comes_first_and_the_caveats_last():
     )
 
 
+def test_the_line_under_the_title():
+    assert wording.subtitle(facts()) == "Found · layer 'rnn', 8 units · outputs are a class"
+
+
 def random_facts(rng):
     """Facts drawn at random, with the verdict that they have."""
     methods = ("balanced", "modes", "readout", "pca")

@@ -111,7 +111,7 @@ def explain(
         movers=results.movers,
         accuracy=(facts.accuracy.score, facts.accuracy.baseline) if facts.accuracy else None,
         held_out=results.setup.held_out,
-        page=page_of(results),
+        page=page_of(results, facts),
     )
 
 

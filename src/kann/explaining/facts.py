@@ -278,15 +278,15 @@ def facts_of(results: Results) -> Facts:
     live = None if effects is None else live_facts(effects, trust)
     memories = tuple(memories_of(results, effects))
     reaching, reached = _reaching(results)
-    accuracy = results.accuracy
+    accuracy, gates = results.accuracy, _gates(results)
     return Facts(
-        verdict=verdict_of(live, accuracy, memories if trust is not None else None),
+        verdict=verdict_of(live, accuracy, memories if trust is not None else None, gates),
         network=_network(results),
         scan=results.setup.scan,
         accuracy=accuracy,
         live=live,
         memories=memories,
-        gates=_gates(results),
+        gates=gates,
         errors=None if trust is None else _errors(trust, found.kind),
         depth=None if results.steps is None else depth_facts(results.steps, results.setup.place.layer),
         reaching=reaching,
@@ -297,7 +297,9 @@ def facts_of(results: Results) -> Facts:
     )
 
 
-def verdict_of(live: Live | None, accuracy: Accuracy | None, memories: tuple[Memory, ...] | None) -> Verdict:
+def verdict_of(
+    live: Live | None, accuracy: Accuracy | None, memories: tuple[Memory, ...] | None, gates: Gates | None = None
+) -> Verdict:
     """Judge how much can be said; ``memories`` are None if trust was not measured."""
     if accuracy is not None and not accuracy.is_clear:
         return Verdict(word="nothing", decided_by="score", figure=accuracy.low, limit=accuracy.baseline)
@@ -307,7 +309,8 @@ def verdict_of(live: Live | None, accuracy: Accuracy | None, memories: tuple[Mem
         return Verdict(word="partly", decided_by="unmeasured", figure=math.nan, limit=LARGEST_RESIDUAL)
     trusted = [memory for memory in memories if memory.trusted]
     learned = [memory for memory in trusted if memory.learned is not False]
-    is_right = accuracy is not None and live is not None and live.fewest is not None
+    is_known = (live is not None and live.fewest is not None) or (gates is not None and bool(gates.inputs))
+    is_right = accuracy is not None and is_known
     if learned:
         recovered = 1.0 if live is None else live.best.recovered if live.best else 0.0
         is_enough = live is None or (live.fewest is not None and recovered >= ENOUGH)
@@ -556,7 +559,7 @@ def _raised(movers: Movers | None, number: int, classes: Any) -> str | None:
 def _reaching(results: Results) -> tuple[tuple[int, ...], float]:
     """Return the modes that reach the outputs, if these are few, and the fraction of all contributions they make."""
     reading, koopman = results.recorded.reading, results.operators.koopman
-    if not reading.is_output or reading.weight is None:
+    if not reading.is_output or reading.weight is None or len(koopman.modes) == 1:
         return (), 0.0
     variances = mode_variances(koopman, mean_and_covariance(results.operators.states), reading.weight)
     if not variances.sum() > 0:  # the readout reads nothing

@@ -15,7 +15,7 @@ from kann.errors import KannError
 from kann.explaining.options import Options
 from kann.explaining.sequences import Sequences
 from kann.live.evaluation import outputs_of
-from kann.recording.layer_selection import Target, select
+from kann.recording.layer_selection import Target, fused_layers, select
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import SequenceData, tensors_of
 from kann.typing import Array, Int, Shaped
@@ -294,6 +294,23 @@ def find_place(probe: Probe, options: Options) -> Place:
         f"{blocks.names[-1]!r} give states of one width. A step is a layer."
     )
     return Place(layer=blocks.names, state="h", axis="depth", target=None, embedding=blocks.reads_same, why=why)
+
+
+def place_of(model: nn.Module, layer: str, options: Options) -> Place:
+    """Return the place of one recurrent layer and direction."""
+    return _along_time(model, layer, options, "")
+
+
+def recurrent_targets(path: str, module: nn.Module) -> list[Target]:
+    """Return the layers and directions of a recurrent module; of cells, which have none, the module itself."""
+    return fused_layers(path, module) or [Target(name=path, path=path, module=module)]
+
+
+def full_name(target: Target) -> str:
+    """Return the name of a layer with its number and direction, also of one that its module stands for."""
+    own = [each for each in recurrent_targets(target.path, target.module) if each.reverse == target.reverse]  # type: ignore[arg-type]
+    numbered = [each for each in own if each.level == target.level] or own[-1:]
+    return numbered[0].name if numbered else target.name
 
 
 def _named(probe: Probe, options: Options) -> Place:

@@ -15,7 +15,7 @@ from kann.data.serialization import Stored
 from kann.errors import KannError
 from kann.explaining.options import Options
 from kann.explaining.sequences import Sequences
-from kann.live.evaluation import Scorer, labels_of_classes, labels_of_outputs, score_runs
+from kann.live.evaluation import IGNORED, Scorer, labels_of_classes, labels_of_outputs, score_runs
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import SequenceData
 from kann.typing import Array, Float, Int, Shaped
@@ -120,6 +120,20 @@ def _told_by_shape(
     return "values", "there is one, and nearly all of them have the same sign"
 
 
+def without_one_hot(labels: Any, outputs: Shaped[Array, "s ..."], kind: str | None) -> Any:
+    """Return classes for labels that are one-hot rows, one for each decision; other labels as they are."""
+    if labels is None or kind not in (None, "class") or outputs.ndim < 2 or outputs.shape[-1] < 2:
+        return labels
+    if any(isinstance(label, str) for label in labels):
+        return labels
+    rows = [as_numpy(label) for label in labels]
+    if any(row.ndim != outputs.ndim - 1 or row.shape[-1] != outputs.shape[-1] for row in rows):
+        return labels
+    if not all(np.isin(row, (0, 1)).all() and (row.sum(axis=-1) == 1).all() for row in rows):
+        return labels
+    return [row.argmax(axis=-1) for row in rows]
+
+
 def plain_labels(labels: Any, outputs: Outputs, sequences: Sequences, *, has_steps: bool) -> Any:
     """Labels without padding, and without the last axis that a single output has; names stay as they are."""
     if any(isinstance(label, str) for label in labels):
@@ -197,6 +211,12 @@ def require_labels_that_fit(
         known = class_numbers(labels, options.classes)
         if known is None:
             return
+        first = int(numbers[0])
+        if has_steps and not np.ndim(known[first]):
+            raise KannError(
+                f"the label of sequence {first} is one class, and the network gave outputs at {steps} steps; pass one "
+                f"label for each step, with {IGNORED} at those that do not count"
+            )
         labels_of_classes(known, numbers, starts, steps=steps, has_steps=has_steps)
         own_axes = 0
     elif any(isinstance(label, str) for label in labels):
@@ -268,6 +288,9 @@ def _comparable(options: Options, outputs: Outputs, held_out: Int[Array, " h"]) 
         if known is None:
             return None, "How well the network does was not measured: labels are no whole numbers."
         every = np.concatenate([np.ravel(known[i]) for i in held_out])
+        every = every[every != IGNORED]
+        if not len(every):
+            return None, f"How often the network is right was not measured: all labels are {IGNORED}."
         classes = max(2, outputs.count)
         if every.min() >= 0 and every.max() < classes:
             return known, ""
@@ -302,8 +325,10 @@ def _most_frequent(labels: list[Any], held_out: Int[Array, " h"]) -> float:
     """
     columns = [_in_columns(np.asarray(label)) for label in labels]
     every = np.concatenate(columns)
-    usual = np.array([_mode_of(every[:, column]) for column in range(every.shape[1])])
-    return float(np.mean([(columns[i] == usual).mean() for i in held_out]))
+    usual = np.array([_mode_of(own[own != IGNORED]) for own in every.T])
+    return float(
+        np.mean([(own == usual)[own != IGNORED].mean() for i in held_out if ((own := columns[i]) != IGNORED).any()])
+    )
 
 
 def _in_columns(label: Shaped[Array, "..."]) -> Float[Array, "t o"]:

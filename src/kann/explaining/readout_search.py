@@ -140,7 +140,10 @@ def _head(model: nn.Module, place: Place, asked: Any) -> Any:
         return asked
     if place.axis == "depth" or place.target is None or place.target.module is None:
         return None
-    if isinstance(place.target.module, nn.RNNBase | nn.RNNCellBase):
+    module = place.target.module
+    if isinstance(module, nn.RNNBase) and place.target.level not in (-1, module.num_layers - 1):
+        return None  # the readout reads the last layer
+    if isinstance(module, nn.RNNBase | nn.RNNCellBase):
         with contextlib.suppress(KannError):
             return readout_of(model, place.target.path or None)
         return None

@@ -41,6 +41,9 @@ from kann.typing import Array, Shaped
 GROWS_FROM = 1.0005
 """From this |λ| on a mode is said to grow: less would be written as 0.0 % in a step."""
 
+UNUSED = 0.995
+"""A layer is not used if the network agrees with itself so often while it is held at its mean."""
+
 NAMES_SHOWN = 4
 """How many tokens or inputs are named that push a mode up, and as many that push it down."""
 
@@ -177,6 +180,9 @@ def _live(facts: Facts) -> str | None:
     more = live.nearly_all
     if more is not None and more.count > kept.count:
         sentence += f" With {more.count}, {_basis(more)} keep {_score(live, more.score)}."
+    unused = [each.layer for each in facts.scan if each.score >= UNUSED and not each.is_explained]
+    if unused:
+        sentence += f" It does not use {' and '.join(repr(name) for name in unused)}."
     if facts.verdict.word == "nothing":
         sentence += f" That says how few are enough for its {outputs_in_words(live)}, not that training made them."
     return sentence
@@ -459,12 +465,27 @@ def _caveats(facts: Facts) -> str:
 # The page
 
 
-def page_of(results: Results) -> dict[str, Any]:
+def subtitle(facts: Facts) -> str:
+    """Write the line under the title of the page: the verdict, the layer, the outputs, and whether inputs gate."""
+    verdict = {"found": "Found", "partly": "Partly explained", "nothing": "Nothing can be concluded"}
+    parts = [verdict[facts.verdict.word], f"layer {facts.network.layer!r}, {facts.network.units} units"]
+    if facts.network.axis == "depth":
+        parts[1] = f"layers {facts.network.layer}, {facts.network.units} units"
+    if facts.live is not None:
+        outputs = {"class": "outputs are a class", "labels": "outputs are answers", "values": "outputs are values"}
+        parts.append(outputs[facts.live.outputs])
+    if facts.gates is not None:
+        parts.append("inputs gate")
+    return " · ".join(parts)
+
+
+def page_of(results: Results, facts: Facts) -> dict[str, Any]:
     """Return the arguments of `kann.report` that belong to the sequences which are shown."""
     setup, recorded = results.setup, results.recorded
     options, shown, numbers, reading = setup.options, recorded.shown, setup.shown_numbers, recorded.reading
     page: dict[str, Any] = {"step_seconds": options.step_seconds, "step_name": setup.place.step_name}
     page["title"] = f"What {type(setup.model).__name__} learned"
+    page["about"] = subtitle(facts)
     if options.classes is not None:
         page["classes"] = list(options.classes)
     labels = None if options.labels is None else [options.labels[i] for i in numbers]

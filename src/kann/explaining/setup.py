@@ -3,20 +3,37 @@
 import contextlib
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from torch import nn
 from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
+from kann._format import percent
+from kann.data.moments import mean_and_covariance
 from kann.data.states import States
 from kann.errors import KannError
-from kann.explaining.layer_search import LayerWorth, Place, Probe, evenly_spaced, find_place
+from kann.explaining.layer_search import (
+    LayerWorth,
+    Place,
+    Probe,
+    evenly_spaced,
+    find_place,
+    full_name,
+    place_of,
+    recurrent_targets,
+)
 from kann.explaining.options import Clock, Options
-from kann.explaining.outputs import Outputs, kind_of_outputs, plain_labels, require_labels_that_fit
+from kann.explaining.outputs import Outputs, kind_of_outputs, plain_labels, require_labels_that_fit, without_one_hot
 from kann.explaining.sequences import Sequences, channels_of
 from kann.fitting.folds import HoldoutGroups
+from kann.live._effects import Change, run_changes
+from kann.live._intervene import replaced, replaced_layer
+from kann.live.evaluation import Scorer
 from kann.recording._record import record
+from kann.recording.runner import evaluation_mode
+from kann.recording.sequence_data import SequenceData
 from kann.typing import Array, Int
 
 LEAST_SEQUENCES = 12
@@ -39,6 +56,12 @@ MOST_STATES_SHOWN = 20_000
 
 RECORDING_MAY_TAKE = 0.25
 """Fraction of the time budget for recording; of more sequences some are left out."""
+
+SCANNED, MOST_SCANNED = 64, 12
+"""Sequences that are run with each recurrent layer held at its mean; with more layers than this none is."""
+
+MATTERS_MORE = 0.1
+"""Another layer than the usual one is explained if holding it loses more agreement by this."""
 
 RANDOM_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 """What DataLoaders draw sequences with in another order each time."""
@@ -96,6 +119,9 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
     probe = Probe(model, sequences, options)
     place = find_place(probe, options)
     outputs, options, about_outputs = _outputs_and_labels(probe, options)
+    scan: tuple[LayerWorth, ...] = ()
+    if outputs is not None and options.layer is None and place.axis == "time":
+        place, scan = most_worth(probe, place, options, outputs)
     usable = _within_time(probe, min(sequences.count, options.max_sequences or sequences.count), clock)
     together = _together(sequences, options)
     fitted, held_out = _split(usable, together[usable], options.seed)
@@ -124,8 +150,63 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
         held_out=held_out,
         shown_numbers=_to_show(sequences, held_out),
         channels=channels,
+        scan=scan,
         choices=tuple(choices),
     )
+
+
+def most_worth(probe: Probe, place: Place, options: Options, outputs: Outputs) -> tuple[Place, tuple[LayerWorth, ...]]:
+    """Hold each recurrent layer and direction at its mean, and choose another one if it clearly matters more.
+
+    Returns what each is worth too, the one that matters most first; nothing where there is a single one.
+    """
+    names = [
+        target.name
+        for path, module in probe.model.named_modules()
+        if isinstance(module, nn.RNNBase | nn.RNNCellBase)
+        for target in recurrent_targets(path, module)
+    ]
+    if not 1 < len(names) <= MOST_SCANNED or place.target is None:
+        return place, ()
+    own = full_name(place.target)
+    numbers = evenly_spaced(probe.sequences.count, SCANNED)
+    scores = {}
+    for name in names:
+        with contextlib.suppress(KannError):  # a layer that is called in a way that cannot be replaced
+            scores[name] = _held_at_mean(probe, name, options, outputs, numbers)
+    best = min(scores, key=lambda name: scores[name], default=own)
+    if own in scores and scores[best] < scores[own] - MATTERS_MORE:
+        why = (
+            f"Layer {best!r} is explained: of {len(scores)} recurrent layers and directions it matters most. Held at "
+            f"its mean the network agrees with itself in {percent(scores[best])}, with {own!r} held in "
+            f"{percent(scores[own])}; pass layer= for another."
+        )
+        place, own = replace(place_of(probe.model, best, options), why=why), best
+    elif len(scores) > 1:
+        listed = ", ".join(f"{name!r} {percent(score)}" for name, score in scores.items())
+        place = replace(place, why=f"{place.why} With single layers held at their mean, agreement is {listed}.")
+    worth = [LayerWorth(layer=name, score=score, is_explained=name == own) for name, score in scores.items()]
+    return place, tuple(sorted(worth, key=lambda each: each.score))
+
+
+def _held_at_mean(probe: Probe, name: str, options: Options, outputs: Outputs, numbers: Int[Array, " k"]) -> float:
+    """Return the agreement of the network with itself while one layer is held at its mean; of values R², at least 0."""
+    part, model = probe.sequences.part(numbers), probe.model
+    run = {**options.run, "lengths": part.lengths, "progress": False}
+    state = place_of(model, name, options).state
+    states = record(model, part.data, layer=name, state=state, **run)
+    target, state = replaced_layer(model, name, state, states.dim)
+    with evaluation_mode(model):
+        _, scores, _ = run_changes(
+            SequenceData(model, part.data, **run),
+            partial(replaced, model, target, state=state, width=states.dim),
+            [Change(directions=np.empty((states.dim, 0)))],
+            states,
+            mean_and_covariance(states),
+            fill="linear",
+            scorer=Scorer.of(outputs=outputs.kind, threshold=outputs.threshold),
+        )
+    return max(0.0, float(scores[1].mean()))
 
 
 def _refuse_shuffled(data: Any, options: Options) -> None:
@@ -145,6 +226,7 @@ def _outputs_and_labels(probe: Probe, options: Options) -> tuple[Outputs | None,
     probed = evenly_spaced(sequences.count, PROBED)
     try:
         given = probe.outputs(probed)
+        options = replace(options, labels=without_one_hot(options.labels, given, options.outputs))
         outputs = kind_of_outputs(given, sequences.steps(0), options)
     except KannError as error:
         return None, options, f"Outputs were not compared: {error}."

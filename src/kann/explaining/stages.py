@@ -195,13 +195,14 @@ def live_place(setup: Setup, recorded: Recorded) -> LivePlace:
     return LivePlace(layer=names[at], state="h", states=middle)
 
 
-def balance_states(setup: Setup, recorded: Recorded, place: LivePlace) -> Balance:
+def balance_states(setup: Setup, recorded: Recorded) -> Balance:
     """Find the coordinates that the outputs depend on."""
+    where = live_place(setup, recorded).where
     if recorded.outputs is None:
         raise KannError("the network gives no outputs that could be compared")
     data, run = setup.source(setup.fitted_numbers)
     try:
-        return balance(setup.model, data, **place.where, outputs=recorded.outputs.kind, seed=setup.options.seed, **run)
+        return balance(setup.model, data, **where, outputs=recorded.outputs.kind, seed=setup.options.seed, **run)
     except RuntimeError as error:  # torch raises it where outputs have no gradients
         raise KannError(f"the outputs have no gradients ({str(error).splitlines()[0]})") from error
 
@@ -253,13 +254,14 @@ class Scores:
         return took * sum(map(len, batches)) / len(batch)
 
 
-def operator_size(setup: Setup, recorded: Recorded, place: LivePlace, found: Balance) -> tuple[int, str]:
+def operator_size(setup: Setup, recorded: Recorded, found: Balance) -> tuple[int, str]:
     """Return the number of balanced coordinates of the operator, and why."""
     if found.count is not None:
         interval = found.count_interval
         known = f" ({interval[0]} to {interval[1]} over resampled sequences)" if interval else ""
         return found.count, f"The singular values of its balanced coordinates have a gap after {found.count}{known}."
-    scores, counts = Scores(setup, recorded, place), [count for count in SIZES[0][0] if count < found.rank]
+    scores = Scores(setup, recorded, live_place(setup, recorded))
+    counts = [count for count in SIZES[0][0] if count < found.rank]
     if not counts:
         return found.rank, "All balanced coordinates are used: there is one."
     if setup.clock.left < 2 * len(counts) * scores.seconds_of_a_run() / LIVE_MAY_TAKE:
@@ -309,7 +311,7 @@ def trust_of_copy(setup: Setup, recorded: Recorded, found: Operators, is_balance
     bases: list[Balance | None] = [None]
     if is_balanced:
         with contextlib.suppress(KannError):
-            bases.insert(0, balance_states(copy, recorded, live_place(copy, recorded)))
+            bases.insert(0, balance_states(copy, recorded))
     judgements = []
     for basis in bases:
         theirs = found.like(states, _groups(copy, states), basis)
@@ -393,6 +395,10 @@ def run_live_test(setup: Setup, recorded: Recorded, found: Operators, balanced: 
     tested = effects(setup.model, scores.data, both, place.states, koopman=koopman, **options)
     numbers = setup.sequences.sorted_by_length(setup.held_out)
     tested = replace(tested, judged=numbers[tested.judged])
+    if recorded.reading.weight is None:  # the layer that was taken for the readout reads other states
+        known: dict[str, Any] = {name: getattr(tested, name) for name in ("kept_scores", "removed_scores", "fills")}
+        kept = {name: {m: own[m] for m in own if m != "readout"} for name, own in known.items()}
+        tested = replace(tested, **kept)
     is_whole = len(tested.judged) == len(numbers)
     alone: dict[int, tuple[float, float]] = {}
     if is_whole:
@@ -522,11 +528,10 @@ def run_stages(setup: Setup) -> Results:
     count = None
     chain.choices += recorded.choices
     along_time = setup.place.axis == "time"
-    place: Any = chain.run("finding where to balance", lambda: live_place(setup, recorded))
-    if place is not None and recorded.outputs is not None:
-        balanced = chain.run("balancing", lambda: balance_states(setup, recorded, place))
+    if recorded.outputs is not None:
+        balanced = chain.run("balancing", lambda: balance_states(setup, recorded))
     if balanced is not None and along_time and setup.place.is_fed_back:
-        sized = chain.run("sizing", lambda: operator_size(setup, recorded, place, balanced))
+        sized = chain.run("sizing", lambda: operator_size(setup, recorded, balanced))
         if sized is not None:
             count, why = sized
             chain.choices.append(why)

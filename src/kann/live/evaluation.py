@@ -183,6 +183,9 @@ class ScoreOptions(TypedDict, total=False):
     """What an output must exceed. Default: 0."""
 
 
+IGNORED = -100
+"""The label of steps that do not count for accuracy, as in torch's losses."""
+
 METRICS = ("agreement", "accuracy", "loss")
 """Metrics that have a name."""
 
@@ -241,7 +244,10 @@ class Scorer:
             return _mean_over_steps(self._losses(outputs, wanted), weights)
         if self.outputs == "values":
             return np.einsum("bto,bt->b", np.square(_by_step(outputs) - wanted), weights)
-        same = self._decided(outputs) == wanted.reshape(*weights.shape, -1)
+        wanted = wanted.reshape(*weights.shape, -1)
+        if self.name == "accuracy" and self.outputs == "class":
+            weights = weights * (wanted[..., 0] != IGNORED)
+        same = self._decided(outputs) == wanted
         return _mean_over_steps(same.astype(np.float64), weights)
 
     def variation(self, untouched: Shaped[Array, "b ..."], batch: Batch) -> Comparison:
@@ -313,7 +319,7 @@ def step_weights(outputs: Shaped[Array, "b ..."], real: RealSteps | None) -> Flo
 def _mean_over_steps(values: Float[Array, "b t ..."], weights: Float[Array, "b t"]) -> Float[Array, " b"]:
     """The mean over the real steps of each sequence, and over the answers of each step."""
     of_steps = values.reshape(*weights.shape, -1).mean(axis=2)
-    return (of_steps * weights).sum(axis=1) / weights.sum(axis=1)
+    return (of_steps * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
 
 
 def outputs_of(output: Any, sequences: int) -> Tensor:

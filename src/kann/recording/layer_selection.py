@@ -120,7 +120,7 @@ def named(model: nn.Module, name: str) -> list[Target]:
     modules = dict(model.named_modules(remove_duplicate=False))
     if name in modules:
         return _own_targets(name, modules[name])
-    parts = {part.name: part for path, module in modules.items() for part in _fused_layers(path, module)}
+    parts = {part.name: part for path, module in modules.items() for part in fused_layers(path, module)}
     if name in parts:
         return [parts[name]]
     if name == "output":
@@ -143,7 +143,7 @@ def _matching(modules: dict[str, nn.Module], pattern: str) -> list[Target]:
     """The layers whose names match; a fused module's own name counts only where none of its layers matches."""
     targets: list[Target] = []
     for path, module in modules.items():
-        inner = [part for part in _fused_layers(path, module) if _matches(part.name, pattern)]
+        inner = [part for part in fused_layers(path, module) if _matches(part.name, pattern)]
         if not inner and path and _matches(path, pattern):
             inner = _own_targets(path, module)
         targets += inner
@@ -165,7 +165,7 @@ def _has_wildcard(name: str) -> bool:
     return any(sign in name for sign in "*?[")
 
 
-def _fused_layers(path: str, module: nn.Module) -> list[Target]:
+def fused_layers(path: str, module: nn.Module) -> list[Target]:
     """Every layer and direction of a fused recurrent module; of any other module nothing."""
     if not isinstance(module, nn.RNNBase):
         return []
@@ -187,7 +187,7 @@ def _own_targets(path: str, module: nn.Module) -> list[Target]:
     """The layers that a module's own name stands for: of a fused recurrent one the last, in all its directions."""
     if not isinstance(module, nn.RNNBase):
         return [Target(name=path, path=path, module=module)]
-    last = [part for part in _fused_layers(path, module) if part.level == module.num_layers - 1]
+    last = [part for part in fused_layers(path, module) if part.level == module.num_layers - 1]
     return [replace(last[0], name=path)] if len(last) == 1 else last
 
 

@@ -1,8 +1,9 @@
 // The live test: what is left of the network's answers, by the number of coordinates kept or removed.
 const methodStyles = {
-  modes: { color: "#0072B2", width: 4, dash: "solid" }, readout: { color: "#D55E00", width: 2, dash: "dash" },
+  balanced: { color: "#0072B2", width: 4, dash: "solid" }, directions: { color: "#0072B2", width: 4, dash: "solid" },
+  modes: { color: "#56B4E9", width: 3, dash: "solid" }, readout: { color: "#D55E00", width: 2, dash: "dash" },
   pca: { color: "#009E73", width: 2, dash: "dot" }, random: { color: "#888888", width: 2, dash: "dashdot" },
-  learned: { color: "#CC79A7", width: 2, dash: "solid" },
+  learned: { color: "#CC79A7", width: 2, dash: "solid" }, // of explanations that release 0.2 saved
 };
 
 function drawEffects() {
@@ -17,7 +18,7 @@ function drawEffects() {
   const inFrame = (value) => isInFrame(value) ? value : value < low ? low - room / 2 : high + room / 2;
   const traces = drawn.map(({ name, label, [state.effect]: rows }, i) => ({
     name: escapeMarkup(label), mode: "lines+markers", line: methodStyles[name],
-    marker: { size: rows.map(([mean]) => name === "modes" || !isInFrame(mean) ? 9 : 6), symbol: rows.map(([mean]) => isInFrame(mean) ? "circle" : mean < none ? "triangle-down" : "triangle-up") },
+    marker: { size: rows.map(([mean]) => methodStyles[name].width > 2 || !isInFrame(mean) ? 9 : 6), symbol: rows.map(([mean]) => isInFrame(mean) ? "circle" : mean < none ? "triangle-down" : "triangle-up") },
     // Each a little to the right of the one before, so that intervals do not cover each other.
     x: counts.map((count) => count * 1.035 ** (i - (drawn.length - 1) / 2)), y: rows.map(([mean]) => inFrame(mean)),
     error_y: { type: "data", symmetric: false, thickness: 1.2, width: 3, array: rows.map(([mean, , high]) => high === null || !isInFrame(mean) ? 0 : high - mean),
