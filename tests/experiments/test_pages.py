@@ -132,13 +132,14 @@ def test_what_was_not_measured_is_an_error(places, old, new, message):
 @pytest.mark.parametrize(("page", "quantities"), [("copy", COPY), ("ecg", ECG), ("sentiment", SENTIMENT)])
 def test_the_manual_asks_for_rows_that_are_measured(page, quantities):
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    asked = [key for match in BLOCK.finditer(text) for key in (match[3] or "").split()]
+    of_task = [match for match in BLOCK.finditer(text) if match[2].startswith(f"{page}/")]
+    asked = [key for match in of_task for key in (match[3] or "").split()]
     assert asked
     keys = {quantity.key for quantity in quantities}
     left_out = [key[1:] for key in asked if key.startswith("-")]
     assert {key for key in asked if not key.startswith("-")} <= keys
     assert all(any(key.startswith(start) for key in keys) for start in left_out)
-    assert {match[2] for match in VALUE.finditer(text) if match[1].startswith(page)} <= keys
+    assert {match[2] for match in VALUE.finditer(text) if match[1].startswith(f"{page}/")} <= keys
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda path: path.stem)
