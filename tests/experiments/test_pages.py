@@ -7,6 +7,7 @@ from kann_experiments.ecg.analysis import QUANTITIES as ECG
 from kann_experiments.pages import BLOCK, DOCS, FIGURE, RESULTS, VALUE, collect, collect_figures, fill, filled
 from kann_experiments.results import Printed, Quantity, Row
 from kann_experiments.sentiment.quantities import QUANTITIES as SENTIMENT
+from kann_experiments.sentiment.stand_in_bases import basis_quantities
 
 from kann.errors import KannError
 
@@ -129,7 +130,9 @@ def test_what_was_not_measured_is_an_error(places, old, new, message):
         filled(PAGE.replace(old, new), places / "results")
 
 
-@pytest.mark.parametrize(("page", "quantities"), [("copy", COPY), ("ecg", ECG), ("sentiment", SENTIMENT)])
+@pytest.mark.parametrize(
+    ("page", "quantities"), [("copy", COPY), ("ecg", ECG), ("sentiment", (*SENTIMENT, *basis_quantities()))]
+)
 def test_the_manual_asks_for_rows_that_are_measured(page, quantities):
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     of_task = [match for match in BLOCK.finditer(text) if match[2].startswith(f"{page}/")]
