@@ -302,6 +302,7 @@ def test_one_direction_of_one_layer_is_not_called_the_state():
         (1.001, (0.98, 1.02), "half of it is left after 34 steps or more"),
         (1.02, (1.01, 1.03), "it grows by 2.0 % in a step"),
         (1.0, (1.0, 1.0), "no fading was measured"),
+        (1.001, (0.9995, 1.002), "it hardly fades in the 30 steps of a sequence"),
         (1.02, None, "no fading was measured"),
     ],
 )

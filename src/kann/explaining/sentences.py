@@ -41,6 +41,9 @@ from kann.typing import Array, Shaped
 GROWS_FROM = 1.0005
 """From this |λ| on a mode is said to grow: less would be written as 0.0 % in a step."""
 
+EXTRAPOLATED = 3.0
+"""Half-lives longer than so many times the longest sequence are not claimed: they would rest on a small decay."""
+
 UNUSED = 0.995
 """A layer is not used if the network agrees with itself so often while it is held at its mean."""
 
@@ -291,6 +294,8 @@ def staying(memory: Memory, network: Network) -> str:
         return "no fading was measured"
     if half_life(modulus) > network.depth:
         return f"more than half of it is left after all {network.depth:.0f} layers"
+    if half_life(low) > EXTRAPOLATED * network.longest:
+        return f"it hardly fades in the {network.longest:.0f} {network.step_name}s of a sequence"
     if high >= 1:  # it may not fade at all, so that only the least half-life is known
         return f"half of it is left after {_time(low, network)} or more"
     if modulus < 0.5:
