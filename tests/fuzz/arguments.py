@@ -298,7 +298,7 @@ def calls(good: Any) -> dict[str, Call]:
                 "decode": lambda h: h[:, :1],
                 "classes": ["a", "b"],
             }
-            | {"driven": driven, "others": {"c": koopman}, "fixed_points": good.points, "about": "a"}
+            | {"others": {"c": koopman, "driven": driven}, "fixed_points": good.points, "about": "a"}
             | {"effects": None, "movers": None, "sentences": ["a"], "choices": ["b"], "alone": {0: (0.9, 0.5)}}
             | {"step_seconds": 0.1, "step_name": "step", "outputs": "class", "threshold": 0.5, "network_outputs": None}
             | {"steps": None, "step_names": None},

@@ -392,7 +392,7 @@ def _judged_together(
         interval=modulus,
         angle=angle,
         trusted=not against,
-        why=f"{count} equal memories, |λ| {from_to(*modulus, format_eigenvalue)}: {verdict}",
+        why=f"{count} equal memories, |λ| {from_to(modulus[0], modulus[1], format_eigenvalue)}: {verdict}",
         **measured,
     )
     return found, against
