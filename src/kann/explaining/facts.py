@@ -37,6 +37,10 @@ ACCIDENT = 0.1
 NEAR = 2.0
 """A mode is nearly trusted if its residual exceeds the limit by no larger factor, and it meets all other conditions."""
 
+NEAR_FROM = 0.9
+"""|λ| from which a mode may be nearly trusted: modes that are not trusted are not compared with untrained copies, which
+have faster ones."""
+
 MODES_NAMED = 3
 """Number of modes that sentences speak of one by one."""
 
@@ -504,6 +508,7 @@ def is_near(judged: ModeTrust) -> bool:
         and judged.residual <= COPYING_SLACK * judged.copying
         and judged.residual < NULL_FRACTION * judged.null
         and judged.interval[1] - judged.interval[0] <= WIDEST_INTERVAL
+        and abs(judged.eigenvalue) >= NEAR_FROM
         and not judged.constant
     )
 

@@ -68,8 +68,8 @@ AMONG = 3.0
 """A mode lies among those of the copies if one of them decays slower and one faster, by no larger factor than this: the
 copies of one network differ by as much."""
 
-SHORTEST_MEMORY = 0.63
-"""Below this |λ| half of a mode is left after 1.5 steps or fewer, which is no memory."""
+SHORTEST_MEMORY = 0.7
+"""Below this |λ| half of a mode is left after two steps or fewer, which is no memory."""
 
 MOST_BYTES = 500_000_000
 """Memory for the moments of all folds along depth: for each layer two matrices (units, units) in float64."""
