@@ -141,6 +141,8 @@ class Good:
         fill(self, "koopman", kann.fit(states, rank=3))
         fill(self, "trust", kann.trust(self.koopman, states, folds=3))
         fill(self, "driven", kann.fit(states, driven=True))
+        outputs = np.arange(24.0)[:, None]
+        fill(self, "fitted_readout", kann.stand_ins.fit_readout(self.driven, states, outputs, products=False))
         fill(self, "gated", kann.fit(states, driven="bilinear", rank=2, ridge=1e-3))
         fill(self, "moments", kann.Moments.of(states))
         fill(self, "model", nn.ModuleDict({"rnn": nn.GRU(2, 4, batch_first=True), "head": nn.Linear(4, 2)})["rnn"])
@@ -241,7 +243,16 @@ def calls(good: Any) -> dict[str, Call]:
         "features.Components": (kann.features.Components, {"count": 3}),
         "features.Tokens": (kann.features.Tokens, {"count": 3}),
         "stand_in": (kann.stand_in, {"koopman": good.gated, "vocabulary": np.ones((3, 2)), "dtype": torch.float64}),
+        "stand_in readout": (kann.stand_in, {"koopman": driven, "readout": good.fitted_readout}),
+        "fit_readout": (
+            kann.stand_ins.fit_readout,
+            {"koopman": koopman, "states": states, "outputs": np.ones((24, 1)), "products": False},
+        ),
         "save_onnx": (kann.stand_ins.save_onnx, {"koopman": good.gated, "path": good.folder / "step.onnx"}),
+        "save_onnx readout": (
+            kann.stand_ins.save_onnx,
+            {"koopman": driven, "path": good.folder / "read.onnx", "readout": good.fitted_readout},
+        ),
         "StandIn": (kann.stand_in(good.gated).forward, {"inputs": torch.ones(2, 3, 2), "initial": torch.ones(2, 4)}),
         "Bilinear.at": (good.gated.at, {"u": np.ones(2), "around": h[0], "states": None}),
         "Bilinear.matrices": (good.gated.matrices, {"inputs": np.ones((3, 2))}),
@@ -271,10 +282,9 @@ def calls(good: Any) -> dict[str, Call]:
             {
                 "model": both,
                 "data": torch.ones(2, 5, 2),
-                "into": "moments",
+                "into": good.folder / "recorded.zarr",
                 "axis": "time",
                 "initial": False,
-                "groups": 2,
             }
             | {"batch_size": 2, "max_sequences": 2, "device": "cpu", "progress": False},
         ),
