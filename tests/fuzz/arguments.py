@@ -253,6 +253,10 @@ def calls(good: Any) -> dict[str, Call]:
             kann.stand_ins.save_onnx,
             {"koopman": driven, "path": good.folder / "read.onnx", "readout": good.fitted_readout},
         ),
+        "StandIn lengths": (
+            kann.stand_in(driven, readout=good.fitted_readout).forward,
+            {"inputs": torch.ones(2, 3, 2), "initial": torch.ones(2, 4), "lengths": [3, 2]},
+        ),
         "StandIn": (kann.stand_in(good.gated).forward, {"inputs": torch.ones(2, 3, 2), "initial": torch.ones(2, 4)}),
         "Bilinear.at": (good.gated.at, {"u": np.ones(2), "around": h[0], "states": None}),
         "Bilinear.matrices": (good.gated.matrices, {"inputs": np.ones((3, 2))}),
