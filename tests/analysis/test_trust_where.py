@@ -41,9 +41,9 @@ def test_a_memory_behind_a_gate_has_an_interval(leaky, driven):
 
 def test_groups_are_those_of_sequences_and_not_of_pieces(leaky):
     koopman, groups = kann.fit(leaky, where=quiet), [i // 8 for i in range(40)]
-    assert kann.trust(koopman, leaky, where=quiet, groups=groups, folds=5).folds == 5
+    assert kann.trust(koopman, leaky, where=quiet, groups=groups).folds == 5  # as many as there are groups
     with pytest.raises(KannError, match="5 groups of two states or more cannot be held out in 10 folds"):
-        kann.trust(koopman, leaky, where=quiet, groups=groups)
+        kann.trust(koopman, leaky, where=quiet, groups=groups, folds=10)
 
 
 def test_what_does_not_go_with_where_is_refused(leaky):

@@ -143,6 +143,9 @@ class Good:
         fill(self, "driven", kann.fit(states, driven=True))
         outputs = np.arange(24.0)[:, None]
         fill(self, "fitted_readout", kann.stand_ins.fit_readout(self.driven, states, outputs, products=False))
+        more = kann.States.from_padded(noisy_states(rng, sequences=6, steps=8, d=4), inputs=rng.normal(size=(6, 8, 2)))
+        last = kann.stand_ins.fit_readout(self.driven, more, np.arange(6.0)[:, None], products=False)
+        fill(self, "last_readout", last)
         fill(self, "gated", kann.fit(states, driven="bilinear", rank=2, ridge=1e-3))
         fill(self, "moments", kann.Moments.of(states))
         fill(self, "model", nn.ModuleDict({"rnn": nn.GRU(2, 4, batch_first=True), "head": nn.Linear(4, 2)})["rnn"])
@@ -254,8 +257,8 @@ def calls(good: Any) -> dict[str, Call]:
             {"koopman": driven, "path": good.folder / "read.onnx", "readout": good.fitted_readout},
         ),
         "StandIn lengths": (
-            kann.stand_in(driven, readout=good.fitted_readout).forward,
-            {"inputs": torch.ones(2, 3, 2), "initial": torch.ones(2, 4), "lengths": [3, 2]},
+            kann.stand_in(driven, readout=good.last_readout).forward,
+            {"inputs": torch.ones(2, 3, 2), "initial": torch.ones(2, 4), "lengths": torch.tensor([3, 2])},
         ),
         "StandIn": (kann.stand_in(good.gated).forward, {"inputs": torch.ones(2, 3, 2), "initial": torch.ones(2, 4)}),
         "Bilinear.at": (good.gated.at, {"u": np.ones(2), "around": h[0], "states": None}),
