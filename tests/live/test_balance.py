@@ -403,3 +403,32 @@ def test_wrong_arguments():
     with pytest.raises(kann.KannError, match="not called"):
         model.extra = nn.GRUCell(3, 4)
         kann.balance(model, x, layer="extra")
+
+
+@pytest.mark.parametrize("form", ["list", "loader"])
+def test_max_sequences_draws_from_the_first(form):
+    read = []
+
+    def forward(model, batch):
+        read.append(batch.shape[1])
+        return model(batch)
+
+    sequences = [torch.randn(n, 3) for n in range(2, 14)]  # the first are the shortest
+    data = sequences if form == "list" else [each[None] for each in sequences]
+    kann.balance(Own(lambda y: y), data, forward=forward, max_sequences=4)
+    assert max(read) == 5
+
+
+@pytest.mark.parametrize("form", ["tensor", "loader"])
+def test_too_few_labels(form):
+    x = torch.randn(6, 5, 3)
+    data = x if form == "tensor" else list(x.split(2))
+    with pytest.raises(kann.KannError, match="4 labels for 6 sequences"):
+        kann.balance(Own(lambda y: y), data, labels=np.zeros(4, dtype=int))
+
+
+@pytest.mark.parametrize("rank", [0, -1])
+def test_rank_is_a_number_of_directions(rank):
+    states = np.random.default_rng(0).normal(size=(20, 3))
+    with pytest.raises(kann.KannError, match="rank"):
+        kann.Balance.of_states(states[None], rank=rank)

@@ -51,6 +51,13 @@ class Diagonal(nn.Module):
         return self.head(h)
 
 
+class First(nn.Module):
+    """The outputs of a recurrent module, without its last state."""
+
+    def forward(self, found):
+        return found[0]
+
+
 @pytest.fixture
 def diagonal(rng):
     """The network, sequences, and the operator of its states while it reads them."""
@@ -439,3 +446,42 @@ def test_all_modes_and_as_many_principal_components_are_the_same_run(reader, seq
     found = kann.effects(reader, sequences, koopman, states, counts=(2,), draws=0, progress=False)
     assert len(runs) == 5  # nothing kept; all modes, and the readout, kept and removed
     np.testing.assert_array_equal(found.kept_scores["modes"], found.kept_scores["pca"])
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+def test_ignored_labels_do_not_count(classes, rng):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.GRU(3, 5, batch_first=True), First(), nn.Linear(5, classes)), torch.randn(30, 6, 3)
+    states = kann.record(model, x, layer="0")
+    labels = rng.integers(0, max(2, classes), size=(30, 6))
+    labels[:, :4] = labels[:10] = -100
+    with torch.no_grad():
+        logits = model(x)[10:, 4:].double().reshape(-1, classes)
+    wanted = torch.tensor(labels[10:, 4:]).reshape(-1)
+    decided = logits.argmax(1) if classes > 1 else logits[:, 0] > 0
+    expected = {"accuracy": (decided == wanted).double().mean()}
+    if classes == 1:
+        expected["loss"] = nn.functional.binary_cross_entropy_with_logits(logits[:, 0], wanted.double())
+    else:
+        expected["loss"] = nn.functional.cross_entropy(logits, wanted)
+    for metric, value in expected.items():
+        found = kann.effects(
+            model, x, kann.fit(states), states, layer="0", labels=labels, metric=metric, counts=(1,), draws=1
+        )
+        assert found.judged.tolist() == list(range(10, 30))
+        assert found.full == pytest.approx(float(value), abs=1e-6)
+    with pytest.raises(kann.KannError, match="-100"):
+        kann.effects(model, x, kann.fit(states), states, layer="0", labels=np.full(30, -100), counts=(1,), draws=1)
+
+
+@pytest.mark.parametrize("form", ["list", "loader"])
+def test_max_sequences_takes_the_first_sequences(form):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.GRU(3, 5, batch_first=True), First(), nn.Linear(5, 2))
+    sequences = [torch.randn(n, 3) for n in range(2, 14)]  # the first are the shortest
+    data = sequences if form == "list" else [each[None] for each in sequences]
+    states = kann.record(model, sequences, layer="0")
+    found = kann.effects(
+        model, data, kann.fit(states), states, layer="0", counts=(1,), draws=1, max_sequences=5, labels=[0] * 12
+    )
+    assert found.judged.tolist() == [0, 1, 2, 3, 4]

@@ -16,16 +16,20 @@ from kann.depth._bypass import Span, bypass, maps_of, span_of
 from kann.depth.maps import StepMaps, fit_steps
 from kann.depth.results import METHODS, BypassEffects
 from kann.errors import KannError
-from kann.live.evaluation import first_steps, labels_of_classes, run_batches, step_weights
+from kann.live.evaluation import (
+    IGNORED,
+    first_steps,
+    labels_of_classes,
+    require_label_of_each,
+    run_batches,
+    step_weights,
+)
 from kann.recording.options import RunOptions
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import Batch, SequenceData
 from kann.typing import Array, Float
 
 BATCH_SIZE = 128
-
-IGNORED = -100
-"""The label of a step that does not count, as in torch's cross-entropy."""
 
 
 Scores = dict[str, Float[Array, " _"]]
@@ -139,8 +143,7 @@ def bypass_effects(
     options: Any = {"batch_size": BATCH_SIZE} | run
     source = SequenceData(model, data, **options)
     batches = source.groups()
-    if labels is not None and len(labels) != sum(map(len, batches)):
-        raise KannError(f"there are {len(labels)} labels for {sum(map(len, batches))} sequences; pass one for each")
+    require_label_of_each(labels, sum(map(len, batches)), may_be_more=source.max_sequences is not None)
     runs = [(place, method) for place, methods in enumerate(operators) for method in methods]
     ends = [(span.names[0], span.names[-1]) for span in found_spans]
     changes = [partial(bypass, model, *ends[place], operators[place][method]) for place, method in runs]

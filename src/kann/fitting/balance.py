@@ -8,7 +8,7 @@ import scipy.linalg
 
 from kann import _display
 from kann.backends.arrays import as_numpy, float64_copy, namespace, on_accelerator, to_device_of
-from kann.checks import require_all_finite, require_float, require_width
+from kann.checks import require_all_finite, require_float, require_whole_number, require_width
 from kann.data.moments import mean_and_covariance
 from kann.data.serialization import Saved, require_finite_fields
 from kann.data.states import as_states
@@ -304,6 +304,8 @@ def _balanced(
     x: _Factor, y: _Factor, *, mean: Float[Array, " d"], count: int, noise: float, rank: int | None
 ) -> Balance:
     """Balance XXᵀ/count with YYᵀ: Yᵀ X = U Σ Vᵀ, in blocks of units."""
+    if rank is not None:
+        require_whole_number(rank, "rank")
     d = len(mean)
     step = max(1, BLOCK_NUMBERS // max(len(x.rows), len(y.rows)))
     blocks = [slice(first, first + step) for first in range(0, d, step)]

@@ -13,7 +13,7 @@ from kann.checks import require_choice, require_sequence, require_whole_number
 from kann.errors import KannError
 from kann.fitting.balance import Balance
 from kann.live._intervene import only_target, replaced, width_of
-from kann.live.evaluation import outputs_of, step_weights
+from kann.live.evaluation import IGNORED, outputs_of, require_label_of_each, step_weights
 from kann.progress import progress
 from kann.recording._record import record
 from kann.recording.layer_selection import Target
@@ -28,9 +28,6 @@ MOST_NUMBERS = 2**27
 
 GRAPH_BYTES = {"cpu": 2**28, "cuda": 2**32}
 """Memory that the graph of one batch may take. More makes a CPU slower: its pages are fetched anew for every batch."""
-
-IGNORED = -100
-"""The label of steps that do not count, as in torch's losses."""
 
 FALLBACK = "use kann.Balance.of_states(kann.record(...)), whose directions are principal components"
 
@@ -112,9 +109,14 @@ def balance(
     source = SequenceData(model, data, **run)
     with torch.inference_mode(False), evaluation_mode(model):
         torch.manual_seed(seed)  # a loader may shuffle
-        drawn = None if source.count is None else np.random.default_rng(seed).permutation(source.count)[:sequences]
+        most, drawn = source.max_sequences, None
+        if source.count is not None:
+            count = min(source.count, most or source.count)
+            require_label_of_each(labels, count, may_be_more=most is not None)
+            drawn = np.random.default_rng(seed).permutation(count)[:sequences]
         if drawn is None:
-            batches = _first_batches(source, sequences)
+            batches = _first_batches(source, min(sequences, most or sequences))
+            require_label_of_each(labels, sum(map(len, batches)), may_be_more=True)
         else:
             source = source.take(drawn)
             source.batch_size = 1

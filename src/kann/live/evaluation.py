@@ -79,19 +79,27 @@ def score_runs(
     Returns the numbers of the sequences in the data, increasing, and their scores. An R² is the mean of its scores.
     """
     variation = Comparison()
+    ignored: list[Int[Array, " _"]] = []
 
     def judge(batch: Batch, untouched: Tensor) -> Callable[[Tensor], Float[Array, " b"]]:
         nonlocal variation
         own = as_numpy(untouched)
+        ignored.append(batch.numbers[~scorer.counts(own, batch)])
         if scorer.is_r_squared:
             variation = variation + scorer.variation(own, batch)
         return lambda outputs: scorer(as_numpy(outputs), own, batch)
 
     batches = source.groups()
-    scorer.require_labels(sum(map(len, batches)))
+    require_label_of_each(scorer.labels, sum(map(len, batches)), may_be_more=source.max_sequences is not None)
     finished = run_batches(source, batches, changes, judge, what=what)
     numbers = np.concatenate([batch.numbers for batch, _ in finished])
-    scores = np.concatenate([np.stack(own) for _, own in finished], axis=1)[:, np.argsort(numbers)]
+    scores = np.concatenate([np.stack(own) for _, own in finished], axis=1)
+    # Sequences without a label that counts have no score, and those of the last batch may be more than were asked for.
+    order = [i for i in np.argsort(numbers) if source.max_sequences is None or numbers[i] < source.max_sequences]
+    order = np.array(order)[~np.isin(numbers[order], np.concatenate(ignored))]
+    if not len(order):
+        raise KannError(f"all labels are {IGNORED}, which does not count; pass labels of some sequences")
+    numbers, scores = numbers[order], scores[:, order]
     if scorer.is_r_squared:
         if not variation.spread:
             raise KannError(
@@ -99,7 +107,13 @@ def score_runs(
                 "other outputs, or metric='loss'"
             )
         scores = 1 - scores * len(numbers) / variation.spread
-    return np.sort(numbers), scores
+    return numbers, scores
+
+
+def require_label_of_each(labels: Any, count: int, *, may_be_more: bool) -> None:
+    """Raise unless there is a label for each sequence; there may be more where not all sequences are run."""
+    if labels is not None and (len(labels) < count or (len(labels) > count and not may_be_more)):
+        raise KannError(f"there are {len(labels)} labels for {count} sequences; pass one for each")
 
 
 def labels_of_classes(
@@ -173,7 +187,8 @@ class ScoreOptions(TypedDict, total=False):
     labels, if there are any), that returns one number for each sequence."""
     labels: Any
     """The class of each sequence, or of each of its steps for a model that gives (sequences, steps, outputs). With
-    several outputs that are labels or values, (outputs,) of each sequence or (steps, outputs)."""
+    several outputs that are labels or values, (outputs,) of each sequence or (steps, outputs). Steps of class −100 do
+    not count; sequences without another are left out."""
     outputs: str
     """As in `kann.agreement`. ``"class"`` (the default): the largest of several outputs, or whether a single one
     exceeds ``threshold``. ``"labels"``: each output is a yes-or-no answer; agreement and accuracy are fractions of
@@ -184,7 +199,7 @@ class ScoreOptions(TypedDict, total=False):
 
 
 IGNORED = -100
-"""The label of steps that do not count for accuracy, as in torch's losses."""
+"""The label of steps that do not count for accuracy and loss, as in torch's losses."""
 
 METRICS = ("agreement", "accuracy", "loss")
 """Metrics that have a name."""
@@ -227,10 +242,22 @@ class Scorer:
         """Whether scores are parts of an R², which one batch alone does not tell."""
         return self.outputs == "values" and self.name in ("agreement", "accuracy")
 
-    def require_labels(self, count: int) -> None:
-        """Refuse labels of another number of sequences than there are."""
-        if self.labels is not None and len(self.labels) != count:
-            raise KannError(f"there are {len(self.labels)} labels for {count} sequences; pass one for each")
+    def counts(self, outputs: Shaped[Array, "b ..."], batch: Batch) -> Shaped[Array, " b"]:
+        """Which sequences of a batch have a step that counts: all but those whose labels are all `IGNORED`."""
+        if not self._may_ignore:
+            return np.ones(len(outputs), dtype=bool)
+        return self._weights(outputs, self._wanted(outputs, outputs, batch), batch).any(axis=1)
+
+    @property
+    def _may_ignore(self) -> bool:
+        return self.outputs == "class" and self.name in ("accuracy", "loss")
+
+    def _weights(
+        self, outputs: Shaped[Array, "b ..."], wanted: Shaped[Array, "b t ..."], batch: Batch
+    ) -> Float[Array, "b t"]:
+        """1 for every step that counts, 0 for padding and where the label is `IGNORED`."""
+        weights = step_weights(outputs, batch.real)
+        return weights * (wanted.reshape(*weights.shape, -1)[..., 0] != IGNORED) if self._may_ignore else weights
 
     def __call__(
         self, outputs: Shaped[Array, "b ..."], untouched: Shaped[Array, "b ..."], batch: Batch
@@ -238,15 +265,13 @@ class Scorer:
         """Score each sequence of a batch: of an R² the squared error, Σ|output − wanted|² over steps and outputs."""
         if self.function is not None:
             return self._own(outputs, untouched, batch)
-        weights = step_weights(outputs, batch.real)
         wanted = self._wanted(outputs, untouched, batch)
+        weights = self._weights(outputs, wanted, batch)
         if self.name == "loss":
             return _mean_over_steps(self._losses(outputs, wanted), weights)
         if self.outputs == "values":
             return np.einsum("bto,bt->b", np.square(_by_step(outputs) - wanted), weights)
         wanted = wanted.reshape(*weights.shape, -1)
-        if self.name == "accuracy" and self.outputs == "class":
-            weights = weights * (wanted[..., 0] != IGNORED)
         same = self._decided(outputs) == wanted
         return _mean_over_steps(same.astype(np.float64), weights)
 

@@ -147,7 +147,10 @@ class SequenceData:
         else:
             taken.data = [data[i] for i in numbers]
         if lengths is not None and not isinstance(lengths, str | int) and not callable(lengths):
-            taken.lengths = as_numpy(lengths)[numbers]
+            lengths = as_numpy(lengths)
+            if len(numbers) and numbers.max() >= len(lengths):
+                raise KannError(f"there are {len(lengths)} lengths and more sequences; pass one length per sequence")
+            taken.lengths = lengths[numbers]
         return taken
 
     def batches(self, *, size: int | None = None, bar: str | None = None) -> Iterator[Batch]:
@@ -173,21 +176,28 @@ class SequenceData:
         """All batches, with the numbers of their sequences.
 
         Sequences that come in a list, or as samples to collate, are sorted by length, so that little of a batch is
-        padding. Where data do not come in batches, there are ``least`` of them if there are as many sequences.
+        padding. Where data do not come in batches, there are ``least`` of them if there are as many sequences. Batches
+        of a loader are whole: the last one may hold more sequences than ``max_sequences``.
         """
-        data, order, count = self.data, None, self.count
+        data, order, count, most = self.data, None, self.count, self.max_sequences
+        if count is not None and most is not None and count > most:  # before sorting, which would choose the longest
+            return self.take(np.arange(most)).groups(least=least)
         is_listed = isinstance(data, list | tuple) and count is not None and self.lengths is None
         if is_listed and all(map(_steps_of, data)):
             order = np.argsort([-_steps_of(item) for item in data], kind="stable")
         ordered = self if order is None else self.take(order)
         size = min(self.batch_size, -(-count // least)) if count else self.batch_size
-        found, first = list(ordered.batches(size=size)), 0
-        if not found:
-            raise KannError("the data hold no batches, so that nothing can be tested; pass at least one sequence")
-        for batch in found:
+        found: list[Batch] = []
+        first = 0
+        for batch in ordered.batches(size=size):
             last = first + self.count_of(batch)
             batch.numbers = np.arange(first, last) if order is None else order[first:last]
+            found.append(batch)
             first = last
+            if most is not None and first >= most:
+                break
+        if not found:
+            raise KannError("the data hold no batches, so that nothing can be tested; pass at least one sequence")
         return found
 
     @property
