@@ -246,7 +246,7 @@ class Scorer:
         """Which sequences of a batch have a step that counts: all but those whose labels are all `IGNORED`."""
         if not self._may_ignore:
             return np.ones(len(outputs), dtype=bool)
-        return self._weights(outputs, self._wanted(outputs, outputs, batch), batch).any(axis=1)
+        return self._weights(outputs, self._wanted(outputs, outputs, batch), batch).sum(axis=1) > 0
 
     @property
     def _may_ignore(self) -> bool:
