@@ -432,3 +432,21 @@ def test_rank_is_a_number_of_directions(rank):
     states = np.random.default_rng(0).normal(size=(20, 3))
     with pytest.raises(kann.KannError, match="rank"):
         kann.Balance.of_states(states[None], rank=rank)
+
+
+def test_labels_in_the_batches_do_not_tell_the_kind_of_the_outputs():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.GRU(3, 8, batch_first=True), Last(), nn.Linear(8, 2))
+    x = torch.randn(40, 6, 3)
+    with_labels = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, torch.randn(40, 2)), batch_size=40)
+    alone = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), batch_size=40)
+    values = [kann.balance(model, data, layer="0").values for data in (with_labels, alone)]
+    np.testing.assert_allclose(*values)
+
+
+class Last(nn.Module):
+    """The last output of a recurrent layer."""
+
+    def forward(self, outputs):
+        """From what the layer gives."""
+        return outputs[0][:, -1]

@@ -104,7 +104,8 @@ def _told_by_shape(
     if options.classes is not None:
         return "class", "their classes were named"
     is_real = inputs.dtype.kind == "f"
-    if is_real and outputs.shape[1:] in (inputs.shape, (*inputs.shape, 1), inputs.shape[:-1]):
+    own = outputs.shape[1:]
+    if is_real and (own in (inputs.shape, (*inputs.shape, 1)) or (*own, 1) == inputs.shape):
         return "values", "they have the shape of what the network reads"
     width = 1
     if outputs.ndim > 1:

@@ -151,7 +151,8 @@ def _judged(facts: Facts) -> str:
 def _how_many_trusted(facts: Facts) -> str | None:
     if facts.errors is None:
         return None
-    return f"{len(facts.trusted)} of the {len(facts.memories)} modes of its operator can be trusted."
+    modes = "the only mode" if len(facts.memories) == 1 else f"the {len(facts.memories)} modes"
+    return f"{len(facts.trusted)} of {modes} of its operator can be trusted."
 
 
 # The live test
@@ -207,6 +208,8 @@ def _coordinates(kept: Kept) -> str:
         "readout": "the direction of the readout",
         "pca": "one principal component",
     }
+    if kept.count > 1 and kept.method == "readout":
+        return f"{kept.count} directions of the readout"
     return one[kept.method] if kept.count == 1 else f"{kept.count} {_basis(kept)}"
 
 

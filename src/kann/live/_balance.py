@@ -6,6 +6,7 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from kann.analysis.decisions import OUTPUTS
 from kann.backends.arrays import as_numpy
@@ -301,9 +302,12 @@ def _weights(outputs: Tensor, batch: Batch, labels: Any) -> Float[Array, "b t"]:
 
 def _is_like_inputs(outputs: Tensor, batch: Batch) -> bool:
     """Whether outputs have the shape of numbers that the model reads, as those of an autoencoder."""
-    shapes = {tuple(each.shape) for each in tensors_of(batch.content) if each.is_floating_point()}
+    content = batch.content
+    if isinstance(content, list | tuple) and not isinstance(content, PackedSequence):
+        content = content[0]  # what follows may be labels, which the model does not read
+    shapes = {tuple(each.shape) for each in tensors_of(content) if each.is_floating_point()}
     own = tuple(outputs.shape)
-    return any(own in (shape, (*shape, 1), shape[:-1]) for shape in shapes)
+    return any(own in (shape, (*shape, 1)) or (*own, 1) == shape for shape in shapes)
 
 
 def _rows_at(rows: Any, chosen: Int[Array, " k"]) -> Any:
