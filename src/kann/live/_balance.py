@@ -90,7 +90,7 @@ def balance(
         Number of random combinations of the outputs of each sequence, or of each step where there are outputs at
         every step. One is exact for a single output per sequence.
     seed
-        Seed of everything random.
+        Seed of everything random. With several outputs, another batch size or device draws other combinations.
     run
         How to read the data and to call the model, as in `kann.record`. ``batch_size`` is chosen by memory.
 

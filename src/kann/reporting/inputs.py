@@ -41,59 +41,47 @@ PIECES = frozenset(("readout", "trust", "effects", "movers", "tokens", "signals"
 
 
 class PageOptions(TypedDict, total=False):
-    """Further options of `kann.report`.
-
-    Attributes
-    ----------
-    title, about
-        The heading, and a paragraph about the network and the data.
-    modes
-        How many modes are shown for each sequence, 20 by default: half of them the slowest, the others the most
-        important of the rest.
-    channels
-        The names of the channels of the signals; "input 0", "input 1", … by default.
-    decode
-        From the states (T, d) of a sequence to a signal (T,) or (T, channels), to show the signal of each mode.
-    classes
-        The names of the classes that the readout tells apart.
-    others
-        Operators to compare with, by name, such as one that reads the inputs.
-    fixed_points
-        `kann.FixedPoints`, to draw among the states.
-    steps, step_names
-        Along depth, what `kann.depth.trust` returned for the maps of single layers, and the names of these layers.
-    sentences, choices
-        Sentences to show first in place of the page's own; the choices that were made, and their reasons.
-    alone
-        For modes by number, the live scores with this mode alone kept, and with it alone removed.
-    step_seconds, step_name
-        How long a step lasts, to show half-lives in seconds too; the name of a step, such as ``"layer"``.
-    outputs, threshold
-        The kind of outputs, as in `kann.effects`: ``"class"``, ``"labels"`` or ``"values"``, that of ``effects`` by
-        default; the value that an output must exceed to be a yes, such as 0.5 behind a sigmoid.
-    network_outputs
-        The outputs of the network itself at the end of each sequence, (sequences, outputs), for a head that reads more
-        than these states, such as both directions. By default predictions are what ``readout`` makes of last states.
-    """
+    """Further options of `kann.report`."""
 
     title: str
+    """The heading."""
     about: str
+    """A paragraph about the network and the data."""
     modes: int
+    """How many modes are shown for each sequence, 20 by default: half of them the slowest, the others the most
+    important of the rest."""
     channels: Sequence[str] | None
+    """The names of the channels of the signals; "input 0", "input 1", … by default."""
     decode: Callable[[Any], Any] | None
+    """From the states (T, d) of a sequence to a signal (T,) or (T, channels), to show the signal of each mode."""
     classes: Sequence[str] | None
+    """The names of the classes that the readout tells apart."""
     others: Mapping[str, Koopman] | None
+    """Operators to compare with, by name, such as one that reads the inputs."""
     fixed_points: Any
+    """`kann.FixedPoints`, to draw among the states."""
     steps: StepTrust | None
+    """Along depth, what `kann.depth.trust` returned for the maps of single layers."""
     step_names: Sequence[str] | None
+    """The names of these layers."""
     sentences: Sequence[str]
+    """Sentences to show first in place of the page's own."""
     choices: Sequence[str]
+    """The choices that were made, and their reasons."""
     alone: Mapping[int, tuple[float, float]] | None
+    """For modes by number, the live scores with this mode alone kept, and with it alone removed."""
     step_seconds: float | None
+    """How long a step lasts, to show half-lives in seconds too."""
     step_name: str
+    """The name of a step, such as ``"layer"``."""
     outputs: str | None
+    """The kind of outputs, as in `kann.effects`: ``"class"``, ``"labels"`` or ``"values"``, that of ``effects`` by
+    default."""
     threshold: float
+    """The value that an output must exceed to be a yes, such as 0.5 behind a sigmoid."""
     network_outputs: AnyArray | None
+    """The outputs of the network itself at the end of each sequence, (sequences, outputs), for a head that reads more
+    than these states, such as both directions. By default predictions are what ``readout`` makes of last states."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
