@@ -210,7 +210,7 @@ def linear_network():
     return network
 
 
-@pytest.mark.filterwarnings("ignore:the inputs tell a direction")  # what comes next tells where in the task it is
+@pytest.mark.filterwarnings("ignore:the inputs almost determine")  # what comes next tells where in the task it is
 def test_of_a_linear_network_both_linearisations_are_exact():
     network = linear_network()
     x, _ = TASK.sequences(TASK.every().repeat(8, axis=0))

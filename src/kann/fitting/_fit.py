@@ -36,8 +36,8 @@ LARGEST_AUTO_RANK = 256
 """Of many units, ``rank="auto"`` tries no larger rank than this: operators of more could not be read by anyone."""
 
 PAIRS_PER_UNKNOWN = 5
-"""So many pairs of states for each unknown of a column are the least from which a fit says more about the network than
-about noise: with five, noise that cannot be predicted at all still seems to be predicted by a fifth."""
+"""Minimum number of pairs of states per unknown of a column. With fewer, the fit mostly reflects noise: even with five,
+a fifth of the variance of pure noise seems to be predicted."""
 
 LARGEST_INFLATION = 1e4
 """Variance inflation of the operator, 1 / (1 − R²), up to which states and inputs are called independent. Above it,
@@ -276,9 +276,8 @@ def _warn(pairs: PairsInBasis, step: LinearStep, *, of_moments: bool) -> None:
         return
     if step.dependence > 1 - 1 / LARGEST_INFLATION:
         warnings.warn(
-            f"the inputs tell a direction of the states before them (R² = 1 − {1 - step.dependence:.0e}), so that what "
-            "states and what inputs do cannot be told apart, and eigenvalues may be arbitrary; leave out inputs that "
-            "contain the state",
+            f"the inputs almost determine a direction of the previous state (R² = 1 − {1 - step.dependence:.0e}), so "
+            "their effects cannot be separated and eigenvalues may be arbitrary; leave out inputs that hold the state",
             DependenceWarning,
             stacklevel=4,
         )

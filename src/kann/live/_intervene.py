@@ -462,7 +462,7 @@ def require_same_width(width: int, found: int, what: str) -> None:
     if found != width:
         raise KannError(
             f"the coordinates are for {width} units; {what} {found}; pass coordinates, states, layer= and state= that "
-            "belong together"
+            'belong together, such as kann.record(..., state="hc") with kann.balance of an LSTM'
         )
 
 
