@@ -1,6 +1,6 @@
 """Derivatives of a step, and the eigenvalues that decide whether a point is stable."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -8,7 +8,6 @@ from torch import Tensor
 
 from kann.fixed_points.step_function import StepFunction
 from kann.recording import RecurrentStep
-from kann.recording.recurrent import gru_rule, lstm_rule, rnn_relu_rule, rnn_tanh_rule
 from kann.typing import Array, Complex, Float, Shaped
 
 JACOBIAN_BYTES = 64 * 2**20
@@ -27,85 +26,49 @@ def row_blocks(count: int, width: int) -> Iterator[slice]:
 
 
 def derivatives(following: Float[Tensor, "n d"], to: Float[Tensor, "n q"]) -> Float[Tensor, "n d q"]:
-    """∂following_i/∂to_j of each row: one backward pass, vectorised over i.
+    """∂following_i/∂to_j of each row: one backward pass, vectorised over i; zeros if it does not depend on it.
 
     Rows do not mix, so the derivative of a sum over rows holds the derivative of each. The step itself was called on
     plain tensors: only derivatives are vectorised, which asks less of it than ``torch.func.vmap(jacrev(step))`` would,
     and takes half the time.
     """
     n, d = following.shape
-    outputs = torch.eye(d, dtype=to.dtype, device=to.device)[:, None].expand(d, n, d)
-    (slopes,) = torch.autograd.grad(following, to, outputs, retain_graph=True, is_grads_batched=True, allow_unused=True)
-    if slopes is None:  # following does not depend on it
-        return to.new_zeros(n, d, to.shape[1])
-    return slopes.transpose(0, 1)
+    slopes = None
+    if following.requires_grad:
+        ones = torch.eye(d, dtype=to.dtype, device=to.device)[:, None].expand(d, n, d)
+        (slopes,) = torch.autograd.grad(
+            following, to, ones, retain_graph=True, is_grads_batched=True, allow_unused=True
+        )
+    return to.new_zeros(n, d, to.shape[1]) if slopes is None else slopes.transpose(0, 1)
 
 
-def rnn_tanh_slopes(
-    h: Float[Tensor, "n d"], _c: None, from_input: Tensor, from_state: Tensor, weight_hh: Float[Tensor, "d d"]
-) -> Float[Tensor, "n d d"]:
-    """∂h'/∂h of h' = tanh(a)."""
-    return (1 - torch.tanh(from_input + from_state).square())[:, :, None] * weight_hh
+UnitSlopes = list[tuple[Float[Tensor, "n d"], Float[Tensor, "n g d"]]]
+"""For h' and c': the derivatives of each unit by its own state, and by what the state adds to its gates."""
 
 
-def rnn_relu_slopes(
-    h: Float[Tensor, "n d"], _c: None, from_input: Tensor, from_state: Tensor, weight_hh: Float[Tensor, "d d"]
-) -> Float[Tensor, "n d d"]:
-    """∂h'/∂h of h' = max(a, 0)."""
-    return (from_input + from_state > 0).to(h.dtype)[:, :, None] * weight_hh
+def unit_slopes(rule: Callable[..., Tensor], h: Tensor, c: Tensor | None, *sums: Tensor) -> UnitSlopes:
+    """Differentiate a layer without its weights: each unit of h' and c' depends on its own state and gates alone.
 
-
-def gru_slopes(
-    h: Float[Tensor, "n d"], _c: None, from_input: Tensor, from_state: Tensor, weight_hh: Float[Tensor, "d3 d"]
-) -> Float[Tensor, "n d d"]:
-    """∂h'/∂h of h' = n + z (h − n), with r, z = σ(a) and n = tanh(W x + r (U h))."""
-    r_input, z_input, n_input = from_input.chunk(3, dim=-1)
-    r_state, z_state, n_state = from_state.chunk(3, dim=-1)
-    r, z = torch.sigmoid(r_input + r_state), torch.sigmoid(z_input + z_state)
-    n = torch.tanh(n_input + r * n_state)
-    of_n = (1 - z) * (1 - n.square())
-    factors = (of_n * n_state * r * (1 - r), (h - n) * z * (1 - z), of_n * r)
-    slopes = _summed_over_gates(factors, weight_hh)
-    slopes.diagonal(dim1=1, dim2=2).add_(z)
-    return slopes
-
-
-def lstm_slopes(
-    h: Float[Tensor, "n o"], c: Float[Tensor, "n d"], from_input: Tensor, from_state: Tensor, weight_hh: Tensor
-) -> Float[Tensor, "n d2 od"]:
-    """∂(o tanh(c'), c')/∂(h, c) of c' = f c + i g. Without a projection the first is the next h."""
-    width, outputs = c.shape[1], h.shape[1]
-    forget, of_cell, cell, output = _lstm_factors(c, from_input + from_state)
-    slopes = h.new_zeros(len(h), 2 * width, outputs + width)
-    slopes[:, width:, :outputs] = _summed_over_gates(cell, weight_hh[: 3 * width])
-    slopes[:, :width, :outputs] = _summed_over_gates(output, weight_hh)
-    slopes[:, width:, outputs:].diagonal(dim1=1, dim2=2).copy_(forget)
-    slopes[:, :width, outputs:].diagonal(dim1=1, dim2=2).copy_(of_cell * forget)
-    return slopes
-
-
-def solve_lstm(
-    h: Float[Tensor, "n d"],
-    c: Float[Tensor, "n d"],
-    from_input: Tensor,
-    from_state: Tensor,
-    weight_hh: Float[Tensor, "d4 d"],
-    *,
-    shift: Float[Tensor, " n"],
-    residual: Float[Tensor, "n d2"],
-) -> Float[Tensor, "n d2"]:
-    """Solve (s I − J) δ = r for J = ∂(h', c')/∂(h, c) of an LSTM, by way of a system half as wide.
-
-    ∂c'/∂c = f is diagonal, so that δc = (r_c + ∂c'/∂h δh) / (s − f), and only δh is left to be solved for.
+    So one backward pass gives the derivatives of all units. The projection of an LSTM is left out.
     """
-    forget, of_cell, cell, output = _lstm_factors(c, from_input + from_state)
-    for_h, for_c = residual.chunk(2, dim=1)
-    weight = of_cell * forget / (shift[:, None] - forget)  # ∂h'/∂c (s − f)⁻¹
-    joined = (*(each + weight * own for each, own in zip(output, cell, strict=False)), output[-1])
-    reduced = _summed_over_gates(joined, weight_hh)
-    delta_h = solve_shifted(reduced, shift, for_h + weight * for_c)
-    moved = _times_gates(cell, weight_hh[: 3 * c.shape[1]], delta_h)
-    return torch.cat([delta_h, (for_c + moved) / (shift[:, None] - forget)], dim=1)
+    with torch.enable_grad():
+        from_input, leaves = (
+            sums[0].detach(),
+            [each.detach().requires_grad_() for each in (h if c is None else c, sums[1])],
+        )
+        states = (leaves[0], None) if c is None else (h, leaves[0])
+        following = rule(*states, from_input, leaves[1], None)
+        parts = [following] if c is None else following.chunk(2, dim=-1)
+        found = []
+        for part in parts:
+            own, gates = torch.autograd.grad(part.sum(), leaves, retain_graph=True, materialize_grads=True)
+            found.append((own, gates.unflatten(1, (-1, own.shape[1]))))
+    return found
+
+
+def _through_weights(gates: Float[Tensor, "n g d"], weight: Float[Tensor, "gd o"]) -> Float[Tensor, "n d o"]:
+    """Σ over gates of diag(slopes) U, for the U of each gate below each other in ``weight``."""
+    return torch.einsum("ngk,gkj->nkj", gates, weight.unflatten(0, gates.shape[1:]))
 
 
 def solve_shifted(
@@ -120,62 +83,42 @@ def solve_shifted(
     return torch.cholesky_solve(slopes.mT @ residual[:, :, None], factor)[:, :, 0]
 
 
-def _lstm_factors(
-    c: Float[Tensor, "n d"], sums: Float[Tensor, "n d4"]
-) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The forget gate, ∂h'/∂c', and what c' and h' change by with what each gate sums up: i, f, g, and o for h'."""
-    i, f, g, o = sums.chunk(4, dim=-1)
-    i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
-    squashed = torch.tanh(f * c + i * g)
-    of_cell = o * (1 - squashed.square())
-    cell = (g * i * (1 - i), c * f * (1 - f), i * (1 - g.square()))
-    return f, of_cell, cell, (*(of_cell * factor for factor in cell), squashed * o * (1 - o))
-
-
-def _summed_over_gates(factors: Sequence[Float[Tensor, "n d"]], weight: Float[Tensor, "g o"]) -> Float[Tensor, "n d o"]:
-    """Σ over gates of diag(factor) U, for the U of each gate below each other in ``weight``."""
-    stacked = weight.reshape(len(factors), -1, weight.shape[1])
-    return torch.einsum("gnk,gkj->nkj", torch.stack(list(factors)), stacked)
-
-
-def _times_gates(
-    factors: Sequence[Float[Tensor, "n d"]], weight: Float[Tensor, "g o"], values: Float[Tensor, "n o"]
-) -> Float[Tensor, "n d"]:
-    """The product of `_summed_over_gates` and a vector for each row, without the matrices."""
-    sums = (values @ weight.T).chunk(len(factors), dim=1)
-    return torch.stack([factor * part for factor, part in zip(factors, sums, strict=True)]).sum(dim=0)
-
-
-SLOPES = {
-    lstm_rule: lstm_slopes,
-    gru_rule: gru_slopes,
-    rnn_tanh_rule: rnn_tanh_slopes,
-    rnn_relu_rule: rnn_relu_slopes,
-}
-"""The Jacobian that belongs to each rule."""
-
-
+@torch.no_grad()
 def layer_slopes(
     step: RecurrentStep, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d d"]]:
     """The states after reading ``x``, and ∂(next state)/∂(state) of each row, from the weights of a layer."""
     parts, weight_hh, projection = step.parts(h, x)
-    slopes = SLOPES[step.rule](*parts, weight_hh)
+    found, outputs = unit_slopes(step.rule, *parts), weight_hh.shape[1]
+    width = found[0][0].shape[1]
+    slopes = h.new_zeros(len(h), len(found) * width, step.dim)
+    for rows, (own, gates) in zip(slopes.split(width, dim=1), found, strict=True):
+        rows[:, :, :outputs] = _through_weights(gates, weight_hh)
+        rows[:, :, -width:].diagonal(dim1=1, dim2=2).add_(own)  # the state is h or, of an LSTM, (h, c)
     if projection is not None:  # the layer gives h' = P (o tanh(c')), and reads that
-        width = slopes.shape[1] // 2
         slopes = torch.cat([projection @ slopes[:, :width], slopes[:, width:]], dim=1)
     return step.rule(*parts, projection), slopes
 
 
+@torch.no_grad()
 def implicit_step(
     step: RecurrentStep, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], leaps: Float[Tensor, " n"]
 ) -> Float[Tensor, "n d"]:
-    """The states after an implicit step worth τ of the layer's own: h + ((1 + 1/τ) I − J)⁻¹ (step(h, x) − h)."""
+    """The states after an implicit step worth τ of the layer's own: h + ((1 + 1/τ) I − J)⁻¹ (step(h, x) − h).
+
+    Of an LSTM ∂c'/∂c = f is diagonal, so that δc = (r_c + ∂c'/∂h δh) / (s − f), and only δh is left to be solved for.
+    """
     parts, weight_hh, projection = step.parts(h, x)
-    residual = step.rule(*parts, projection) - h
-    if step.rule is lstm_rule and projection is None:
-        return h + solve_lstm(*parts, weight_hh, shift=1 + 1 / leaps, residual=residual)  # type: ignore[arg-type]
-    return h + solve_shifted(layer_slopes(step, h, x)[1], 1 + 1 / leaps, residual)
+    residual, shift = step.rule(*parts, projection) - h, 1 + 1 / leaps
+    if parts[1] is None or projection is not None:
+        return h + solve_shifted(layer_slopes(step, h, x)[1], shift, residual)
+    (own_h, gates_h), (forget, gates_c) = unit_slopes(step.rule, *parts)
+    for_h, for_c = residual.chunk(2, dim=1)
+    weight = own_h / (shift[:, None] - forget)  # ∂h'/∂c (s − f)⁻¹
+    reduced = _through_weights(gates_h + weight[:, None] * gates_c, weight_hh)
+    delta_h = solve_shifted(reduced, shift, for_h + weight * for_c)
+    moved = ((delta_h @ weight_hh.T).unflatten(1, gates_c.shape[1:]) * gates_c).sum(dim=1)
+    return h + torch.cat([delta_h, (for_c + moved) / (shift[:, None] - forget)], dim=1)
 
 
 def step_with_slopes(
@@ -183,8 +126,7 @@ def step_with_slopes(
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d d"]]:
     """The next states and ∂F_i/∂h_j of each row: from the weights of torch's own layers, else by backward passes."""
     if isinstance(step, RecurrentStep):  # a nineteenth of the time, for an LSTM of 128 units
-        with torch.no_grad():
-            return layer_slopes(step, h, x)
+        return layer_slopes(step, h, x)
     leaf = h.clone().requires_grad_()
     following = step(leaf, x)
     return following.detach(), derivatives(following, leaf).contiguous()  # Newton changes it in place
@@ -200,19 +142,9 @@ def jacobians(
     for rows in row_blocks(*h.shape):
         following, of_h = step_with_slopes(step, h[rows], x[rows])
         x_leaf = x[rows].clone().requires_grad_()
-        parts.append((following, of_h, _derivatives_of_inputs(step, h[rows], x_leaf)))
+        parts.append((following, of_h, derivatives(step(h[rows], x_leaf), x_leaf)))
     following, of_h, of_x = (torch.cat(part) for part in zip(*parts, strict=True))
     return following, of_h, of_x
-
-
-def _derivatives_of_inputs(
-    step: StepFunction, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]
-) -> Float[Tensor, "n d p"]:
-    """∂F_i/∂x_j of each row; zeros for a step that does not read its inputs."""
-    following = step(h, x)
-    if not following.requires_grad:
-        return x.new_zeros(*h.shape, x.shape[1])
-    return derivatives(following, x)
 
 
 def eigenvalues_of(matrices: Float[Array, "k d d"]) -> Complex[Array, "k d"]:

@@ -33,60 +33,43 @@ def newton(
     """Damped Newton from each state by itself. A search that comes upon a known fixed point ends there."""
     searches = Searches(inputs=x[:0], ends=h[:0], first_slow=h[:0])
     for rows in row_blocks(*h.shape):
-        batch = _Batch(problem, h[rows], x[rows], known or (h[:0], x[:0]))
-        searches = searches + batch.run()
+        searches = searches + _newton_at_once(problem, h[rows].clone(), x[rows], known or (h[:0], x[:0]))
     return searches
 
 
-class _Batch:
-    """States that Newton moves at the same time, each with its damping.
+def _newton_at_once(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], known: Known) -> Searches:
+    """Move states by Newton at the same time, each with its damping; ``h`` is overwritten.
 
-    The damping is in proportion to |r|, which keeps convergence quadratic even where J − I is singular. A row leaves
-    the batch when its speed is down to rounding, or when it hardly falls any more, as at a local minimum.
+    The damping is in proportion to |r|, which keeps convergence quadratic even where J − I is singular. A row is done
+    when its speed is down to rounding, or when it hardly falls any more, as at a local minimum.
     """
-
-    def __init__(self, problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], known: Known):
-        self._problem, self._known = problem, known
-        self._h, self._x = h.clone(), x
-        self._speeds = problem.speed(h, x)
-        self._damping = torch.ones_like(self._speeds)
-        self._steps_without_gain = torch.zeros_like(self._speeds)
-        self._reach = problem.reach(h)
-        # However much the caller keeps in the end, as with slow_tolerance=inf.
-        self._slow_limit = min(problem.slow_tolerance, SLOW_TOLERANCE)
-        self._is_slow, self._first_slow = self._speeds <= self._slow_limit, h.clone()
-        self._active = torch.isfinite(self._speeds).nonzero()[:, 0]
-
-    def run(self) -> Searches:
-        """Make steps until no row is left, or as many as the recipe allows."""
-        steps = 0
-        for _ in progress(range(self._problem.recipe.newton_steps), what="Newton", unit="step"):
-            self._step()
-            steps += 1
-            if not len(self._active):
-                break
-        return Searches(inputs=self._x, ends=self._h, first_slow=self._first_slow, newton_steps=steps)
-
-    def _step(self) -> None:
-        """Try one step of every active row, and keep it where it lowers the speed."""
-        problem, active = self._problem, self._active
-        h, x, speeds = self._h[active], self._x[active], self._speeds[active]
-        trial = _newton_step(problem, h, x, self._damping[active])
-        trial = _moved_to_known(problem, trial, x, self._known)
-        trial_speeds = problem.speed(trial, x)
+    speeds, reach = problem.speed(h, x), problem.reach(h)
+    damping, without_gain = torch.ones_like(speeds), torch.zeros_like(speeds)
+    # However much the caller keeps in the end, as with slow_tolerance=inf.
+    slow_limit = min(problem.slow_tolerance, SLOW_TOLERANCE)
+    is_slow, first_slow = speeds <= slow_limit, h.clone()
+    active = torch.isfinite(speeds).nonzero()[:, 0]
+    steps = 0
+    for _ in progress(range(problem.recipe.newton_steps), what="Newton", unit="step"):
+        steps += 1
+        here, inputs, before = h[active], x[active], speeds[active]
+        trial = _moved_to_known(problem, _newton_step(problem, here, inputs, damping[active]), inputs, known)
+        moved = problem.speed(trial, inputs)
         # A trial out of reach counts as one that gained nothing, so the damping grows and the next step is shorter.
-        trial_speeds[(trial - problem.centre).norm(dim=1) > self._reach[active]] = math.inf
-        better = trial_speeds < speeds  # false where the trial is not finite
-        without_gain = self._steps_without_gain[active] + 1
-        self._steps_without_gain[active] = torch.where(trial_speeds < GAIN * speeds, 0.0, without_gain)
-        self._h[active] = torch.where(better[:, None], trial, h)
-        self._speeds[active] = torch.where(better, trial_speeds, speeds)
-        self._damping[active] *= torch.where(better, DAMPING_AFTER_GAIN, DAMPING_AFTER_LOSS)
+        moved[(trial - problem.centre).norm(dim=1) > reach[active]] = math.inf
+        better = moved < before  # false where the trial is not finite
+        without_gain[active] = torch.where(moved < GAIN * before, 0.0, without_gain[active] + 1)
+        h[active] = torch.where(better[:, None], trial, here)
+        speeds[active] = torch.where(better, moved, before)
+        damping[active] *= torch.where(better, DAMPING_AFTER_GAIN, DAMPING_AFTER_LOSS)
         # A row's first slow state follows its state until that is slow.
-        self._first_slow = torch.where(self._is_slow[:, None], self._first_slow, self._h)
-        self._is_slow |= self._speeds <= self._slow_limit
-        done = (self._speeds <= problem.rounding(self._h)) | (self._steps_without_gain >= MAX_STEPS_WITHOUT_GAIN)
-        self._active = active[~done[active]]
+        first_slow = torch.where(is_slow[:, None], first_slow, h)
+        is_slow |= speeds <= slow_limit
+        done = (speeds <= problem.rounding(h)) | (without_gain >= MAX_STEPS_WITHOUT_GAIN)
+        active = active[~done[active]]
+        if not len(active):
+            break
+    return Searches(inputs=x, ends=h, first_slow=first_slow, newton_steps=steps)
 
 
 def _newton_step(
@@ -138,44 +121,32 @@ def settle(
     fast as |r| falls (pseudo-transient continuation; Kelley & Keyes 1998). The first is worth ``first_leap`` of the
     network's own.
     """
-    ends = [_Settling(problem, h[rows], x[rows], first_leap).run() for rows in row_blocks(*h.shape)]
+    ends = [_settle_at_once(problem, h[rows].clone(), x[rows], first_leap) for rows in row_blocks(*h.shape)]
     return torch.cat([h[:0], *ends])
 
 
-class _Settling:
-    """States that follow the network at the same time, each with its length of steps."""
-
-    def __init__(self, problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], first_leap: float):
-        self._problem, self._h, self._x = problem, h.clone(), x
-        self._residuals = (2 * problem.speed(h, x)).sqrt()
-        self._leaps = torch.full_like(self._residuals, first_leap)
-        self._refused = torch.zeros_like(self._residuals)
-        self._active = torch.arange(len(h), device=h.device)
-
-    def run(self) -> Float[Tensor, "n d"]:
-        """Make steps until every state is at rest or given up, or as many as the recipe allows."""
-        for _ in progress(range(self._problem.recipe.settle_steps), what="settling", unit="step"):
-            if not len(self._active):
-                break
-            self._step()
-        return self._h
-
-    def _step(self) -> None:
-        """One implicit step of every active state, refused where |r| grows much."""
-        problem, active = self._problem, self._active
-        h, x, leaps = self._h[active], self._x[active], self._leaps[active]
-        trial = _implicit_step(problem, h, x, leaps)
-        moved = (2 * problem.speed(trial, x)).sqrt().nan_to_num(math.inf)
-        before = self._residuals[active]
+def _settle_at_once(
+    problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], first_leap: float
+) -> Float[Tensor, "n d"]:
+    """Move states along the network at the same time, each with its length of steps; ``h`` is overwritten."""
+    residuals = (2 * problem.speed(h, x)).sqrt()
+    leaps, refused = torch.full_like(residuals, first_leap), torch.zeros_like(residuals)
+    active = torch.arange(len(h), device=h.device)
+    for _ in progress(range(problem.recipe.settle_steps), what="settling", unit="step"):
+        if not len(active):
+            break
+        here, inputs, before = h[active], x[active], residuals[active]
+        trial = _implicit_step(problem, here, inputs, leaps[active])
+        moved = (2 * problem.speed(trial, inputs)).sqrt().nan_to_num(math.inf)
         accepted = moved <= LARGEST_GROWTH * before
-        self._h[active] = torch.where(accepted[:, None], trial, h)
-        self._residuals[active] = torch.where(accepted, moved, before)
+        h[active] = torch.where(accepted[:, None], trial, here)
+        residuals[active] = torch.where(accepted, moved, before)
         change = (before / moved).clamp(1 / LARGEST_CHANGE, LARGEST_CHANGE)  # the shortest where it was refused
-        self._leaps[active] = leaps * change.nan_to_num(LARGEST_CHANGE)  # 0 / 0: at rest before and after
-        self._refused[active] += (~accepted).to(h.dtype)
-        speeds = half_square(self._residuals[active][:, None])
-        done = (speeds <= problem.tolerance) | (self._refused[active] >= MAX_REFUSED)
-        self._active = active[~done]
+        leaps[active] *= change.nan_to_num(LARGEST_CHANGE)  # 0 / 0: at rest before and after
+        refused[active] += (~accepted).to(h.dtype)
+        done = (residuals**2 / 2 <= problem.tolerance) | (refused >= MAX_REFUSED)
+        active = active[~done[active]]
+    return h
 
 
 def _implicit_step(
@@ -183,8 +154,7 @@ def _implicit_step(
 ) -> Float[Tensor, "n d"]:
     """Add (I/τ − A)⁻¹ r to h, for r = F(h, x) − h, its Jacobian A = J − I and the length τ of each step."""
     if isinstance(problem.step, RecurrentStep):
-        with torch.no_grad():
-            return implicit_step(problem.step, h, x, leaps)
+        return implicit_step(problem.step, h, x, leaps)
     following, slopes = step_with_slopes(problem.step, h, x)
     return h + solve_shifted(slopes, 1 + 1 / leaps, following - h)
 
