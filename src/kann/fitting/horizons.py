@@ -161,7 +161,7 @@ class _Ahead:
 
     def __init__(self, weights: Float[Array, "q r"], z: AnyArray, inputs: AnyArray | None) -> None:
         self.rank = weights.shape[1]
-        self._matrix, drive = weights[: self.rank], weights[self.rank : -1]
+        self._powers, drive = {1: weights[: self.rank]}, weights[self.rank : -1]
         self._z, push = z[:, : self.rank], to_device_of(z, weights[-1:])
         if inputs is not None and len(drive):
             # What is read to reach the next row; the last row leads nowhere.
@@ -171,15 +171,21 @@ class _Ahead:
 
     def predict(self, horizon: int) -> AnyArray:
         """The coordinates ``horizon`` steps after each row; wrong for rows whose sequence ends before."""
-        power = np.linalg.matrix_power(self._matrix, horizon)
-        return self._z @ to_device_of(self._z, power) + self._push(horizon)
+        return self._z @ to_device_of(self._z, self._power(horizon)) + self._push(horizon)
+
+    def _power(self, steps: int) -> Float[Array, "r r"]:
+        """Cᵏ, made of the powers that are known: with hundreds of units, powers take longer than predictions."""
+        if steps not in self._powers:
+            second = 2 ** ((steps - 1).bit_length() - 1)  # the largest power of two below it
+            self._powers[steps] = self._power(steps - second) @ self._power(second)
+        return self._powers[steps]
 
     def _push(self, horizon: int) -> AnyArray:
         if horizon not in self._pushes:
             second = 2 ** ((horizon - 1).bit_length() - 1)  # the largest power of two below it
             first = horizon - second
             early, late = self._push(first), self._push(second)
-            power = to_device_of(early, np.linalg.matrix_power(self._matrix, second))
+            power = to_device_of(early, self._power(second))
             if late.shape[0] > 1:
                 late = namespace(late).roll(late, -first, axis=0)
             self._pushes[horizon] = early @ power + late
