@@ -1,6 +1,5 @@
 """Errors of one-step predictions, agreement of the outputs, and the copying baseline."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from kann.data.states import States, as_states
 from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
-from kann.typing import AnyArray, Array, Float, Shaped
+from kann.typing import AnyArray, Array, Float, Int, Shaped
 
 
 class Copying:
@@ -63,22 +62,20 @@ def driving_inputs(koopman: Predictor, states: States) -> Any:
     return states.inputs
 
 
-def predict_block(koopman: Predictor, block: Block) -> tuple[AnyArray, AnyArray, Shaped[Array, " m"]]:
-    """The states of a block from its second row on, each as predicted from the row before, and which are pairs.
+def _predicted(
+    koopman: Predictor, part: Block | Cut
+) -> tuple[AnyArray, AnyArray, Int[Array, " m"], Shaped[Array, " m"]]:
+    """States, each as predicted from the row before, their rows among all states, and which of them are pairs.
 
-    Rows that begin a sequence, or a piece of one, are no pair with the row before them.
+    Rows that begin a sequence, or a piece of one, are no pair with the row before them. Behind a cut all are pairs.
     """
-    h, inputs = as_operand(block.values), None
-    if block.inputs is not None:
-        inputs = block.inputs[1:]
+    if isinstance(part, Cut):
+        after, predicted = as_operand(part.after), koopman.predict(as_operand(part.before), inputs=part.inputs)
+        return after, predicted, part.rows, np.ones(len(part.rows), dtype=bool)
+    h, inputs = as_operand(part.values), None if part.inputs is None else part.inputs[1:]
     is_pair = np.ones(len(h), dtype=bool)
-    is_pair[block.offsets] = False
-    return h[1:], koopman.predict(h[:-1], inputs=inputs), is_pair[1:]
-
-
-def predict_cut(koopman: Predictor, cut: Cut) -> tuple[AnyArray, AnyArray]:
-    """The states behind a cut, and as they are predicted from those before it."""
-    return as_operand(cut.after), koopman.predict(as_operand(cut.before), inputs=cut.inputs)
+    is_pair[part.offsets] = False
+    return h[1:], koopman.predict(h[:-1], inputs=inputs), part.rows[1:], is_pair[1:]
 
 
 def relative_error(koopman: Predictor, states: Any, reduce: str = "mean") -> float | Float[Array, " n"]:
@@ -102,70 +99,49 @@ def relative_error(koopman: Predictor, states: Any, reduce: str = "mean") -> flo
     require_choice(reduce, "reduce", ("mean", "none", "time"))
     states = as_states(states)
     driven = driving_inputs(koopman, states) is not None
-    errors = partial(_errors_in_block, koopman), partial(_errors_at_cut, koopman)
-    if reduce != "mean":
-        found = _per_state(accumulate(states, partial(SumOverBlocks, *errors), inputs=driven, what="errors"), states)
-        if np.isinf(found).any():
+    of_part = partial(_error_sums if reduce == "mean" else _errors, koopman)
+    found = accumulate(states, partial(SumOverBlocks, of_part, of_part), inputs=driven, what="errors")
+    if reduce == "mean":
+        total, count = found
+        if not np.isfinite(total):
             refuse_not_finite(states, inputs=driven)
-        return found if reduce == "none" else _per_step(found, states)
-    sums = partial(_sum_and_count, errors[0]), partial(_sum_and_count, errors[1])
-    total, count = accumulate(states, partial(SumOverBlocks, *sums), inputs=driven, what="errors")
-    if not np.isfinite(total):
-        refuse_not_finite(states, inputs=driven)
-    if not count:
-        raise KannError("no state can be compared: every sequence has one step, or every state is zero")
-    return float(total / count)
-
-
-RowErrors = list[tuple[Array, Array]]
-"""Rows among all states, and the errors of the states there; lists of several blocks are joined with ``+``."""
-
-
-def _errors_in_block(koopman: Predictor, block: Block) -> RowErrors:
-    true, predicted, is_pair = predict_block(koopman, block)
-    return [(block.rows[1:][is_pair], _squared_errors(true, predicted)[is_pair])]
-
-
-def _errors_at_cut(koopman: Predictor, cut: Cut) -> RowErrors:
-    return [(cut.rows, _squared_errors(*predict_cut(koopman, cut)))]
-
-
-def _squared_errors(true: AnyArray, predicted: AnyArray) -> Float[Array, " k"]:
-    """|predicted − true|² / |true|² of each state, both in float64; NaN for states that are zero.
-
-    An infinite error says that states are not finite, or that their squares are not.
-    """
-    missed, size = as_numpy(((predicted - true) ** 2).sum(-1)), as_numpy((true**2).sum(-1))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        errors = missed / size
-    errors = np.where(np.isinf(errors), np.nan, errors)  # the state is zero, or as good as zero
-    return np.where(np.isfinite(missed) & np.isfinite(size), errors, np.inf)
-
-
-def _sum_and_count(errors_of: Callable[[Any], RowErrors], part: Block | Cut) -> Float[Array, "2"]:
-    """Sum and count of the errors that are not NaN."""
-    total = np.zeros(2)
-    for _, errors in errors_of(part):
-        total += np.nansum(errors), np.sum(~np.isnan(errors))
-    return total
-
-
-def _per_state(found: RowErrors, states: States) -> Float[Array, " n"]:
-    """The error of each state, in its row; NaN where there is none."""
+        if not count:
+            raise KannError("no state can be compared: every sequence has one step, or every state is zero")
+        return float(total / count)
     errors = np.full(states.values.shape[0], np.nan)
     for rows, part in found:
         errors[rows] = part
-    return errors
-
-
-def _per_step(errors: Float[Array, " n"], states: States) -> Float[Array, " t"]:
-    """Mean of the states' errors at each step, weighted with |state|²: the ratio of the summed squares."""
-    step = np.arange(len(errors)) - np.repeat(states.starts, states.lengths)  # (n,)
+    if np.isinf(errors).any():
+        refuse_not_finite(states, inputs=driven)
+    if reduce == "none":
+        return errors
+    # The mean over the states of each step, weighted with |state|², is the ratio of the summed squares.
+    step = np.arange(len(errors)) - np.repeat(states.starts, states.lengths)
     size = as_numpy((states.values**2).sum(-1)).astype(np.float64)
     size[np.isnan(errors)] = 0.0
     missed = np.bincount(step, weights=np.nan_to_num(errors) * size)
     with np.errstate(invalid="ignore"):  # 0 / 0 where no state can be compared
         return missed / np.bincount(step, weights=size)
+
+
+def _errors(koopman: Predictor, part: Block | Cut) -> list[tuple[Array, Array]]:
+    """Rows, and |predicted − true|² / |true|² of the states there: NaN for states that are zero.
+
+    An infinite error says that states are not finite, or that their squares are not. Lists of parts are joined with +.
+    """
+    true, predicted, rows, is_pair = _predicted(koopman, part)
+    missed, size = as_numpy(((predicted - true) ** 2).sum(-1)), as_numpy((true**2).sum(-1))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        errors = missed / size
+    errors = np.where(np.isinf(errors), np.nan, errors)  # the state is zero, or as good as zero
+    errors = np.where(np.isfinite(missed) & np.isfinite(size), errors, np.inf)
+    return [(rows[is_pair], errors[is_pair])]
+
+
+def _error_sums(koopman: Predictor, part: Block | Cut) -> Float[Array, "2"]:
+    """Sum and count of the errors that are not NaN."""
+    ((_, errors),) = _errors(koopman, part)
+    return np.array([np.nansum(errors), np.sum(~np.isnan(errors))])
 
 
 def hybrid(koopman: Predictor, states: Any, known: int) -> States:
@@ -257,12 +233,14 @@ def agreement(
     drive = driving_inputs(koopman, states)
     if not (states.lengths > 1).any():
         raise KannError("no last state can be predicted: every sequence has one step only")
-    compare = partial(_compare, readout, outputs=outputs, threshold=threshold)
-    if at == "last":
-        found = _compare_last(koopman, states, drive, compare)
+    compare = partial(_compare, koopman, readout, outputs, threshold)
+    if at == "last":  # in one call of the readout
+        ends = (states.starts + states.lengths - 1)[states.lengths > 1]
+        before, after = take_rows(states.values, ends - 1), take_rows(states.values, ends)
+        inputs = take_rows(drive, ends) if drive is not None else None
+        found = compare(Cut(before=before, after=after, inputs=inputs, rows=ends))
     else:
-        of_pairs = partial(_compare_block, koopman, compare), partial(_compare_cut, koopman, compare)
-        found = accumulate(states, partial(SumOverBlocks, *of_pairs), inputs=drive is not None, what="outputs")
+        found = accumulate(states, partial(SumOverBlocks, compare, compare), inputs=drive is not None, what="outputs")
     if not found.is_finite:
         refuse_not_finite(states, inputs=drive is not None)
     return found.r_squared() if outputs == "values" else float(found.unchanged / found.count)
@@ -309,9 +287,11 @@ class Comparison:
         return float(1 - self.missed / self.spread)
 
 
-def _compare(readout: Readout, true: AnyArray, predicted: AnyArray, *, outputs: str, threshold: float) -> Comparison:
+def _compare(koopman: Predictor, readout: Readout, outputs: str, threshold: float, part: Block | Cut) -> Comparison:
     """Compare the outputs of states with those of predicted states."""
-    true, predicted = as_numpy(true), as_numpy(predicted)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
+        true, predicted, _, is_pair = _predicted(koopman, part)
+    true, predicted = as_numpy(true)[is_pair], as_numpy(predicted)[is_pair]
     if not len(true):
         return Comparison()
     if not (np.isfinite(true).all() and np.isfinite(predicted).all()):
@@ -333,21 +313,3 @@ def compare_values(true: Float[Array, "n ..."], predicted: Float[Array, "n ..."]
         spread=float(np.square(true - mean).sum()),
         missed=float(np.square(predicted - true).sum()),
     )
-
-
-def _compare_last(koopman: Predictor, states: States, drive: Any, compare: Any) -> Comparison:
-    """Compare the last states of all sequences of two or more steps, in one call of the readout."""
-    ends = (states.starts + states.lengths - 1)[states.lengths > 1]
-    before, last = take_rows(states.values, ends - 1), take_rows(states.values, ends)
-    inputs = take_rows(drive, ends) if drive is not None else None
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found by the comparison
-        return compare(last, koopman.predict(before, inputs=inputs))
-
-
-def _compare_block(koopman: Predictor, compare: Any, block: Block) -> Comparison:
-    true, predicted, is_pair = predict_block(koopman, block)
-    return compare(as_numpy(true)[is_pair], as_numpy(predicted)[is_pair])
-
-
-def _compare_cut(koopman: Predictor, compare: Any, cut: Cut) -> Comparison:
-    return compare(*predict_cut(koopman, cut))
