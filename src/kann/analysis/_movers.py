@@ -16,12 +16,11 @@ from kann.analysis.modes import chosen_modes, mode_variances
 from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_instance, require_names, require_width
 from kann.data.moments import MeanAndCovariance, mean_and_covariance
-from kann.data.reduction import Block, Projection, SumOverBlocks, accumulate, take_rows
+from kann.data.reduction import Projection, SumOverBlocks, accumulate, take_rows
 from kann.data.serialization import Saved, Stored
 from kann.data.states import States, as_states, checked_tokens
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
-from kann.fitting.spectrum import Mode
 from kann.typing import Array, Complex, Float, Int
 
 
@@ -56,7 +55,7 @@ def means_by_label(
     pairs, places = np.unique(labels * width + sequences, return_inverse=True)
     label_of = pairs // width
     own_count = np.bincount(places)  # of each label in each sequence
-    sums = np.stack([np.bincount(places, weights=column) for column in values.T], axis=1)
+    sums = _summed(values, places, len(pairs))
     total_count = np.bincount(label_of, weights=own_count, minlength=count)
     mean = _summed(sums, label_of, count) / np.maximum(total_count, 1)[:, None]
     gaps = sums - mean[label_of] * own_count[:, None]
@@ -71,104 +70,90 @@ def means_by_label(
 
 
 def _summed(values: Float[Array, "p m"], labels: Int[Array, " p"], count: int) -> Float[Array, "k m"]:
-    columns = [np.bincount(labels, weights=column, minlength=count) for column in values.T]
-    return np.stack(columns, axis=1)
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ModeAxis:
-    """One real number for a mode: its coordinate in standard deviations, along the widest axis of a conjugate pair."""
-
-    mode: Mode
-    eigenvalue: complex
-    direction: Complex[Array, " d"]
-    """The coordinate of a state h is (h − mean) · direction, complex for a pair."""
-    offset: complex
-    """What one step of the operator adds to the coordinate whatever the state."""
-    turn: complex
-    """The coordinate times this has its widest axis along the real numbers, and a standard deviation of 1 there."""
-    effect: Float[Array, " d"]
-    """The change of a state that raises the number by one."""
-
-    def real(self, coordinate: Complex[Array, "..."]) -> Float[Array, "..."]:
-        """The number of a coordinate, or of a push of it."""
-        return np.real(coordinate * self.turn)
-
-
-def axis_of(
-    koopman: Koopman, mode: Mode, spread: MeanAndCovariance, weight: Float[Array, "o d"] | None = None
-) -> ModeAxis:
-    """The axis of a mode, for states of this mean and covariance.
-
-    With the weight of a readout, up raises the output that the mode moves most.
-    """
-    first = mode.indices[0]
-    right = koopman.right[:, first]
-    direction = koopman.basis @ right
-    parts = np.stack([np.real(direction), np.imag(direction)], axis=1)
-    values, vectors = np.linalg.eigh(spread.along(parts))
-    along = vectors[:, -1]  # cos and sin of the angle of the widest axis
-    turn = complex(along[0], -along[1]) / np.sqrt(max(values[-1], np.finfo(float).tiny))
-    # The mode's part of a state is Re(coordinate · left), twice for a pair; one unit along the axis is 1/turn.
-    effect = len(mode.indices) * np.real((koopman.left[first] @ koopman.state_vectors) / turn)
-    if weight is not None:
-        moved = weight @ effect
-        if moved[np.abs(moved).argmax()] < 0:
-            turn, effect = -turn, -effect
-    return ModeAxis(
-        mode=mode,
-        eigenvalue=complex(koopman.eigenvalues[first]),
-        direction=direction,
-        offset=complex(koopman.offset @ right) if koopman.offset is not None else 0j,
-        turn=turn,
-        effect=effect,
-    )
+    return np.stack([np.bincount(labels, weights=column, minlength=count) for column in values.T], axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Pushes:
-    """The push of each mode at each step that has one before it."""
+    """One number for each mode, its coordinate along the widest axis of a conjugate pair, and what pushes it."""
 
     values: Complex[Array, "n m"]
-    """x[t+1] − λ x[t] − c for the coordinates x of the modes."""
+    """x[t+1] − λ x[t] − c for the coordinates x of the modes, at each step that has one before it."""
     rows: Int[Array, " n"]
     """The row of each push among all states: the state that it led to."""
     sequences: Int[Array, " n"]
     """Which sequence it is in."""
     steps: Int[Array, " n"]
     """Which step of the sequence it is; the first that can be pushed is 1."""
+    coordinates: Complex[Array, "N m"]
+    """The coordinate of every state, about the mean."""
+    eigenvalues: Complex[Array, " m"]
+    turns: Complex[Array, " m"]
+    """A coordinate times this has its widest axis along the real numbers, and a standard deviation of 1 there."""
+    effects: Float[Array, "m d"]
+    """The change of a state that raises the number of a mode by one."""
+
+    def real(self, coordinates: Complex[Array, "... m"]) -> Float[Array, "... m"]:
+        """The numbers of coordinates, or of pushes of them, in standard deviations."""
+        return np.real(coordinates * self.turns)
 
 
-def pushes_of(koopman: Koopman, states: States, axes: Sequence[ModeAxis]) -> Pushes:
-    """The pushes of some modes at every step but the first of each sequence, which nothing comes before."""
-    directions = np.stack([axis.direction for axis in axes], axis=1)
-    parts = np.concatenate([np.real(directions), np.imag(directions)], axis=1)
-    pieces = accumulate(
-        states,
-        partial(SumOverBlocks, _rows_and_values),
-        projection=Projection(matrix=parts, mean=koopman.mean),
-        what="pushes",
-    )
-    found = np.empty((int(states.lengths.sum()), parts.shape[1]))
-    for rows, values in pieces:
-        found[rows] = values
-    x = found[:, : len(axes)] + 1j * found[:, len(axes) :]
+def pushes_of(
+    koopman: Koopman,
+    states: States,
+    numbers: Sequence[int],
+    spread: MeanAndCovariance,
+    weight: Float[Array, "o d"] | None = None,
+) -> Pushes:
+    """The pushes of some modes at every step but the first of each sequence, which nothing comes before.
+
+    With the weight of a readout, up raises the output that the mode moves most.
+    """
+    modes = [koopman.modes[number] for number in numbers]
+    firsts = [mode.indices[0] for mode in modes]
+    right, eigenvalues = koopman.right[:, firsts], koopman.eigenvalues[firsts]
+    directions = koopman.basis @ right
+    turns = np.array([_turn(spread, direction) for direction in directions.T])
+    # The mode's part of a state is Re(coordinate · left), twice for a pair; one unit along the axis is 1/turn.
+    size = np.array([len(mode.indices) for mode in modes])[:, None]
+    effects = size * np.real((koopman.left[firsts] @ koopman.state_vectors) / turns[:, None])
+    if weight is not None:
+        moved = effects @ weight.T
+        up = np.where(np.take_along_axis(moved, np.abs(moved).argmax(axis=1)[:, None], axis=1) < 0, -1.0, 1.0)
+        turns, effects = turns * up[:, 0], effects * up
+    x = _coordinates(states, directions, koopman.mean)
     sequences = np.repeat(np.arange(len(states)), states.lengths)
     steps = np.arange(len(sequences)) - states.starts[sequences]
     rows = np.flatnonzero(steps)
-    eigenvalues = np.array([axis.eigenvalue for axis in axes])
-    offsets = np.array([axis.offset for axis in axes])
+    offset = koopman.offset @ right if koopman.offset is not None else 0.0
     return Pushes(
-        values=x[rows] - eigenvalues * x[rows - 1] - offsets,
+        values=x[rows] - eigenvalues * x[rows - 1] - offset,
         rows=rows,
         sequences=sequences[rows],
         steps=steps[rows],
+        coordinates=x - (spread.mean - koopman.mean) @ directions,
+        eigenvalues=eigenvalues,
+        turns=turns,
+        effects=effects,
     )
 
 
-def _rows_and_values(block: Block) -> list[tuple[Int[Array, " n"], Float[Array, "n k"]]]:
-    """A list of one: the values of a block, which will be overwritten, and the rows where they belong."""
-    return [(block.rows, as_numpy(block.values).copy())]
+def _turn(spread: MeanAndCovariance, direction: Complex[Array, " d"]) -> complex:
+    """By what to multiply a coordinate so that its widest axis is real, with a standard deviation of 1."""
+    values, vectors = np.linalg.eigh(spread.along(np.stack([np.real(direction), np.imag(direction)], axis=1)))
+    cosine, sine = vectors[:, -1]
+    return complex(cosine, -sine) / np.sqrt(max(values[-1], np.finfo(float).tiny))
+
+
+def _coordinates(states: States, directions: Complex[Array, "d m"], mean: Float[Array, " d"]) -> Complex[Array, "N m"]:
+    """The coordinates of all states along complex directions."""
+    parts = Projection(matrix=np.concatenate([np.real(directions), np.imag(directions)], axis=1), mean=mean)
+    found = np.empty((int(states.lengths.sum()), parts.matrix.shape[1]))
+    make = partial(SumOverBlocks, lambda block: [(block.rows, as_numpy(block.values).copy())])
+    for rows, values in accumulate(states, make, projection=parts, what="pushes"):
+        found[rows] = values
+    real, imaginary = np.split(found, 2, axis=1)
+    return real + 1j * imaginary
 
 
 GROUPS = 20
@@ -234,66 +219,45 @@ class Phrase(Stored):
 
 
 def phrases_of(
-    axes: Sequence[ModeAxis], pushes: Pushes, labels: Int[Array, " n"], names: tuple[str, ...], *, level: float
+    pushes: Pushes, labels: Int[Array, " n"], names: tuple[str, ...], *, level: float
 ) -> tuple[tuple[Phrase, ...], ...]:
     """For each mode the phrases of two tokens whose push differs from the sum of their tokens', the surest first."""
-    second, phrase, words = _frequent(pushes, labels, names)
-    if not words:
-        return tuple(() for _ in axes)
-    first_label, second_label = labels[second - 1], labels[second]
-    together, alone = [], []
-    for axis, own in zip(axes, pushes.values.T, strict=True):
-        sums = _summed(np.stack([np.real(own), np.imag(own), np.ones(len(own))], axis=1), labels, len(names))
-        mean = (sums[:, 0] + 1j * sums[:, 1]) / np.maximum(sums[:, 2], 1)
-        together.append(axis.real(axis.eigenvalue * own[second - 1] + own[second]))
-        alone.append(axis.real(axis.eigenvalue * mean[first_label] + mean[second_label]))
-    expected = np.stack(alone, axis=1)
-    gaps = np.stack(together, axis=1) - expected
-    means = means_by_label(gaps, phrase, pushes.sequences[second], count=len(words))
-    sums = means_by_label(expected, phrase, pushes.sequences[second], count=len(words)).mean
-    width, widened = means.half_width(level), means.half_width(1 - (1 - level) / len(words))  # Bonferroni
-    columns = zip(means.mean.T, sums.T, width.T, widened.T, strict=True)
-    return tuple(_differing(means, words, *own) for own in columns)
-
-
-def _frequent(
-    pushes: Pushes, labels: Int[Array, " n"], names: tuple[str, ...]
-) -> tuple[Int[Array, " p"], Int[Array, " p"], list[tuple[str, str]]]:
-    """The pushes that end a phrase which occurs often enough, the number of the phrase at each, and all phrases."""
+    own, eigenvalues = pushes.values, pushes.eigenvalues
+    # The pushes that end a phrase which occurs often enough, the number of the phrase at each, and all phrases.
     second = np.flatnonzero(np.diff(pushes.rows) == 1) + 1
     pairs, phrase, count = np.unique(
         labels[second - 1] * len(names) + labels[second], return_inverse=True, return_counts=True
     )
     is_frequent = count >= LEAST_COUNT
-    kept = is_frequent[phrase]
-    number = np.cumsum(is_frequent) - 1
+    if not is_frequent.any():
+        return tuple(() for _ in eigenvalues)
+    second, phrase = second[is_frequent[phrase]], (np.cumsum(is_frequent) - 1)[phrase[is_frequent[phrase]]]
     words = [(names[pair // len(names)], names[pair % len(names)]) for pair in pairs[is_frequent].tolist()]
-    return second[kept], number[phrase[kept]], words
+    sums = _summed(np.real(own), labels, len(names)) + 1j * _summed(np.imag(own), labels, len(names))
+    mean = sums / np.maximum(np.bincount(labels, minlength=len(names)), 1)[:, None]
+    together = pushes.real(eigenvalues * own[second - 1] + own[second])
+    expected = pushes.real(eigenvalues * mean[labels[second - 1]] + mean[labels[second]])
+    means = means_by_label(together - expected, phrase, pushes.sequences[second], count=len(words))
+    alone = means_by_label(expected, phrase, pushes.sequences[second], count=len(words)).mean
+    width, widened = means.half_width(level), means.half_width(1 - (1 - level) / len(words))  # Bonferroni
+    bound = np.where(means.sequences[:, None] >= LEAST_COUNT, np.abs(means.mean) - width, -np.inf)
 
-
-def _differing(
-    means: LabelMeans,
-    words: Sequence[tuple[str, str]],
-    gap: Float[Array, " k"],
-    expected: Float[Array, " k"],
-    width: Float[Array, " k"],
-    widened: Float[Array, " k"],
-) -> tuple[Phrase, ...]:
-    """The phrases whose interval, gap ± width, excludes zero, by how far it does."""
-    bound = np.where(means.sequences >= LEAST_COUNT, np.abs(gap) - width, -np.inf)
-    chosen = [i for i in np.argsort(-bound, kind="stable")[:MOST_PHRASES].tolist() if bound[i] > 0]
-    return tuple(
-        Phrase(
+    def phrase_of(i: int, column: int) -> Phrase:
+        gap, half = float(means.mean[i, column]), float(width[i, column])
+        return Phrase(
             words=words[i],
-            push=float(gap[i] + expected[i]),
-            expected=float(expected[i]),
-            low=float(gap[i] - width[i]),
-            high=float(gap[i] + width[i]),
+            push=gap + float(alone[i, column]),
+            expected=float(alone[i, column]),
+            low=gap - half,
+            high=gap + half,
             count=int(means.count[i]),
             sequences=int(means.sequences[i]),
-            sure=bool(abs(gap[i]) > widened[i]),
+            sure=bool(abs(gap) > widened[i, column]),
         )
-        for i in chosen
+
+    order = np.argsort(-bound, axis=0, kind="stable")[:MOST_PHRASES]
+    return tuple(
+        tuple(phrase_of(i, column) for i in own.tolist() if bound[i, column] > 0) for column, own in enumerate(order.T)
     )
 
 
@@ -515,21 +479,19 @@ def movers(
     weight = linear_weight(readout, koopman.dim)
     spread = mean_and_covariance(states)
     numbers = _numbers(koopman, modes, mode_variances(koopman, spread, weight))
-    axes = [axis_of(koopman, koopman.modes[number], spread, weight) for number in numbers]
-    pushes = pushes_of(koopman, states, axes)
+    pushes = pushes_of(koopman, states, numbers, spread, weight)
     if not len(pushes.rows):
         raise KannError("no step can be judged: every sequence has one state only; pass longer sequences")
-    real = np.stack([axis.real(column) for axis, column in zip(axes, pushes.values.T, strict=True)], axis=1)
-    phrases: tuple[tuple[Phrase, ...], ...] = tuple(() for _ in axes)
+    real, phrases = pushes.real(pushes.values), tuple(() for _ in numbers)
     if by == "inputs":
         found, means = input_slopes(real, pushes, states)
-    elif by == "steps":
-        found, labels = _spans(pushes.steps)
-        means = means_by_label(real, labels, pushes.sequences, count=len(found))
     else:
-        found, labels = _numbered([token for own in checked_tokens(tokens, states) for token in own], pushes.rows)
+        found, labels = (
+            _spans(pushes.steps) if by == "steps" else _numbered(checked_tokens(tokens, states), pushes.rows)
+        )
         means = means_by_label(real, labels, pushes.sequences, count=len(found))
-        phrases = phrases_of(axes, pushes, labels, found, level=level)
+        if by == "tokens":
+            phrases = phrases_of(pushes, labels, found, level=level)
     width = means.half_width(level)
     # Bonferroni: of a thousand words some stand apart by chance.
     safe = means.half_width(1 - (1 - level) / max(1, len(found)))
@@ -544,7 +506,7 @@ def movers(
         count=means.count,
         sequences=means.sequences,
         level=level,
-        outputs=np.stack([axis.effect for axis in axes]) @ weight.T if weight is not None else None,
+        outputs=pushes.effects @ weight.T if weight is not None else None,
         phrases=phrases,
     )
 
@@ -582,10 +544,10 @@ def _numbers(koopman: Koopman, modes: Any, variances: Float[Array, " m"]) -> lis
     return [every.index(mode.indices) for mode in chosen_modes(koopman, wanted)]
 
 
-def _numbered(tokens: list[str], rows: Int[Array, " n"]) -> tuple[tuple[str, ...], Int[Array, " n"]]:
+def _numbered(tokens: Sequence[Sequence[str]], rows: Int[Array, " n"]) -> tuple[tuple[str, ...], Int[Array, " n"]]:
     """The different tokens of some rows, and the number of the token of each row."""
-    number_of: dict[str, int] = {}
-    labels = [number_of.setdefault(tokens[row], len(number_of)) for row in rows.tolist()]
+    every, number_of = [token for own in tokens for token in own], {}
+    labels = [number_of.setdefault(every[row], len(number_of)) for row in rows.tolist()]
     return tuple(number_of), np.array(labels)
 
 

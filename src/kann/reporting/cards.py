@@ -6,16 +6,15 @@ from typing import Any
 import numpy as np
 
 from kann._format import duration, from_to, half_life, number_of_steps, plural, signed, significant, with_step_name
-from kann.analysis._movers import ModeAxis, Mover, Movers, Phrase, axis_of, pushes_of
+from kann.analysis._movers import Mover, Movers, Phrase, pushes_of
 from kann.analysis._trust import ModeTrust
 from kann.backends.arrays import as_numpy
-from kann.data.moments import MeanAndCovariance, mean_and_covariance
-from kann.data.reduction import map_rows
+from kann.data.moments import mean_and_covariance
 from kann.fitting.spectrum import Mode
 from kann.reporting.answers import groups_of, output_names
 from kann.reporting.curves import written_score
 from kann.reporting.inputs import ReportInputs
-from kann.typing import AnyArray, Array, Float, Int
+from kann.typing import Array, Float, Int
 
 POINTS = 40
 """Points of a small line."""
@@ -46,33 +45,25 @@ def pushed_modes(inputs: ReportInputs, numbers: list[int]) -> dict[int, PushedMo
         return {}
     koopman, states = inputs.koopman, inputs.states
     spread = mean_and_covariance(states)
-    axes = [axis_of(koopman, koopman.modes[number], spread) for number in numbers]
+    pushes = pushes_of(koopman, states, numbers, spread)
+    real, coordinates = pushes.real(pushes.values), pushes.real(pushes.coordinates)
     found = {}
-    pushes = pushes_of(koopman, states, axes)
-    for place, (number, axis) in enumerate(zip(numbers, axes, strict=True)):
+    for place, number in enumerate(numbers):
         push = np.full(len(states.values), np.nan)
-        push[pushes.rows] = axis.real(pushes.values[:, place])
-        coordinate = _coordinate(inputs, axis, spread)
-        sign = _sign(inputs, axis, push, number)
-        found[number] = PushedMode(coordinate=sign * coordinate, push=sign * push)
+        push[pushes.rows] = real[:, place]
+        sign = _sign(inputs, pushes.effects[place], push, number)
+        found[number] = PushedMode(coordinate=sign * coordinates[:, place], push=sign * push)
     return found
 
 
-def _coordinate(inputs: ReportInputs, axis: ModeAxis, spread: MeanAndCovariance) -> Float[Array, " n"]:
-    def real(h: AnyArray) -> Float[Array, "n 1"]:
-        return axis.real((as_numpy(h).astype(np.float64) - spread.mean) @ axis.direction)[:, None]
-
-    return as_numpy(map_rows(inputs.states.values, real, width=1, dtype=np.float64))[:, 0]
-
-
-def _sign(inputs: ReportInputs, axis: ModeAxis, push: Float[Array, " n"], number: int) -> int:
+def _sign(inputs: ReportInputs, effect: Float[Array, " d"], push: Float[Array, " n"], number: int) -> int:
     """The sign with which the axis points as `kann.movers` lets it point: up raises the output that it moves most."""
     movers, weight = inputs.movers, inputs.readout_weight
     if movers is not None and number in movers.modes and movers.outputs is None:
         return _sign_of(_agreement_with(movers, number, inputs, push))
     if weight is None:
         return 1
-    moved = as_numpy(weight).astype(np.float64) @ axis.effect
+    moved = as_numpy(weight).astype(np.float64) @ effect
     return _sign_of(float(moved[np.abs(moved).argmax()]))
 
 
