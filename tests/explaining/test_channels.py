@@ -81,7 +81,7 @@ def test_mixtures_of_centred_channels_are_mixtures(silent, generator):
         x[0] = 0
     model, sequences = seeded(lambda: Mixed(2, bias=False)), np.arange(len(x))
     states = kann.record(model, x, layer="rnn", inputs=True)
-    assert not reads_channels(Sequences.of(model, x, Options()), sequences, states)
+    assert not reads_channels(Sequences(model, x, Options()), sequences, states)
 
 
 @pytest.mark.parametrize("kind", ["padded on the left", "read backwards"])
@@ -93,7 +93,7 @@ def test_channels_are_found_wherever_they_begin(kind, generator):
     if kind == "read backwards":
         read = read.flip(1)
     states = kann.record(model, read, layer="unit", inputs=True, **options)
-    assert reads_channels(Sequences.of(model, x, Options(**options)), np.arange(len(x)), states)
+    assert reads_channels(Sequences(model, x, Options(**options)), np.arange(len(x)), states)
 
 
 def test_movers_take_names_of_inputs(rng):

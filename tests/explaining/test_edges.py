@@ -84,11 +84,11 @@ def test_why_there_are_no_untrained_copies(generator):
 
 def test_batches_keep_their_order_so_that_lengths_stay_with_their_sequences(generator):
     x, lengths = numbers(generator), np.arange(SEQUENCES) % 5 + 3
-    sequences = Sequences.of(reader(1), list(x.split(5)), Options(lengths=lengths))
+    sequences = Sequences(reader(1), list(x.split(5)), Options(lengths=lengths))
     chosen = sequences.sorted_by_length(np.array([1, 4, 8, 13]))
-    part = sequences.part(chosen)
-    assert torch.equal(torch.cat(part.data), x[chosen])
-    assert part.lengths.tolist() == lengths[chosen].tolist()
+    data, run = sequences.part(chosen)
+    assert torch.equal(torch.cat(list(data)), x[chosen])
+    assert run["lengths"].tolist() == lengths[chosen].tolist()
 
 
 class SigmoidReader(networks.Reader):

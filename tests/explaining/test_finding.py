@@ -25,7 +25,7 @@ class Copier(nn.Module):
 
 
 def memory(network, x):
-    probe = Probe(network, Sequences.of(network, x, Options()), Options())
+    probe = Probe(network, Sequences(network, x, Options()))
     return module_with_memory(probe, evenly_spaced(len(x), 4))
 
 
@@ -33,12 +33,12 @@ def test_a_memory_is_found_though_all_read_the_same_at_most_steps(generator):
     x = torch.zeros(20, 12, 3)
     x[:, :3] = torch.randn(20, 3, 3, generator=generator)
     found = memory(seeded(Copier), x)
-    assert (found.name, found.step_name) == ("recurrent", "recurrent.state")
+    assert found == ("recurrent", "recurrent.state")
 
 
 def test_a_layer_that_runs_all_steps_by_itself_has_no_module_for_a_step(generator):
     found = memory(seeded(networks.LinearNetwork), torch.randn(20, 12, 2, generator=generator))
-    assert (found.name, found.step_name) == ("unit", None)
+    assert found == ("unit", None)
 
 
 def test_a_layer_without_memory_is_not_taken_for_one(generator):
@@ -49,6 +49,6 @@ def test_a_layer_without_memory_is_not_taken_for_one(generator):
 def test_lengths_go_with_their_sequences_in_batches():
     lengths = np.arange(1, 25)
     x = (torch.arange(24) < torch.from_numpy(lengths)[:, None]).float()[..., None]
-    sequences = Sequences.of(nn.Linear(1, 1), list(x.split(5)), Options(lengths=lengths))
-    part = sequences.part(sequences.sorted_by_length(np.arange(3, 20)))
-    np.testing.assert_array_equal(torch.cat(part.data).sum((1, 2)), part.lengths)
+    sequences = Sequences(nn.Linear(1, 1), list(x.split(5)), Options(lengths=lengths))
+    data, run = sequences.part(sequences.sorted_by_length(np.arange(3, 20)))
+    np.testing.assert_array_equal(torch.cat(list(data)).sum((1, 2)), run["lengths"])

@@ -275,7 +275,7 @@ def test_lengths_may_be_a_mask(generator):
     mask = torch.arange(padded.shape[1]) < lengths[:, None]
     found = [setting.look(reader, padded, Options(lengths=each)) for each in (lengths, mask)]
     assert found[0].fitted_numbers.tolist() == found[1].fitted_numbers.tolist()
-    parts = [real_steps(each.sequences.part(np.arange(5)).lengths).lengths.tolist() for each in found]
+    parts = [real_steps(each.sequences.part(np.arange(5))[1]["lengths"]).lengths.tolist() for each in found]
     assert parts[0] == parts[1]
     with pytest.raises(KannError, match="lengths= is a mask of 5 steps, and the data have 12; pass one mark for each"):
         explain(reader, padded, lengths=mask[:, :5])

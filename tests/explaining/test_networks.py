@@ -208,6 +208,13 @@ def test_data_of_other_kinds(kind, generator):
     assert len(found.held_out) == 9
 
 
+def test_a_loader_of_words_reads_as_the_words_themselves(generator):
+    data, network = words(generator), seeded(networks.Tagger)
+    batches, whole = (explained(network, each) for each in (torch.utils.data.DataLoader(data, batch_size=5), data))
+    assert batches.held_out.tolist() == whole.held_out.tolist()
+    assert batches.page["tokens"] == whole.page["tokens"]
+
+
 def test_batches_of_words_and_lengths_from_a_loader_are_tested_live(generator):
     lengths = torch.full((networks.SEQUENCES,), networks.STEPS)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(words(generator), lengths), 5)

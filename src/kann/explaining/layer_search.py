@@ -40,15 +40,18 @@ class Seen:
 class Probe:
     """A model and how to call it on some of the sequences."""
 
-    def __init__(self, model: nn.Module, sequences: Sequences, options: Options):
-        self.model, self.sequences, self._options = model, sequences, options
+    def __init__(self, model: nn.Module, sequences: Sequences):
+        self.model, self.sequences = model, sequences
 
     def outputs(self, numbers: Int[Array, " k"]) -> Shaped[Array, "k ..."]:
         """What the model decides by, for these sequences; steps behind the end of a short one are NaN."""
         data = self._data(numbers)
         with evaluation_mode(self.model):
             found = [as_numpy(outputs_of(data.call(batch), data.count_of(batch))) for batch in data.batches()]
-        return _joined(found)
+        longest = np.max([part.shape[1:] for part in found], axis=0)
+        missing = [[(0, most - own) for most, own in zip(longest, part.shape[1:], strict=True)] for part in found]
+        padded = zip(found, missing, strict=True)
+        return np.concatenate([np.pad(part, [(0, 0), *pad], constant_values=np.nan) for part, pad in padded])
 
     def modules(self, numbers: Int[Array, " k"], *, changed_at: int | None = None) -> list[Seen]:
         """What each module read and gave, in the order in which they finished, in the first batch.
@@ -64,8 +67,8 @@ class Probe:
         return seen
 
     def _data(self, numbers: Int[Array, " k"]) -> SequenceData:
-        part = self.sequences.part(numbers)
-        return SequenceData(self.model, part.data, lengths=part.lengths, **self._options.run)
+        data, run = self.sequences.part(numbers)
+        return SequenceData(self.model, data, **run)
 
 
 @contextlib.contextmanager
@@ -77,9 +80,7 @@ def _watched(model: nn.Module, seen: list[Seen]) -> Iterator[None]:
             gave = _first_real(output)
             read = _first_real((args, kwargs))
             if gave is not None:
-                shape: tuple[int, ...] = ()
-                if read is not None:
-                    shape = tuple(read.shape)
+                shape = () if read is None else tuple(read.shape)
                 seen.append(Seen(name=name, module=module, read=shape, gave=gave.detach().clone()))
 
         return hook
@@ -99,9 +100,7 @@ def _changed(content: Any, step: int, axis: int) -> Any:
     """The batch with another input at one step."""
     if isinstance(content, Tensor):
         changed = content.clone()
-        sequences, steps = axis, 1 - axis
-        others = content.roll(1, dims=sequences)
-        changed.select(steps, step).copy_(others.select(steps, step))
+        changed.select(1 - axis, step).copy_(content.roll(1, dims=axis).select(1 - axis, step))
         return changed
     if isinstance(content, Mapping):
         first = next(key for key, value in content.items() if isinstance(value, Tensor) and value.ndim > 1)
@@ -111,17 +110,11 @@ def _changed(content: Any, step: int, axis: int) -> Any:
     return content
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """A module with a memory."""
+def module_with_memory(probe: Probe, numbers: Int[Array, " k"]) -> tuple[str, str | None] | None:
+    """The first module whose output at later steps, and at no earlier one, follows what was read at one step.
 
-    name: str
-    step_name: str | None
-    """The module inside it that every state passes on its way to the next step; None if there is none."""
-
-
-def module_with_memory(probe: Probe, numbers: Int[Array, " k"]) -> Memory | None:
-    """The first module whose output at later steps, and at no earlier one, follows what was read at one step."""
+    With it the module inside it that every state passes on its way to the next step, if there is one.
+    """
     steps = len(probe.sequences.steps(int(numbers[0])))
     at = _step_to_change(probe.sequences, numbers, steps)
     if at is None:
@@ -131,7 +124,7 @@ def module_with_memory(probe: Probe, numbers: Int[Array, " k"]) -> Memory | None
         if any(isinstance(part, HIDES_TIME) for part in one.module.modules()) or one.gave.ndim != 3:
             continue
         if one.gave.shape == other.gave.shape and one.gave.shape[1] == steps and _remembers(one.gave, other.gave, at):
-            return Memory(name=one.name, step_name=_passed_by_states(one, before))
+            return one.name, _passed_by_states(one, before)
     return None
 
 
@@ -161,24 +154,20 @@ def _remembers(one: Tensor, other: Tensor, at: int) -> bool:
     return bool((change[:at] <= limit).all() and (change[at + 1 : at + 3] > limit).all())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocks:
-    """Blocks of one width that follow each other."""
+def equal_blocks(probe: Probe, numbers: Int[Array, " k"]) -> tuple[list[str], bool] | None:
+    """The longest run of modules of one class that follow each other inside a module and give the same shape.
 
-    names: list[str]
-    reads_same: bool
-    """Whether the first of them reads states of that width too."""
-
-
-def equal_blocks(probe: Probe, numbers: Int[Array, " k"]) -> Blocks | None:
-    """The longest run of modules of one class that follow each other inside a module and give the same shape."""
+    With them whether the first of them reads states of that shape too.
+    """
     seen = {each.name: each for each in probe.modules(numbers)}
     best: list[str] = []
     for path, module in probe.model.named_modules():
         run: list[str] = []
         for child, part in module.named_children():
             name = f"{path}.{child}".removeprefix(".")
-            if run and name in seen and _are_alike(seen[run[-1]], seen[name]):
+            last = seen.get(run[-1]) if run else None
+            is_alike = last is not None and type(last.module) is type(part) and name in seen
+            if is_alike and last.gave.shape == seen[name].gave.shape:
                 run.append(name)
             elif name in seen and next(part.children(), None) is not None:  # a block is made of several modules
                 run = [name]
@@ -189,25 +178,7 @@ def equal_blocks(probe: Probe, numbers: Int[Array, " k"]) -> Blocks | None:
     if not best:
         return None
     first = seen[best[0]]
-    return Blocks(names=best, reads_same=first.read == tuple(first.gave.shape))
-
-
-def _are_alike(one: Seen, other: Seen) -> bool:
-    return type(one.module) is type(other.module) and one.gave.shape == other.gave.shape
-
-
-def _joined(outputs: list[Array]) -> Array:
-    """The outputs of all batches; those of short ones are filled with NaN where they have fewer steps."""
-    shapes = {part.shape[1:] for part in outputs}
-    if len(shapes) == 1:
-        return np.concatenate(outputs)
-    largest = np.max([part.shape for part in outputs], axis=0)
-    filled = []
-    for part in outputs:
-        wider = np.full((len(part), *largest[1:]), np.nan, dtype=part.dtype)
-        wider[tuple(slice(size) for size in part.shape)] = part
-        filled.append(wider)
-    return np.concatenate(filled)
+    return best, first.read == tuple(first.gave.shape)
 
 
 def evenly_spaced(count: int, most: int) -> Int[Array, " k"]:
@@ -277,28 +248,26 @@ def find_place(probe: Probe, options: Options) -> Place:
     if options.axis != "depth":
         memory = module_with_memory(probe, numbers)
         # Causal attention looks back too, and hands on no state: its blocks are explained if there are such.
-        if memory is not None and (blocks is None or not _is_in_attention(probe.model, memory.name)):
+        name, step_name = memory or ("", None)
+        around = [probe.model.get_submodule(each) for each in (name, name.rpartition(".")[0])]
+        if memory is not None and (blocks is None or not any(map(_only_attends, around))):
             why = (
-                f"Layer {memory.name!r} is explained: it is the first module whose output at later steps follows "
-                "what was read before."
+                f"Layer {name!r} is explained: it is the first module whose output at later steps follows what was "
+                "read before."
             )
-            place = _along_time(probe.model, memory.name, options, why)
-            return replace(place, live_layer=memory.step_name or memory.name, is_fed_back=bool(memory.step_name))
+            place = place_along_time(probe.model, name, options, why)
+            return replace(place, live_layer=step_name or name, is_fed_back=bool(step_name))
     if blocks is None:
         raise KannError(
             "the model has no recurrent layer, no other layer with a memory, and no blocks of one width to explain "
             "along depth; pass layer= the name of the module that gives (sequences, steps, units)"
         )
+    names, reads_same = blocks
     why = (
-        f"The network is explained along depth: it has no recurrent layer, and its blocks {blocks.names[0]!r} to "
-        f"{blocks.names[-1]!r} give states of one width. A step is a layer."
+        f"The network is explained along depth: it has no recurrent layer, and its blocks {names[0]!r} to "
+        f"{names[-1]!r} give states of one width. A step is a layer."
     )
-    return Place(layer=blocks.names, state="h", axis="depth", target=None, embedding=blocks.reads_same, why=why)
-
-
-def place_of(model: nn.Module, layer: str, options: Options) -> Place:
-    """Return the place of one recurrent layer and direction."""
-    return _along_time(model, layer, options, "")
+    return Place(layer=names, state="h", axis="depth", target=None, embedding=reads_same, why=why)
 
 
 def recurrent_targets(path: str, module: nn.Module) -> list[Target]:
@@ -330,7 +299,7 @@ def _named(probe: Probe, options: Options) -> Place:
             f"layer= names {len(options.layer)} layers; along time an explanation is of one: call explain for each, or "
             "pass axis='depth' if they are blocks"
         )
-    place = _along_time(probe.model, options.layer, options, why)
+    place = place_along_time(probe.model, options.layer, options, why)
     if place.target is not None and _only_attends(place.target.module):
         why = (
             f"{place.why} Positions are taken as time. Attention hands no state from one position to the next, so read "
@@ -339,11 +308,6 @@ def _named(probe: Probe, options: Options) -> Place:
         )
         return replace(place, why=why)
     return place
-
-
-def _is_in_attention(model: nn.Module, path: str) -> bool:
-    """Whether a module, or the one that it is a part of, has attention and nothing recurrent."""
-    return any(_only_attends(model.get_submodule(name)) for name in (path, path.rpartition(".")[0]))
 
 
 def _only_attends(module: Any) -> bool:
@@ -356,7 +320,7 @@ def _only_attends(module: Any) -> bool:
     return any("attention" in type(part).__name__.lower() for part in parts)
 
 
-def _along_time(model: nn.Module, layer: Any, options: Options, why: str) -> Place:
+def place_along_time(model: nn.Module, layer: Any, options: Options, why: str = "") -> Place:
     """A single layer along time; of a bidirectional one the direction that reads forwards."""
     targets, _ = select(model, layer)
     target = targets[0]
@@ -367,7 +331,8 @@ def _along_time(model: nn.Module, layer: Any, options: Options, why: str) -> Pla
         why += (
             f" Of its directions {target.name!r}, which reads forwards; pass layer={targets[1].name!r} for the other."
         )
-    state = options.state or _state_of(target.module)
+    # Only together do both states of an LSTM determine what comes next.
+    state = options.state or ("hc" if isinstance(target.module, nn.LSTM | nn.LSTMCell) else "h")
     if "c" in state:
         why += f" Its states are {state!r}: an LSTM remembers in its cell state."
     return Place(
@@ -382,32 +347,16 @@ def _along_time(model: nn.Module, layer: Any, options: Options, why: str) -> Pla
     )
 
 
-def _state_of(module: Any) -> str:
-    """Both states of an LSTM, since only together they say what comes next."""
-    if isinstance(module, nn.LSTM | nn.LSTMCell):
-        return "hc"
-    return "h"
-
-
 def _recurrent(model: nn.Module, found: Sequence[tuple[str, nn.Module]], options: Options) -> Place:
     """The only recurrent module; of several the encoder, or else the last, which is closest to what is decided."""
-    path, module = found[-1]
-    why = f"Layer {_shown(path)} ({type(module).__name__}) is explained: it is the only recurrent one."
+    encoders = [each for each in found if "enc" in each[0].lower()] if len(found) > 1 else []
+    path, module = (encoders or found)[-1]
+    why = f"Layer {path or 'the model itself'!r} ({type(module).__name__}) is explained"
     if len(found) > 1:
-        encoders = [each for each in found if "enc" in each[0].lower()]
-        reason = "the last of them"
-        if encoders:
-            (path, module), reason = encoders[-1], "what it hands on is all that the others get to know"
-        why = (
-            f"Layer {_shown(path)} ({type(module).__name__}) is explained, one of {len(found)} recurrent modules: "
-            f"{reason}; pass layer= for another."
-        )
+        reason = "what it hands on is all that the others get to know" if encoders else "the last of them"
+        why += f", one of {len(found)} recurrent modules: {reason}; pass layer= for another."
+    else:
+        why += ": it is the only recurrent one."
     if isinstance(module, nn.RNNBase) and module.num_layers > 1:
         why += f" Of its {module.num_layers} layers it is the last."
-    if not path:  # the model itself is recurrent
-        return _along_time(model, None, options, why)
-    return _along_time(model, path, options, why)
-
-
-def _shown(path: str) -> str:
-    return repr(path or "the model itself")
+    return place_along_time(model, path or None, options, why)  # None: the model itself is recurrent

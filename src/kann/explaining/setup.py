@@ -21,7 +21,7 @@ from kann.explaining.layer_search import (
     evenly_spaced,
     find_place,
     full_name,
-    place_of,
+    place_along_time,
     recurrent_targets,
 )
 from kann.explaining.options import Clock, Options
@@ -94,21 +94,20 @@ class Setup:
 
     def record(self, model: nn.Module, numbers: Int[Array, " k"], *, inputs: bool) -> States:
         """Record the states of some sequences."""
-        part = self.sequences.part(numbers)
+        data, run = self.sequences.part(numbers)
         where: Any = self.place.recorded | ({"inputs": True} if inputs else {})
-        return record(model, part.data, lengths=part.lengths, **self.options.run, **where)
+        return record(model, data, **run, **where)
 
     def source(self, numbers: Int[Array, " k"]) -> tuple[Any, dict[str, Any]]:
         """Return some sequences, long ones first, and how the network reads them."""
-        part = self.sequences.part(self.sequences.sorted_by_length(numbers))
-        return part.data, {**self.options.run, "lengths": part.lengths}
+        return self.sequences.part(self.sequences.sorted_by_length(numbers))
 
 
 def look(model: nn.Module, data: Any, options: Options) -> Setup:
     """Find the layer and what outputs are, and hold sequences out."""
     _refuse_shuffled(data, options)
     clock = Clock(options.seconds)
-    sequences = Sequences.of(model, data, options)
+    sequences = Sequences(model, data, options)
     if sequences.count < LEAST_SEQUENCES:
         raise KannError(
             f"there are {sequences.count} sequences, and whole ones are held out; pass at least {LEAST_SEQUENCES}"
@@ -116,7 +115,7 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
     options.require_one_each(sequences.count)
     channels = channels_of(options.channels, sequences)
     sequences.require_real_steps()
-    probe = Probe(model, sequences, options)
+    probe = Probe(model, sequences)
     place = find_place(probe, options)
     outputs, options, about_outputs = _outputs_and_labels(probe, options)
     scan: tuple[LayerWorth, ...] = ()
@@ -181,7 +180,7 @@ def most_worth(probe: Probe, place: Place, options: Options, outputs: Outputs) -
             f"its mean the network agrees with itself in {percent(scores[best])}, with {own!r} held in "
             f"{percent(scores[own])}; pass layer= for another."
         )
-        place, own = replace(place_of(probe.model, best, options), why=why), best
+        place, own = replace(place_along_time(probe.model, best, options), why=why), best
     elif len(scores) > 1:
         listed = ", ".join(f"{name!r} {percent(score)}" for name, score in scores.items())
         place = replace(place, why=f"{place.why} With single layers held at their mean, agreement is {listed}.")
@@ -191,14 +190,14 @@ def most_worth(probe: Probe, place: Place, options: Options, outputs: Outputs) -
 
 def _held_at_mean(probe: Probe, name: str, options: Options, outputs: Outputs, numbers: Int[Array, " k"]) -> float:
     """Return the agreement of the network with itself while one layer is held at its mean; of values R², at least 0."""
-    part, model = probe.sequences.part(numbers), probe.model
-    run = {**options.run, "lengths": part.lengths, "progress": False}
-    state = place_of(model, name, options).state
-    states = record(model, part.data, layer=name, state=state, **run)
+    model, (data, run) = probe.model, probe.sequences.part(numbers)
+    run["progress"] = False
+    state = place_along_time(model, name, options).state
+    states = record(model, data, layer=name, state=state, **run)
     target, state = replaced_layer(model, name, state, states.dim)
     with evaluation_mode(model):
         _, scores, _ = run_changes(
-            SequenceData(model, part.data, **run),
+            SequenceData(model, data, **run),
             partial(replaced, model, target, state=state, width=states.dim),
             [Change(directions=np.empty((states.dim, 0)))],
             states,
