@@ -29,11 +29,9 @@ from kann.live.completion import Fill, fit_fills
 from kann.recording.fused import (
     Intercept,
     Kernel,
-    batch_order,
     observe_forward,
     run_layers,
     states_replaced,
-    swapped_if,
 )
 from kann.recording.layer_selection import Target, select
 from kann.recording.recurrent import lstm_with_projection, step_of
@@ -68,9 +66,8 @@ def run_step_by_step(
     ``rule`` is that of `RecurrentStep`. ``state`` says what is replaced: "h", "c" or "hc"; ``reverse`` in which
     direction. The other direction runs as always.
     """
-    count, at = len(kernel.weights) // kernel.directions, int(reverse)
-    weights = kernel.weights[at * count : (at + 1) * count]
-    data = kernel.data
+    at, data = int(reverse), kernel.data
+    weights = kernel.weights_of(at)
     if kernel.sizes is None:
         data = data.flatten(0, 1)  # a copy in order of time, where sequences came first
     steps = data.split(kernel.flat_sizes().tolist())
@@ -215,7 +212,7 @@ def replaced(
     with exclusive(states_replaced(replacement.module), lambda: refusal), contextlib.ExitStack() as stack:
         stack.enter_context(every_module_called())
         if isinstance(replacement.module, nn.RNNBase):
-            observe_forward(replacement.module, replacement, stack, first=True)
+            observe_forward(replacement.module, replacement.on_forward, stack, first=True)
         else:
             hook_last(replacement.module, replacement.on_call, stack)
         yield
@@ -230,30 +227,26 @@ class _Replacement:
         self._target, self._replace, self._state, self._width = target, replace, state, width
         self._thread = threading.get_ident()
 
-    @property
-    def is_watching(self) -> bool:
-        """True: every call counts; one that another thread makes is refused."""
+    def _require_own_thread(self) -> None:
+        """Raise for a call that another thread makes."""
         if self._thread != threading.get_ident():
             raise KannError(
                 f"another thread runs {self._target.path!r} inside of kann.intervene and must not touch it; wait until "
                 "it is done, or give each thread a copy of the model"
             )
-        return True
 
     # Fused recurrent modules
 
-    def intercept(self, arguments: Sequence[Any]) -> Intercept:
-        """What runs the kernel calls of one call of the module layer by layer."""
-        order = batch_order(arguments)
-        return Intercept(lambda function, args: self._on_kernel_call(Kernel.of(function, args, order), function, args))
+    def on_forward(self, forward: Callable[[], Any], arguments: Sequence[Any]) -> Any:
+        """Run ``forward`` with its kernels run layer by layer."""
+        self._require_own_thread()
+        with Intercept(arguments, self._on_kernel_call):
+            return forward()
 
-    def on_return(self, output: Any) -> None:
-        """Leave what ``forward`` returned as it is."""
-
-    def _on_kernel_call(self, kernel: Kernel, function: Any, args: Sequence[Any]) -> Any:
+    def _on_kernel_call(self, kernel: Kernel, run: Callable[[], Any]) -> Any:
         first = self._first_level(kernel)
         if not first <= self._target.level < first + kernel.layers:  # the recorder runs layers one by one
-            return function(*args)
+            return run()
 
         def run_layer(level: int, single: Kernel) -> tuple[Tensor, ...]:
             if first + level != self._target.level:
@@ -261,10 +254,7 @@ class _Replacement:
             where: Any = {"state": self._state, "reverse": self._target.reverse}
             return run_step_by_step(single, self._rows_replaced, rule=self._rule, **where)
 
-        (output, *hidden), _ = run_layers(kernel, run_layer)
-        # Only the call on padded data has the flag batch_first; with packed data argument 3 is the list of weights.
-        batch_first = isinstance(args[3], bool) and args[8]
-        return swapped_if(batch_first, output), *hidden
+        return run_layers(kernel, run_layer)[0]
 
     def _first_level(self, kernel: Kernel) -> int:
         """The first of the module's layers that a call of its kernel runs, told by the weights that it is given."""
@@ -276,8 +266,7 @@ class _Replacement:
 
     def on_call(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         """Give back the output with its states replaced; a forward hook that is last."""
-        if not self.is_watching:
-            return None
+        self._require_own_thread()
         found = [part for part in tensors_of(output) if is_state(part)]
         if len(found) < len(self._state) or (self._state == "c" and len(found) < 2):
             raise KannError(

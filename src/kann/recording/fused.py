@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,6 +65,8 @@ class Kernel:
     """Whether the module is training."""
     directions: int
     """1, or 2 if bidirectional."""
+    batch_first: bool = False
+    """Whether the call takes and gives the axis of sequences first; ``data`` have it second all the same."""
 
     @staticmethod
     def of(function: Callable[..., Any], args: Sequence[Any], order: Int[Array, " b"] | None) -> "Kernel":
@@ -73,16 +75,13 @@ class Kernel:
         There are two forms: (data, hidden, weights, bias, …, batch_first) for padded data, and
         (data, batch_sizes, hidden, weights, bias, …) for packed data.
         """
-        data, sizes, options = args[0], None, args[1:8]
-        if not isinstance(args[3], bool):
-            sizes, options = args[1], args[2:9]
-        elif args[8]:
-            data = data.transpose(0, 1)
-        hidden, weights, bias, layers, drop, training, bidirectional = options
+        is_padded = isinstance(args[3], bool)
+        batch_first = is_padded and args[8]
+        hidden, weights, bias, layers, drop, training, bidirectional = args[1:8] if is_padded else args[2:9]
         return Kernel(
             function=function,
-            data=data,
-            sizes=sizes,
+            data=swapped_if(batch_first, args[0]),
+            sizes=None if is_padded else args[1],
             order=order,
             hidden=(hidden,) if isinstance(hidden, Tensor) else tuple(hidden),
             weights=weights,
@@ -91,6 +90,7 @@ class Kernel:
             dropout=drop,
             training=training,
             directions=1 + bidirectional,
+            batch_first=batch_first,
         )
 
     def at(self, level: int) -> "Kernel":
@@ -133,6 +133,11 @@ class Kernel:
         """How many sequences have not yet ended at each step."""
         return self.sizes.numpy() if self.sizes is not None else np.full(self.data.shape[0], self.data.shape[1])
 
+    def weights_of(self, direction: int) -> Sequence[Tensor]:
+        """The parameters of one direction of a single layer."""
+        count = len(self.weights) // self.directions
+        return self.weights[direction * count : (direction + 1) * count]
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Pass:
@@ -145,84 +150,47 @@ class Pass:
     replaced: Tensor | None = None
     """What forward hooks of the user made of ``output``, in the same shape; None if there are none."""
 
-    def h(self, *, reverse: bool) -> Tensor:
-        """The states of one direction, as the kernel gave them."""
-        return self.output.chunk(self.kernel.directions, dim=-1)[int(reverse)]
-
-    def c(self, *, reverse: bool) -> Tensor:
-        """The cell states of one direction of an LSTM."""
-        kernel, at = self.kernel, int(reverse)
-        count = len(kernel.weights) // kernel.directions
-        c = cell_states(
-            _flat(kernel.data),
-            _flat(self.h(reverse=reverse)),
-            initial=(kernel.hidden[0][at], kernel.hidden[1][at]),
-            weights=kernel.weights[at * count : (at + 1) * count],
-            has_bias=kernel.bias,
-            sizes=kernel.flat_sizes(),
-            reverse=reverse,
-        )
-        return c.reshape(*self.output.shape[:-1], -1)
-
     def states(self, state: str, *, reverse: bool) -> Tensor:
-        """What ``state`` names: "h" as hooks may have changed it, "c", or "hc" for both side by side."""
-        parts = [self._state(part, reverse=reverse) for part in state]
+        """What ``state`` names of one direction: "h" as hooks may have changed it, "c", or "hc" for both."""
+        output = self.output if self.replaced is None else self.replaced
+        parts = [self._c(reverse) if part == "c" else self._half(output, reverse) for part in state]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)  # which would copy a single one
-
-    def _state(self, part: str, *, reverse: bool) -> Tensor:
-        if part == "c":
-            return self.c(reverse=reverse)
-        if self.replaced is not None:
-            return replace(self, output=self.replaced).h(reverse=reverse)
-        return self.h(reverse=reverse)
 
     def initial(self, state: str, *, reverse: bool) -> Float[Tensor, "b d"]:
         """The state that ``state`` names before the first step."""
         return torch.cat([self.kernel.hidden["hc".index(part)][int(reverse)] for part in state], dim=-1)
 
+    def _half(self, output: Tensor, reverse: bool) -> Tensor:
+        return output.chunk(self.kernel.directions, dim=-1)[int(reverse)]
 
-def _flat(values: Tensor) -> Float[Tensor, "n d"]:
-    return values.reshape(-1, values.shape[-1])
+    def _c(self, reverse: bool) -> Tensor:
+        """Every c of an LSTM layer from what it read and from every h that it gave, both in order of time.
 
-
-def cell_states(
-    x: Float[Tensor, "n p"],
-    h: Float[Tensor, "n o"],
-    *,
-    initial: tuple[Float[Tensor, "b o"], Float[Tensor, "b d"]],
-    weights: Sequence[Tensor],
-    has_bias: bool,
-    sizes: Int[Array, " t"],
-    reverse: bool,
-) -> Float[Tensor, "n d"]:
-    """Every c of an LSTM layer from what it read and from every h that it gave, both in order of time.
-
-    c_t = f_t c_{t−1} + i_t g_t, where the gates are those of x_t and h_{t−1}. The output gate, and the projection if
-    there is one, lie between c and h and are not needed.
-    """
-    precise = torch.promote_types(x.dtype, torch.float32)  # half precision would lose more here than in the network
-    with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-        c0 = initial[1].to(precise)
-        width = c0.shape[1]
-        # Three quarters of the rows of each weight are those of the gates i, f and g; the last quarter is that of o.
-        weight_ih, weight_hh, *biases = (weight[: 3 * width].to(precise) for weight in weights[: 2 + 2 * has_bias])
-        before = torch.from_numpy(previous_places(sizes, reverse=reverse)).to(x.device)
-        h_before = torch.cat([initial[0], h]).to(precise)[before]
-        bias = biases[0] + biases[1] if has_bias else None
-        sums = linear(x.to(precise), weight_ih, bias).addmm_(h_before, weight_hh.T)
-        i, f, g = lstm_gates(sums.split(width, dim=1), in_place=True)
-        c = i * g
-        _scan(c, f, c0, sizes.tolist(), reverse=reverse)
-    return c.to(h.dtype)
+        c_t = f_t c_{t−1} + i_t g_t, where the gates are those of x_t and h_{t−1}. The output gate, and the projection
+        if there is one, lie between c and h and are not needed.
+        """
+        kernel, h, sizes = self.kernel, self._half(self.output, reverse).flatten(0, -2), self.kernel.flat_sizes()
+        h0, c0 = (part[int(reverse)] for part in kernel.hidden)
+        precise = torch.promote_types(h.dtype, torch.float32)  # half precision would lose more here than in the network
+        with torch.no_grad(), torch.autocast(h.device.type, enabled=False):
+            c0, width = c0.to(precise), c0.shape[1]
+            weights = kernel.weights_of(int(reverse))[: 2 + 2 * kernel.bias]
+            # Three quarters of the rows of each weight are those of the gates i, f and g, the last quarter that of o.
+            weight_ih, weight_hh, *biases = (weight[: 3 * width].to(precise) for weight in weights)
+            before = torch.from_numpy(previous_places(sizes, reverse=reverse)).to(h.device)
+            h_before = torch.cat([h0, h]).to(precise)[before]
+            sums = linear(kernel.data.flatten(0, -2).to(precise), weight_ih, sum(biases) if biases else None)
+            i, f, g = lstm_gates(sums.addmm_(h_before, weight_hh.T).split(width, dim=1), in_place=True)
+            c = i * g
+            _scan(c, f, c0, sizes.tolist(), reverse=reverse)
+        return c.to(h.dtype).reshape(*self.output.shape[:-1], -1)
 
 
 def _scan(added: Tensor, forget: Tensor, initial: Tensor, sizes: Sequence[int], *, reverse: bool) -> None:
     """Make c_t = f_t c_{t−1} + i_t g_t of the products i_t g_t, in place and in order of time."""
     steps = list(zip(added.split(sizes), forget.split(sizes), strict=True))
-    if reverse:
-        steps.reverse()
     before = initial
-    for c, f in steps:
+    for c, f in reversed(steps) if reverse else steps:
         if len(before) < len(c):  # read from the end, shorter sequences start later
             before = torch.cat([before, initial[len(before) : len(c)]])
         before = c.addcmul_(f, before[: len(c)])
@@ -244,18 +212,25 @@ def run_layers(
         data = output
         if kernel.training and kernel.dropout and level < kernel.layers - 1:
             data = dropout(output, kernel.dropout)
-    return (output, *(torch.cat(parts) for parts in zip(*ends, strict=True))), passes
+    return (swapped_if(kernel.batch_first, output), *(torch.cat(parts) for parts in zip(*ends, strict=True))), passes
 
 
 class Intercept(TorchFunctionMode):
-    """Hand every call of a fused kernel to ``handle(function, args)``, which returns its result."""
+    """Inside it, ``handle(kernel, run)`` gives the result of each fused kernel; ``run()`` is the call as it was made.
 
-    def __init__(self, handle: Callable[[Callable[..., Any], Sequence[Any]], Any]):
+    ``arguments`` are those of the module whose ``forward`` makes the calls.
+    """
+
+    def __init__(self, arguments: Sequence[Any], handle: Callable[[Kernel, Callable[[], Any]], Any]):
         super().__init__()
-        self._handle = handle
+        packed = next((argument for argument in arguments if isinstance(argument, PackedSequence)), None)
+        order = None if packed is None else packed.unsorted_indices
+        self._order, self._handle = None if order is None else order.cpu().numpy(), handle
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._handle(func, args) if func in KERNELS else func(*args, **(kwargs or {}))
+        if func not in KERNELS:
+            return func(*args, **(kwargs or {}))
+        return self._handle(Kernel.of(func, args, self._order), partial(func, *args))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -292,23 +267,23 @@ class FusedTracer(Tracer):
 
         A hook alone would not do: it sees the module's output, which is h of the last layer alone.
         """
-        observe_forward(self._module, self, stack)
+        observe_forward(self._module, self._on_forward, stack)
         hook_last(self._module, self._on_output, stack)
 
-    def intercept(self, arguments: Sequence[Any]) -> Intercept:
-        """What hands the kernel calls of one call of the module to this tracer."""
+    def _on_forward(self, forward: Callable[[], Any], arguments: Sequence[Any]) -> Any:
+        """Run ``forward`` with its kernel calls handed to this tracer; note its output before any hook has seen it."""
+        if not self.is_watching:
+            return forward()
         if "c" in self._options.state and in_force(states_replaced(self._module)):
             raise KannError(
                 f"state={self._options.state!r} of {self._targets[0].path!r} cannot be recorded inside of "
                 "kann.intervene, where cell states do not follow from the outputs; pass state='h'"
             )
-        order = batch_order(arguments)
         self._passes = []
-        return Intercept(lambda function, args: self._on_kernel_call(function, args, order))
-
-    def on_return(self, output: Any) -> None:
-        """Note what ``forward`` returned, before any hook has seen it."""
+        with Intercept(arguments, self._on_kernel_call):
+            output = forward()
         self._returned, self._versions = output, _versions(output)
+        return output
 
     def begin(self, batch: Batch) -> None:
         """Forget the calls of the last batch."""
@@ -316,21 +291,18 @@ class FusedTracer(Tracer):
         self._calls: list[_FusedCall] = []
         self._passes: list[Pass] = []  # of the last layer, in the module's call that is running
 
-    def _on_kernel_call(self, function: Callable[..., Any], args: Sequence[Any], order: Any) -> Any:
+    def _on_kernel_call(self, kernel: Kernel, run: Callable[[], Any]) -> Any:
         """Run the kernel, whole or layer by layer, keep what its layers gave, and return its result."""
-        kernel = Kernel.of(function, args, order)
-        # Only the call on padded data has the flag batch_first; with packed data argument 3 is the list of weights.
-        batch_first = isinstance(args[3], bool) and args[8]
         padding = self._padding_read_first(kernel)
         if padding is not None:
-            result, passes = function(*args), run_layers(self._without_padding(kernel, padding))[1]
+            self._warn_of_padding()
+            result, passes = run(), run_layers(kernel.packed(padding))[1]
         elif self._output_suffices:
-            result = function(*args)
-            last = Pass(kernel=kernel.at(kernel.layers - 1), output=swapped_if(batch_first, result[0]))
+            result = run()
+            last = Pass(kernel=kernel.at(kernel.layers - 1), output=swapped_if(kernel.batch_first, result[0]))
             passes = [last] * kernel.layers
         else:
-            (output, *hidden), passes = run_layers(kernel)
-            result = (swapped_if(batch_first, output), *hidden)
+            result, passes = run_layers(kernel)
         layers = {target.name: self._states(passes[target.level], target) for target in self._targets}
         self._calls.append(_FusedCall(start=kernel.hidden[0], end=result[1], layers=layers))
         self._passes.append(passes[-1])
@@ -386,18 +358,18 @@ class FusedTracer(Tracer):
         fits = len(real) == sequences and int(real.lengths.max()) <= steps
         return real if kernel.directions == 2 and fits and int(real.lengths.min()) < steps else None
 
-    def _without_padding(self, kernel: Kernel, real: RealSteps) -> Kernel:
-        """The same call on the sequences alone; a warning says, once, that the model does otherwise."""
-        if not self._warned:
-            warnings.warn(
-                f"{self._targets[0].path!r} is bidirectional and reads the padding before the sequence; its states "
-                "were recorded from the sequences alone, which differs from what the model computes; pack the "
-                "sequences in the model, or pass lengths of all steps to record the padding too",
-                PaddingWarning,
-                stacklevel=2,
-            )
-            self._warned = True
-        return kernel.packed(real)
+    def _warn_of_padding(self) -> None:
+        """Warn, once, that states are recorded from the sequences alone, which the model does otherwise."""
+        if self._warned:
+            return
+        self._warned = True
+        warnings.warn(
+            f"{self._targets[0].path!r} is bidirectional and reads the padding before the sequence; its states "
+            "were recorded from the sequences alone, which differs from what the model computes; pack the "
+            "sequences in the model, or pass lengths of all steps to record the padding too",
+            PaddingWarning,
+            stacklevel=2,
+        )
 
     def _states(self, layer: Pass, target: Target) -> Padded | SequenceRows:
         """The states of one layer and direction, copied: the model may change its output in place later."""
@@ -449,60 +421,38 @@ class FusedTracer(Tracer):
         return continues(before.end, call.start, exactly=states.values.shape[1] > 1)
 
 
-@runtime_checkable
-class ForwardObserver(Protocol):
-    """Something that sees, and may change, the kernel calls inside a fused module's ``forward``."""
-
-    @property
-    def is_watching(self) -> bool:
-        """Whether a call that is made now, in this thread, is to be seen."""
-        ...
-
-    def intercept(self, arguments: Sequence[Any]) -> Intercept:
-        """What is handed the kernel calls of one call of the module."""
-        ...
-
-    def on_return(self, output: Any) -> None:
-        """Note what ``forward`` returned, before any hook has seen it."""
-        ...
-
-
 def states_replaced(module: nn.Module) -> Hashable:
     """The key in `shared` under which a module's states are replaced while it runs."""
     return "states replaced", id(module)
 
 
-def observe_forward(
-    module: nn.RNNBase, observer: ForwardObserver, stack: contextlib.ExitStack, *, first: bool = False
-) -> None:
-    """Let an observer see the kernel calls of a fused module until ``stack`` is closed.
+Observer = Callable[[Callable[[], Any], Sequence[Any]], Any]
+"""Runs the ``forward`` of a module, a function without arguments, given what the module was called with."""
 
-    Observers are nested: what the ``first`` one makes of a call is what all others see.
+
+def observe_forward(
+    module: nn.RNNBase, observer: Observer, stack: contextlib.ExitStack, *, first: bool = False
+) -> None:
+    """Let an observer run the ``forward`` of a fused module until ``stack`` is closed.
+
+    Observers are nested: what the ``first`` one makes of a kernel call is what all others see.
     """
-    change = shared(("forward", id(module)), partial(_observed_forward, module))
-    observers: list[ForwardObserver] = stack.enter_context(change)
-    place = 0 if first else len(observers)
-    observers.insert(place, observer)
+    observers = stack.enter_context(shared(("forward", id(module)), partial(_observed_forward, module)))
+    observers.insert(0 if first else len(observers), observer)
     stack.callback(observers.remove, observer)
 
 
 @contextlib.contextmanager
-def _observed_forward(module: nn.RNNBase) -> Iterator[list[ForwardObserver]]:
-    """Replace ``forward`` by one that lets observers see the kernel calls inside it; give the list of observers."""
+def _observed_forward(module: nn.RNNBase) -> Iterator[list[Observer]]:
+    """Replace ``forward`` by one that observers run; give the list of observers."""
     forward, replaced = module.forward, module.__dict__.get("forward")
-    observers: list[ForwardObserver] = []
+    observers: list[Observer] = []
 
     def observed(*args: Any, **kwargs: Any) -> Any:
-        watching: list[ForwardObserver] = []
-        with contextlib.ExitStack() as stack:
-            for observer in tuple(observers):  # another thread may begin or end a recording meanwhile
-                if observer.is_watching:
-                    stack.enter_context(observer.intercept((*args, *kwargs.values())))
-                    watching.append(observer)
-            output = forward(*args, **kwargs)
-        for observer in watching:
-            observer.on_return(output)
-        return output
+        run = partial(forward, *args, **kwargs)
+        for observer in observers[::-1]:  # a copy: another thread may begin or end a recording meanwhile
+            run = partial(observer, run, (*args, *kwargs.values()))
+        return run()
 
     module.forward = observed
     try:
@@ -511,12 +461,6 @@ def _observed_forward(module: nn.RNNBase) -> Iterator[list[ForwardObserver]]:
         del module.forward
         if replaced is not None:
             module.forward = replaced
-
-
-def batch_order(arguments: Sequence[Any]) -> Int[Array, " b"] | None:
-    """Where each sequence of the batch stands among the sorted ones, if a PackedSequence sorted them."""
-    packed = next((argument for argument in arguments if isinstance(argument, PackedSequence)), None)
-    return None if packed is None or packed.unsorted_indices is None else packed.unsorted_indices.cpu().numpy()
 
 
 def _versions(output: Any) -> list[Any]:
