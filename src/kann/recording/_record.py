@@ -30,9 +30,9 @@ from kann.recording.sinks import (
     MomentsSink,
     Sink,
     SinkMaker,
+    StoreSink,
     parse_groups,
     store_path,
-    written_to,
 )
 from kann.recording.tracer import HiddenStatesTracer, NamedRows, OutputTracer, SequenceRows, StateOptions, Tracer
 from kann.typing import AnyArray
@@ -103,13 +103,9 @@ def record(
         raise KannError("groups are for moments; pass them to kann.recording.record_grouped_moments")
     if isinstance(into, Moments):
         raise KannError("into= is the path of a store; to add to moments call kann.recording.record_moments")
-    options = _options(state, inputs, initial)
-    path = None if into is None else store_path(into)
-
-    def make_sinks(stack: contextlib.ExitStack) -> SinkMaker:
-        return MemorySink if path is None else partial(written_to, path, stack=stack)
-
-    return _one(_run(model, data, make_sinks, layer, options, axis=axis, embedding=embedding, **run))
+    make_sink = MemorySink if into is None else partial(StoreSink, path=store_path(into))
+    what: Any = {"layer": layer, "state": state, "axis": axis, "inputs": inputs, "initial": initial}
+    return _one(_run(model, data, make_sink, **what, embedding=embedding, **run))
 
 
 def record_layers(
@@ -139,13 +135,11 @@ def record_layers(
     into
         A folder in which each layer gets a store that is named after it.
     """
-    options = _options(state, inputs, initial)
-    folder = None if into is None else store_path(into, is_folder=True)
-
-    def make_sinks(stack: contextlib.ExitStack) -> SinkMaker:
-        return MemorySink if folder is None else partial(written_to, folder, stack=stack, is_folder=True)
-
-    return _run(model, data, make_sinks, layer, options, several=True, **run)
+    make_sink: SinkMaker = MemorySink
+    if into is not None:
+        make_sink = partial(StoreSink, path=store_path(into, is_folder=True), is_folder=True)
+    what: Any = {"layer": layer, "state": state, "inputs": inputs, "initial": initial}
+    return _run(model, data, make_sink, several=True, **what, **run)
 
 
 def record_moments(
@@ -180,20 +174,8 @@ def record_moments(
     """
     if into is not None:
         require_instance(into, Moments, "into")
-    options = _options(state, inputs, initial)
-    moments = Moments() if into is None else into
-
-    def make_sinks(stack: contextlib.ExitStack) -> SinkMaker:
-        def make(name: str) -> Sink:
-            sink = MomentsSink(name, moments)
-            if into is not None:
-                stack.push(lambda kind, error, trace: sink.finish(interrupted=error is not None))
-            return sink
-
-        return make
-
-    depth: Any = {"axis": axis, "embedding": embedding}
-    return _one(_run(model, data, make_sinks, layer, options, empty=lambda: moments, **depth, **run))
+    what: Any = {"layer": layer, "state": state, "axis": axis, "inputs": inputs, "initial": initial}
+    return _one(_run(model, data, partial(MomentsSink, into=into), **what, embedding=embedding, adds_up=True, **run))
 
 
 def record_layer_moments(
@@ -214,8 +196,8 @@ def record_layer_moments(
 
     Parameters are those of `record_layers`.
     """
-    options = _options(state, inputs, initial)
-    return _run(model, data, lambda _: MomentsSink, layer, options, several=True, empty=Moments, **run)
+    what: Any = {"layer": layer, "state": state, "inputs": inputs, "initial": initial}
+    return _run(model, data, MomentsSink, several=True, **what, adds_up=True, **run)
 
 
 def record_grouped_moments(
@@ -249,21 +231,9 @@ def record_grouped_moments(
     model, data, layer, state, axis, inputs, initial, embedding, run
         As in `kann.record`.
     """
-    options = _options(state, inputs, initial)
-    dealt = parse_groups(groups, max_sequences=run.get("max_sequences"))
-    no_data = lambda: [Moments() for _ in range(len(dealt))]  # noqa: E731
-    make_sinks = lambda _: lambda name: GroupedMomentsSink(name, dealt)  # noqa: E731
-    return _one(_run(model, data, make_sinks, layer, options, axis=axis, embedding=embedding, empty=no_data, **run))
-
-
-def _options(state: str, inputs: bool | str, initial: bool) -> StateOptions:
-    require_choice(state, "state", ("h", "c", "hc"))
-    if isinstance(inputs, str):
-        require_choice(inputs, "inputs", ("gates",))
-    else:
-        require_flag(inputs, "inputs")
-    require_flag(initial, "initial")
-    return StateOptions(state=state, inputs=inputs if isinstance(inputs, str) else bool(inputs), initial=bool(initial))
+    make_sink = partial(GroupedMomentsSink, groups=parse_groups(groups, max_sequences=run.get("max_sequences")))
+    what: Any = {"layer": layer, "state": state, "axis": axis, "inputs": inputs, "initial": initial}
+    return _one(_run(model, data, make_sink, **what, embedding=embedding, adds_up=True, **run))
 
 
 def _one(results: dict[str, Any]) -> Any:
@@ -274,20 +244,29 @@ def _one(results: dict[str, Any]) -> Any:
 def _run(
     model: Any,
     data: Any,
-    make_sinks: Callable[[contextlib.ExitStack], SinkMaker],
-    layer: Any,
-    options: StateOptions,
+    make_sink: SinkMaker,
     *,
+    layer: Any,
+    state: str,
+    inputs: bool | str,
+    initial: bool,
     axis: str = "time",
     embedding: str | bool | None = None,
     several: bool = False,
-    empty: Callable[[], Any] | None = None,
+    adds_up: bool = False,
     **run: Unpack[RunOptions],
 ) -> dict[str, Any]:
     """Run the model over the data once, and return the results of the sinks of all layers by their names.
 
-    ``empty`` is the result of one of several ranks that has no data: if it failed, the others would wait for it.
+    If results add up over several ranks, one that has no data gives empty ones: if it failed, the others would wait.
     """
+    require_choice(state, "state", ("h", "c", "hc"))
+    if isinstance(inputs, str):
+        require_choice(inputs, "inputs", ("gates",))
+    else:
+        require_flag(inputs, "inputs")
+    require_flag(initial, "initial")
+    options = StateOptions(state=state, inputs=inputs if isinstance(inputs, str) else bool(inputs), initial=initial)
     if not isinstance(model, nn.Module):
         model, layer = as_module(model, layer)
     tracers = make_tracers(model, layer, options, axis=axis, embedding=embedding, several=several)
@@ -297,18 +276,17 @@ def _run(
     with evaluation_mode(model), contextlib.ExitStack() as stack:
         if hidden_states and run.get("forward") is None:
             stack.enter_context(returned_hidden_states(model))
-        make_sink = make_sinks(stack)
         for tracer in tracers:
             tracer.attach(stack)
         for name, rows in _rows_of_batches(sequences, tracers):
             if name not in sinks:  # not before: a store at the path stays until there is something to write
-                sinks[name] = make_sink(name)
+                sinks[name] = make_sink(name, stack)
             sinks[name].add(rows)
-    if sinks:
-        return {name: sink.result() for name, sink in sinks.items()}
-    if empty is None or not _has_other_ranks():
+        if not sinks and adds_up and _has_other_ranks():
+            sinks = {name: make_sink(name, stack) for tracer in tracers for name in tracer.names()}
+    if not sinks:
         raise KannError("the data hold no batches, so nothing was recorded; pass at least one sequence")
-    return {name: empty() for tracer in tracers for name in tracer.names()}
+    return {name: sink.result() for name, sink in sinks.items()}
 
 
 def _has_other_ranks() -> bool:
