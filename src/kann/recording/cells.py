@@ -17,7 +17,6 @@ from kann.recording.recurrent import gate_values
 from kann.recording.sequence_data import Batch, is_state, tensors_of
 from kann.recording.tracer import (
     NamedRows,
-    Packed,
     Padded,
     SequenceRows,
     StateOptions,
@@ -25,8 +24,10 @@ from kann.recording.tracer import (
     as_real,
     batch_major,
     continues,
+    cut_into_runs,
     hook_last,
     join_calls,
+    packed_rows,
     require_called,
     require_right_padding,
 )
@@ -48,16 +49,11 @@ class CallTracer(Tracer):
     """Records a module by its calls: steps of time if it is a cell, whole sequences if it gives (B, T, d)."""
 
     def __init__(self, target: Target, options: StateOptions):
+        super().__init__([target.name])
         self._name, self._path, self._options = target.name, target.path, options
         self._module: Any = target.module
         self._is_torch_cell = isinstance(target.module, nn.RNNCellBase)
-        self._gates: Callable[[Tensor], Tensor] | None = None
-        if options.inputs == "gates":
-            self._gates = gate_values(target)
-
-    def names(self) -> Sequence[str]:
-        """The name of the module."""
-        return [self._name]
+        self._gates = gate_values(target) if options.inputs == "gates" else None
 
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Hook the module."""
@@ -147,13 +143,7 @@ class CallTracer(Tracer):
 
     def _loops(self) -> NamedRows:
         """The calls, cut into loops: a cell may be run over several sequences one after the other."""
-        loops: list[list[_Call]] = []
-        for call in self._as_steps():
-            if loops and self._is_next_step(loops[-1], call):
-                loops[-1].append(call)
-            else:
-                loops.append([call])
-        for loop in loops:
+        for loop in cut_into_runs(self._as_steps(), self._is_next_step):
             yield self._name, self._loop_rows(self._with_first_state(loop))
 
     def _as_steps(self) -> list[_Call]:
@@ -162,9 +152,7 @@ class CallTracer(Tracer):
         if not self._is_torch_cell:
             places = _passed_on(self._calls) or places
         return [
-            _Call(
-                args=[_one_row_each(arg) for arg in call.args], outputs=[_one_row_each(call.outputs[i]) for i in places]
-            )
+            _Call(args=list(map(_as_rows, call.args)), outputs=[_as_rows(call.outputs[i]) for i in places])
             for call in self._calls
         ]
 
@@ -187,18 +175,18 @@ class CallTracer(Tracer):
     def _is_next_step(self, loop: Sequence[_Call], call: _Call) -> bool:
         """Whether a call is the next step of a loop, and not the first one of another."""
         first, before = loop[0], loop[-1]
-        size = len(_as_batch(call.outputs[0]))
-        if size > len(_as_batch(before.outputs[0])):  # sequences end during a loop, and none begins
+        size = len(call.outputs[0])
+        if size > len(before.outputs[0]):  # sequences end during a loop, and none begins
             return False
         place = self._state_argument(loop)
         if place is None:  # nothing that goes in came out before, so that no call can be seen to start anew
             return True
         if not self._is_torch_cell and len(call.args) < len(before.args):
             return False  # no state is passed, as in the first call of a loop
-        start, end = _as_batch(call.args[place]), _as_batch(before.outputs[0])[:size]
+        start, end = call.args[place], before.outputs[0][:size]
         if not self._is_torch_cell and len(first.args) < len(call.args):  # the loop began without a state
             return True
-        if torch.equal(start, _as_batch(first.args[place])[:size]) and not torch.equal(start, end):
+        if torch.equal(start, first.args[place][:size]) and not torch.equal(start, end):
             return False  # from where the loop began, such as a learned initial state
         return not self._is_torch_cell or continues(end, start, exactly=False)
 
@@ -221,14 +209,13 @@ class CallTracer(Tracer):
         if self._options.inputs or self._options.initial:
             places = self._state_arguments(loop)
         if self._options.initial:
-            initial = self._initial_state(loop[0], places)
+            initial = torch.cat([loop[0].args[i] for i in places[PARTS[self._options.state]]], dim=1)
         if self._options.inputs:
             inputs = join_steps([self._read(call, places) for call in loop])
             if self._gates is not None:
                 inputs = self._gates(inputs)
         if not is_padded:
-            packed = Packed(values=join_steps(values), sizes=sizes, inputs=inputs, initial=initial)
-            return packed.rows(limit=self.batch.limit)
+            return packed_rows(join_steps(values), sizes, inputs=inputs, initial=initial, limit=self.batch.limit)
         real = self.batch.real_of(self._path)
         if real is not None:
             require_right_padding(real, layer=self._path)
@@ -241,11 +228,7 @@ class CallTracer(Tracer):
                 f"state={self._options.state!r} is for LSTMs; {self._path!r} ({type(self._module).__name__}) gives "
                 f"{len(outputs)} state; pass state='h'"
             )
-        return torch.cat([_as_batch(part) for part in outputs[PARTS[self._options.state]]], dim=1)
-
-    def _initial_state(self, first: _Call, places: Sequence[int]) -> Float[Tensor, "b d"]:
-        """What the first call of a loop was given as state; ``places`` are those of h and c among its arguments."""
-        return torch.cat([_as_batch(first.args[place]) for place in places[PARTS[self._options.state]]], dim=1)
+        return torch.cat(list(outputs[PARTS[self._options.state]]), dim=1)
 
     def _state_arguments(self, loop: Sequence[_Call]) -> list[int]:
         """Which arguments pass the states on from one call to the next."""
@@ -268,10 +251,9 @@ class CallTracer(Tracer):
 
     def _read(self, call: _Call, places: Sequence[int]) -> Float[Tensor, "b p"]:
         """What a call read besides its own states, which are at ``places``."""
-        sequences = len(_as_batch(call.outputs[0]))
+        sequences = len(call.outputs[0])
         others = [arg for i, arg in enumerate(call.args) if i not in places]
-        reals = [_as_batch(arg) for arg in others if arg.is_floating_point()]
-        read = [arg for arg in reals if arg.ndim == 2 and len(arg) == sequences]
+        read = [arg for arg in others if arg.is_floating_point() and arg.ndim == 2 and len(arg) == sequences]
         if not read:  # such as a cell that looks words up by their numbers
             numbers = [_numbers_as_units(arg, axes=1) for arg in others if not arg.is_floating_point()]
             read = [arg.to(call.outputs[0].dtype) for arg in numbers if arg.ndim == 2 and len(arg) == sequences]
@@ -329,16 +311,13 @@ def _numbers_as_units(values: Tensor, *, axes: int) -> Tensor:
     return values if values.is_floating_point() or values.ndim != axes else values[..., None]
 
 
-def _one_row_each(values: Tensor) -> Tensor:
-    """A state with several axes of units, (B, k, n), as (B, k·n)."""
+def _as_rows(values: Tensor) -> Tensor:
+    """A state as (B, d): one of a single sequence, (d,), as a batch of one, several axes of units as one."""
+    if values.ndim == 1 and values.is_floating_point():
+        return values[None]
     return values.flatten(1) if values.ndim > 2 else values
 
 
 def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Copies, since what follows may change its input in place, and a loop may reuse its buffers."""
     return [tensor.detach().clone() for tensor in tensors]
-
-
-def _as_batch(values: Tensor) -> Float[Tensor, "b d"]:
-    """One state of a single sequence, (d,), as a batch of one."""
-    return values[None] if values.ndim == 1 else values

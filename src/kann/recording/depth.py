@@ -31,13 +31,10 @@ class DepthTracer(Tracer):
     """Records the outputs of blocks, in the order of their calls, as one sequence for each position."""
 
     def __init__(self, targets: Sequence[Target], embedding: Target | None, *, starts_with_input: bool):
+        super().__init__(["depth"])
         self._targets, self._embedding = targets, embedding
         self._starts_with_input = starts_with_input  # h_0 is what the first block reads
         self._has_warned = False
-
-    def names(self) -> Sequence[str]:
-        """One name for all blocks."""
-        return ["depth"]
 
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Hook the blocks and the embedding."""
@@ -89,10 +86,9 @@ class DepthTracer(Tracer):
             require_called([called for called, _ in self._outputs if called is target], target.name)
         if self._embedding is not None:
             require_called(self._first, self._embedding.name)
-        module = self._outputs[0][0].module
-        layers = [(name, _positions(value, module, self.batch)) for name, value in self._first]
-        layers += [(target.name, _positions(value, target.module, self.batch)) for target, value in self._outputs]
-        _require_equal_shapes(layers)
+        layers = [(name, value, self._outputs[0][0].module) for name, value in self._first]
+        layers += [(target.name, value, target.module) for target, value in self._outputs]
+        rows = depth_rows(layers, self.batch, of=self._targets[0].path)
         if self._is_masked and not self._has_warned and self.batch.real_of(self._targets[0].path) is None:
             self._has_warned = True
             warnings.warn(
@@ -101,7 +97,7 @@ class DepthTracer(Tracer):
                 PaddingWarning,
                 stacklevel=2,
             )
-        yield "depth", depth_rows([values for _, values in layers], self.batch, of=self._targets[0].path)
+        yield "depth", rows
 
 
 def _copy_of_states(value: Any, block: str) -> Tensor:
@@ -118,9 +114,8 @@ class HiddenDepthTracer(HiddenStatesTracer):
     def take(self, output: Any) -> NamedRows:
         """One sequence for each position."""
         states = returned_states(output, self._target.field)
-        layers = [(f"{self._target.field}.{i}", _positions(h, None, self.batch)) for i, h in enumerate(states)]
-        _require_equal_shapes(layers)
-        yield "depth", depth_rows([values.detach() for _, values in layers], self.batch, of=self._target.field)
+        layers = [(f"{self._target.field}.{i}", values.detach(), None) for i, values in enumerate(states)]
+        yield "depth", depth_rows(layers, self.batch, of=self._target.field)
 
 
 def _positions(values: Tensor, module: nn.Module | None, batch: Batch) -> Float[Tensor, "b s d"]:
@@ -148,22 +143,25 @@ def _require_equal_shapes(layers: Sequence[tuple[str, Tensor]]) -> None:
     )
 
 
-def depth_rows(layers: Sequence[Float[Tensor, "b s d"]], batch: Batch, *, of: str) -> SequenceRows:
+def depth_rows(layers: Sequence[tuple[str, Tensor, nn.Module | None]], batch: Batch, *, of: str) -> SequenceRows:
     """Each position of each sequence of the batch becomes a sequence of its own: h_0, h_1, … h_L.
 
-    ``of`` is the name of one of the blocks, which tells those of a decoder from others.
+    ``layers`` are names, outputs and modules. ``of`` is the name of one of the blocks, which tells those of a decoder
+    from others.
     """
-    batch_sequences, positions = layers[0].shape[:2]
+    named = [(name, _positions(values, module, batch)) for name, values, module in layers]
+    _require_equal_shapes(named)
+    batch_sequences, positions = named[0][1].shape[:2]
     real = batch.real_of(of)
     if positions == 1:  # a vector for the whole sequence, in which padding has no place
         real = None
     # Padding is dropped from each layer as it would be along time.
-    flat = [Padded(values=values).rows(real, limit=batch.limit, layer="depth") for values in layers]
+    flat = [Padded(values=values).rows(real, limit=batch.limit, layer="depth") for _, values in named]
     values = torch.stack([rows.values for rows in flat], dim=1)
     positions_of = flat[0].lengths
     return SequenceRows(
         padded_values=values.reshape(-1, values.shape[2]),
-        lengths=np.full(len(values), len(layers)),
+        lengths=np.full(len(values), len(named)),
         batch_sequences=batch_sequences,
         origins=np.repeat(np.arange(len(positions_of)), positions_of),
     )

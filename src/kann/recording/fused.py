@@ -21,14 +21,15 @@ from kann.recording.runner import in_force, shared
 from kann.recording.sequence_data import Batch, RealSteps, tensors_of
 from kann.recording.tracer import (
     NamedRows,
-    Packed,
     Padded,
     SequenceRows,
     StateOptions,
     Tracer,
     continues,
+    cut_into_runs,
     hook_last,
     join_calls,
+    packed_rows,
     previous_places,
     require_called,
     require_right_padding,
@@ -251,16 +252,13 @@ class FusedTracer(Tracer):
     def __init__(self, module: nn.RNNBase, targets: Sequence[Target], options: StateOptions):
         if "c" in options.state and not isinstance(module, nn.LSTM):
             raise KannError(f"state={options.state!r} is for LSTMs; {targets[0].path!r} is {type(module).__name__}")
+        super().__init__([target.name for target in targets])
         self._module, self._targets, self._options = module, targets, options
         only_last = all(target.level % module.num_layers == module.num_layers - 1 for target in targets)
         needs_lower_layers = options.inputs and module.num_layers > 1
         # The module's own output is then all that is needed, and its layers need not be run one by one.
         self._output_suffices = only_last and options.state == "h" and not needs_lower_layers
         self._warned = False
-
-    def names(self) -> Sequence[str]:
-        """The names of the layers and directions."""
-        return [target.name for target in self._targets]
 
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Ask to be told of the kernel calls inside the module's ``forward``, and of what hooks make of its output.
@@ -383,26 +381,20 @@ class FusedTracer(Tracer):
             if inputs is not None:
                 inputs = _batch_first_copy(inputs, reverse=reverse)
             return Padded(values=_batch_first_copy(values, reverse=reverse), inputs=inputs, initial=initial)
-        packed = Packed(
-            values=values,
-            sizes=kernel.flat_sizes(),
+        return packed_rows(
+            values,
+            kernel.flat_sizes(),
             inputs=inputs,
             initial=initial,
             order=kernel.order,
             reverse=reverse,
+            limit=self.batch.limit,
         )
-        return packed.rows(limit=self.batch.limit)
 
     def take(self, output: Any) -> NamedRows:
         """The calls as sequences, those that continue each other as one."""
         require_called(self._calls, self._targets[0].path)
-        runs = [[self._calls[0]]]
-        for before, call in zip(self._calls, self._calls[1:], strict=False):
-            if self._continues(before, call):
-                runs[-1].append(call)
-            else:
-                runs.append([call])
-        for calls in runs:
+        for calls in cut_into_runs(self._calls, self._continues):
             for target in self._targets:
                 yield target.name, self._joined_rows([call.layers[target.name] for call in calls], target)
 
@@ -413,12 +405,12 @@ class FusedTracer(Tracer):
         rows = self.rows(join_calls(calls), target.path)  # type: ignore[arg-type]
         return replace(rows, reverse=target.reverse)
 
-    def _continues(self, before: _FusedCall, call: _FusedCall) -> bool:
-        """Whether a call goes on where the one before ended, as a decoder does that makes one step a call."""
+    def _continues(self, run: Sequence[_FusedCall], call: _FusedCall) -> bool:
+        """Whether a call goes on where the run before it ended, as a decoder does that makes one step a call."""
         states = next(iter(call.layers.values()))
         if isinstance(states, SequenceRows) or self._module.bidirectional:
             return False
-        return continues(before.end, call.start, exactly=states.values.shape[1] > 1)
+        return continues(run[-1].end, call.start, exactly=states.values.shape[1] > 1)
 
 
 def states_replaced(module: nn.Module) -> Hashable:

@@ -103,11 +103,9 @@ def rnn_relu_rule(_h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, 
 
 def gru_rule(h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
     """H' = n + z (h − n), with r, z = σ(a) and n = tanh(W x + r (U h))."""
-    r, z, n = from_input.chunk(3, dim=-1)
-    r_state, z_state, n_state = from_state.chunk(3, dim=-1)
-    candidate = torch.tanh(n + torch.sigmoid(r + r_state) * n_state)
+    _, z, candidate = gru_gates(from_input, from_state)
     # The same as (1 − z) n + z h with one product less; nn.GRUCell rounds like this too.
-    return candidate + torch.sigmoid(z + z_state) * (h - candidate)
+    return candidate + z * (h - candidate)
 
 
 def lstm_rule(_h: Tensor, c: Tensor, from_input: Tensor, from_state: Tensor, projection: Tensor | None) -> Tensor:
@@ -139,6 +137,14 @@ def lstm_gates(sums: Sequence[Tensor], *, in_place: bool = False) -> list[Tensor
     return [activate(part, out=out) for activate, part, out in zip(activations, sums, results, strict=True)]
 
 
+def gru_gates(from_input: Tensor, from_state: Tensor) -> list[Tensor]:
+    """The gates r and z and the candidate n of a GRU."""
+    r, z, n = from_input.chunk(3, dim=-1)
+    r_state, z_state, n_state = from_state.chunk(3, dim=-1)
+    reset = torch.sigmoid(r + r_state)
+    return [reset, torch.sigmoid(z + z_state), torch.tanh(n + reset * n_state)]
+
+
 def gate_values(target: Target) -> Callable[[Tensor], Tensor]:
     """What a recurrent layer's weights make of an input alone: its gates at a state of zeros, from inputs (..., p).
 
@@ -151,36 +157,29 @@ def gate_values(target: Target) -> Callable[[Tensor], Tensor]:
             f"inputs='gates' are of torch's recurrent layers, and {target.path!r} is {type(module).__name__}; "
             "pass inputs=True"
         )
-    suffix, rule = _parameter_suffix(target), _gate_rule(module)
+    suffix = _parameter_suffix(target)
 
     def gates(x: Tensor) -> Tensor:
-        weight: Any = getattr(module, f"weight_ih{suffix}")
-        bias, state_bias = (getattr(module, f"{name}{suffix}", None) for name in ("bias_ih", "bias_hh"))
+        weight, bias, state_bias = (
+            getattr(module, f"{name}{suffix}", None) for name in ("weight_ih", "bias_ih", "bias_hh")
+        )
+        from_state = weight.new_zeros(len(weight)) if state_bias is None else state_bias
         nothing = weight.new_zeros(1, weight.shape[1])
-        values, at_zero = (rule(linear(part.to(weight.dtype), weight, bias), state_bias) for part in (x, nothing))
+        values, at_zero = (
+            _gates(module, linear(part.to(weight.dtype), weight, bias), from_state) for part in (x, nothing)
+        )
         return values - at_zero[0]
 
     return gates
 
 
-def _gate_rule(module: Any) -> Callable[[Tensor, Tensor | None], Tensor]:
-    """From what the input adds to the gates, and the bias of what the state adds, to the gates."""
+def _gates(module: Any, from_input: Tensor, from_state: Tensor) -> Tensor:
+    """All gates of a recurrent layer, from what the input and the state add to them."""
     if isinstance(module, nn.GRU | nn.GRUCell):
-        return _gru_gates
+        return torch.cat(gru_gates(from_input, from_state), dim=-1)
     if isinstance(module, nn.LSTM | nn.LSTMCell):
-        return lambda sums, bias: torch.cat(
-            lstm_gates((sums if bias is None else sums + bias).chunk(4, dim=-1)), dim=-1
-        )
-    activate = {"tanh": torch.tanh, "relu": torch.relu}[module.nonlinearity]
-    return lambda sums, bias: activate(sums if bias is None else sums + bias)
-
-
-def _gru_gates(sums: Tensor, bias: Tensor | None) -> Tensor:
-    bias = sums.new_zeros(sums.shape[-1]) if bias is None else bias
-    r, z, n = sums.chunk(3, dim=-1)
-    r_bias, z_bias, n_bias = bias.chunk(3)
-    reset = torch.sigmoid(r + r_bias)
-    return torch.cat([reset, torch.sigmoid(z + z_bias), torch.tanh(n + reset * n_bias)], dim=-1)
+        return torch.cat(lstm_gates((from_input + from_state).chunk(4, dim=-1)), dim=-1)
+    return _rule(module)(from_state, None, from_input, from_state, None)
 
 
 def step_of(model: nn.Module, layer: str | None = None) -> RecurrentStep:

@@ -83,7 +83,7 @@ class MemorySink(Sink):
         self._parts: list[SequenceRows] = []
 
     def _take(self, rows: SequenceRows) -> None:
-        self._parts.append(self._finite(rows).on_host())
+        self._parts.append(self._finite(rows).mapped(Tensor.cpu))
 
     def result(self) -> States:
         """`States` in memory."""
@@ -309,11 +309,8 @@ def chosen_sequences(rows: SequenceRows, chosen: Array) -> SequenceRows:
     lengths = rows.lengths[chosen]
     places = np.repeat(starts_of(rows.lengths)[chosen] - starts_of(lengths), lengths) + np.arange(lengths.sum())
     (places,) = indices_for(rows.padded_values, places)
-    inputs = rows.padded_inputs
-    return replace(
-        rows,
-        padded_values=rows.padded_values[places],
-        padded_inputs=None if inputs is None else inputs[places],
+    return rows.mapped(
+        lambda part: part[places],
         lengths=lengths,
         origins=rows.sequence_numbers[chosen],
     )

@@ -3,9 +3,9 @@
 import contextlib
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -45,18 +45,15 @@ class SequenceRows:
         """The origins; by default every sequence comes from itself."""
         return np.arange(len(self.lengths)) if self.origins is None else self.origins
 
+    def mapped(self, function: Callable[[Tensor], Tensor], **changes: Any) -> "SequenceRows":
+        """The same rows with ``function`` of the states and of the inputs, and other changes."""
+        inputs = self.padded_inputs
+        changes["padded_inputs"] = None if inputs is None else function(inputs)
+        return replace(self, padded_values=function(self.padded_values), **changes)
+
     def without_padding(self) -> "SequenceRows":
         """The same rows, copied out of the padding."""
-        if self.firsts is None:
-            return self
-        return replace(self, padded_values=self.values, padded_inputs=self.inputs, firsts=None)
-
-    def on_host(self) -> "SequenceRows":
-        """The same rows in the memory of the host."""
-        inputs = self.padded_inputs
-        return replace(
-            self, padded_values=self.padded_values.cpu(), padded_inputs=None if inputs is None else inputs.cpu()
-        )
+        return self if self.firsts is None else self.mapped(self._real_rows, firsts=None)
 
     @property
     def values(self) -> Float[Tensor, "n d"]:
@@ -76,11 +73,13 @@ def joined(parts: Sequence[SequenceRows]) -> SequenceRows:
     """The rows of several batches as one object: dropping their padding at once is cheaper than batch by batch."""
     if len(parts) == 1:
         return parts[0]
-    firsts = _joined_firsts(parts) if any(part.firsts is not None for part in parts) else None
     inputs = [part.padded_inputs for part in parts if part.padded_inputs is not None]
-    origins = None
-    if parts[0].origins is not None:
-        origins = np.concatenate([part.origins for part in parts if part.origins is not None])
+    origins = [part.origins for part in parts if part.origins is not None]
+    firsts = None
+    if any(part.firsts is not None for part in parts):  # once the rows of all parts, padding included, are in a row
+        offsets = starts_of(np.array([len(part.padded_values) for part in parts]))
+        own = [starts_of(part.lengths) if part.firsts is None else part.firsts for part in parts]
+        firsts = np.concatenate([first + offset for first, offset in zip(own, offsets, strict=True)])
     return SequenceRows(
         padded_values=torch.cat([part.padded_values for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
@@ -88,17 +87,8 @@ def joined(parts: Sequence[SequenceRows]) -> SequenceRows:
         padded_inputs=torch.cat(inputs) if inputs else None,
         batch_sequences=sum(part.batch_sequences for part in parts),
         reverse=parts[0].reverse,
-        origins=origins,
+        origins=np.concatenate(origins) if origins else None,
     )
-
-
-def _joined_firsts(parts: Sequence[SequenceRows]) -> Int[Array, " s"]:
-    """The row at which each sequence begins once the rows of all parts, padding included, follow each other."""
-    firsts, offset = [], 0
-    for part in parts:
-        firsts.append((starts_of(part.lengths) if part.firsts is None else part.firsts) + offset)
-        offset += len(part.padded_values)
-    return np.concatenate(firsts)
 
 
 def starts_of(lengths: Int[Array, " s"]) -> Int[Array, " s"]:
@@ -151,45 +141,44 @@ class Padded:
         return values, inputs
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Packed:
-    """What a layer did with a batch that is sorted by step: step t holds the first ``sizes[t]``, longest sequences."""
+def packed_rows(
+    values: Float[Tensor, "n d"],
+    sizes: Int[Array, " t"],
+    *,
+    inputs: Float[Tensor, "n p"] | None = None,
+    initial: Float[Tensor, "b d"] | None = None,
+    order: Int[Array, " b"] | None = None,
+    reverse: bool = False,
+    limit: int | None,
+) -> SequenceRows:
+    """The rows of the first ``limit`` sequences of a batch that is sorted by step, each in the order it was read in.
 
-    values: Float[Tensor, "n d"]
-    """The states."""
-    sizes: Int[Array, " t"]
-    """How many sequences are still running at each step; never increasing."""
-    inputs: Float[Tensor, "n p"] | None = None
-    """What the layer read to reach them, or None."""
-    initial: Float[Tensor, "b d"] | None = None
-    """The state before the first step, where it is to be recorded too."""
-    order: Int[Array, " b"] | None = None
-    """The place of each sequence of the batch among the sorted ones; None if they were sorted from the start."""
-    reverse: bool = False
-    """Whether the sequences were read from their end."""
-
-    def rows(self, *, limit: int | None) -> SequenceRows:
-        """The rows of the first ``limit`` sequences in the order of the batch, each in the order it was read in."""
-        order = np.arange(self.sizes[0]) if self.order is None else self.order
-        batch_sequences, order = len(order), order[:limit]
-        lengths = packed_lengths(self.sizes)[order]
-        places = _packed_places(self.sizes, order, lengths, reverse=self.reverse)
-        values, inputs = self.values, self.inputs
-        if self.initial is not None:
-            # The initial states come first, one for each sorted sequence, so that all other places move on by sizes[0].
-            values = torch.cat([self.initial, values])
-            places = np.insert(places + self.sizes[0], starts_of(lengths), order)
-            lengths = lengths + 1
-            if inputs is not None:
-                inputs = pad(inputs, (0, 0, int(self.sizes[0]), 0))
-        (places,) = indices_for(values, places)
-        return SequenceRows(
-            padded_values=values[places],
-            lengths=lengths,
-            padded_inputs=None if inputs is None else inputs[places],
-            batch_sequences=batch_sequences,
-            reverse=self.reverse,
-        )
+    Step t holds the first ``sizes[t]``, longest sequences. ``order`` is the place of each sequence of the batch among
+    the sorted ones, None if they were sorted from the start; ``initial`` the states before the first step, where these
+    are to be recorded too.
+    """
+    order = np.arange(sizes[0]) if order is None else order
+    batch_sequences, order = len(order), order[:limit]
+    lengths = packed_lengths(sizes)[order]
+    steps = np.arange(lengths.sum()) - np.repeat(starts_of(lengths), lengths)  # 0, 1, … in each sequence
+    if reverse:
+        steps = np.repeat(lengths, lengths) - 1 - steps
+    places = starts_of(sizes)[steps] + np.repeat(order, lengths)
+    if initial is not None:
+        # The initial states come first, one for each sorted sequence, so that all other places move on by sizes[0].
+        values = torch.cat([initial, values])
+        places = np.insert(places + sizes[0], starts_of(lengths), order)
+        lengths = lengths + 1
+        if inputs is not None:
+            inputs = pad(inputs, (0, 0, int(sizes[0]), 0))
+    (places,) = indices_for(values, places)
+    return SequenceRows(
+        padded_values=values[places],
+        lengths=lengths,
+        padded_inputs=None if inputs is None else inputs[places],
+        batch_sequences=batch_sequences,
+        reverse=reverse,
+    )
 
 
 def previous_places(sizes: Int[Array, " t"], *, reverse: bool) -> Int[Array, " n"]:
@@ -202,16 +191,6 @@ def previous_places(sizes: Int[Array, " t"], *, reverse: bool) -> Int[Array, " n
     before = before.clip(0, len(sizes) - 1)
     inside &= sequence < sizes[before]  # read from the end, a shorter sequence starts later
     return np.where(inside, batch + offsets[before] + sequence, sequence)
-
-
-def _packed_places(
-    sizes: Int[Array, " t"], order: Int[Array, " s"], lengths: Int[Array, " s"], *, reverse: bool
-) -> Int[Array, " n"]:
-    """The packed row of every step of every sequence, one sequence after the other."""
-    steps = np.arange(lengths.sum()) - np.repeat(starts_of(lengths), lengths)  # 0, 1, … in each sequence
-    if reverse:
-        steps = np.repeat(lengths, lengths) - 1 - steps
-    return starts_of(sizes)[steps] + np.repeat(order, lengths)
 
 
 def _require_states(values: Tensor, layer: str) -> None:
@@ -352,13 +331,15 @@ class Tracer(ABC):
         """
         return self._thread == threading.get_ident()
 
-    @abstractmethod
+    def __init__(self, names: Sequence[str]):
+        self._names = names
+
     def names(self) -> Sequence[str]:
         """The names of its layers in the order in which `take` gives them, as far as the model tells before it runs."""
+        return self._names
 
-    @abstractmethod
-    def attach(self, stack: contextlib.ExitStack) -> None:
-        """Place hooks, and leave their removal to ``stack``."""
+    def attach(self, stack: contextlib.ExitStack) -> None:  # noqa: B027  # the output needs no hooks
+        """Place hooks, if there is something to watch but the output, and leave their removal to ``stack``."""
 
     def begin(self, batch: Batch) -> None:
         """Forget the last batch, and watch what this thread does with the next."""
@@ -414,6 +395,20 @@ def join_calls(calls: Sequence[Padded]) -> Padded:
     )
 
 
+Call = TypeVar("Call")
+
+
+def cut_into_runs(calls: Iterable[Call], goes_on: Callable[[list[Call], Call], bool]) -> list[list[Call]]:
+    """The calls in runs: one that does not go on with the run before it begins another."""
+    runs: list[list[Call]] = []
+    for call in calls:
+        if runs and goes_on(runs[-1], call):
+            runs[-1].append(call)
+        else:
+            runs.append([call])
+    return runs
+
+
 def continues(end: Tensor, start: Tensor, *, exactly: bool) -> bool:
     """Whether a call that starts from the state ``start`` continues one that ended in the state ``end``.
 
@@ -427,22 +422,12 @@ def continues(end: Tensor, start: Tensor, *, exactly: bool) -> bool:
     return bool(start.any()) or not bool(end.any())
 
 
-class _ModelOutputTracer(Tracer):
-    """Watches what the model returns, which needs no hooks."""
+class OutputTracer(Tracer):
+    """Records what a function of the user makes of the model's output."""
 
     def __init__(self, target: Target):
+        super().__init__([target.name])
         self._target = target
-
-    def names(self) -> Sequence[str]:
-        """The name of the target."""
-        return [self._target.name]
-
-    def attach(self, stack: contextlib.ExitStack) -> None:
-        """Place no hooks."""
-
-
-class OutputTracer(_ModelOutputTracer):
-    """Records what a function of the user makes of the model's output."""
 
     def take(self, output: Any) -> NamedRows:
         """The states that the function gives."""
@@ -455,7 +440,7 @@ class OutputTracer(_ModelOutputTracer):
         yield self._target.name, self.rows(padded, "layer(output)")
 
 
-class HiddenStatesTracer(_ModelOutputTracer):
+class HiddenStatesTracer(OutputTracer):
     """Records hidden states that a model returns by itself, as those of HuggingFace do."""
 
     def names(self) -> Sequence[str]:
@@ -470,19 +455,13 @@ class HiddenStatesTracer(_ModelOutputTracer):
     def take(self, output: Any) -> NamedRows:
         """One of them, or all."""
         states = returned_states(output, self._target.field)
-        for place in self._places(len(states)):
-            name = f"{self._target.field}.{place}"
-            values = batch_major(states[place], None, self.batch, name)
-            yield name, self.rows(Padded(values=values), name)
-
-    def _places(self, count: int) -> Sequence[int]:
-        """Which of the model's ``count`` hidden states to record."""
-        if self._target.place == "*":
-            return range(count)
-        place = int(self._target.place)
-        if not -count <= place < count:
+        place, count = self._target.place, len(states)
+        if place != "*" and not -count <= int(place) < count:
             raise KannError(f"{self._target.name} does not exist; the model returns {count} hidden states")
-        return [place]
+        for number in range(count) if place == "*" else [int(place)]:
+            name = f"{self._target.field}.{number}"
+            values = batch_major(states[number], None, self.batch, name)
+            yield name, self.rows(Padded(values=values), name)
 
 
 def returned_states(output: Any, field: str) -> Sequence[Tensor]:
