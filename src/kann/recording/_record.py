@@ -21,7 +21,7 @@ from kann.recording.cells import CallTracer
 from kann.recording.depth import DepthTracer, HiddenDepthTracer
 from kann.recording.fused import FusedTracer
 from kann.recording.layer_selection import Target, by_module, require_module, select
-from kann.recording.options import RunOptions
+from kann.recording.options import AxisOptions, LayerOptions, RunOptions
 from kann.recording.runner import evaluation_mode, returned_hidden_states
 from kann.recording.sequence_data import Batch, SequenceData
 from kann.recording.sinks import (
@@ -37,14 +37,12 @@ from kann.recording.sinks import (
 from kann.recording.tracer import HiddenStatesTracer, NamedRows, OutputTracer, SequenceRows, StateOptions, Tracer
 from kann.typing import AnyArray
 
-OneLayer = str | Iterable[str] | Callable[[Any], Any] | None
-
 
 def record(
     model: nn.Module,
     data: Any,
     *,
-    layer: OneLayer = None,
+    layer: str | Iterable[str] | Callable[[Any], Any] | None = None,
     state: str = "h",
     axis: str = "time",
     inputs: bool | str = False,
@@ -104,20 +102,16 @@ def record(
     if isinstance(into, Moments):
         raise KannError("into= is the path of a store; to add to moments call kann.recording.record_moments")
     make_sink = MemorySink if into is None else partial(StoreSink, path=store_path(into))
-    what: Any = {"layer": layer, "state": state, "axis": axis, "inputs": inputs, "initial": initial}
-    return _one(_run(model, data, make_sink, **what, embedding=embedding, **run))
+    what: Any = {"state": state, "axis": axis, "inputs": inputs, "initial": initial, "embedding": embedding}
+    return _one(_run(model, data, make_sink, layer=layer, **what, **run))
 
 
 def record_layers(
     model: nn.Module,
     data: Any,
     *,
-    layer: str | Iterable[str] | None = None,
-    state: str = "h",
-    inputs: bool | str = False,
     into: str | os.PathLike[str] | None = None,
-    initial: bool = False,
-    **run: Unpack[RunOptions],
+    **options: Unpack[LayerOptions],
 ) -> dict[str, States]:
     """Record the states of several layers in one pass over the data, by the names of the layers.
 
@@ -127,33 +121,23 @@ def record_layers(
 
     Parameters
     ----------
-    model, data, state, inputs, initial, run
+    model, data
         As in `kann.record`.
-    layer
-        A list of names, or a pattern such as ``"blocks.*"`` or ``"rnn.*"``, in which ``*`` stops at dots. None for the
-        last layer of the only recurrent module, in all its directions.
     into
         A folder in which each layer gets a store that is named after it.
+    options
+        ``state``, ``inputs``, ``initial`` and the options of a run as in `kann.record`; ``layer`` is a list of names,
+        or a pattern such as ``"blocks.*"`` or ``"rnn.*"``, in which ``*`` stops at dots, or None for the last layer
+        of the only recurrent module, in all its directions.
     """
     make_sink: SinkMaker = MemorySink
     if into is not None:
         make_sink = partial(StoreSink, path=store_path(into, is_folder=True), is_folder=True)
-    what: Any = {"layer": layer, "state": state, "inputs": inputs, "initial": initial}
-    return _run(model, data, make_sink, several=True, **what, **run)
+    return _run(model, data, make_sink, several=True, **options)
 
 
 def record_moments(
-    model: nn.Module,
-    data: Any,
-    *,
-    layer: OneLayer = None,
-    state: str = "h",
-    axis: str = "time",
-    inputs: bool | str = False,
-    into: Moments | None = None,
-    initial: bool = False,
-    embedding: str | bool | None = None,
-    **run: Unpack[RunOptions],
+    model: nn.Module, data: Any, *, into: Moments | None = None, **options: Unpack[AxisOptions]
 ) -> Moments:
     """Stream the states of a layer into second moments, on the device of the model; the states are never kept.
 
@@ -167,27 +151,20 @@ def record_moments(
 
     Parameters
     ----------
-    model, data, layer, state, axis, inputs, initial, embedding, run
+    model, data
         As in `kann.record`.
     into
         Moments to add to, which hold what was finished if the work is interrupted. They are returned.
+    options
+        ``layer``, ``state``, ``axis``, ``inputs``, ``initial``, ``embedding`` and the options of a run, as in
+        `kann.record`.
     """
     if into is not None:
         require_instance(into, Moments, "into")
-    what: Any = {"layer": layer, "state": state, "axis": axis, "inputs": inputs, "initial": initial}
-    return _one(_run(model, data, partial(MomentsSink, into=into), **what, embedding=embedding, adds_up=True, **run))
+    return _one(_run(model, data, partial(MomentsSink, into=into), adds_up=True, **options))
 
 
-def record_layer_moments(
-    model: nn.Module,
-    data: Any,
-    *,
-    layer: str | Iterable[str] | None = None,
-    state: str = "h",
-    inputs: bool | str = False,
-    initial: bool = False,
-    **run: Unpack[RunOptions],
-) -> dict[str, Moments]:
+def record_layer_moments(model: nn.Module, data: Any, **options: Unpack[LayerOptions]) -> dict[str, Moments]:
     """Stream the states of several layers into second moments in one pass, by the names of the layers.
 
     >>> model = nn.GRU(3, 4, num_layers=2)
@@ -196,22 +173,11 @@ def record_layer_moments(
 
     Parameters are those of `record_layers`.
     """
-    what: Any = {"layer": layer, "state": state, "inputs": inputs, "initial": initial}
-    return _run(model, data, MomentsSink, several=True, **what, adds_up=True, **run)
+    return _run(model, data, MomentsSink, several=True, adds_up=True, **options)
 
 
 def record_grouped_moments(
-    model: nn.Module,
-    data: Any,
-    *,
-    groups: int | Sequence[Any] | AnyArray,
-    layer: OneLayer = None,
-    state: str = "h",
-    axis: str = "time",
-    inputs: bool | str = False,
-    initial: bool = False,
-    embedding: str | bool | None = None,
-    **run: Unpack[RunOptions],
+    model: nn.Module, data: Any, *, groups: int | Sequence[Any] | AnyArray, **options: Unpack[AxisOptions]
 ) -> list[Moments]:
     """Stream the states of a layer into the moments of groups of sequences, which `kann.trust` holds out in turn.
 
@@ -228,12 +194,11 @@ def record_grouped_moments(
         The number of groups, such as 20, among which whole sequences are dealt out evenly as they come; or a label
         for each sequence, such as its speaker, which gives the moments of each label, in the order in which labels
         first appear.
-    model, data, layer, state, axis, inputs, initial, embedding, run
-        As in `kann.record`.
+    model, data, options
+        As in `kann.recording.record_moments`.
     """
-    make_sink = partial(GroupedMomentsSink, groups=parse_groups(groups, max_sequences=run.get("max_sequences")))
-    what: Any = {"layer": layer, "state": state, "axis": axis, "inputs": inputs, "initial": initial}
-    return _one(_run(model, data, make_sink, **what, embedding=embedding, adds_up=True, **run))
+    dealt = parse_groups(groups, max_sequences=options.get("max_sequences"))
+    return _one(_run(model, data, partial(GroupedMomentsSink, groups=dealt), adds_up=True, **options))
 
 
 def _one(results: dict[str, Any]) -> Any:
@@ -246,10 +211,10 @@ def _run(
     data: Any,
     make_sink: SinkMaker,
     *,
-    layer: Any,
-    state: str,
-    inputs: bool | str,
-    initial: bool,
+    layer: Any = None,
+    state: str = "h",
+    inputs: bool | str = False,
+    initial: bool = False,
     axis: str = "time",
     embedding: str | bool | None = None,
     several: bool = False,

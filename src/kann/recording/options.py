@@ -1,6 +1,6 @@
 """How to read data and to call a model: the options that all functions share that run a model over data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypedDict
 
 import torch
@@ -29,3 +29,25 @@ class RunOptions(TypedDict, total=False):
     """Where to put batches. They go where the model is, so this matters only for a model without parameters."""
     progress: bool
     """Whether to show a progress bar if it takes long. Default: True."""
+
+
+class LayerOptions(RunOptions, total=False):
+    """What to record of layers, as in `kann.record`, with `RunOptions`."""
+
+    layer: str | Iterable[str] | Callable[[Any], Any] | None
+    """The name of a layer, a list of names, a pattern, or a function of the model's output. Default: the only one."""
+    state: str
+    """Of LSTMs the output ``"h"``, the cell state ``"c"``, or both side by side, ``"hc"``. Default: ``"h"``."""
+    inputs: bool | str
+    """Whether to record what the layer read, or ``"gates"`` for what its weights make of that. Default: False."""
+    initial: bool
+    """Whether to include the state before the first step. Default: False."""
+
+
+class AxisOptions(LayerOptions, total=False):
+    """Along which axis to record, as in `kann.record`, with `LayerOptions`."""
+
+    axis: str
+    """``"time"`` or ``"depth"``. Default: ``"time"``."""
+    embedding: str | bool | None
+    """For depth: the name of the module whose output is h_0, or True for the input of the first block."""
