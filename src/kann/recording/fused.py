@@ -180,7 +180,7 @@ class Pass:
             weight_ih, weight_hh, *biases = (weight[: 3 * width].to(precise) for weight in weights)
             before = torch.from_numpy(previous_places(sizes, reverse=reverse)).to(h.device)
             h_before = torch.cat([h0, h]).to(precise)[before]
-            sums = linear(kernel.data.flatten(0, -2).to(precise), weight_ih, sum(biases) if biases else None)
+            sums = linear(kernel.data.flatten(0, -2).to(precise), weight_ih, biases[0] + biases[1] if biases else None)
             i, f, g = lstm_gates(sums.addmm_(h_before, weight_hh.T).split(width, dim=1), in_place=True)
             c = i * g
             _scan(c, f, c0, sizes.tolist(), reverse=reverse)

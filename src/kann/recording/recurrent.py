@@ -160,9 +160,8 @@ def gate_values(target: Target) -> Callable[[Tensor], Tensor]:
     suffix = _parameter_suffix(target)
 
     def gates(x: Tensor) -> Tensor:
-        weight, bias, state_bias = (
-            getattr(module, f"{name}{suffix}", None) for name in ("weight_ih", "bias_ih", "bias_hh")
-        )
+        weight: Any = getattr(module, f"weight_ih{suffix}")
+        bias, state_bias = (getattr(module, f"{name}{suffix}", None) for name in ("bias_ih", "bias_hh"))
         from_state = weight.new_zeros(len(weight)) if state_bias is None else state_bias
         nothing = weight.new_zeros(1, weight.shape[1])
         values, at_zero = (

@@ -5,7 +5,7 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Unpack
@@ -38,6 +38,12 @@ class RealSteps:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def mask(self, steps: int, device: torch.device) -> Tensor:
+        """(s, steps): true for the real steps."""
+        starts = np.zeros_like(self.lengths) if self.starts is None else self.starts
+        step = np.arange(steps)
+        return torch.from_numpy((step >= starts[:, None]) & (step < (starts + self.lengths)[:, None])).to(device)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -121,7 +127,11 @@ class SequenceData:
         self.axis = int(isinstance(model, nn.RNNBase) and not model.batch_first)
         self._dtype = floating_type(model)
         self.device = device_of(model, run.get("device"))
-        self._call = _model_call(model, forward=self._forward, hidden_states=hidden_states)
+        # A model that is called in another way has no parameters that matter here.
+        self._parameters = {} if self._forward is not None else parameters_of(model)
+        self._options: dict[str, Any] = {}
+        if hidden_states and ("output_hidden_states" in self._parameters or _takes_any_keyword(self._parameters)):
+            self._options["output_hidden_states"] = True
 
     @property
     def count(self) -> int | None:
@@ -203,8 +213,7 @@ class SequenceData:
     @property
     def needs_lengths(self) -> bool:
         """Whether the model's forward cannot be called without the lengths of the sequences."""
-        parameters = {} if self._forward is not None else parameters_of(self.model)
-        return any(takes_lengths(p) and p.default is p.empty for p in list(parameters.values())[1:])
+        return any(takes_lengths(p) and p.default is p.empty for p in list(self._parameters.values())[1:])
 
     def count_of(self, batch: Batch) -> int:
         """The number of sequences of a batch, by its tensors where the data do not tell."""
@@ -216,12 +225,34 @@ class SequenceData:
         if self.device is not None:
             content = to_device(content, self.device, except_for=_lengths_entry(content, self.lengths))
         try:
-            return self._call(content, batch.real)
+            return self._output_of(content, batch.real)
         except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
             explained = self._explained(error, content)
             if explained is None:
                 raise
             raise explained from error
+
+    def _output_of(self, content: Any, real: RealSteps | None) -> Any:
+        """Call the model by ``forward``, or by the arguments of its own forward."""
+        model, parameters, options = self.model, self._parameters, self._options
+        if self._forward is not None:
+            return self._forward(model, content)
+        try:
+            if isinstance(content, Mapping):
+                return model(**_accepted(content, parameters) | options)
+            if isinstance(content, list | tuple) and not isinstance(content, PackedSequence):
+                # What follows the arguments without a default are labels and the like.
+                positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+                required = sum(p.kind in positional and p.default is p.empty for p in parameters.values())
+                return model(*content[: max(1, required)], **options)
+            return model(content, **padding_arguments(model, parameters, content, real), **options)
+        except TypeError as error:
+            if not options or "output_hidden_states" not in str(error):
+                raise
+            raise KannError(
+                f"{type(model).__name__} does not take output_hidden_states ({error}); pass forward=lambda model, "
+                "batch: ... that calls it as it wants to be called"
+            ) from error
 
     def _explained(self, error: Exception, content: Any) -> KannError | None:
         """What to do about a model that cannot read a batch; None for any other error, which is the model's own."""
@@ -300,13 +331,20 @@ class SequenceData:
 
     def _cut(self) -> tuple[Iterator[Batch], int | None]:
         """Batches that know no lengths but those of the data themselves, and how many there are, if that is known."""
-        data, dtype = self.data, self._dtype
+        data, dtype, axis = self.data, self._dtype, self.axis
         if self._collate is not None:
             return self._collated(self._collate)
         if isinstance(data, PackedSequence):
             return iter([Batch(content=data, count=int(data.batch_sizes[0]))]), 1
         if isinstance(data, Tensor | np.ndarray):
-            return self._cut_tensor(_to_tensor(data, dtype))
+            tensor = _to_tensor(data, dtype)
+            if self._is_recurrent and data.ndim == 2:  # (T, p), which torch takes as one sequence without a batch
+                return iter([Batch(content=tensor, count=1)]), 1
+            if data.ndim < 1 + axis:
+                raise KannError(
+                    f"data of shape {tuple(data.shape)} has no axis of sequences; pass (sequences, steps, ...)"
+                )
+            return self._slices(data.shape[axis], lambda cut: Batch(content=tensor[:, cut] if axis else tensor[cut]))
         if isinstance(data, Mapping):
             return self._cut_mapping(data)
         if isinstance(data, list | tuple) and data and all(map(is_sequence, data)):
@@ -336,20 +374,11 @@ class SequenceData:
 
         return collated(), size and -(-size // self.batch_size)
 
-    def _slices(self, count: int) -> list[slice]:
-        """Where to cut ``count`` sequences into batches; none begins after ``max_sequences``."""
+    def _slices(self, count: int, batch_of: Callable[[slice], Batch]) -> tuple[Iterator[Batch], int]:
+        """Batches of ``batch_size`` sequences of ``count``; none begins after ``max_sequences``."""
         count = min(count, self.max_sequences or count)
-        return [slice(low, min(low + self.batch_size, count)) for low in range(0, count, self.batch_size)]
-
-    def _cut_tensor(self, data: Tensor) -> tuple[Iterator[Batch], int]:
-        """Cut a tensor along its axis of sequences."""
-        if self._is_recurrent and data.ndim == 2:  # (T, p), which torch takes as one sequence without a batch
-            return iter([Batch(content=data, count=1)]), 1
-        if data.ndim < 1 + self.axis:
-            raise KannError(f"data of shape {tuple(data.shape)} has no axis of sequences; pass (sequences, steps, ...)")
-        cuts = self._slices(data.shape[self.axis])
-        sizes = ((cut.start, cut.stop - cut.start) for cut in cuts)
-        return (Batch(content=data.narrow(self.axis, start, count), count=count) for start, count in sizes), len(cuts)
+        cuts = [slice(low, min(low + self.batch_size, count)) for low in range(0, count, self.batch_size)]
+        return (replace(batch_of(cut), count=cut.stop - cut.start) for cut in cuts), len(cuts)
 
     def _cut_mapping(self, data: Mapping[str, Any]) -> tuple[Iterator[Batch], int]:
         """Cut a mapping of tensors, such as a tokenizer returns, as one large batch."""
@@ -360,11 +389,11 @@ class SequenceData:
             raise KannError(
                 f"the entries {list(data)} do not hold equally many sequences; pass tensors of equal length"
             )
-        cuts = self._slices(counts.pop())
         # What is not a tensor, such as a flag, or a single number goes with every batch.
         rest = {key: value for key, value in data.items() if key not in tensors}
-        parts = (({key: tensor[cut] for key, tensor in tensors.items()} | rest, cut) for cut in cuts)
-        return (Batch(content=part, count=cut.stop - cut.start) for part, cut in parts), len(cuts)
+        return self._slices(
+            counts.pop(), lambda cut: Batch(content={key: tensor[cut] for key, tensor in tensors.items()} | rest)
+        )
 
     def _pad_sequences(self, sequences: list[Tensor]) -> tuple[Iterator[Batch], int]:
         """Pad sequences of different lengths batch by batch, so that a long one costs no more than its own batch."""
@@ -374,38 +403,37 @@ class SequenceData:
                     f"data[{i}] has shape {tuple(sequence.shape)}, data[0] has {tuple(sequences[0].shape)}; "
                     "pass (steps, ...) for each sequence, alike but for the steps"
                 )
-        cuts = self._slices(len(sequences))
-        groups = (sequences[cut] for cut in cuts)
-        return (
-            Batch(
-                content=pad_sequence(group, batch_first=not self.axis),
-                real=real_steps(np.array([len(sequence) for sequence in group])),
-                count=len(group),
-            )
-            for group in groups
-        ), len(cuts)
+
+        def padded(cut: slice) -> Batch:
+            lengths = np.array([len(sequence) for sequence in sequences[cut]])
+            return Batch(content=pad_sequence(sequences[cut], batch_first=not self.axis), real=real_steps(lengths))
+
+        return self._slices(len(sequences), padded)
 
 
 def real_steps(value: AnyArray, *, marks_padding: bool = False) -> RealSteps:
     """Read (S,) lengths, or an (S, T) mask, which is true for the real steps unless it ``marks_padding``."""
-    array = as_numpy(value)
-    if array.ndim == 2:
-        return _real_steps_of_mask((array != 0) != marks_padding)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):  # numpy takes [] for real numbers
+    lengths, real = as_numpy(value), None
+    if lengths.ndim == 2:
+        real = (lengths != 0) != marks_padding
+        if not real.shape[1]:
+            raise KannError(f"lengths are a mask of shape {real.shape}, without a step; pass (sequences, steps)")
+        lengths = real.sum(axis=1)
+    elif lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu"):  # numpy takes [] for real numbers
         raise KannError(
-            f"lengths are {array.dtype} of shape {array.shape}; pass one whole number per sequence, "
+            f"lengths are {lengths.dtype} of shape {lengths.shape}; pass one whole number per sequence, "
             "or a mask of shape (sequences, steps)"
         )
-    _require_steps(array)
-    return RealSteps(lengths=array.astype(np.int64))
+    if len(lengths) and lengths.min() < 1:
+        raise KannError(
+            f"sequence {int(lengths.argmin())} has length {lengths.min()}; every sequence needs at least one step; "
+            "leave it out"
+        )
+    return RealSteps(lengths=lengths.astype(np.int64), starts=None if real is None else _starts_in(real, lengths))
 
 
-def _real_steps_of_mask(real: Array) -> RealSteps:
-    """Lengths and starts of the real steps, which must follow each other without a hole."""
-    if not real.shape[1]:
-        raise KannError(f"lengths are a mask of shape {real.shape}, without a step; pass (sequences, steps)")
-    lengths = real.sum(axis=1)
-    _require_steps(lengths)
+def _starts_in(real: Array, lengths: Array) -> Array | None:
+    """Where the real steps of a mask begin, which must follow each other without a hole; None if all do at step 0."""
     starts = real.argmax(axis=1)
     ends = real.shape[1] - real[:, ::-1].argmax(axis=1)
     broken = np.flatnonzero(ends - starts != lengths)
@@ -414,16 +442,7 @@ def _real_steps_of_mask(real: Array) -> RealSteps:
             f"the mask of sequence {broken[0]} of the batch has holes: {lengths[broken[0]]} real steps between "
             f"{starts[broken[0]]} and {ends[broken[0]] - 1}; pass a mask whose real steps follow each other"
         )
-    return RealSteps(lengths=lengths, starts=starts) if starts.any() else RealSteps(lengths=lengths)
-
-
-def _require_steps(lengths: Int[Array, " s"]) -> None:
-    """Refuse sequences without a step."""
-    if len(lengths) and lengths.min() < 1:
-        raise KannError(
-            f"sequence {int(lengths.argmin())} has length {lengths.min()}; every sequence needs at least one step; "
-            "leave it out"
-        )
+    return starts if starts.any() else None
 
 
 def packed_lengths(sizes: Int[Array, " t"]) -> Int[Array, " b"]:
@@ -574,12 +593,10 @@ def _asked_real_steps(content: Any, key: Any) -> RealSteps:
 
 def _first_packed(content: Any) -> PackedSequence | None:
     """The first PackedSequence among the entries of a batch, or the batch itself if it is one."""
-    items: Iterable[Any] = ()
-    if isinstance(content, PackedSequence):  # before tuple: it is one too
-        return content
+    items: Iterable[Any] = [content]
     if isinstance(content, Mapping):
         items = content.values()
-    elif isinstance(content, list | tuple):
+    elif isinstance(content, list | tuple) and not isinstance(content, PackedSequence):  # which is a tuple too
         items = content
     return next((item for item in items if isinstance(item, PackedSequence)), None)
 
@@ -607,38 +624,6 @@ def _lengths_entry(content: Any, lengths: Any) -> Any:
         return None
     entry = content[lengths]
     return entry if getattr(entry, "ndim", 0) == 1 else None  # a model reads a mask on its own device
-
-
-def _model_call(
-    model: nn.Module, *, forward: Callable[..., Any] | None, hidden_states: bool
-) -> Callable[[Any, RealSteps | None], Any]:
-    """How to call the model with a batch: by ``forward``, or by the arguments of the model's own forward."""
-    if forward is not None:
-        return lambda content, _: forward(model, content)
-    parameters = parameters_of(model)
-    options: dict[str, Any] = {}
-    if hidden_states and ("output_hidden_states" in parameters or _takes_any_keyword(parameters)):
-        options["output_hidden_states"] = True
-    # Of a tuple, what follows the arguments without a default are labels and the like.
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = sum(p.kind in positional and p.default is p.empty for p in parameters.values())
-
-    def call(content: Any, real: RealSteps | None) -> Any:
-        try:
-            if isinstance(content, Mapping):
-                return model(**_accepted(content, parameters) | options)
-            if isinstance(content, list | tuple) and not isinstance(content, PackedSequence):
-                return model(*content[: max(1, required)], **options)
-            return model(content, **padding_arguments(model, parameters, content, real), **options)
-        except TypeError as error:
-            if not options or "output_hidden_states" not in str(error):
-                raise
-            raise KannError(
-                f"{type(model).__name__} does not take output_hidden_states ({error}); pass forward=lambda model, "
-                "batch: ... that calls it as it wants to be called"
-            ) from error
-
-    return call
 
 
 def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
@@ -726,35 +711,31 @@ def padding_arguments(
     """
     if not isinstance(content, Tensor) or content.ndim < 2:
         return {}
-    values = {name: _padding_argument(p, model, content, real) for name, p in list(parameters.items())[1:]}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _padding_argument(
-    parameter: inspect.Parameter, model: nn.Module, content: Tensor, real: RealSteps | None
-) -> Tensor | None:
-    """The value of one argument; None to leave it out."""
-    name, (sequences, steps) = parameter.name, content.shape[:2]
+    sequences, steps = content.shape[:2]
     if real is not None and len(real) != sequences:
-        return None
-    if takes_lengths(parameter):
+        return {}
+    values: dict[str, Any] = {}
+    for name, parameter in list(parameters.items())[1:]:
         is_required = parameter.default is parameter.empty
-        if real is None:
-            return torch.full((sequences,), steps) if is_required else None
-        if real.starts is not None and is_required:
-            raise KannError(
-                "lengths= is a mask with padding before some sequences, and the model takes lengths, which cannot say "
-                "that; pad sequences at their ends, or pass forward="
-            )
-        if real.starts is not None:
-            return None
-        return torch.from_numpy(np.ascontiguousarray(real.lengths))  # on the host, as torch packs by them
+        if takes_lengths(parameter):
+            if real is None and is_required:
+                values[name] = torch.full((sequences,), steps)
+            elif real is not None and real.starts is None:  # on the host, as torch packs by them
+                values[name] = torch.from_numpy(np.ascontiguousarray(real.lengths))
+            elif real is not None and is_required:
+                raise KannError(
+                    "lengths= is a mask with padding before some sequences, and the model takes lengths, which cannot "
+                    "say that; pad sequences at their ends, or pass forward="
+                )
+        elif real is not None and name.endswith("mask") and int(real.lengths.min()) < steps:
+            values |= _mask_argument(name, model, real.mask(steps, content.device))
+    return values
+
+
+def _mask_argument(name: str, model: nn.Module, real: Tensor) -> dict[str, Tensor]:
+    """The mask of real steps, as the argument ``name`` has it; empty for any other argument."""
+    if name == "attention_mask":
+        return {name: real.long()}
     # A list is padded to (sequences, steps); attention that takes (steps, sequences, ...) gets no such data.
     attention = (part.batch_first for part in model.modules() if isinstance(part, nn.MultiheadAttention))
-    marks_padding = name.endswith("key_padding_mask") and next(attention, True)
-    if real is None or int(real.lengths.min()) == steps or not (marks_padding or name == "attention_mask"):
-        return None
-    starts = np.zeros_like(real.lengths) if real.starts is None else real.starts
-    step = np.arange(steps)
-    is_real = torch.from_numpy((step >= starts[:, None]) & (step < (starts + real.lengths)[:, None])).to(content.device)
-    return ~is_real if marks_padding else is_real.long()
+    return {name: ~real} if name.endswith("key_padding_mask") and next(attention, True) else {}
