@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 import kann
-from kann.fitting.normal_equations import ColumnEnergies, solve
+from kann.fitting.normal_equations import solve
 from tests.systems import run, stable_matrix
 
 
 def from_grams(a, y):
     squares = (a**2).sum(0)
-    energies = ColumnEnergies(multiplied=squares, constant_below=np.zeros_like(squares))
-    return solve(a.T @ a, a.T @ y, squares=squares, energies=energies, ridge=0.0, floor=1e-13)[0]
+    options = {"constant_below": np.zeros_like(squares), "ridge": 0.0, "floor": 1e-13}
+    return solve(a.T @ a, a.T @ y, squares=squares, **options)[0]
 
 
 def test_independent_columns_give_the_least_squares_solution(rng):

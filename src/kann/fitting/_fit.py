@@ -15,9 +15,10 @@ from kann.fitting.features import parse_features
 from kann.fitting.gated_sums import fit_bilinear
 from kann.fitting.horizons import rank_curve
 from kann.fitting.koopman import Koopman
-from kann.fitting.normal_equations import LinearStep, require_ridge
+from kann.fitting.normal_equations import require_ridge
 from kann.fitting.pair_selection import only_pairs
 from kann.fitting.passes import (
+    LinearStep,
     PairsInBasis,
     Request,
     read_along,
@@ -203,7 +204,7 @@ def _fit_bilinear(source: States | Moments, request: Request, **gates: Any) -> B
     if request.rank.is_auto:
         raise KannError("rank='auto' is for operators without gates; pass a number, such as rank=24")
     pairs = _read(source, request)
-    for message in filter(None, pairs.doubts):
+    for message in pairs.doubts:
         warnings.warn(message, PrecisionWarning, stacklevel=3)
     koopman, count, unknowns = fit_bilinear(source, pairs.basis, pairs.variance, **gates)
     _warn_of_few(count, unknowns, remedy="a smaller rank, or fewer features", stacklevel=4)
@@ -272,7 +273,7 @@ def _warn(pairs: PairsInBasis, step: LinearStep, *, of_moments: bool) -> None:
     """Warn of rounding, of a rank that the data cannot bear, and of inputs that tell the state."""
     for message in filter(None, (*pairs.doubts, pairs.doubt_of_digits(step, of_moments=of_moments))):
         warnings.warn(message, PrecisionWarning, stacklevel=4)
-    if _warn_of_few(pairs.equations.pairs, step.unknowns, remedy="a smaller rank", stacklevel=5):
+    if _warn_of_few(pairs.equations.pairs, len(pairs.equations.gram) - (step.offset is None), remedy="a smaller rank", stacklevel=5):
         return
     if step.dependence > 1 - 1 / LARGEST_INFLATION:
         warnings.warn(

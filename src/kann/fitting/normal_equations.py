@@ -16,42 +16,13 @@ from kann.data.reduction import Block, Cut, Projection, SumOverBlocks, accumulat
 from kann.data.serialization import Stored
 from kann.data.states import States
 from kann.errors import KannError
-from kann.fitting.basis import GRAM_NOISE, ROUNDINGS
+from kann.fitting.basis import GRAM_NOISE
 from kann.typing import AnyArray, Array, Float, Int, Shaped
 
 EPS = float(np.finfo(np.float64).eps)
 
 PRODUCT_ROUNDING = 4 * EPS
 """Relative rounding of a sum of products, as BLAS adds them: it grows far more slowly than the number of them."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ColumnEnergies:
-    """Sums of squares of the columns of the design matrix A, which tell what of AᵀA is rounding."""
-
-    multiplied: Float[Array, " q"]
-    """Of the numbers whose products were summed. Products are rounded relative to these, even where a change of basis
-    or taking off a mean leaves far less of them."""
-    constant_below: Float[Array, " q"]
-    """Variation of less energy than this is the rounding of the numbers as they are stored."""
-
-    @staticmethod
-    def of(
-        multiplied: Float[Array, " q"], *, stored: Float[Array, " q"], rounding: Float[Array, " q"]
-    ) -> "ColumnEnergies":
-        """From both sums of squares and the relative spacing of the stored numbers.
-
-        Numbers of low precision that are a third of their spacing apart on average are told apart: they may be exact,
-        as whole numbers are. What is computed in float64 is rounded several times before it is stored.
-        """
-        return ColumnEnergies(
-            multiplied=multiplied, constant_below=np.maximum(rounding / 4, ROUNDINGS * EPS) ** 2 * stored
-        )
-
-    @staticmethod
-    def of_stored(squares: Float[Array, " q"]) -> "ColumnEnergies":
-        """For columns that were multiplied as they are stored."""
-        return ColumnEnergies(multiplied=squares, constant_below=EPS * squares)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -159,7 +130,7 @@ class NormalEquations(Additive):
             about.gram[:-1, :-1],
             about.target[:-1],
             squares=squares,
-            energies=ColumnEnergies.of_stored(squares),
+            constant_below=EPS * squares,
             ridge=ridge,
             floor=noise_floor(len(squares), rounding),
         )
@@ -199,8 +170,7 @@ class NormalEquations(Additive):
             if factor is not None:
                 weights = scipy.linalg.cho_solve((factor.T, False), target)
             elif allow_dependent:
-                energies = ColumnEnergies(multiplied=ones, constant_below=0 * ones)
-                weights, _ = solve(gram, target, squares=ones, energies=energies, ridge=ridge, floor=floor)
+                weights, _ = solve(gram, target, squares=ones, constant_below=0 * ones, ridge=ridge, floor=floor)
             else:
                 yield None
                 continue
@@ -242,16 +212,15 @@ class NormalEquations(Additive):
         crossed = np.outer(self.gram[-1, :r], about)
         return self.gram[:r, :r] - crossed - crossed.T + self.gram[-1, -1] * np.outer(about, about)
 
-    def dependence(self, energies: ColumnEnergies | None = None) -> float:
+    def dependence(self, constant_below: Float[Array, " q"] | None = None) -> float:
         """The largest R² with which the inputs predict a direction of the states.
 
         It is the square of the largest canonical correlation: the largest singular value of the cross products of
-        states and inputs once both are whitened.
+        states and inputs once both are whitened. Columns of less variation than ``constant_below`` do not count.
         """
         r = self.rank
         gram = self.centred().gram[:-1, :-1]
-        energies = energies or ColumnEnergies.of_stored(np.diag(self.gram)[:-1])
-        is_used = np.diag(gram) > energies.constant_below
+        is_used = np.diag(gram) > (EPS * np.diag(self.gram)[:-1] if constant_below is None else constant_below)
         states, inputs = np.flatnonzero(is_used[:r]), r + np.flatnonzero(is_used[r:])
         if not len(states) or not len(inputs):
             return 0.0
@@ -259,86 +228,9 @@ class NormalEquations(Additive):
         return min(1.0, float(np.linalg.norm(whitened, 2))) ** 2
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class LinearStep:
-    """The step that fits all pairs best, and how well it fits."""
-
-    matrix: Float[Array, "r r"]
-    """C"""
-    drive: Float[Array, "p r"] | None
-    """D, or None for an autonomous system."""
-    offset: Float[Array, " r"] | None
-    """c, or None for a system without one."""
-    residual_gram: Float[Array, "r r"]
-    """EᵀE, where the rows of E are z[t+1] − z[t] C − u[t+1] D − c."""
-    state_gram: Float[Array, "r r"]
-    """XᵀX in the basis; about the mean of the pairs if there is an offset, which explains that mean."""
-    noise: Float[Array, " r"]
-    """The part of the diagonal of ``state_gram`` that may be rounding."""
-    error: float
-    """Estimated relative error of C and D because products of the columns were rounded."""
-    mean_error: float
-    """The part of it that comes from means, which were taken off after multiplying."""
-    dependence: float
-    """The largest R² with which the inputs predict a direction of the states: 1 if they contain it, 0 if autonomous."""
-
-    @property
-    def unknowns(self) -> int:
-        """The number of unknowns of each column of the regression: rows of C and D, and the offset."""
-        inputs = 0 if self.drive is None else len(self.drive)
-        return len(self.matrix) + inputs + (self.offset is not None)
-
-
-def regress(
-    equations: NormalEquations,
-    shift: Float[Array, " r"],
-    *,
-    energies: ColumnEnergies,
-    input_mean: Float[Array, " p"] | None = None,
-    floor: float,
-    offset: bool,
-    ridge: int | float,
-) -> LinearStep:
-    """Minimise Σ |z C + u D + c − z₊|² + ridge·(|C|² + |D|²); without u and c it is the paper's equation for C.
-
-    ``equations`` are those of coordinates in the basis, from which ``shift`` is still to be subtracted, and of inputs
-    from which ``input_mean`` was subtracted.
-    """
-    r, driven = len(shift), len(equations.gram) > len(shift) + 1
-    about = equations.centred() if offset else equations.shifted(shift)
-    gram, squares = about.gram[:-1, :-1], np.diag(equations.gram)[:-1]
-    weights, error = solve(gram, about.target[:-1], squares=squares, energies=energies, ridge=ridge, floor=floor)
-    matrix, drive = weights[:r], weights[r:]
-    # The means are subtracted from each other first: multiplied by C one by one, large ones would leave rounding.
-    constant = (equations.target_mean - shift) - (equations.mean[:r] - shift) @ matrix
-    if driven:
-        constant = constant - (equations.mean[r:-1] + (0.0 if input_mean is None else input_mean)) @ drive
-    return LinearStep(
-        matrix=matrix,
-        drive=drive if driven else None,
-        offset=constant if offset else None,
-        residual_gram=about.residual_gram(np.vstack([weights, np.zeros(r)])),
-        state_gram=gram[:r, :r],
-        noise=floor * energies.multiplied[:r],
-        error=error,
-        mean_error=_mean_error(gram, squares + ridge, energies) if offset or shift.any() else 0.0,
-        dependence=equations.dependence(energies) if driven else 0.0,
-    )
-
-
 def noise_floor(size: int, rounding: float) -> float:
     """The fraction of a column's energy below which there is rounding: of the factorisation, products or states."""
     return max(size * EPS, 8 * GRAM_NOISE, rounding**2)
-
-
-def _mean_error(gram: Float[Array, "q q"], squares: Float[Array, " q"], energies: ColumnEnergies) -> float:
-    """Relative error of the column that taking off its mean hurt most; ``squares`` are those before.
-
-    A column that is constant up to the rounding of its numbers has nothing to lose.
-    """
-    left = np.diag(gram)
-    worst = np.where((left == 0) | (np.abs(left) <= energies.constant_below), 0.0, squares)
-    return PRODUCT_ROUNDING * float(np.max(worst / np.where(worst > 0, np.abs(left), 1.0)))
 
 
 def _whitening(design: Float[Array, "q q"], columns: Array) -> Float[Array, "k m"]:
@@ -355,7 +247,8 @@ def solve(
     target: Float[Array, "q r"],
     *,
     squares: Float[Array, " q"],
-    energies: ColumnEnergies,
+    constant_below: Float[Array, " q"],
+    multiplied: Float[Array, " q"] | None = None,
     ridge: int | float,
     floor: float,
 ) -> tuple[Float[Array, "q r"], float]:
@@ -363,10 +256,13 @@ def solve(
 
     ``squares`` are the sums of squares of the columns of A before a mean was subtracted. Scaling by them keeps
     directions of little energy as accurate as the others, and shows what of a column is rounding of its mean: whatever
-    is below the fraction ``floor`` of them. The error is relative, and estimated from the rounding of products.
+    is below the fraction ``floor`` of them. Variation of less energy than ``constant_below`` is the rounding of the
+    numbers as they are stored. The error is relative, and estimated from the rounding of products: relative to the sums
+    of squares of the numbers that were ``multiplied``, even where a change of basis or taking off a mean leaves far
+    less of them.
     """
     energy = squares + ridge
-    used = np.flatnonzero((energy > 0) & (np.diag(gram) > energies.constant_below))
+    used = np.flatnonzero((energy > 0) & (np.diag(gram) > constant_below))
     weights = np.zeros_like(target)
     if not len(used):
         return weights, 0.0
@@ -374,7 +270,7 @@ def solve(
     unit = gram[np.ix_(used, used)] / (scale * scale.T)
     unit.flat[:: len(unit) + 1] += ridge / energy[used]
     aims = target[used] / scale
-    rounding = PRODUCT_ROUNDING * energies.multiplied[used] / energy[used]  # of the diagonal of unit
+    rounding = PRODUCT_ROUNDING * (squares if multiplied is None else multiplied)[used] / energy[used]  # of the diagonal of unit
     factor = factor_if_independent(unit, floor)
     if factor is not None:
         # The squares of the factor's diagonal are what is left of each column once the ones before it are taken off.

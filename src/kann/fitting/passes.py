@@ -7,7 +7,6 @@ reads the states once more and factorises the pairs themselves, which squares no
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -19,6 +18,7 @@ from kann.data.additive import Additive
 from kann.data.moments import (
     Moments,
     PairProducts,
+    StateGram,
     centre_in_place,
     centred,
     moments_of,
@@ -42,10 +42,8 @@ from kann.fitting.basis import (
     svd_from_gram,
     units_differ,
 )
-from kann.fitting.normal_equations import ColumnEnergies, LinearStep, NormalEquations, noise_floor, regress
+from kann.fitting.normal_equations import EPS, PRODUCT_ROUNDING, NormalEquations, noise_floor, solve
 from kann.typing import AnyArray, Array, Float
-
-EPS = float(np.finfo(np.float64).eps)
 
 GRAM_TOLERANCE = 1e-10
 """Relative error of C that the rounding of products, ε·(σ₁/σᵣ)², may cause before float64 states are read again."""
@@ -95,6 +93,30 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class LinearStep:
+    """The step that fits all pairs best, and how well it fits."""
+
+    matrix: Float[Array, "r r"]
+    """C"""
+    drive: Float[Array, "p r"] | None
+    """D, or None for an autonomous system."""
+    offset: Float[Array, " r"] | None
+    """c, or None for a system without one."""
+    residual_gram: Float[Array, "r r"]
+    """EᵀE, where the rows of E are z[t+1] − z[t] C − u[t+1] D − c."""
+    state_gram: Float[Array, "r r"]
+    """XᵀX in the basis; about the mean of the pairs if there is an offset, which explains that mean."""
+    noise: Float[Array, " r"]
+    """The part of the diagonal of ``state_gram`` that may be rounding."""
+    error: float
+    """Estimated relative error of C and D because products of the columns were rounded."""
+    mean_error: float
+    """The part of it that comes from means, which were taken off after multiplying."""
+    dependence: float
+    """The largest R² with which the inputs predict a direction of the states: 1 if they contain it, 0 if autonomous."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class PairsInBasis:
     """A basis, and the normal equations of the pairs in coordinates along it."""
 
@@ -108,9 +130,9 @@ class PairsInBasis:
     """Variances of the coordinates."""
     units: "Units"
     inputs: Any
-    """`Moments` of the inputs as they are stored; None if autonomous."""
-    input_mean: Float[Array, " p"] | None = None
-    """Subtracted from the inputs before they were multiplied; None for nothing."""
+    """`Moments` that hold those of the inputs as they are stored; None if autonomous."""
+    input_mean: Any = 0.0
+    """Subtracted from the inputs before they were multiplied."""
     doubts: tuple[str, ...] = ()
     """Warnings to give if these pairs are used."""
     first: Moments | None = None
@@ -119,38 +141,61 @@ class PairsInBasis:
     """Whether `read_by_qr` could not improve on them."""
 
     @staticmethod
-    def of_moments(
-        moments: Any, *, driven: bool, multiplied: Any = None, inputs: Any = None, **arguments: Any
-    ) -> "PairsInBasis":
-        """From the moments of coordinates; ``inputs`` are those of the inputs, if they are others."""
+    def of_moments(moments: Any, *, driven: bool, multiplied: Any = None, **arguments: Any) -> "PairsInBasis":
+        """From the moments of coordinates."""
         multiplied = moments.hh.diagonal() if multiplied is None else multiplied
-        inputs = (inputs or moments) if driven else None
-        if driven:
-            multiplied = np.concatenate([multiplied, as_numpy(inputs.uu.diagonal())])
         return PairsInBasis(
             equations=NormalEquations.of_coordinates(moments, driven=driven),
-            multiplied=multiplied,
+            multiplied=np.concatenate([multiplied, moments.uu.diagonal()]) if driven else multiplied,
             variance=np.diag(moments.hh) / moments.states - (moments.sum_h / moments.states) ** 2,
-            inputs=inputs,
+            inputs=moments if driven else None,
             **arguments,
         )
 
     def step(self, *, offset: bool, ridge: float) -> LinearStep:
-        """The linear step that fits the pairs best."""
+        """Minimise Σ |z C + u D + c − z₊|² + ridge·(|C|² + |D|²); without u and c it is the paper's equation for C."""
         stored = self.units.squares @ self.basis.vectors**2
-        rounding = np.full(len(stored), self.units.rounding)
+        r, rounding = len(stored), np.full(len(stored), self.units.rounding)
         if self.inputs is not None:
             squares = as_numpy(self.inputs.uu.diagonal())
             stored = np.concatenate([stored, squares])
             rounding = np.concatenate([rounding, np.full(len(squares), self.inputs.input_rounding)])
-        return regress(
-            self.equations,
-            (self.basis.origin - self.centre) @ self.basis.vectors,
-            energies=ColumnEnergies.of(self.multiplied, stored=stored, rounding=rounding),
-            input_mean=self.input_mean,
-            floor=noise_floor(len(stored), rounding.max()),
-            offset=offset,
+        floor = noise_floor(len(stored), rounding.max())
+        # Numbers of low precision that are a third of their spacing apart on average are told apart: they may be exact,
+        # as whole numbers are. What is computed in float64 is rounded several times before it is stored.
+        constant_below = np.maximum(rounding / 4, ROUNDINGS * EPS) ** 2 * stored
+        equations, shift = self.equations, (self.basis.origin - self.centre) @ self.basis.vectors
+        about = equations.centred() if offset else equations.shifted(shift)
+        gram, squares = about.gram[:-1, :-1], np.diag(equations.gram)[:-1]
+        weights, error = solve(
+            gram,
+            about.target[:-1],
+            squares=squares,
+            constant_below=constant_below,
+            multiplied=self.multiplied,
             ridge=ridge,
+            floor=floor,
+        )
+        matrix, drive = weights[:r], weights[r:]
+        # The means are subtracted from each other first: multiplied by C one by one, large ones would leave rounding.
+        constant = (equations.target_mean - shift) - (equations.mean[:r] - shift) @ matrix
+        constant -= (equations.mean[r:-1] + self.input_mean) @ drive
+        # The relative error of the column that taking off its mean hurt most. One that is constant up to the rounding
+        # of its numbers has nothing to lose.
+        left = np.diag(gram)
+        before = np.where((left == 0) | (np.abs(left) <= constant_below), 0.0, squares + ridge)
+        mean_error = PRODUCT_ROUNDING * float(np.max(before / np.where(before > 0, np.abs(left), 1.0)))
+        driven = self.inputs is not None
+        return LinearStep(
+            matrix=matrix,
+            drive=drive if driven else None,
+            offset=constant if offset else None,
+            residual_gram=about.residual_gram(np.vstack([weights, np.zeros(r)])),
+            state_gram=gram[:r, :r],
+            noise=floor * self.multiplied[:r],
+            error=error,
+            mean_error=mean_error if offset or shift.any() else 0.0,
+            dependence=equations.dependence(constant_below) if driven else 0.0,
         )
 
     def need_qr(self, step: LinearStep) -> bool:
@@ -217,7 +262,14 @@ class Units:
 
 def read_twice(states: States, request: Request) -> PairsInBasis:
     """The basis from HᵀH alone, then moments of the pairs in it: products of d × r, where others are of d × d."""
-    svd, units = _svd_in_place(states, request)
+    if states.values.shape[0] == len(states):
+        Moments(sequences=len(states), states=len(states)).require_pairs()
+    sums = state_gram(states)
+    units, gram = Units.of(sums, sums.hh.diagonal()), sums.hh
+    if request.kind.is_centred:
+        gram = centre_in_place(gram, sums.sum_h, sums.states)
+    svd = svd_from_gram(gram, norm=units.norm, rounding=units.rounding, largest=request.largest)
+    del sums, gram  # frees d × d numbers before the second reading
     if request.is_too_coarse(svd, units):
         return read_once(states, request)
     basis = choose_basis(request.kind, request.rank, svd, units.about(request.kind))
@@ -226,17 +278,6 @@ def read_twice(states: States, request: Request) -> PairsInBasis:
     projection = Projection(matrix=basis.vectors, mean=centre)
     moments: Any = moments_of(states, inputs=request.driven, projection=projection).numpy()
     return PairsInBasis.of_moments(moments, driven=request.driven, basis=basis, centre=centre, units=units)
-
-
-def _svd_in_place(states: States, request: Request) -> tuple[StateSVD, Units]:
-    """SVD of the states, and their units. The d × d matrices it needs are freed when it returns."""
-    if states.values.shape[0] == len(states):
-        Moments(sequences=len(states), states=len(states)).require_pairs()
-    found = state_gram(states)
-    units, gram = Units.of(found, found.hh.diagonal()), found.hh
-    if request.kind.is_centred:
-        gram = centre_in_place(gram, found.sum_h, found.states)
-    return svd_from_gram(gram, norm=units.norm, rounding=units.rounding, largest=request.largest), units
 
 
 def read_once(source: States | Moments, request: Request) -> PairsInBasis:
@@ -270,7 +311,6 @@ def read_once(source: States | Moments, request: Request) -> PairsInBasis:
         first.in_basis(basis.vectors),
         driven=request.driven,
         multiplied=as_numpy(first.hh.diagonal()) @ basis.vectors**2,
-        inputs=first,
         basis=basis,
         centre=np.zeros_like(units.mean),
         units=units,
@@ -279,21 +319,11 @@ def read_once(source: States | Moments, request: Request) -> PairsInBasis:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _UnitSums(Additive):
-    """Sums over the states, unit by unit."""
-
-    states: int
-    rounding: float
-    sum_h: Float[Array, " d"]
-    squares: Float[Array, " d"]
-    ADDED_BY: ClassVar = {"rounding": max}
-
-    @staticmethod
-    def of_block(block: Block) -> "_UnitSums":
-        h = block.values
-        squares = as_numpy(row_products(h.T, h.T))
-        return _UnitSums(states=len(h), rounding=block.rounding, sum_h=as_numpy(h.sum(0)), squares=squares)
+def _unit_sums(block: Block) -> StateGram:
+    """The sums of a block with the diagonal of HᵀH in place of the matrix."""
+    h = block.values
+    squares = as_numpy(row_products(h.T, h.T))
+    return StateGram(states=len(h), rounding=block.rounding, sum_h=as_numpy(h.sum(0)), hh=squares)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -341,8 +371,8 @@ def read_along(states: States, request: Request) -> PairsInBasis:
     One pass takes the means of the units, another the coordinates about them, so that products lose no digits to the
     means. Moments of whole states would take five d × d matrices: 400 GB for 100,000 units.
     """
-    sums, kind = accumulate(states, partial(SumOverBlocks, _UnitSums.of_block), what="means"), request.kind
-    units = Units.of(sums, sums.squares)
+    sums, kind = accumulate(states, partial(SumOverBlocks, _unit_sums), what="means"), request.kind
+    units = Units.of(sums, sums.hh)
     if not np.isfinite(units.norm):
         refuse_not_finite(states, inputs=False)
     vectors, centre = kind.vectors(states.dim), units.about(kind)
@@ -366,59 +396,32 @@ def read_along(states: States, request: Request) -> PairsInBasis:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Triangles(Additive):
-    """Triangular factors of the rows (1, h) of all states and (1, x, u, y) of all pairs; those of two parts add up."""
+class _Factors(Additive):
+    """Rows F with the FᵀF of the rows (1, h) of all states and (1, x, u, y) of all pairs."""
 
     states: Float[Array, "a d1"]
     pairs: Float[Array, "b q"]
-    ADDED_BY: ClassVar = dict.fromkeys(("states", "pairs"), lambda *parts: _triangle(parts))
+    ADDED_BY: ClassVar = dict.fromkeys(("states", "pairs"), lambda *parts: _joined(*parts))
 
 
-def _triangle(rows: Sequence[Float[Array, "_ q"]]) -> Float[Array, "m q"]:
-    found: Any = np.linalg.qr(np.concatenate(rows), mode="r")
-    return found
+def _joined(*parts: Float[Array, "_ q"]) -> Float[Array, "m q"]:
+    """Stack rows, and factorise them once there are some times as many as columns: each QR repeats the last factor."""
+    rows = np.concatenate(parts)
+    return np.linalg.qr(rows, mode="r") if len(rows) > 4 * rows.shape[1] else rows
 
 
-class _QR:
-    """Accumulates `_Triangles` of states about a centre, on the host."""
-
-    needs_pairs = True
-
-    def __init__(self, *, centre: Float[Array, " d"], input_mean: Float[Array, " p"] | None) -> None:
-        self._centre, self._input_mean = centre, input_mean
-        self._states: list[Array] = []
-        self._pairs: list[Array] = []
-
-    def add(self, block: Block) -> None:
-        """Add the states of a block and the pairs inside it."""
-        h, before = as_numpy(block.values), block.before
-        inputs = None if block.inputs is None else as_numpy(block.inputs)[before + 1]
-        self._add(self._states, h - self._centre)
-        self._add_pairs(h[before], inputs, h[before + 1])
-
-    def add_cut(self, cut: Cut) -> None:
-        """Add pairs that the end of a block separates; their states are counted already."""
-        inputs = None if cut.inputs is None else as_numpy(cut.inputs)
-        self._add_pairs(as_numpy(cut.before), inputs, as_numpy(cut.after))
-
-    def _add_pairs(self, x: Array, inputs: Any, y: Array) -> None:
-        read = [] if self._input_mean is None else [inputs - self._input_mean]
-        self._add(self._pairs, np.hstack([x - self._centre, *read, y - self._centre]))
-
-    @staticmethod
-    def _add(waiting: list[Array], rows: Array) -> None:
-        """Factorise rows once there are some times as many as columns: each factorisation repeats the last factor."""
-        waiting.append(np.hstack([np.ones((len(rows), 1)), rows]))
-        if sum(map(len, waiting)) > 4 * waiting[0].shape[1]:
-            waiting[:] = [_triangle(waiting)]
-
-    def result(self) -> _Triangles:
-        """The factors."""
-        p = 0 if self._input_mean is None else len(self._input_mean)
-        widths = 1 + len(self._centre), 1 + 2 * len(self._centre) + p
-        parts = ([np.zeros((0, width)), *rows] for width, rows in zip(widths, (self._states, self._pairs), strict=True))
-        states, pairs = map(_triangle, parts)
-        return _Triangles(states=states, pairs=pairs)
+def _factors(centre: Float[Array, " d"], input_mean: Float[Array, " p"] | None, part: Block | Cut) -> _Factors:
+    """Rows of the states and pairs of a block about their means; of pairs alone at a cut, whose states are counted."""
+    if isinstance(part, Block):
+        x, at, inputs = as_numpy(part.values) - centre, part.before, part.inputs
+        states, before, after = x, x[at], x[at + 1]
+        inputs = None if inputs is None else as_numpy(inputs)[at + 1]
+    else:
+        before, after, inputs = as_numpy(part.before) - centre, as_numpy(part.after) - centre, part.inputs
+        states = before[:0]
+    read = [] if input_mean is None else [as_numpy(inputs) - input_mean]
+    pairs = np.hstack([np.ones((len(before), 1)), before, *read, after])
+    return _Factors(states=_joined(np.hstack([np.ones((len(states), 1)), states])), pairs=_joined(pairs))
 
 
 def read_by_qr(states: States, request: Request, first: Any) -> PairsInBasis:
@@ -435,13 +438,15 @@ def read_by_qr(states: States, request: Request, first: Any) -> PairsInBasis:
     # A regression with an offset is about the means of the pairs, not of all states.
     centre = as_numpy(first.sum_x) / first.pairs if request.offset else units.about(kind)
     input_mean = as_numpy(first.sum_u) / first.pairs if request.driven else None
-    found = accumulate(states, partial(_QR, centre=centre, input_mean=input_mean), inputs=request.driven, what="QR")
-    rows, d = found.states[1:, 1:], len(centre)
-    factor = rows if kind.is_centred else np.vstack([_mean_row(found.states, centre, units), rows])
+    make = partial(SumOverBlocks, *2 * [partial(_factors, centre, input_mean)])
+    factors = accumulate(states, make, inputs=request.driven, what="QR")
+    of_states, of_pairs = (np.linalg.qr(rows, mode="r") for rows in (factors.states, factors.pairs))
+    rows, d = of_states[1:, 1:], len(centre)
+    factor = rows if kind.is_centred else np.vstack([_mean_row(of_states, centre, units), rows])
     svd = svd_from_factor(factor, squares=units.squares, rounding=units.rounding)
     basis = choose_basis(kind, request.rank, svd, units.about(kind))
-    ones, before, after = found.pairs[:, :1], found.pairs[:, 1 : 1 + d], found.pairs[:, -d:]
-    columns, target = np.hstack([before @ basis.vectors, found.pairs[:, 1 + d : -d], ones]), after @ basis.vectors
+    ones, before, after = of_pairs[:, :1], of_pairs[:, 1 : 1 + d], of_pairs[:, -d:]
+    columns, target = np.hstack([before @ basis.vectors, of_pairs[:, 1 + d : -d], ones]), after @ basis.vectors
     squares, r = np.sum(columns[:, :-1] ** 2, axis=0), len(basis.explained)
     doubts = _doubts_of_directions(svd, units, request, of_moments=False, rank=r)
     if not request.ridge and (not kind.is_from_data or request.offset):
@@ -455,7 +460,7 @@ def read_by_qr(states: States, request: Request, first: Any) -> PairsInBasis:
         variance=np.sum((rows @ basis.vectors) ** 2, axis=0) / first.states,
         units=units,
         inputs=first if request.driven else None,
-        input_mean=input_mean,
+        input_mean=input_mean if request.driven else 0.0,
         doubts=doubts,
         is_final=True,
     )
