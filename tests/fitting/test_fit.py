@@ -6,6 +6,7 @@ import torch
 
 import kann
 from kann.errors import KannError
+from kann.fitting.basis import FIXED_BASES
 from tests.systems import (
     AS_IN_PAPER,
     eigenvalue_distance,
@@ -79,6 +80,14 @@ def test_pca_is_svd_about_the_mean(rng):
     h = values[0, 3]
     np.testing.assert_allclose(pca.predict(h), svd.predict(h - mean) + mean, atol=1e-9)
     np.testing.assert_allclose(pca.decode(pca.encode(mean)), mean)
+
+
+def test_a_basis_that_looks_at_no_data_needs_its_name_and_its_columns_alone(rng, monkeypatch):
+    monkeypatch.setitem(FIXED_BASES, "units", np.eye)
+    values = noisy_states(rng)
+    koopman = kann.fit(values, basis="units", rank=4)
+    np.testing.assert_array_equal(koopman.basis, np.eye(10)[:, :4])
+    np.testing.assert_allclose(koopman.explained, np.sum(values**2, axis=(0, 1))[:4] / np.sum(values**2))
 
 
 def test_the_fourier_basis_is_orthonormal_and_looks_at_no_data(rng):

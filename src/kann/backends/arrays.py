@@ -142,6 +142,13 @@ def segment_sums(rows: AnyArray, lengths: Int[Array, " s"]) -> AnyArray:
     return rows.new_zeros(len(lengths), rows.shape[1]).index_add_(0, numbers, rows)
 
 
+def with_ones(*columns: AnyArray) -> AnyArray:
+    """Join the columns of arrays with as many rows, and a column of ones behind them."""
+    xp, first = namespace(columns[0]), columns[0]
+    ones = xp.ones((first.shape[0], 1), dtype=first.dtype, device=first.device)
+    return xp.concat([*columns, ones], axis=1)
+
+
 def add_product(base: AnyArray, left: AnyArray, right: AnyArray) -> AnyArray:
     """Return base + left · right, entry by entry; in torch as one operation, which a GPU launches once."""
     return base + left * right if isinstance(base, np.ndarray) else base.addcmul(left, right)

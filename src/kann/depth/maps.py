@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kann import _display
-from kann.backends.arrays import as_numpy, cross_gram, gram, indices_for, namespace, to_device_of
+from kann.backends.arrays import as_numpy, cross_gram, gram, indices_for, namespace, to_device_of, with_ones
 from kann.checks import require_float, require_whole_number, require_width
 from kann.data.additive import Additive
 from kann.data.moments import Moments, refuse_not_finite
@@ -314,7 +314,7 @@ class _StepProducts:
         for step in self._used:
             has_step = (first <= step) & (step < first + lengths)
             (at,) = indices_for(block.values, np.where(has_step, offsets + step - first, 0))
-            states = _with_ones(block.values[at])
+            states = with_ones(block.values[at])
             if not has_step.all():
                 states[indices_for(states, np.flatnonzero(~has_step))[0]] = 0.0
             rows[step] = states
@@ -332,7 +332,7 @@ class _StepProducts:
 
     def add_cut(self, cut: Cut) -> None:
         """Add the products of consecutive steps that the end of a block separates; their states are counted already."""
-        before, after = _with_ones(cut.before), _with_ones(cut.after)
+        before, after = with_ones(cut.before), with_ones(cut.after)
         for i, row in enumerate(cut.rows.tolist()):
             number, step = divmod(row, self._length)
             if (step - 1, step) in self._steps:
@@ -350,9 +350,3 @@ class _StepProducts:
         for fold in list(self._waiting):
             self._multiply(fold)
         return self._found
-
-
-def _with_ones(rows: AnyArray) -> AnyArray:
-    """The rows (h, 1)."""
-    xp = namespace(rows)
-    return xp.concat([rows, xp.ones((rows.shape[0], 1), dtype=rows.dtype, device=rows.device)], axis=1)

@@ -273,7 +273,8 @@ def _warn(pairs: PairsInBasis, step: LinearStep, *, of_moments: bool) -> None:
     """Warn of rounding, of a rank that the data cannot bear, and of inputs that tell the state."""
     for message in filter(None, (*pairs.doubts, pairs.doubt_of_digits(step, of_moments=of_moments))):
         warnings.warn(message, PrecisionWarning, stacklevel=4)
-    if _warn_of_few(pairs.equations.pairs, len(pairs.equations.gram) - (step.offset is None), remedy="a smaller rank", stacklevel=5):
+    unknowns = len(pairs.equations.gram) - (step.offset is None)
+    if _warn_of_few(pairs.equations.pairs, unknowns, remedy="a smaller rank", stacklevel=5):
         return
     if step.dependence > 1 - 1 / LARGEST_INFLATION:
         warnings.warn(

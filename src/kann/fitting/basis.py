@@ -132,8 +132,22 @@ DEPENDENT_BELOW = 1e-8
 """Smallest singular value of a basis with columns of unit length. Below, coordinates have half of float64's digits in
 common, and the Gram matrix of the coordinates, which squares it, cannot tell them apart."""
 
+
+def fourier(d: int) -> Float[Array, "d d"]:
+    """The orthonormal real Fourier basis of ℝᵈ by increasing frequency: a constant, then cosine and sine of each."""
+    # Transforms of the unit vectors are the columns: cosines are their real parts, sines their imaginary parts.
+    spectrum = np.fft.rfft(np.eye(d), norm="ortho").view(np.float64).reshape(d, -1, 2)
+    columns = spectrum.reshape(d, -1)
+    norms = np.linalg.norm(columns, axis=0)
+    is_there = norms > 0.5 / d  # the constant (and, for even d, the last frequency) has no sine
+    return columns[:, is_there] / norms[is_there]
+
+
 DATA_BASES = ("svd", "pca")
-BASES = (*DATA_BASES, "fourier")
+"""Bases whose directions the states choose."""
+
+FIXED_BASES: dict[str, Callable[[int], Array]] = {"fourier": fourier}
+"""Orthonormal bases of ℝᵈ that look at no data: functions from d to their columns (d, d), the first to keep first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -157,7 +171,7 @@ class BasisKind:
     """The basis that the user asked for."""
 
     name: str
-    """One of `BASES`, or ``"own"``."""
+    """One of `DATA_BASES` or `FIXED_BASES`, or ``"own"``."""
     own: Array | None = None
     """The user's directions (d, k)."""
     origin: Array | None = None
@@ -170,10 +184,6 @@ class BasisKind:
         """Whether the states choose the directions, and in which order they come."""
         return self.name in DATA_BASES
 
-    def vectors(self, d: int) -> Float[Array, "d r"]:
-        """The columns of a basis that the states do not choose."""
-        return fourier(d) if self.name == "fourier" else _checked(self.own, d)
-
 
 def parse_basis(basis: Any, *, offset: bool) -> BasisKind:
     """Read the name of a basis, an array of directions, or balanced coordinates.
@@ -181,9 +191,10 @@ def parse_basis(basis: Any, *, offset: bool) -> BasisKind:
     With an ``offset`` states are restored from the user's coordinates by a regression with a constant.
     """
     if isinstance(basis, str):
-        if basis not in BASES:
+        names = (*DATA_BASES, *FIXED_BASES)
+        if basis not in names:
             raise KannError(
-                f"basis={basis!r} is unknown; pass one of {', '.join(BASES)}, a Balance, or an array (d, k) of "
+                f"basis={basis!r} is unknown; pass one of {', '.join(names)}, a Balance, or an array (d, k) of "
                 "directions"
             )
         return BasisKind(name=basis, is_centred=basis == "pca")
@@ -299,15 +310,6 @@ def _signed(vectors: Float[Array, "d r"]) -> Float[Array, "d r"]:
     return vectors * np.where(largest < 0, -1.0, 1.0)
 
 
-def fourier(d: int) -> Float[Array, "d d"]:
-    """The orthonormal real Fourier basis of ℝᵈ by increasing frequency: a constant, then cosine and sine of each."""
-    spectrum = np.fft.rfft(np.eye(d), norm="ortho").view(np.float64).reshape(d, -1, 2)
-    columns = spectrum.reshape(d, -1)
-    norms = np.linalg.norm(columns, axis=0)
-    is_there = norms > 0.5 / d  # the constant (and, for even d, the last frequency) has no sine
-    return columns[:, is_there] / norms[is_there]
-
-
 def require_variation(varies: bool) -> None:
     """Raise unless the states vary."""
     if not varies:
@@ -321,17 +323,16 @@ def choose_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, 
     """The basis of this kind, cut to ``rank`` columns; ``svd`` is that of the states about ``mean`` or about zero."""
     require_variation(svd.resolved > 0)
     d = len(mean)
-    if kind.name == "own":
-        vectors, rows = kind.vectors(d), svd.values[:, None] * svd.vectors.T
+    if kind.own is not None:
+        vectors, rows = checked_directions(kind.own, d), svd.values[:, None] * svd.vectors.T
         return own_basis(kind, rank, mean, vectors, factor=rows @ vectors, rows=rows, energy=svd.energy)
-    if kind.name == "fourier":
-        vectors = kind.vectors(d)
-        explained = np.sum((svd.values[:, None] * (svd.vectors.T @ vectors)) ** 2, axis=0) / svd.energy
-        columns = rank.columns(explained, of_units=True)
-        return Basis(vectors=vectors[:, :columns], mean=mean, origin=mean, explained=explained[:columns])
-    explained = svd.values**2 / svd.energy
+    fixed = FIXED_BASES.get(kind.name)
+    vectors = svd.vectors if fixed is None else fixed(d)
+    # H = U Σ Vᵀ puts the energy |Σ Vᵀ b|² along a direction b: σ² along a singular vector.
+    spread = svd.values if fixed is None else np.linalg.norm(svd.values[:, None] * (svd.vectors.T @ vectors), axis=0)
+    explained = spread**2 / svd.energy
     columns = rank.columns(explained, of_units=len(explained) == d)
-    if columns > svd.resolved:
+    if fixed is None and columns > svd.resolved:
         if rank.count is not None and not rank.is_limit:
             warnings.warn(
                 f"rank={rank.count} was asked for; the states resolve {svd.resolved} directions and the rest is "
@@ -340,7 +341,7 @@ def choose_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, 
                 stacklevel=4,  # the line that calls kann.fit
             )
         columns = svd.resolved
-    return Basis(vectors=svd.vectors[:, :columns], mean=mean, origin=mean, explained=explained[:columns])
+    return Basis(vectors=vectors[:, :columns], mean=mean, origin=mean, explained=explained[:columns])
 
 
 def own_basis(
@@ -375,7 +376,7 @@ def own_basis(
     return Basis(vectors=vectors, mean=centre, origin=origin, explained=explained, decoder=decoder)
 
 
-def _checked(vectors: AnyArray, d: int) -> Float[Array, "d r"]:
+def checked_directions(vectors: AnyArray, d: int) -> Float[Array, "d r"]:
     """Raise if the user's directions depend on each other or are of another width."""
     vectors = as_numpy(vectors)
     require_float(vectors, what="basis vectors")

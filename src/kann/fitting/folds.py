@@ -1,15 +1,16 @@
 """Assign whole sequences to folds; copies and groups are held out together."""
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from kann.backends.arrays import as_numpy, bits_of, segment_sums, to_device_of
+from kann.backends.arrays import as_numpy, bits_of, indices_for, segment_sums, to_device_of
 from kann.checks import require_sequence, require_whole_number
-from kann.data.reduction import Block, SumOverBlocks, accumulate, number_of_all_ranks, summed_over_ranks
+from kann.data.reduction import Block, Cut, SumOverBlocks, accumulate, number_of_all_ranks, summed_over_ranks
 from kann.data.states import States
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Float, Int
@@ -211,3 +212,19 @@ def _plain(groups: Any) -> list[Any]:
     except TypeError as error:
         raise KannError("groups holds entries that cannot be compared; pass numbers or names") from error
     return plain
+
+
+def pairs_by_fold(
+    part: Block | Cut, fold_of: Int[Array, " s"], lengths: Int[Array, " s"]
+) -> Iterator[tuple[int, Int[Array, " m"], AnyArray, Any, AnyArray]]:
+    """The pairs of a block or a cut by fold: its number, the sequence of each pair, x, what was read, and y."""
+    if isinstance(part, Block):
+        numbers, x, y = np.repeat(part.numbers, part.lengths - 1), part.values, part.values
+        rows = part.before, part.before + 1
+    else:
+        numbers, x, y = np.searchsorted(np.cumsum(lengths), part.rows, side="right"), part.before, part.after
+        rows = np.arange(len(numbers)), np.arange(len(numbers))
+    folds = fold_of[numbers]
+    for fold in np.unique(folds).tolist():
+        first, last = indices_for(x, *(each[folds == fold] for each in rows))
+        yield fold, numbers[folds == fold], x[first], None if part.inputs is None else part.inputs[last], y[last]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kann.backends.arrays import as_numpy, block_rows, indices_for, namespace, on_accelerator, to_device_of
+from kann.backends.arrays import as_numpy, block_rows, namespace, on_accelerator, to_device_of
 from kann.data.additive import Additive
 from kann.data.moments import refuse_not_finite
 from kann.data.reduction import Block, Cut, Projection, SumOverBlocks, accumulate, add_to
@@ -34,8 +34,8 @@ from kann.fitting.features import (
     triple_index,
     triple_panels,
 )
-from kann.fitting.folds import folds_to_choose, row_checksums
-from kann.fitting.normal_equations import NormalEquations, RidgeCurve, ridge_curve, sum_of
+from kann.fitting.folds import folds_to_choose, pairs_by_fold, row_checksums
+from kann.fitting.normal_equations import NormalEquations, ridge_curve, sum_of
 from kann.typing import AnyArray, Array, Float, Int
 
 MOST_COLUMNS = 10_000
@@ -106,7 +106,7 @@ class GatedProducts:
     needs_pairs = True
 
     def __init__(self, *, columns: GatedColumns, group_of: Int[Array, " s"], lengths: Int[Array, " s"]) -> None:
-        self._columns, self._group_of, self._stops = columns, group_of, np.cumsum(lengths)
+        self._columns, self._group_of, self._lengths = columns, group_of, lengths
         self._sums: dict[int, dict[str, AnyArray]] = {}
         self._waiting: dict[int, list[tuple[AnyArray, AnyArray, AnyArray]]] = {}
         self._low, self._high = np.full(columns.rank, np.inf), np.full(columns.rank, -np.inf)
@@ -116,26 +116,19 @@ class GatedProducts:
         z, xp = block.values, namespace(block.values)
         self._low = np.minimum(self._low, as_numpy(xp.min(z, axis=0)))
         self._high = np.maximum(self._high, as_numpy(xp.max(z, axis=0)))
-        first, group_of_pair = block.before, np.repeat(self._group_of[block.numbers], block.lengths - 1)
-        for group in np.unique(group_of_pair).tolist():
-            rows = first[group_of_pair == group]
-            before, after = indices_for(z, rows, rows + 1)
-            self._collect(group, z[before], block.inputs[after], z[after])  # pyright: ignore[reportOptionalSubscript]
+        self._collect(block)
 
     def add_cut(self, cut: Cut) -> None:
         """Add pairs that the end of a block separates."""
-        groups = self._group_of[np.searchsorted(self._stops, cut.rows, side="right")]
-        for group in np.unique(groups).tolist():
-            (rows,) = indices_for(cut.before, np.flatnonzero(groups == group))
-            inputs: Any = cut.inputs
-            self._collect(group, cut.before[rows], inputs[rows], cut.after[rows])
+        self._collect(cut)
 
-    def _collect(self, group: int, x: AnyArray, inputs: AnyArray, y: AnyArray) -> None:
+    def _collect(self, part: Block | Cut) -> None:
         """Multiply pairs once there are enough of them."""
-        waiting = self._waiting.setdefault(group, [])
-        waiting.append((x, inputs, y))
-        if sum(len(part[0]) for part in waiting) >= self._pairs_that_wait(x):
-            self._multiply(group)
+        for group, _, x, inputs, y in pairs_by_fold(part, self._group_of, self._lengths):
+            waiting = self._waiting.setdefault(group, [])
+            waiting.append((x, inputs, y))
+            if sum(len(rows) for rows, _, _ in waiting) >= self._pairs_that_wait(x):
+                self._multiply(group)
 
     def _pairs_that_wait(self, sample: AnyArray) -> int:
         columns = self._columns
@@ -247,15 +240,6 @@ def design_of(sums: dict[str, Array], columns: GatedColumns) -> NormalEquations:
     return NormalEquations(gram=gram[np.ix_(order, order)], target=target[order], total=sums["total"])
 
 
-def gated_sums(states: States, columns: GatedColumns, projection: Projection, group_of: Int[Array, " s"]) -> GatedSums:
-    """The sums of all pairs of states, by group of sequences."""
-    make = partial(GatedProducts, columns=columns, group_of=group_of, lengths=states.lengths)
-    found = accumulate(states, make, inputs=True, projection=projection, what="products")
-    if not all(np.isfinite(sums["gram"]).all() for sums in found.groups.values()):
-        refuse_not_finite(states, inputs=True)
-    return found
-
-
 def unit_columns(states: States, features: FeatureMap, *, rank: int, lift: bool) -> GatedColumns:
     """The columns of the design, with features scaled to unit variance."""
     total = accumulate(states, partial(SumOverBlocks, partial(_feature_sums, features)), inputs=True, what="features")
@@ -312,7 +296,10 @@ def fit_bilinear(
         if columns.count > ALL_FOLDS_BELOW:
             folds, held_out = np.minimum(folds, 1), 1
     projection = Projection(matrix=basis.vectors / deviation, mean=basis.mean)
-    sums = gated_sums(states, columns, projection, folds)
+    make = partial(GatedProducts, columns=columns, group_of=folds, lengths=states.lengths)
+    sums = accumulate(states, make, inputs=True, projection=projection, what="products")
+    if not all(np.isfinite(group["gram"]).all() for group in sums.groups.values()):
+        refuse_not_finite(states, inputs=True)
     designs = [design_of(sums.groups[fold], columns) for fold in sorted(sums.groups)]
     if ridge is None:
         curve = ridge_curve(designs, held_out=held_out)
@@ -320,23 +307,7 @@ def fit_bilinear(
     total = sum_of(designs)
     designs.clear()  # each may take a gigabyte
     weights = total.ridge_weights(ridge)
-    bounds = np.stack([sums.low, sums.high]) * deviation
-    koopman = _operator(total, weights, columns, basis, deviation, bounds=bounds, ridge=ridge, curve=curve)
-    return koopman, total.pairs, columns.count
-
-
-def _operator(
-    total: NormalEquations,
-    weights: Float[Array, "q r"],
-    columns: GatedColumns,
-    basis: Basis,
-    deviation: Float[Array, " r"],
-    *,
-    bounds: Float[Array, "2 r"],
-    ridge: float,
-    curve: RidgeCurve | None,
-) -> Bilinear:
-    """The operator on coordinates and features as they are, from weights of scaled ones."""
+    # Back to coordinates and features as they are, from weights of scaled ones.
     r, k = columns.rank, columns.features.count
     linear, gated = weights[:r], weights[r : r + k * (r + 1)].reshape(k, r + 1, r)
     back = deviation / deviation[:, None]  # from scaled to own coordinates, before and after the step
@@ -347,7 +318,7 @@ def _operator(
         first, second = np.triu_indices(r)
         squares = weights[-1 - pair_count(r) : -1] * deviation / (deviation[first] * deviation[second])[:, None]
     mean, scales = columns.feature_mean, np.outer(deviation, deviation)
-    return Bilinear(
+    koopman = Bilinear(
         matrix=linear * back - np.tensordot(mean, gates, axes=1),
         drive=drive,
         gates=gates,
@@ -359,12 +330,13 @@ def _operator(
         mean=basis.mean,
         explained=basis.explained,
         decoder=basis.decoder,
-        bounds=bounds,
+        bounds=np.stack([sums.low, sums.high]) * deviation,
         residual_gram=_positive(total.residual_gram(weights) * scales),
         state_gram=_positive(total.state_gram() * scales),
         ridge=ridge,
         ridge_curve=curve,
     )
+    return koopman, total.pairs, columns.count
 
 
 def _positive(gram: Float[Array, "r r"]) -> Float[Array, "r r"]:

@@ -117,38 +117,31 @@ def _errors_in_block(
     """Sums over the predictions inside a block; those across its ends are left out."""
     folds = np.repeat(fold_of[block.numbers], block.lengths)
     left = np.repeat(block.offsets + block.lengths, block.lengths) - np.arange(len(folds)) - 1  # steps to the end
-    h, found = block.values - to_device_of(block.values, mean), []
+    h, k = block.values - to_device_of(block.values, mean), len(horizons)
+    missed, (copied, energy), total = np.zeros((len(weights), k)), np.zeros((2, k)), np.zeros((k, h.shape[1]))
+    count = np.zeros(k, dtype=int)
     for fold in np.unique(folds).tolist():
         chosen = np.flatnonzero(folds == fold)
         (rows,) = indices_for(h, chosen)
         inputs = block.inputs[rows] if driven and block.inputs is not None else None
-        z = h[rows] @ to_device_of(h, basis)
+        x = h[rows]
+        z, energy_of = x @ to_device_of(h, basis), row_products(x, x)
         ahead = [_Ahead(each[fold], z, inputs) for each in weights]
-        found.append(_errors_of(h[rows], z, left[chosen], ahead, horizons))
-    return sum(found[1:], start=found[0])
-
-
-def _errors_of(
-    h: AnyArray, z: AnyArray, left: Int[Array, " n"], ahead: Sequence["_Ahead"], horizons: tuple[int, ...]
-) -> _Sums:
-    """Sums over predictions from rows of sequences one below the other, ``left`` steps before each sequence ends."""
-    energy_of, k = row_products(h, h), len(horizons)
-    missed, (copied, energy), total = np.zeros((len(ahead), k)), np.zeros((2, k)), np.zeros((k, h.shape[1]))
-    count = np.zeros(k, dtype=int)
-    for i, horizon in enumerate(horizons):
-        can_start = left[:-horizon] >= horizon
-        count[i] = can_start.sum()
-        if not count[i]:
-            continue
-        weight, reached = to_device_of(h, can_start.astype(float)), h[horizon:]  # 1 for states with one to predict
-        energy[i], total[i] = float(weight @ energy_of[horizon:]), as_numpy(weight @ reached)
-        kept, crossed = float(weight @ energy_of[:-horizon]), float(weight @ row_products(h[:-horizon], reached))
-        copied[i] = max(energy[i] + kept - 2 * crossed, 0.0)
-        for j, each in enumerate(ahead):
-            inside = z[horizon:, : each.rank]
-            gap = each.predict(horizon)[:-horizon] - inside
-            outside = max(energy[i] - float(weight @ row_products(inside, inside)), 0.0)
-            missed[j, i] = float(weight @ row_products(gap, gap)) + outside
+        for i, horizon in enumerate(horizons):
+            can_start = left[chosen][:-horizon] >= horizon
+            if not can_start.any():
+                continue
+            count[i] += can_start.sum()
+            weight, reached = to_device_of(h, can_start.astype(float)), x[horizon:]  # 1 for states with one to predict
+            ahead_energy, crossed = float(weight @ energy_of[horizon:]), row_products(x[:-horizon], reached)
+            energy[i] += ahead_energy
+            total[i] += as_numpy(weight @ reached)
+            copied[i] += max(ahead_energy + float(weight @ energy_of[:-horizon]) - 2 * float(weight @ crossed), 0.0)
+            for j, each in enumerate(ahead):
+                inside = z[horizon:, : each.rank]
+                gap = each.predict(horizon)[:-horizon] - inside
+                outside = max(ahead_energy - float(weight @ row_products(inside, inside)), 0.0)
+                missed[j, i] += float(weight @ row_products(gap, gap)) + outside
     return _Sums(missed=missed, copied=copied, energy=energy, total=total, count=count)
 
 

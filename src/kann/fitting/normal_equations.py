@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from itertools import accumulate as running
+from operator import add
 from typing import Any
 
 import numpy as np
 import scipy.linalg
 
-from kann.backends.arrays import as_numpy, indices_for, namespace, segment_sums, to_device_of
+from kann.backends.arrays import as_numpy, segment_sums, to_device_of, with_ones
 from kann.checks import require_number
 from kann.data.additive import Additive
 from kann.data.moments import Moments, refuse_not_finite
@@ -17,7 +19,8 @@ from kann.data.serialization import Stored
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import GRAM_NOISE
-from kann.typing import AnyArray, Array, Float, Int, Shaped
+from kann.fitting.folds import pairs_by_fold
+from kann.typing import Array, Float, Int, Shaped
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -148,6 +151,10 @@ class NormalEquations(Additive):
     ) -> Iterator[Float[Array, "q r"] | None]:
         """Weights for each ridge, counted per pair and in units of each column's variance; the constant is last.
 
+        `weights` counts its ridge in another way: over all pairs, on coordinates that share the scale of the states.
+        Columns of unlike scale, such as products of features and coordinates, need a ridge in units of each column's
+        variance. Saved operators hold ridges of both kinds, so that neither can replace the other.
+
         The ridge does not shrink the constant. Where columns depend on each other and the ridge is small, the weights
         are those of smallest norm, which takes long for thousands of columns, or None unless ``allow_dependent``.
         """
@@ -270,7 +277,8 @@ def solve(
     unit = gram[np.ix_(used, used)] / (scale * scale.T)
     unit.flat[:: len(unit) + 1] += ridge / energy[used]
     aims = target[used] / scale
-    rounding = PRODUCT_ROUNDING * (squares if multiplied is None else multiplied)[used] / energy[used]  # of the diagonal of unit
+    multiplied = squares if multiplied is None else multiplied
+    rounding = PRODUCT_ROUNDING * multiplied[used] / energy[used]  # of the diagonal of unit
     factor = factor_if_independent(unit, floor)
     if factor is not None:
         # The squares of the factor's diagonal are what is left of each column once the ones before it are taken off.
@@ -315,9 +323,9 @@ def designs_of_folds(
     driven: bool,
 ) -> tuple[NormalEquations, ...]:
     """The design of each fold, in one reading of the states."""
-    of = [partial(each, fold_of=fold_of, lengths=states.lengths) for each in (_of_block, _of_cut)]
-    projection = Projection(matrix=basis, mean=mean)
-    found = accumulate(states, partial(SumOverBlocks, *of), inputs=driven, projection=projection, what="folds")
+    sums = partial(_fold_sums, fold_of=fold_of, lengths=states.lengths)
+    projection, make = Projection(matrix=basis, mean=mean), partial(SumOverBlocks, sums, sums)
+    found = accumulate(states, make, inputs=driven, projection=projection, what="folds")
     designs = found.finished()
     if not all(np.isfinite(design.gram).all() for design in designs):
         refuse_not_finite(states, inputs=driven)
@@ -340,41 +348,16 @@ class _FoldSums(Additive):
         return tuple(replace(self.equations[fold], shuffled=shuffled[fold]) for fold in sorted(shuffled))
 
 
-def _of_block(block: Block, *, fold_of: Int[Array, " s"], lengths: Int[Array, " s"]) -> _FoldSums:
-    """Sums over the pairs inside a block."""
-    before, numbers = block.before, np.repeat(block.numbers, block.lengths - 1)
-    rows, inputs = (before, before + 1), block.inputs
-    return _fold_sums(block.values, block.values, inputs, rows, numbers, fold_of=fold_of, lengths=lengths)
-
-
-def _of_cut(cut: Cut, *, fold_of: Int[Array, " s"], lengths: Int[Array, " s"]) -> _FoldSums:
-    """Sums over pairs that the end of a block separates."""
-    numbers, rows = np.searchsorted(np.cumsum(lengths), cut.rows, side="right"), np.arange(len(cut.rows))
-    return _fold_sums(cut.before, cut.after, cut.inputs, (rows, rows), numbers, fold_of=fold_of, lengths=lengths)
-
-
-def _fold_sums(
-    x: AnyArray,
-    y: AnyArray,
-    u: AnyArray | None,
-    rows: tuple[Array, Array],
-    numbers: Int[Array, " m"],
-    *,
-    fold_of: Int[Array, " s"],
-    lengths: Int[Array, " s"],
-) -> _FoldSums:
-    """Sums over pairs of these rows before and after the step, in runs of the same sequence, fold by fold."""
+def _fold_sums(part: Block | Cut, *, fold_of: Int[Array, " s"], lengths: Int[Array, " s"]) -> _FoldSums:
+    """Sums over the pairs of a block or a cut, in runs of the same sequence, fold by fold."""
     sums = _FoldSums(equations={}, pieces={})
-    for fold in np.unique(fold_of[numbers]).tolist():
-        chosen = fold_of[numbers] == fold
-        first, last = indices_for(x, *(each[chosen] for each in rows))
-        sequences, counts = np.unique(numbers[chosen], return_counts=True)
-        design, target = _design_rows(x[first], None if u is None else u[last]), y[last]
-        row_sums, target_sums = as_numpy(segment_sums(design, counts)), as_numpy(segment_sums(target, counts))
+    for fold, numbers, x, inputs, y in pairs_by_fold(part, fold_of, lengths):
+        sequences, counts = np.unique(numbers, return_counts=True)
+        rows = with_ones(x) if inputs is None else with_ones(x, to_device_of(x, inputs))
+        row_sums, target_sums = as_numpy(segment_sums(rows, counts)), as_numpy(segment_sums(y, counts))
         is_whole = counts + 1 == lengths[sequences]
         shuffled = (row_sums[is_whole] / counts[is_whole, None]).T @ target_sums[is_whole]
-        products = (design.T @ design, design.T @ target, target.T @ target)
-        gram, cross, total = (as_numpy(product) for product in products)
+        gram, cross, total = (as_numpy(product) for product in (rows.T @ rows, rows.T @ y, y.T @ y))
         sums.equations[fold] = NormalEquations(gram=gram, target=cross, total=total, shuffled=shuffled)
         sums.pieces.update(
             {(fold, int(sequences[i])): [row_sums[i], target_sums[i]] for i in np.flatnonzero(~is_whole)}
@@ -382,19 +365,9 @@ def _fold_sums(
     return sums
 
 
-def _design_rows(z: AnyArray, inputs: AnyArray | None) -> AnyArray:
-    """Rows (z, u, 1) of a design."""
-    xp = namespace(z)
-    ones = xp.ones((z.shape[0], 1), dtype=z.dtype, device=z.device)
-    return xp.concat([z, ones] if inputs is None else [z, to_device_of(z, inputs), ones], axis=1)
-
-
 def sum_of(designs: Sequence[NormalEquations]) -> NormalEquations:
     """All of the designs together."""
-    total = designs[0]
-    for design in designs[1:]:
-        total = total + design
-    return total
+    return reduce(add, designs)
 
 
 def without_each(designs: Sequence[NormalEquations]) -> list[NormalEquations]:
@@ -402,12 +375,8 @@ def without_each(designs: Sequence[NormalEquations]) -> list[NormalEquations]:
 
     The others are added up, since subtraction would leave rounding where an input is silent.
     """
-    before, after = [designs[0]], [designs[-1]]
-    for first, last in zip(designs[1:-1], designs[-2:0:-1], strict=True):
-        before.append(before[-1] + first)
-        after.append(after[-1] + last)
-    middle = [low + high for low, high in zip(before[:-1], after[-2::-1], strict=True)]
-    others = [after[-1], *middle, before[-1]]
+    before, after = list(running(designs[:-1])), list(running(designs[:0:-1]))[::-1]
+    others = [after[0], *map(add, before, after[1:]), before[-1]]
     energy = np.diag(others[0].gram) + np.diag(designs[0].gram)
     return [_without_silent(rest, np.diag(rest.gram) < SILENT_BELOW * energy) for rest in others]
 

@@ -34,6 +34,7 @@ from kann.fitting.basis import (
     BasisKind,
     Rank,
     StateSVD,
+    checked_directions,
     choose_basis,
     factor_of_gram,
     own_basis,
@@ -375,7 +376,7 @@ def read_along(states: States, request: Request) -> PairsInBasis:
     units = Units.of(sums, sums.hh)
     if not np.isfinite(units.norm):
         refuse_not_finite(states, inputs=False)
-    vectors, centre = kind.vectors(states.dim), units.about(kind)
+    vectors, centre = checked_directions(kind.own, states.dim), units.about(kind)
     make = partial(_AlongProducts, Projection(matrix=vectors, mean=centre))
     found = accumulate(states, make, inputs=request.driven, what="coordinates")
     moments = found.moments
@@ -406,8 +407,10 @@ class _Factors(Additive):
 
 def _joined(*parts: Float[Array, "_ q"]) -> Float[Array, "m q"]:
     """Stack rows, and factorise them once there are some times as many as columns: each QR repeats the last factor."""
-    rows = np.concatenate(parts)
-    return np.linalg.qr(rows, mode="r") if len(rows) > 4 * rows.shape[1] else rows
+    rows: Any = np.concatenate(parts)
+    if len(rows) > 4 * rows.shape[1]:
+        rows = np.linalg.qr(rows, mode="r")
+    return rows
 
 
 def _factors(centre: Float[Array, " d"], input_mean: Float[Array, " p"] | None, part: Block | Cut) -> _Factors:
@@ -440,6 +443,8 @@ def read_by_qr(states: States, request: Request, first: Any) -> PairsInBasis:
     input_mean = as_numpy(first.sum_u) / first.pairs if request.driven else None
     make = partial(SumOverBlocks, *2 * [partial(_factors, centre, input_mean)])
     factors = accumulate(states, make, inputs=request.driven, what="QR")
+    of_states: Any
+    of_pairs: Any
     of_states, of_pairs = (np.linalg.qr(rows, mode="r") for rows in (factors.states, factors.pairs))
     rows, d = of_states[1:, 1:], len(centre)
     factor = rows if kind.is_centred else np.vstack([_mean_row(of_states, centre, units), rows])
