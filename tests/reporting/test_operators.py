@@ -6,15 +6,15 @@ import pytest
 import kann
 from kann.reporting._report import report
 from kann.reporting.inputs import slowest_and_most_important
-from kann.reporting.operators import MAX_CURVE_POINTS, errors_over_time, mode_rows
+from kann.reporting.operators import MAX_CURVE_POINTS, mode_rows
 from kann.reporting.trust import KnownTrust
 from tests.reporting.html_pages import content_of, rank_deficient_states, turning_states
 
 
-def test_errors_over_time_are_means_over_the_sequences_that_are_that_long():
+def test_errors_over_time_are_means_over_the_sequences_that_are_that_long(tmp_path):
     states = turning_states()  # of 30 to 35 states
     koopman = kann.fit(states)
-    curve = errors_over_time(koopman, states)
+    curve = content_of(report(tmp_path / "r.html", koopman, states))[1]["fit"]["times"]
     assert curve["step"] == list(range(1, 35))
     missed = [np.sum((koopman.predict(h[:-1]) - h[1:]) ** 2, axis=1) for h in states]
     variance = np.var(np.concatenate([h[1:] for h in states]), axis=0).sum()
@@ -32,9 +32,9 @@ def test_an_infinite_residual_is_none_for_the_page(tmp_path):
     assert [row["residual"] for row in page["modes"]] == [row["residual"] for row in rows]
 
 
-def test_a_long_curve_is_thinned_to_what_a_screen_shows(rng):
+def test_a_long_curve_is_thinned_to_what_a_screen_shows(rng, tmp_path):
     states = kann.States.from_padded(rng.normal(size=(2, 3 * MAX_CURVE_POINTS, 2)))
-    steps = errors_over_time(kann.fit(states), states)["step"]
+    steps = content_of(report(tmp_path / "r.html", kann.fit(states), states))[1]["fit"]["times"]["step"]
     assert len(steps) == MAX_CURVE_POINTS
     assert (steps[0], steps[-1]) == (1, 3 * MAX_CURVE_POINTS - 1)
 

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from kann._format import with_step_name
-from kann.analysis.fidelity import Predictor, agreement, relative_error
+from kann.analysis.fidelity import Predictor, agreement, driving_inputs
 from kann.backends.arrays import as_numpy
-from kann.data.states import States
 from kann.depth._trust import PREDICTIONS, StepTrust
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
@@ -53,16 +52,27 @@ def prediction_quality(inputs: ReportInputs, koopman: Predictor) -> dict[str, An
 
     Errors are fractions of the states' variance, as those of `kann.trust` on held-out sequences are.
     """
-    missed, kept = missed_variance(koopman, inputs.states), None
-    # Of sequences with a single state there is nothing to predict.
-    if inputs.readout is not None and (inputs.states.lengths > 1).any() and readout_is_all(inputs):
+    states, kept = inputs.states, None
+    if not (states.lengths > 1).any():
+        raise KannError("no state can be compared: every sequence has one step; pass longer sequences")
+    if inputs.readout is not None and readout_is_all(inputs):
         kind, threshold = inputs.outputs_kind, inputs.threshold
-        kept = agreement(koopman, inputs.states, inputs.readout, outputs=kind, threshold=threshold)
+        kept = agreement(koopman, states, inputs.readout, outputs=kind, threshold=threshold)
+    drive = driving_inputs(koopman, states)
+    rows = as_numpy(states.values[:]).astype(np.float64)
+    predicted = koopman.predict(rows[:-1], inputs=None if drive is None else as_numpy(drive[:])[1:])
+    missed = np.r_[np.nan, np.square(as_numpy(predicted) - rows[1:]).sum(axis=1)]
+    missed[states.starts] = np.nan  # nothing predicts the first state of a sequence
+    missed /= max(float(np.delete(rows, states.starts, axis=0).var(axis=0).sum()), np.finfo(float).tiny)
+    # By step, averaged over the sequences that are that long; too many steps are thinned out.
+    steps = np.arange(len(missed)) - np.repeat(states.starts, states.lengths)
+    mean = np.bincount(steps, weights=np.nan_to_num(missed)) / np.bincount(steps)
+    drawn = np.unique(np.linspace(1, len(mean) - 1, min(len(mean) - 1, MAX_CURVE_POINTS)).astype(int))
     return {
         "error": float(np.nanmean(missed)),
         "agreement": kept,
         "outputs": inputs.outputs_kind,
-        "times": _over_time(missed, inputs.states),
+        "times": {"step": drawn.tolist(), "error": [finite_or_none(value) for value in mean[drawn].tolist()]},
     }
 
 
@@ -84,40 +94,6 @@ def operator_quality(inputs: ReportInputs, koopman: Koopman, known: KnownTrust) 
         "modes": len(koopman.modes),
         "eigenvalues": [[value.real, value.imag] for value in koopman.eigenvalues.tolist()],
     }
-
-
-def missed_variance(koopman: Predictor, states: States) -> Float[Array, " n"]:
-    """What one step misses of each state, |predicted − true|², over the variance of the states that it predicts.
-
-    First states of sequences, which nothing predicts, have NaN.
-    """
-    errors = np.asarray(relative_error(koopman, states, reduce="none"))
-    rows = as_numpy(states.values[:]).astype(np.float64)
-    missed = np.nan_to_num(errors) * np.einsum("nd,nd->n", rows, rows)  # NaN where a state is zero
-    missed[states.starts] = np.nan
-    predicted = np.delete(rows, states.starts, axis=0)
-    if not len(predicted):
-        raise KannError("no state can be compared: every sequence has one step; pass longer sequences")
-    variance = float(np.sum(np.var(predicted, axis=0)))
-    return missed / max(variance, np.finfo(float).tiny)
-
-
-def errors_over_time(koopman: Predictor, states: States) -> dict[str, list[Any]]:
-    """Return the missed fraction of the variance at each step, averaged over the sequences that are that long."""
-    return _over_time(missed_variance(koopman, states), states)
-
-
-def _over_time(errors: Float[Array, " n"], states: States) -> dict[str, list[Any]]:
-    steps = np.arange(len(errors)) - np.repeat(states.starts, states.lengths)
-    defined = ~np.isnan(errors)  # the first state of a sequence is not predicted
-    count = np.bincount(steps[defined], minlength=steps.max() + 1)
-    total = np.bincount(steps[defined], weights=errors[defined], minlength=steps.max() + 1)
-    drawn = np.arange(1, len(count))
-    if len(count) > MAX_CURVE_POINTS:
-        drawn = np.unique(np.linspace(1, len(count) - 1, MAX_CURVE_POINTS).astype(int))
-    with np.errstate(invalid="ignore"):
-        mean = (total / count)[drawn]
-    return {"step": drawn.tolist(), "error": [finite_or_none(value) for value in mean.tolist()]}
 
 
 def layer_numbers(steps: StepTrust | None, names: Sequence[str] | None) -> dict[str, Any] | None:

@@ -1,7 +1,7 @@
 """How far an operator can be trusted: numbers for the page, and statements about them, each made in one place."""
 
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -131,13 +131,8 @@ Numbers = dict[str, Any]
 """The quality of an operator, from `kann.reporting.operators`."""
 
 
-class Statement(TypedDict):
-    """One row of the table of trust, which also reads as a sentence."""
-
-    asked: str
-    found: str
-    baseline: str
-    says: str
+Row = tuple[str, str, str, str]
+"""What was measured, the figure, its baseline, and what it says: the columns of the table of trust."""
 
 
 def trust_table(
@@ -148,43 +143,56 @@ def trust_table(
     known: KnownTrust,
     step_name: str = "step",
     doubt: str = "",
-) -> list[Statement]:
+) -> list[dict[str, str]]:
     """Return what was measured about an operator, next to its baseline, and what follows; the most important first.
 
     ``doubt`` names the layers at which copying is better, if these are most of them: a mean then says little.
     """
-    return [
-        *_about_modes(known),
-        *_about_horizons(known, step_name, doubt),
-        _about_error(
-            f"one {step_name}, sequences shown",
-            quality["error"],
-            copying["error"],
-            doubt=doubt,
-            concludes=known.trust is None,
-        ),
-        *_about_decisions(quality, copying, step_name),
-        *_about_inputs(quality, others),
-        *_about_data(known),
-        _about_basis(quality),
-        _about_eigenvectors(quality),
-    ]
+    trust, step = known.trust, f"one {step_name}"
+    rows = _about_modes(known)
+    if trust is not None:
+        for place in sorted({0, len(trust.horizons) - 1}):
+            ahead, errors = int(trust.horizons[place]), (float(trust.error[place]), float(trust.copying_error[place]))
+            name = f"{step if ahead == 1 else f'{ahead} {step_name}s'}, held out"
+            rows.append(_about_error(name, *errors, doubt="" if ahead > 1 else doubt, concludes=ahead == 1))
+    shown = (f"{step}, sequences shown", quality["error"], copying["error"])
+    rows.append(_about_error(*shown, doubt=doubt, concludes=trust is None))
+    rows += _about_decisions(quality, copying, step_name)
+    for name, driven in others.items():
+        if driven["driven"] and not quality["driven"]:
+            says = f"a difference by a factor of less than {CLEAR_FACTOR} means little"
+            if _ratio(quality["error"], driven["error"]) >= CLEAR_FACTOR:
+                says = "most of what this operator misses is the effect of the inputs"
+            elif _ratio(driven["error"], quality["error"]) >= CLEAR_FACTOR:
+                says = "reading the inputs makes it worse: do not rely on that operator"
+            asked = f"Error next to “{name}”, which reads the inputs"
+            rows.append((asked, percent(quality["error"]), percent(driven["error"]), says))
+    if trust is not None:
+        ratio = trust.pairs / max(1, trust.unknowns)
+        says = "enough data for the fit" if ratio >= FEW_PAIRS else f"few data for the fit: below {FEW_PAIRS}"
+        rows.append(("Pairs of states for each unknown", significant(ratio), f"{FEW_PAIRS} at least", says))
+    says = "little lies outside the operator's basis"
+    if quality["explained"] < KEPT:
+        says = "much lies outside the operator's basis; a higher rank holds more"
+    rows.append(("Variance of the states in the basis", percent(quality["explained"]), "–", says))
+    condition, says = quality["condition"], "contributions of single modes can be read"
+    if condition is None or condition > NEARLY_DEPENDENT:
+        says = "nearly dependent: contributions of single modes may cancel each other"
+    text = "∞" if condition is None else significant(condition, 2)
+    rows.append(("Condition of the eigenvectors", text, f"{NEARLY_DEPENDENT:,.0f} at most", says))
+    return [dict(zip(("asked", "found", "baseline", "says"), row, strict=True)) for row in rows]
 
 
-def _statement(asked: str, found: str, baseline: str, says: str) -> Statement:
-    return {"asked": asked, "found": found, "baseline": baseline, "says": says}
-
-
-def _about_modes(known: KnownTrust) -> list[Statement]:
+def _about_modes(known: KnownTrust) -> list[Row]:
     if known.trust is None:
         says = f"nothing was held out, so no mode is called trusted: {known.reason}"
-        return [_statement("Modes trusted", "not tested", "–", says)]
+        return [("Modes trusted", "not tested", "–", says)]
     count, total, learned = len(known.trust.trusted), len(known.trust.modes), known.trust.learned
     which = {0: "no mode", total: "each mode"}.get(count, "some modes")
     says = f"{which} can be read as the network's own dynamics; held out in {known.trust.folds} folds"
     if count < total:
         says += "; the table of modes says what speaks against " + ("the others" if count else "them")
-    rows = [_statement("Modes trusted", part_of(count, total), "–", says)]
+    rows = [("Modes trusted", part_of(count, total), "–", says)]
     if count:
         found = "not tested" if learned is None else part_of(len(learned), count)
         says = "the untrained network has the others just as well: own, not learned"
@@ -192,24 +200,11 @@ def _about_modes(known: KnownTrust) -> list[Statement]:
             says = "untrained networks have modes too, and this one's was not compared (kann.trust, untrained=)"
         elif len(learned) == count:
             says = "the untrained network has no such modes"
-        rows.append(_statement("Trusted modes that were learned", found, "–", says))
+        rows.append(("Trusted modes that were learned", found, "–", says))
     return rows
 
 
-def _about_horizons(known: KnownTrust, step_name: str, doubt: str) -> list[Statement]:
-    trust = known.trust
-    if trust is None:
-        return []
-    rows = []
-    for place in sorted({0, len(trust.horizons) - 1}):
-        ahead, error, copied = int(trust.horizons[place]), float(trust.error[place]), float(trust.copying_error[place])
-        name = f"one {step_name}" if ahead == 1 else f"{ahead} {step_name}s"
-        first = ahead == 1
-        rows.append(_about_error(f"{name}, held out", error, copied, doubt=doubt if first else "", concludes=first))
-    return rows
-
-
-def _about_error(name: str, error: float, copied: float, *, doubt: str, concludes: bool) -> Statement:
+def _about_error(name: str, error: float, copied: float, *, doubt: str, concludes: bool) -> Row:
     """State an error next to its baselines: copying, and predicting the same for all states, an error of 1.
 
     The operator is judged once, by one step on held-out sequences if there are any: ``concludes``.
@@ -225,16 +220,16 @@ def _about_error(name: str, error: float, copied: float, *, doubt: str, conclude
     else:
         says = "no better than the better baseline"
         says += ": the operator does not say how states move" if concludes else ""
-    return _statement(f"Error of {name}", percent(error), f"copying {percent(copied)}, the mean 100 %", says)
+    return f"Error of {name}", percent(error), f"copying {percent(copied)}, the mean 100 %", says
 
 
-def _about_decisions(quality: Numbers, copying: Numbers, step_name: str) -> list[Statement]:
+def _about_decisions(quality: Numbers, copying: Numbers, step_name: str) -> list[Row]:
     kept, copied = quality["agreement"], copying["agreement"]
     if kept is None:
         return []
     if quality["outputs"] == "values":
         says = "how far outputs read from the predicted last state are the network's"
-        return [_statement("R² of the outputs", fixed(kept), f"copying {fixed(copied)}", says)]
+        return [("R² of the outputs", fixed(kept), f"copying {fixed(copied)}", says)]
     if _ratio(1 - kept, 1 - copied) >= CLEAR_FACTOR:
         says = "the operator loses decisions that copying keeps"
     elif copied >= KEPT:
@@ -243,50 +238,8 @@ def _about_decisions(quality: Numbers, copying: Numbers, step_name: str) -> list
         says = f"the operator keeps most of what the last {step_name} decides"
     else:
         says = f"a difference by a factor of less than {CLEAR_FACTOR} means little"
-    baseline = f"copying {percent(copied)}"
-    return [_statement("Decisions kept by the predicted last state", percent(kept), baseline, says)]
+    return [("Decisions kept by the predicted last state", percent(kept), f"copying {percent(copied)}", says)]
 
 
 def _ratio(larger: float, smaller: float) -> float:
     return larger / max(smaller, 1e-16)
-
-
-def _about_inputs(quality: Numbers, others: dict[str, Numbers]) -> list[Statement]:
-    """Compare an operator that does not read the inputs with those that do."""
-    rows = []
-    for name, driven in others.items():
-        if quality["driven"] or not driven["driven"]:
-            continue
-        if _ratio(quality["error"], driven["error"]) >= CLEAR_FACTOR:
-            says = "most of what this operator misses is the effect of the inputs"
-        elif _ratio(driven["error"], quality["error"]) >= CLEAR_FACTOR:
-            says = "reading the inputs makes it worse: do not rely on that operator"
-        else:
-            says = f"a difference by a factor of less than {CLEAR_FACTOR} means little"
-        asked, baseline = f"Error next to “{name}”, which reads the inputs", percent(driven["error"])
-        rows.append(_statement(asked, percent(quality["error"]), baseline, says))
-    return rows
-
-
-def _about_data(known: KnownTrust) -> list[Statement]:
-    if known.trust is None:
-        return []
-    ratio = known.trust.pairs / max(1, known.trust.unknowns)
-    says = "enough data for the fit" if ratio >= FEW_PAIRS else f"few data for the fit: below {FEW_PAIRS}"
-    return [_statement("Pairs of states for each unknown", significant(ratio), f"{FEW_PAIRS} at least", says)]
-
-
-def _about_basis(quality: Numbers) -> Statement:
-    says = "little lies outside the operator's basis"
-    if quality["explained"] < KEPT:
-        says = "much lies outside the operator's basis; a higher rank holds more"
-    return _statement("Variance of the states in the basis", percent(quality["explained"]), "–", says)
-
-
-def _about_eigenvectors(quality: Numbers) -> Statement:
-    condition = quality["condition"]
-    says = "contributions of single modes can be read"
-    if condition is None or condition > NEARLY_DEPENDENT:
-        says = "nearly dependent: contributions of single modes may cancel each other"
-    text = "∞" if condition is None else significant(condition, 2)
-    return _statement("Condition of the eigenvectors", text, f"{NEARLY_DEPENDENT:,.0f} at most", says)
