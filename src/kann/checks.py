@@ -5,6 +5,7 @@ import numbers
 import operator
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import array_api_compat
@@ -140,6 +141,14 @@ def require_path(path: Any) -> None:
     """Raise unless the value is a path."""
     if not isinstance(path, str | os.PathLike):
         raise KannError(f"{short_repr(path)} is no path; pass a string or a pathlib.Path")
+
+
+def file_to_write(path: Any) -> Path:
+    """Return the path of a file to write; raise for a folder before anything is computed."""
+    require_path(path)
+    if os.path.isdir(path):
+        raise KannError(f"{path} is a folder; pass the name of a file")
+    return Path(path)
 
 
 def require_dense(values: Any) -> None:

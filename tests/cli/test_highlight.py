@@ -22,7 +22,8 @@ from kann._display import DIRECTION_MARKS
 from kann.cli import app
 from kann.cli.highlight import read_text, shade
 from kann.errors import KannError
-from kann.reporting.shaded_text import layers, print_shading, shading_page, write_shading_page
+from kann.reporting.offline import write_page
+from kann.reporting.shaded_text import layers, print_shading, shading_page
 
 SENTENCE = "The plot is not bad at all, and the acting is amazing. The ending was awful."
 
@@ -205,10 +206,10 @@ def test_a_page_may_do_nothing_but_show_itself(model):
 
 def test_a_page_is_written_whole_or_not_at_all(model, tmp_path):
     shading = shade("great", model=model)
-    write_shading_page(shading, tmp_path / "page.html")
+    write_page(tmp_path / "page.html", shading_page(shading))
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == shading_page(shading)
     with pytest.raises(OSError, match="could not save"):
-        write_shading_page(shading, tmp_path / "none" / "page.html")
+        write_page(tmp_path / "none" / "page.html", shading_page(shading))
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 

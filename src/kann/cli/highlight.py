@@ -16,7 +16,7 @@ from kann.analysis.contributions import contribution_changes
 from kann.cli.errors import one_line_errors, require_free
 from kann.cli.options import Force
 from kann.errors import KannError
-from kann.reporting.shaded_text import Shading, print_shading, shade_modes, write_shading_page
+from kann.reporting.shaded_text import Shading, print_shading, shade_modes, shading_page
 from kann.typing import Array, Float
 
 if TYPE_CHECKING:
@@ -50,8 +50,9 @@ def highlight(
     if html is None:
         print_shading(shading)
     else:
-        write_shading_page(shading, html)
-        typer.echo(html)
+        from kann.reporting.offline import write_page
+
+        typer.echo(write_page(html, shading_page(shading)))
 
 
 def read_text(text: str | None, stream: Any) -> str:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from kann.backends.arrays import as_numpy
-from kann.checks import require_path, short_repr
+from kann.checks import file_to_write, require_path, short_repr
 from kann.data.archives import NpzReader, damage_explained, require_file
 from kann.data.atomic_write import replacing
 from kann.errors import KannError
@@ -128,9 +128,7 @@ def load_npz(path: str | os.PathLike[str], cls: type[T]) -> T:
 
 def save_arrays(path: str | os.PathLike[str], *, kind: str, arrays: Mapping[str, Array]) -> None:
     """Write named arrays, with a header that says what they are and holds their checksum."""
-    require_path(path)
-    if os.path.isdir(path):
-        raise KannError(f"{path} is a folder; pass the name of a file")
+    path = file_to_write(path)
     header = json.dumps({"kind": kind, "version": VERSION, "checksum": checksum(arrays)})
     members: dict[str, Any] = {"header": np.frombuffer(header.encode(), dtype=np.uint8), **arrays}
     with replacing(path) as temporary, open(temporary, "wb") as file:

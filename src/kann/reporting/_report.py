@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Unpack, overload, runtime_checkable
+from typing import Any, Unpack
 
 from kann._format import confidence
 from kann._version import __version__
@@ -15,44 +15,28 @@ from kann.analysis._movers import Movers
 from kann.analysis._trust import Trust
 from kann.analysis.decisions import Readout
 from kann.analysis.fidelity import copying
-from kann.checks import require_path
-from kann.data.atomic_write import replacing
-from kann.errors import KannError
-from kann.fitting.koopman import Koopman
+from kann.checks import file_to_write
 from kann.live.mode_selection import modes_that_matter, opened_mode
 from kann.live.results import Effects
-from kann.reporting import operators, sequences, trust
-from kann.reporting.answers import last_outputs, readout_is_all
+from kann.reporting import offline, operators, sequences, trust
+from kann.reporting.answers import output_names, readout_is_all
 from kann.reporting.cards import mode_cards
 from kann.reporting.curves import effect_numbers
 from kann.reporting.inputs import PageOptions, ReportInputs, checked_inputs
-from kann.reporting.offline import page_of_sections
 from kann.reporting.packing import Packed
 from kann.typing import AnyArray
 
 STATEMENTS_FIRST = 5
 """Number of statements about trust at the top of the page if no sentences are passed."""
 
-
-@runtime_checkable
-class Explained(Protocol):
-    """The part of a `kann.Explanation` that the page needs."""
-
-    @property
-    def koopman(self) -> Koopman: ...
-
-    def page_arguments(self) -> dict[str, Any]: ...
+SCRIPTS_BEFORE, SCRIPTS_AFTER = ("content", "formats", "charts"), ("saving", "start")
+"""Scripts that those of the sections use, and scripts that use them."""
 
 
-@overload
-def report(path: str | os.PathLike[str], koopman: Explained, **page: Unpack[PageOptions]) -> Path: ...
-
-
-@overload
 def report(
     path: str | os.PathLike[str],
-    koopman: Koopman,
-    states: Any,
+    koopman: Any,
+    states: Any = None,
     *,
     readout: Readout | None = None,
     trust: Trust | None = None,
@@ -62,10 +46,7 @@ def report(
     signals: Sequence[AnyArray] | None = None,
     labels: Sequence[Any] | None = None,
     **page: Unpack[PageOptions],
-) -> Path: ...
-
-
-def report(path: str | os.PathLike[str], koopman: Any, states: Any = None, **page: Any) -> Path:
+) -> Path:
     """Write a report: summary, live test, modes, spectrum, sequences, trust. Return its path.
 
     >>> import tempfile, kann, numpy as np
@@ -101,13 +82,15 @@ def report(path: str | os.PathLike[str], koopman: Any, states: Any = None, **pag
         ``others``, ``fixed_points``, ``steps``, ``step_names``, ``sentences``, ``choices``, ``alone``,
         ``step_seconds``, ``step_name``, ``outputs``, ``threshold``, ``network_outputs``.
     """
-    require_path(path)
-    path = Path(path)
-    if path.is_dir():
-        raise KannError(f"{path} is a folder; pass the name of a file")
-    arguments = dict(page)
-    if states is None and isinstance(koopman, Explained):
-        arguments = koopman.page_arguments() | page
+    path = file_to_write(path)
+    unknown = sorted(page.keys() - PageOptions.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"report() got an unexpected keyword argument {unknown[0]!r}")
+    pieces = {"readout": readout, "trust": trust, "effects": effects, "movers": movers}
+    pieces |= {"tokens": tokens, "signals": signals, "labels": labels}
+    arguments: dict[str, Any] = {name: piece for name, piece in pieces.items() if piece is not None} | dict(page)
+    if states is None and hasattr(koopman, "page_arguments"):
+        arguments = koopman.page_arguments() | arguments
         koopman, states = koopman.koopman, arguments.pop("states")
     inputs = checked_inputs(koopman, states, arguments)
     content: dict[str, Any] = {}
@@ -115,10 +98,18 @@ def report(path: str | os.PathLike[str], koopman: Any, states: Any = None, **pag
         content |= section.numbers(inputs)
     tables: Mapping[str, Packed] = content["tables"]
     content["tables"] = {name: table.as_json() for name, table in tables.items()}
-    html = page_of_sections([each for each in SECTIONS if not each.needs or content[each.needs]], content, tables)
-    with replacing(path) as temporary:
-        temporary.write_text(html, encoding="utf-8", errors="replace")
-    return path
+    sections = [section for section in SECTIONS if not section.needs or content[section.needs]]
+    names = [*SCRIPTS_BEFORE, *(name for section in sections for name in section.scripts), *SCRIPTS_AFTER]
+    html = offline.page(
+        "parts/report",
+        style="report.css",
+        scripts=[f"scripts/{name}" for name in names],
+        content=content,
+        tables={f"table-{name}": table.data for name, table in tables.items()},
+        sections=sections,
+        page=content,
+    )
+    return offline.write_page(path, html)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,23 +136,15 @@ def _overview(inputs: ReportInputs) -> dict[str, Any]:
         "units": inputs.koopman.dim,
         "steps": int(inputs.states.lengths.sum()),
         "step": inputs.step_name,
-        "sentences": inputs.sentences,
+        "sentences": list(inputs.sentences),
         "statements_first": STATEMENTS_FIRST,
-        "choices": inputs.choices,
+        "choices": list(inputs.choices),
     }
-
-
-def _layers(inputs: ReportInputs) -> dict[str, Any]:
-    return {"layers": operators.layer_numbers(inputs.steps, inputs.step_names)}
-
-
-def _effects(inputs: ReportInputs) -> dict[str, Any]:
-    return {"effects": effect_numbers(inputs.effects)}
 
 
 def _modes(inputs: ReportInputs) -> dict[str, Any]:
     return {
-        "cards": mode_cards(inputs, last_outputs(inputs)),
+        "cards": mode_cards(inputs),
         "matter": inputs.matter,
         "matter_live": bool(modes_that_matter(inputs.koopman, effects=inputs.effects, alone=inputs.alone)),
         "opens_on": opened_mode(inputs.matter, inputs.modes_shown, inputs.known.trust),
@@ -180,13 +163,12 @@ def _spectrum(inputs: ReportInputs) -> dict[str, Any]:
 
 
 def _sequences(inputs: ReportInputs) -> dict[str, Any]:
-    outputs = last_outputs(inputs)
     return {
-        "sequences": sequences.sequence_rows(inputs, outputs),
+        "sequences": sequences.sequence_rows(inputs),
         "shown": list(inputs.modes_shown),
         "decoded": list(sequences.modes_decoded(inputs)),
-        "outputs": sequences.output_gains(inputs, outputs),
-        "output_names": sequences.drawn_output_names(inputs, outputs),
+        "outputs": sequences.output_gains(inputs),
+        "output_names": output_names(inputs)[: sequences.OUTPUTS_DRAWN],
         "readout_is_all": readout_is_all(inputs),
         "threshold": inputs.threshold,
         "classes": inputs.classes,
@@ -221,8 +203,20 @@ def _trust(inputs: ReportInputs) -> dict[str, Any]:
 
 SECTIONS = (
     Section(name="overview", title="Summary", numbers=_overview),
-    Section(name="layers", title="Layers", numbers=_layers, scripts=("layers",), needs="layers"),
-    Section(name="effects", title="Live test", numbers=_effects, scripts=("effects",), needs="effects"),
+    Section(
+        name="layers",
+        title="Layers",
+        numbers=lambda inputs: {"layers": operators.layer_numbers(inputs.steps, inputs.step_names)},
+        scripts=("layers",),
+        needs="layers",
+    ),
+    Section(
+        name="effects",
+        title="Live test",
+        numbers=lambda inputs: {"effects": effect_numbers(inputs.effects)},
+        scripts=("effects",),
+        needs="effects",
+    ),
     Section(name="modes", title="Modes", numbers=_modes, needs="cards"),
     Section(name="spectrum", title="Spectrum", numbers=_spectrum, scripts=("spectrum", "mode_table")),
     Section(name="sequences", title="Sequences", numbers=_sequences, scripts=("words", "lines", "states")),

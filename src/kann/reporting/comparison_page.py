@@ -11,10 +11,8 @@ import numpy as np
 
 from kann._format import MISSING, from_to, significant
 from kann.analysis.comparison import Comparison
-from kann.checks import require_instance, require_path, require_text
-from kann.data.atomic_write import replacing
-from kann.errors import KannError
-from kann.reporting.offline import page_without_scripts
+from kann.checks import file_to_write, require_instance, require_text
+from kann.reporting.offline import page, write_page
 from kann.reporting.plots import STYLE, draw_comparison, draw_networks, pyplot
 
 MOST_PAIRS = 1000
@@ -42,29 +40,16 @@ def write(
     >>> write(Path(tempfile.mkdtemp()) / "compare.html", found).name
     'compare.html'
     """
-    require_path(path)
+    path = file_to_write(path)
     require_instance(comparison, Comparison, "comparison")
     require_text(title, "title")
-    path = Path(path)
-    if path.is_dir():
-        raise KannError(f"{path} is a folder; pass the name of a file")
     side = 2.5 + INCHES_PER_NETWORK * len(comparison.names)
     pictures = {
         "map": _picture(draw_comparison, comparison, width=side + 0.8, height=side),
         "plane": _picture(draw_networks, comparison, width=5.0, height=4.5),
     }
-    html = page_without_scripts(
-        "comparison",
-        title=title,
-        words=WORDS[comparison.kind],
-        comparison=comparison,
-        pictures=pictures,
-        rows=_nearest_pairs(comparison),
-        most=MOST_PAIRS,
-    )
-    with replacing(path) as temporary:
-        temporary.write_text(html, encoding="utf-8", errors="replace")
-    return path
+    values = {"words": WORDS[comparison.kind], "rows": _nearest_pairs(comparison), "most": MOST_PAIRS}
+    return write_page(path, page("comparison", title=title, comparison=comparison, pictures=pictures, **values))
 
 
 def _picture(draw: Callable[..., Any], comparison: Comparison, *, width: float, height: float) -> str:

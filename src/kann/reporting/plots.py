@@ -13,16 +13,16 @@ from scipy import ndimage
 from kann._format import confidence
 from kann.analysis._movers import Movers
 from kann.analysis._pseudospectrum import Pseudospectrum
-from kann.analysis._trust import ModeTrust, Trust
+from kann.analysis._trust import Trust
 from kann.analysis.comparison import Comparison
 from kann.analysis.word_pairs import LEAST_READ, WordPairs
 from kann.backends.arrays import as_numpy
 from kann.checks import (
     entries_by_name,
+    file_to_write,
     require_all_finite,
     require_choice,
     require_instance,
-    require_path,
     require_text,
     require_whole_number,
     short_repr,
@@ -45,7 +45,7 @@ try:
     from matplotlib import colormaps, patheffects, pyplot
     from matplotlib.axes import Axes
     from matplotlib.collections import PolyCollection
-    from matplotlib.colors import ListedColormap, LogNorm
+    from matplotlib.colors import ListedColormap, LogNorm, to_rgb
     from matplotlib.patches import Rectangle
 except ImportError as error:
     raise ImportError("figures need matplotlib: pip install 'kann[report]'") from error
@@ -73,15 +73,29 @@ def legend_above(ax: Axes) -> None:
     """A legend above the axes, where it covers no curve; the figure makes room for it."""
     _, labels = ax.get_legend_handles_labels()
     columns = 2 if max(map(len, labels), default=0) <= SHORT_LABEL else 1
-    ax.legend(
-        loc="lower left",
-        bbox_to_anchor=(0.0, 1.0),
-        ncols=columns,
-        fontsize="small",
-        labelspacing=0.2,
-        frameon=False,
-        borderaxespad=0.2,
-    )
+    spacing: Any = {"fontsize": "small", "labelspacing": 0.2, "borderaxespad": 0.2}
+    ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=columns, frameon=False, **spacing)
+
+
+def _legend_beside(ax: Axes, **style: Any) -> None:
+    ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), **style)
+
+
+def _line(number: int, **style: Any) -> Any:
+    """The colour and the dashes of a line by its number, and thinner lines than matplotlib's."""
+    colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+    return {"color": colour, "linestyle": dashes, "linewidth": 1.2} | style
+
+
+def _literal(name: str) -> str:
+    """A name as matplotlib draws it: to matplotlib, a dollar sign begins a formula."""
+    return name.replace("$", r"\$")
+
+
+def _numbered_ticks(ax: Axes, axis: str, values: Sequence[int]) -> None:
+    """Make an axis logarithmic, with these whole numbers as its ticks."""
+    getattr(ax, f"set_{axis}scale")("log", base=2)
+    getattr(ax, f"set_{axis}ticks")(values, [str(value) for value in values])
 
 
 MOST_TICKS = 16
@@ -106,16 +120,13 @@ def draw_steps(trust: StepTrust, *, ax: Axes | None = None, names: Sequence[str]
     """
     require_instance(trust, StepTrust, "trust")
     places = np.arange(len(trust))
-    labels = [str(place) for place in places]
-    if names is not None:
-        labels = [str(name) for name in names]
-        if len(labels) != len(trust):
-            raise KannError(f"there are {len(labels)} names for {len(trust)} steps; pass one for each")
+    labels = [str(name) for name in (places if names is None else names)]
+    if len(labels) != len(trust):
+        raise KannError(f"there are {len(labels)} names for {len(trust)} steps; pass one for each")
     ax = axes_or_new(ax)
     for i, (name, words) in enumerate(PREDICTIONS.items()):
-        style: Any = {"color": COLOURS[i], "linestyle": DASHES[i], "marker": "os^"[i]}
         ax.fill_between(places, *trust.intervals[name].T, color=COLOURS[i], alpha=0.2, linewidth=0)
-        ax.plot(places, trust.errors[name], markersize=3, linewidth=1.2, label=words, **style)
+        ax.plot(places, trust.errors[name], label=words, **_line(i, marker="os^"[i], markersize=3))
     every = -(-len(places) // MOST_TICKS)
     ax.set_xticks(places[::every], labels[::every])
     ax.set(xlabel="layer", ylabel="held-out error\n(fraction of variance)")
@@ -130,8 +141,7 @@ def draw_bypasses(effects: BypassEffects, *, measure: str | None = None, ax: Axe
     ``measure`` is one of ``effects.measures``, the loss by default. The line is the untouched network.
     """
     require_instance(effects, BypassEffects, "effects")
-    if measure is None:
-        measure = effects.main_measure
+    measure = effects.main_measure if measure is None else measure
     require_choice(measure, "measure", effects.measures)
     ax = axes_or_new(ax)
     means, intervals = effects.means[measure], effects.interval(measure)
@@ -139,15 +149,15 @@ def draw_bypasses(effects: BypassEffects, *, measure: str | None = None, ax: Axe
     for i, words in enumerate(METHODS.values()):
         reach = np.abs(intervals[:, i].T - means[:, i])
         at = places + (i - (len(METHODS) - 1) / 2) * BETWEEN
-        style: Any = {"color": COLOURS[i], "marker": "osD^"[i], "linestyle": "none"}
-        ax.errorbar(at, means[:, i], yerr=reach, markersize=4, linewidth=1.0, elinewidth=1.0, label=words, **style)
+        style = _line(i, linestyle="none", linewidth=1.0, marker="osD^"[i], markersize=4)
+        ax.errorbar(at, means[:, i], yerr=reach, elinewidth=1.0, label=words, **style)
     ax.axhline(effects.own[measure], color=INK, linestyle=":", linewidth=0.8, label="untouched")
     ax.set_xticks(places, effects.names, rotation=30, ha="right")
     ax.set(ylabel=MEASURES[measure], xlabel="layers replaced")
     low, high = ax.get_ylim()
     room = 0.04 * (high - low)
     ax.set_ylim(low - room, high + room)  # the untouched network is the best there is, and would lie on the frame
-    ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _legend_beside(ax)
     return ax
 
 
@@ -161,23 +171,19 @@ def draw_profile(profile: Profile, *, agreement: float | None = None, ax: Axes |
     ax = axes_or_new(ax)
     if agreement is not None:
         for i, (method, counts) in enumerate(profile.needed(agreement).items()):
-            style: Any = {"color": COLOURS[i], "linestyle": DASHES[i], "marker": "os^"[i]}
-            ax.plot(profile.layers, counts, markersize=4, linewidth=1.2, label=PROFILED[method], **style)
-        ax.set_yscale("log", base=2)
-        ticks = [str(count) for count in profile.counts]
-        ax.set(ylabel=f"directions for {confidence(agreement)}", yticks=profile.counts, yticklabels=ticks)
+            ax.plot(profile.layers, counts, label=PROFILED[method], **_line(i, marker="os^"[i], markersize=4))
+        _numbered_ticks(ax, "y", profile.counts)
+        ax.set(ylabel=f"directions for {confidence(agreement)}")
         ax.set_ylim(min(profile.counts) / 1.3, max(profile.counts) * 1.3)
         ax.set_xticks(range(len(profile.layers)), profile.layers, rotation=30, ha="right")
     else:
         for i, layer in enumerate(profile.layers):
             for j, method in enumerate(("balanced", "pca")):
-                label = f"{layer}, {PROFILED[method]}"
-                own, style = profile.kept[method][i], {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[j]}
-                ax.plot(profile.counts, own, marker="os"[j], markersize=3, linewidth=1.2, label=label, **style)
-        ax.set_xscale("log", base=2)
-        ticks = [str(count) for count in profile.counts]
-        ax.set(xlabel="directions kept", ylabel="agreement", xticks=profile.counts, xticklabels=ticks)
-    ax.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+                style = _line(i, linestyle=DASHES[j], marker="os"[j], markersize=3)
+                ax.plot(profile.counts, profile.kept[method][i], label=f"{layer}, {PROFILED[method]}", **style)
+        _numbered_ticks(ax, "x", profile.counts)
+        ax.set(xlabel="directions kept", ylabel="agreement")
+    _legend_beside(ax, fontsize="small")
     return ax
 
 
@@ -204,39 +210,24 @@ def draw_effects(effects: Effects, *, ax: Axes | None = None, removed: bool = Fa
     means, draws, what = effects.kept, effects.random_kept, "kept"
     if removed:
         means, draws, what = effects.removed, effects.random_removed, "removed"
-    counts = np.array(effects.counts)
     for i, (name, mean) in enumerate(means.items()):
-        colour, dash = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
         low, high = effects.interval(name, removed=removed).T
         if name == "random":
             low, high = draws.min(axis=0), draws.max(axis=0)
-        words = NAMES.get(name, name)
-        ax.plot(counts, mean, color=colour, linestyle=dash, linewidth=1.2, marker=".", markersize=4, label=words)
-        ax.fill_between(counts, low, high, color=colour, alpha=0.12, linewidth=0)
+        ax.plot(effects.counts, mean, label=NAMES.get(name, name), **_line(i, marker=".", markersize=4))
+        ax.fill_between(effects.counts, low, high, color=COLOURS[i % len(COLOURS)], alpha=0.12, linewidth=0)
     ax.axhline(effects.none, color="#999999", linestyle=":", linewidth=0.8)
-    ax.set_xscale("log", base=2)
-    score = score_in_words(effects)
-    if is_fraction(effects):
-        score = f"fraction of {score}"
-    ax.set(
-        xlabel=f"coordinates {what}",
-        ylabel=fill(score, LINE_OF_A_LABEL),
-        xticks=counts,
-        xticklabels=[str(c) for c in counts],
-    )
-    ax.set_ylim(*_shown_scores(effects, np.concatenate(list(means.values()))))
+    _numbered_ticks(ax, "x", effects.counts)
+    score = f"fraction of {score_in_words(effects)}" if is_fraction(effects) else score_in_words(effects)
+    ax.set(xlabel=f"coordinates {what}", ylabel=fill(score, LINE_OF_A_LABEL))
+    # Only scores that are not far outside untouched and nothing kept are drawn.
+    ends, gap = np.r_[(effects.full, effects.none), *means.values()], abs(effects.full - effects.none)
+    distance = np.minimum(np.abs(ends - effects.none), np.abs(ends - effects.full))
+    near = ends[distance <= (FARTHEST * gap or 1.0)]  # NaN is not
+    room = 0.08 * np.ptp(near) or 0.1
+    ax.set_ylim(near.min() - room, near.max() + room)
     legend_above(ax)
     return ax
-
-
-def _shown_scores(effects: Effects, scores: Float[Array, " n"]) -> tuple[float, float]:
-    """The range of scores that are drawn: those which are not far outside untouched and nothing kept."""
-    full, none = float(effects.full), float(effects.none)
-    ends = np.r_[scores[np.isfinite(scores)], full, none]
-    reach = FARTHEST * abs(full - none) or 1.0
-    near = ends[(np.abs(ends - none) <= reach) | (np.abs(ends - full) <= reach)]
-    room = 0.08 * float(np.ptp(near)) or 0.1
-    return float(near.min()) - room, float(near.max()) + room
 
 
 def draw_movers(movers: Movers, mode: int, *, ax: Axes | None = None, count: int = 5) -> Axes:
@@ -247,19 +238,13 @@ def draw_movers(movers: Movers, mode: int, *, ax: Axes | None = None, count: int
     """
     require_instance(movers, Movers, "movers")
     count = require_whole_number(count, "count", least=1)
-    found = [*movers.up(mode, count), *movers.down(mode, count)]
-    found.sort(key=lambda each: each.push)
+    found = sorted([*movers.up(mode, count), *movers.down(mode, count)], key=lambda each: each.push)
     ax = axes_or_new(ax)
     for place, each in enumerate(found):
-        style: Any = {"color": DOWN, "alpha": 1.0}
-        if each.push > 0:
-            style["color"] = UP
-        if not each.sure:
-            style["alpha"] = 0.35
-        ax.barh(place, each.push, height=0.6, **style)
+        colour, alpha = UP if each.push > 0 else DOWN, 1.0 if each.sure else 0.35
+        ax.barh(place, each.push, height=0.6, color=colour, alpha=alpha)
         ax.plot([each.low, each.high], [place, place], color=INK, linewidth=0.8)
-    # To matplotlib, a dollar sign begins a formula.
-    ax.set_yticks(range(len(found)), [each.name.replace("$", r"\$") for each in found])
+    ax.set_yticks(range(len(found)), [_literal(each.name) for each in found])
     ax.axvline(0.0, color="#999999", linewidth=0.8)
     ax.set(xlabel=f"push of mode {mode} (standard deviations)")
     return ax
@@ -319,26 +304,24 @@ def draw_spectrum(
     ``others`` are eigenvalues of other operators, by name, drawn as crosses.
     """
     require_instance(koopman, Koopman, "koopman")
-    crosses = {
-        name: _checked_eigenvalues(values, name)
-        for name, values in entries_by_name(others, "others", remedy="pass a dict of eigenvalues").items()
-    }
-    ax = axes_or_new(ax)
-    _draw_circle(ax, "#999999")
+    crosses = {}
+    for name, values in entries_by_name(others, "others", remedy="pass a dict of eigenvalues").items():
+        array, what = as_numpy(values), f"eigenvalues of {short_repr(name)}"
+        if array.ndim != 1 or array.dtype.kind not in "fciu":
+            raise KannError(f"{what} are {short_repr(array)}; pass a row of complex numbers")
+        require_all_finite(array, what=what, remedy="leave them out")
+        crosses[name] = array
     residuals, label = koopman.residuals, "residual on the fitted data"
     if trust is not None:
-        residuals, label = _held_out_residuals(koopman, trust), "residual on held-out sequences"
-    dots = ax.scatter(
-        *_plane(koopman.eigenvalues),
-        c=np.clip(residuals, *RESIDUAL_RANGE),
-        norm=LogNorm(*RESIDUAL_RANGE),
-        cmap="viridis",
-        s=18,
-        edgecolors=INK,
-        linewidths=0.4,
-        zorder=3,
-        label="eigenvalues",
-    )
+        require_trust_of(koopman, trust)
+        residuals, label = np.empty(koopman.rank), "residual on held-out sequences"
+        for own in zip(koopman.modes, trust.modes, strict=True):
+            residuals[list(own[0].indices)] = own[1].residual
+    ax = axes_or_new(ax)
+    _draw_circle(ax, "#999999")
+    shades: Any = {"c": np.clip(residuals, *RESIDUAL_RANGE), "norm": LogNorm(*RESIDUAL_RANGE), "cmap": "viridis"}
+    edges: Any = {"edgecolors": INK, "linewidths": 0.4}
+    dots = ax.scatter(*_plane(koopman.eigenvalues), s=18, zorder=3, label="eigenvalues", **shades, **edges)
     for (name, values), colour in zip(crosses.items(), COLOURS[1:], strict=False):
         ax.scatter(*_plane(values), marker="x", s=14, color=colour, linewidths=0.8, zorder=2, label=name)
     if trust is not None:
@@ -352,48 +335,22 @@ def draw_spectrum(
     return ax
 
 
-def _checked_eigenvalues(values: Any, name: str) -> Complex[Array, " n"]:
-    """The eigenvalues of another operator, if these are finite numbers in a row."""
-    array = as_numpy(values)
-    if array.ndim != 1 or array.dtype.kind not in "fciu":
-        raise KannError(f"eigenvalues of {short_repr(name)} are {short_repr(array)}; pass a row of complex numbers")
-    require_all_finite(array, what=f"eigenvalues of {short_repr(name)}", remedy="leave them out")
-    return array.astype(np.complex128)
-
-
-def _held_out_residuals(koopman: Koopman, trust: Trust) -> Float[Array, " r"]:
-    """The held-out residual of each eigenvalue."""
-    require_trust_of(koopman, trust)
-    found = np.empty(koopman.rank)
-    for mode, own in zip(koopman.modes, trust.modes, strict=True):
-        found[list(mode.indices)] = own.residual
-    return found
-
-
 def _draw_intervals(koopman: Koopman, trust: Trust, *, ax: Axes) -> None:
     """The interval of each eigenvalue, a piece of a ring, and a ring around those that are trusted."""
-    values = [
-        (value, number)
-        for number, mode in enumerate(koopman.modes)
-        for value in koopman.eigenvalues[list(mode.indices)]
-    ]
-    edges = [_interval_edge(value, trust.modes[number]) for value, number in values]
+    edges, trusted = [], []
+    for mode, own in zip(koopman.modes, trust.modes, strict=True):
+        half_turn = min(np.pi, (own.angle[1] - own.angle[0]) / 2)
+        turns = np.linspace(-half_turn, half_turn, 25)
+        edge = np.outer(own.interval, np.exp(1j * turns))
+        edge = np.r_[edge[0], edge[1, ::-1]]
+        values = koopman.eigenvalues[list(mode.indices)]
+        edges += [np.stack(_plane(edge * value / abs(value or 1)), axis=-1) for value in values]
+        trusted += values.tolist() if own.trusted else []
     name = f"{confidence(trust.level)} interval"
     boxes = PolyCollection(edges, facecolors="#99999955", edgecolors="#666666", linewidths=0.5, zorder=2, label=name)
     ax.add_collection(boxes)
-    trusted = np.array([value for value, number in values if trust.modes[number].trusted], dtype=complex)
-    ring = {"facecolors": "none", "edgecolors": COLOURS[1], "linewidths": 1.2}
-    ax.scatter(*_plane(trusted), s=60, zorder=4, label=f"trusted ({len(trust.trusted)} modes)", **ring)
-
-
-def _interval_edge(value: complex, own: ModeTrust) -> Float[Array, "k 2"]:
-    """The edge of the piece of a ring that the intervals of modulus and angle span, around λ or its conjugate."""
-    side = -1.0 if value.imag < 0 else 1.0
-    half_turn = min(np.pi, (own.angle[1] - own.angle[0]) / 2)
-    turns = np.angle(value) + half_turn * np.linspace(-side, side, 25)
-    moduli = np.r_[np.full(25, own.interval[1]), np.full(25, own.interval[0])]
-    edge = moduli * np.exp(1j * np.r_[turns, turns[::-1]])
-    return np.stack(_plane(edge), axis=-1)
+    ring: Any = {"facecolors": "none", "edgecolors": COLOURS[1], "linewidths": 1.2}
+    ax.scatter(*_plane(np.array(trusted)), s=60, zorder=4, label=f"trusted ({len(trust.trusted)} modes)", **ring)
 
 
 def draw_rank_curve(koopman: Koopman, *, ax: Axes | None = None) -> Axes:
@@ -417,7 +374,7 @@ def draw_rank_curve(koopman: Koopman, *, ax: Axes | None = None) -> Axes:
     ax.set(xlabel="rank", ylabel="held-out error\n(fraction of variance)", xscale="log", yscale="log")
     _plain_ticks(ax, curve.ranks)
     _limit_errors(ax, np.r_[curve.errors.ravel(), curve.copying])
-    ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _legend_beside(ax)
     return ax
 
 
@@ -425,10 +382,8 @@ def draw_horizons(trust: Trust, *, ax: Axes | None = None) -> Axes:
     """Held-out error against how far ahead is predicted, beside copying the state and predicting the mean."""
     require_instance(trust, Trust, "trust")
     ax = axes_or_new(ax)
-    curves = (("operator", trust.error, "o"), ("copying the state", trust.copying_error, "s"))
-    for i, (name, errors, marker) in enumerate(curves):
-        style = {"color": COLOURS[i], "linestyle": DASHES[i], "marker": marker}
-        ax.plot(trust.horizons, errors, markersize=4, linewidth=1.2, label=name, **style)
+    for i, (name, errors) in enumerate((("operator", trust.error), ("copying the state", trust.copying_error))):
+        ax.plot(trust.horizons, errors, label=name, **_line(i, marker="os"[i], markersize=4))
     ax.axhline(1.0, color=INK, linestyle=":", linewidth=0.8, label="predicting the mean")
     ax.set(xlabel="steps ahead", ylabel="held-out error\n(fraction of variance)", xscale="log", yscale="log")
     _plain_ticks(ax, trust.horizons)
@@ -460,9 +415,8 @@ def draw_pseudospectrum(found: Pseudospectrum, *, ax: Axes | None = None, koopma
         raise KannError(f"a grid of shape {found.grid.shape} has no contours; pass a rectangular grid (n, m)")
     ax = axes_or_new(ax)
     across, up = _plane(found.grid)
-    shades = ax.contourf(
-        across, up, np.maximum(found.residual, 1e-12), levels=TOLERANCES, cmap="viridis", norm=LogNorm(), extend="both"
-    )
+    style: Any = {"levels": TOLERANCES, "cmap": "viridis", "norm": LogNorm(), "extend": "both"}
+    shades = ax.contourf(across, up, np.maximum(found.residual, 1e-12), **style)
     lines = ax.contour(across, up, found.residual, levels=TOLERANCES, colors=INK, linewidths=0.4)
     ax.clabel(lines, fmt="%g", fontsize=6)
     _draw_circle(ax, "white")
@@ -503,54 +457,31 @@ def draw_decision_map(
         raise KannError(f"outputs {outputs.shape} and grid {grid.shape} do not fit; pass two arrays of the same (n, m)")
     across, up = _plane(grid)
     extent = (float(across.min()), float(across.max()), float(up.min()), float(up.max()))
-    upright = outputs
-    if up[0, 0] > up[-1, 0]:  # the image is drawn from the lowest row up
-        upright = outputs[::-1]
-    colours = _output_colours(int(outputs.max()) + 1)
+    upright = outputs[::-1] if up[0, 0] > up[-1, 0] else outputs  # the image is drawn from the lowest row up
+    # Pale colours, the first of them nearly white, so that names and paths can be read on top of them.
+    pale = [tuple(0.55 + 0.45 * np.array(to_rgb(colour))) for colour in COLOURS]
+    colours = ListedColormap([(0.95, 0.95, 0.95), *(pale[i % len(pale)] for i in range(max(int(outputs.max()), 1)))])
     ax.imshow(upright, origin="lower", extent=extent, cmap=colours, vmin=-0.5, vmax=colours.N - 0.5, aspect="equal")
     if path is not None:
         shades: Any = np.linspace(0.15, 1.0, len(path))
         ax.plot(*_plane(path), color=INK, linewidth=0.4, alpha=0.5)
         ax.scatter(*_plane(path), c=INK, alpha=shades, s=7, linewidths=0, zorder=3)
-    if names is None:
-        names = [str(output) for output in range(colours.N)]
-    _name_regions(upright, extent, names, ax=ax)
+    shape, (left, right, bottom, top) = np.array(upright.shape), extent
+    for output in np.unique(upright):  # the name of each, where its region is widest
+        depth = np.asarray(ndimage.distance_transform_edt(np.pad(upright == output, 1)))[1:-1, 1:-1]
+        if 2 * depth.max() - 1 < NARROWEST_NAMED * min(shape):
+            continue
+        # Along a stripe many points are equally far from the edge; we take the one nearest to the middle of the map.
+        places = np.argwhere(depth > depth.max() - 1)
+        row, column = (places[np.linalg.norm(places - shape / 2, axis=1).argmin()] + 0.5) / shape
+        name, at = (
+            str(output if names is None else names[output]),
+            (left + column * (right - left), bottom + row * (top - bottom)),
+        )
+        label = ax.text(*at, name, ha="center", va="center", color=INK)
+        label.set_path_effects([patheffects.withStroke(linewidth=2, foreground="white")])
     ax.set(xlabel="Re z", ylabel="Im z", xlim=extent[:2], ylim=extent[2:])
     return ax
-
-
-def _name_regions(outputs: Array, extent: tuple[float, float, float, float], names: Sequence[Any], *, ax: Axes) -> None:
-    """Write the name of each output into its region, where the region is widest."""
-    for output in np.unique(outputs):
-        row, column, width = _widest_place(outputs == output)
-        if width < NARROWEST_NAMED * min(outputs.shape):
-            continue
-        x, y = _position(row, column, outputs.shape, extent)
-        label = ax.text(x, y, str(names[output]), ha="center", va="center", color=INK)
-        label.set_path_effects([patheffects.withStroke(linewidth=2, foreground="white")])
-
-
-def _output_colours(count: int) -> ListedColormap:
-    """Pale colours, the first of them nearly white, so that names and paths can be read on top of them."""
-    pale = [tuple(0.55 + 0.45 * int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)) for colour in COLOURS]
-    return ListedColormap([(0.95, 0.95, 0.95), *(pale[i % len(pale)] for i in range(max(count - 1, 1)))])
-
-
-def _widest_place(region: Array) -> tuple[int, int, float]:
-    """Row and column of the point in a region that is farthest from its edge, and the width of the region there."""
-    depth = np.asarray(ndimage.distance_transform_edt(np.pad(region, 1)))[1:-1, 1:-1]
-    # Along a stripe many points are equally far from the edge; we take the one nearest to the middle of the map.
-    places = np.argwhere(depth > depth.max() - 1)
-    row, column = places[np.linalg.norm(places - np.array(region.shape) / 2, axis=1).argmin()]
-    return int(row), int(column), 2 * float(depth.max()) - 1
-
-
-def _position(
-    row: int, column: int, shape: tuple[int, ...], extent: tuple[float, float, float, float]
-) -> tuple[float, float]:
-    """The coordinates of the middle of a cell of the grid."""
-    left, right, bottom, top = extent
-    return left + (column + 0.5) / shape[1] * (right - left), bottom + (row + 0.5) / shape[0] * (top - bottom)
 
 
 def draw_matrix(matrix: Float[Array, "n m"], *, ax: Axes | None = None, limit: float | None = None) -> Axes:
@@ -581,8 +512,7 @@ def draw_curves(
     for i, (name, runs) in enumerate(curves.items()):
         colour, mean = COLOURS[i % len(COLOURS)], runs.mean(axis=0)
         # The first lines are the widest, so that those which later ones cover can still be seen.
-        style = {"linestyle": DASHES[i % len(DASHES)], "linewidth": 1.2 + 2.0 * (1 - i / len(curves)) ** 2}
-        ax.plot(positions, mean, color=colour, label=name, **style)
+        ax.plot(positions, mean, label=name, **_line(i, linewidth=1.2 + 2.0 * (1 - i / len(curves)) ** 2))
         if len(runs) > 1:
             ax.plot(positions, runs.T, color=colour, linewidth=0.6, alpha=0.35)
         if marks and name in marks:
@@ -604,29 +534,19 @@ def draw_decay(
     """
     if isinstance(modes, Koopman):
         modes = modes.modes[:SLOWEST_DRAWN]
-    seconds = None if step_seconds is None else checked_step_seconds(step_seconds)
+    unit, word = (1, "steps") if step_seconds is None else (checked_step_seconds(step_seconds), "seconds")
     if steps is None:
-        steps = _steps_until_little_is_left(modes)
-    steps = require_whole_number(steps, "steps", least=1)
+        horizons = [mode.horizon() for mode in modes if np.isfinite(mode.horizon())]
+        longest = max(horizons, default=MOST_STEPS_DRAWN)
+        steps = int(np.clip(np.ceil(1.3 * longest), FEWEST_STEPS_DRAWN, MOST_STEPS_DRAWN))
+    after = np.arange(require_whole_number(steps, "steps", least=1) + 1)
     ax = axes_or_new(ax)
-    after = np.arange(steps + 1)
     for i, mode in enumerate(modes):
-        colour, dash = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
-        name = f"|λ| = {mode.modulus:.4f}"
-        ax.plot(after * (seconds or 1), mode.modulus**after, color=colour, linestyle=dash, linewidth=1.2, label=name)
-    ax.set(xlabel="steps", ylabel=r"what is left, $|\lambda|^n$", xlim=(0, steps * (seconds or 1)))
-    if seconds is not None:
-        ax.set_xlabel("seconds")
+        ax.plot(after * unit, mode.modulus**after, label=f"|λ| = {mode.modulus:.4f}", **_line(i))
+    ax.set(xlabel=word, ylabel=r"what is left, $|\lambda|^n$", xlim=(0, after[-1] * unit))
     ax.set_ylim(bottom=0)
     legend_above(ax)
     return ax
-
-
-def _steps_until_little_is_left(modes: Sequence[Mode]) -> int:
-    """The steps that leave a tenth of the slowest mode that decays, and some more; few enough to be drawn."""
-    horizons = [mode.horizon() for mode in modes]
-    longest = max([horizon for horizon in horizons if np.isfinite(horizon)], default=MOST_STEPS_DRAWN)
-    return int(np.clip(np.ceil(1.3 * longest), FEWEST_STEPS_DRAWN, MOST_STEPS_DRAWN))
 
 
 def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes | None = None, colours: str) -> Axes:
@@ -634,9 +554,7 @@ def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes | N
     ax = axes_or_new(ax)
     palette, x, y = colormaps[colours], 0, 0
     # The darkest part of a colour map is left out, so that black letters can be read on it.
-    low, high = 0.0, 0.65
-    if colours == SIGNED:
-        low, high = 0.12, 0.88
+    low, high = (0.12, 0.88) if colours == SIGNED else (0.0, 0.65)
     for word, shade in zip(words, shades, strict=True):
         if len(word) > LONGEST_WORD:
             word = word[: LONGEST_WORD - 1] + "…"
@@ -644,8 +562,7 @@ def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes | N
             x, y = 0, y + 1
         background = palette(low + (high - low) * float(shade))
         ax.add_patch(Rectangle((x - 0.3, y + 0.04), len(word) + 0.6, 0.92, facecolor=background, linewidth=0))
-        # To matplotlib, a dollar sign begins a formula.
-        ax.text(x, y + 0.54, word.replace("$", r"\$"), family="monospace", fontsize=6.2, va="center", color=INK)
+        ax.text(x, y + 0.54, _literal(word), family="monospace", fontsize=6.2, va="center", color=INK)
         x += len(word) + 1
     ax.set(xlim=(-0.5, LETTERS + 0.5), ylim=(y + 1.05, 0))
     ax.set_axis_off()
@@ -685,15 +602,8 @@ def _name_points(ax: Axes, places: Float[Array, "n 2"], names: Sequence[str]) ->
         if not limits.contains(*place):
             continue
         for offset, side in ((4, "left"), (-4, "right")):
-            text = ax.annotate(
-                name.replace("$", r"\$"),
-                place,
-                (offset, 0),
-                textcoords="offset points",
-                ha=side,
-                va="center",
-                fontsize=6,
-            )
+            style: Any = {"textcoords": "offset points", "ha": side, "va": "center", "fontsize": 6}
+            text = ax.annotate(_literal(name), place, (offset, 0), **style)
             box = text.get_window_extent()
             if not any(box.overlaps(other) for other in taken):
                 taken.append(box)
@@ -785,22 +695,16 @@ def film(
     title, about
         For a page: the heading, and a paragraph about the network and its training.
     """
-    require_path(path)
+    path, runs = file_to_write(path), require_histories(histories)
     require_text(title, "title")
     require_text(about, "about")
-    path, runs = Path(path), require_histories(histories)
-    if path.is_dir():
-        raise KannError(f"{path} is a folder; pass the name of a file")
     if path.suffix.lower() in (".gif", ".mp4"):
         return _animate(path, runs)
     if path.suffix.lower() not in (".html", ".htm"):
         raise KannError(f"{path} has an unknown ending; pass a name that ends in .html, .gif or .mp4")
-    from kann.reporting.offline import page_with_charts
+    from kann.reporting.offline import page, write_page
 
-    html = page_with_charts("film", film_content(runs), title=title, about=about)
-    with replacing(path) as temporary:
-        temporary.write_text(html, encoding="utf-8", errors="replace")
-    return path
+    return write_page(path, page("film", scripts=("film",), content=film_content(runs), title=title, about=about))
 
 
 def _animate(path: Path, runs: Mapping[str, History]) -> Path:

@@ -1,6 +1,5 @@
 """Shade the words of a text by their effect on an output and on modes."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,13 +10,11 @@ from kann._format import format_eigenvalue
 from kann.analysis._trust import Trust
 from kann.analysis.contributions import contribution_changes, contributions
 from kann.analysis.modes import magnitude
-from kann.data.atomic_write import replacing
 from kann.fitting.koopman import Koopman
 from kann.typing import AnyArray, Array, Float
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -71,6 +68,8 @@ def shade_modes(
 ) -> tuple[ModeShading, ...]:
     """How much each word did to these modes, given the states after each word and the weight (1, d) of the readout."""
     parts, strengths = contributions(koopman, states, weight), magnitude(koopman, states)
+    if len(strengths):  # from 0 to 1 over the text; the bound prevents a division by 0 where all are alike
+        strengths = (strengths - strengths.min(axis=0)) / np.maximum(np.ptp(strengths, axis=0), 1e-12)
     # The network starts at zero, which is not the mean of the states.
     before = contributions(koopman, np.zeros(koopman.dim), weight).modes[:, 0]
     residuals, trusted = [mode.residual for mode in koopman.modes], [None] * len(koopman.modes)
@@ -83,17 +82,11 @@ def shade_modes(
             residual=residuals[number],
             trusted=trusted[number],
             # The two eigenvectors of a conjugate pair have the same magnitude, so the first one is enough.
-            magnitudes=_from_0_to_1(strengths[:, koopman.modes[number].indices[0]]),
+            magnitudes=strengths[:, koopman.modes[number].indices[0]],
             changes=contribution_changes(parts.modes[:, number, 0], before=float(before[number])),
         )
         for number in modes
     )
-
-
-def _from_0_to_1(values: Float[Array, " t"]) -> Float[Array, " t"]:
-    """The values, moved and scaled so that the smallest is 0 and the largest is 1."""
-    # Where all values are alike there is nothing to scale; the bound keeps us from dividing by 0.
-    return (values - values.min()) / max(float(np.ptp(values)), 1e-12) if len(values) else values
 
 
 FULL_COLOUR_AT = 0.5
@@ -143,19 +136,14 @@ def layers(shading: Shading) -> list[Layer]:
     largest = max(FULL_COLOUR_AT, *(float(np.abs(each).max()) for each in changes))
     title = "what each word adds to the logit, all modes together"
     drawn = [Layer(title=title, values=shading.changes, full_colour_at=largest, signed=True)]
+    tested = {None: "the fitted data", True: "held-out sequences, trusted", False: "held-out sequences, not trusted"}
     for mode in shading.modes:
-        name = _name(mode)
+        name = f"mode {mode.mode}, λ = {format_eigenvalue(mode.eigenvalue)}, residual {mode.residual:.2f}"
+        name += f" on {tested[mode.trusted]}"
         adds, strength = f"{name}: what each word adds to the logit", f"{name}: magnitude after each word"
         drawn.append(Layer(title=adds, values=mode.changes, full_colour_at=largest, signed=True))
         drawn.append(Layer(title=strength, values=mode.magnitudes, full_colour_at=1.0, signed=False))
     return drawn
-
-
-def _name(mode: ModeShading) -> str:
-    name = f"mode {mode.mode}, λ = {format_eigenvalue(mode.eigenvalue)}, residual {mode.residual:.2f}"
-    if mode.trusted is None:
-        return f"{name} on the fitted data"
-    return f"{name} on held-out sequences, {'trusted' if mode.trusted else 'not trusted'}"
 
 
 def _pieces(shading: Shading) -> list[tuple[str, int | None]]:
@@ -176,33 +164,21 @@ def print_shading(shading: Shading, console: "Console | None" = None) -> None:
     console = console or Console(highlight=False)
     console.print(Text(shading.verdict, style="bold"))
     for layer in layers(shading):
+        line = Text(overflow="fold")
+        for piece, word in _pieces(shading):
+            if word is None or abs(layer.intensity(word)) < FAINTEST:
+                line.append(piece)
+            elif console.color_system is not None:
+                line.append(piece, style=f"black on {layer.background(word)}")
+            else:
+                line.append(f"{piece}[{layer.number(word)}]")
         console.print()
         console.print(Text(layer.title, style="dim"))
-        console.print(_terminal_line(shading, layer, coloured=console.color_system is not None))
-
-
-def _terminal_line(shading: Shading, layer: Layer, *, coloured: bool) -> "Text":
-    from rich.text import Text
-
-    line = Text(overflow="fold")
-    for piece, word in _pieces(shading):
-        if word is None or abs(layer.intensity(word)) < FAINTEST:
-            line.append(piece)
-        elif coloured:
-            line.append(piece, style=f"black on {layer.background(word)}")
-        else:
-            line.append(f"{piece}[{layer.number(word)}]")
-    return line
+        console.print(line)
 
 
 def shading_page(shading: Shading) -> str:
     """Return a web page that needs no other file and runs no script; every character of the text is escaped."""
-    from kann.reporting.offline import page_without_scripts
+    from kann.reporting.offline import page
 
-    return page_without_scripts("shading", shading=shading, layers=layers(shading), pieces=_pieces(shading))
-
-
-def write_shading_page(shading: Shading, path: str | os.PathLike[str]) -> None:
-    """Write the web page, whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_text(shading_page(shading), encoding="utf-8")
+    return page("shading", shading=shading, layers=layers(shading), pieces=_pieces(shading))
