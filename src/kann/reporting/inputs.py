@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypedDict
 
 import numpy as np
@@ -33,11 +34,6 @@ from kann.live.mode_selection import modes_that_matter
 from kann.live.results import Effects
 from kann.reporting.trust import KnownTrust, known_trust
 from kann.typing import AnyArray, Array, Float
-
-DEFAULT_TITLE = "What this network remembers by"
-
-PIECES = frozenset(("readout", "trust", "effects", "movers", "tokens", "signals", "labels"))
-"""The arguments of `kann.report` that are not `PageOptions`."""
 
 
 class PageOptions(TypedDict, total=False):
@@ -98,29 +94,32 @@ class ReportInputs:
     """Numbers of the modes that matter, the most important first."""
     modes_shown: tuple[int, ...]
     """Numbers of the modes that are shown for each sequence."""
-    title: str
-    about: str
-    tokens: list[list[str]] | None
-    signals: list[Float[Array, "_ _"]] | None
-    channels: Sequence[str] | None
-    readout: Readout | None
-    decode: Callable[[Any], Any] | None
-    labels: list[Any] | None
-    classes: Sequence[str] | None
-    others: Mapping[str, Koopman]
-    fixed_points: Any
-    effects: Effects | None
-    movers: Movers | None
-    sentences: list[str]
-    choices: list[str]
-    alone: dict[int, tuple[float, float]]
-    step_seconds: float | None
-    step_name: str
-    steps: StepTrust | None
-    step_names: list[str] | None
-    outputs: str | None
-    threshold: float
-    network_outputs: Float[Array, "s ..."] | None
+    last_read: Float[Array, "s ..."] | None
+    """What the readout makes of the last state of each sequence; None without a readout."""
+    last_outputs: Float[Array, "s ..."] | None
+    """What the network gives out at the end of each sequence, itself or by the readout of its last state."""
+    title: str = "What this network remembers by"
+    about: str = ""
+    tokens: list[list[str]] | None = None
+    signals: list[Float[Array, "_ _"]] | None = None
+    channels: Sequence[str] | None = None
+    readout: Readout | None = None
+    decode: Callable[[Any], Any] | None = None
+    labels: list[Any] | None = None
+    classes: list[str] | None = None
+    others: Mapping[str, Koopman] = field(default_factory=dict)
+    fixed_points: Any = None
+    effects: Effects | None = None
+    movers: Movers | None = None
+    sentences: Sequence[str] = ()
+    choices: Sequence[str] = ()
+    alone: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    step_seconds: float | None = None
+    step_name: str = "step"
+    steps: StepTrust | None = None
+    step_names: list[str] | None = None
+    outputs: str | None = None
+    threshold: float = 0.0
 
     @property
     def outputs_kind(self) -> str:
@@ -136,75 +135,67 @@ class ReportInputs:
         return ["signal"] if count == 1 else [f"input {number}" for number in range(count)]
 
     @property
-    def readout_weight(self) -> AnyArray | None:
-        """The weight of the readout, (outputs, units), if the readout is linear."""
+    def readout_weight(self) -> Float[Array, "o d"] | None:
+        """The weight of the readout if the readout is linear."""
         weight = getattr(self.readout, "weight", None)
-        return weight if weight is not None and weight.ndim == 2 else None
+        return None if weight is None or weight.ndim != 2 else as_numpy(weight).astype(np.float64)
 
 
 def checked_inputs(koopman: Koopman, states: Any, arguments: Mapping[str, Any]) -> ReportInputs:
     """Check all arguments of `kann.report`."""
-    unknown = sorted(arguments.keys() - PageOptions.__annotations__.keys() - PIECES)
-    if unknown:
-        raise TypeError(f"report() got an unexpected keyword argument {unknown[0]!r}")
     require_instance(koopman, Koopman, "koopman")
     states = as_states(states)
     state_gram(states)  # raises if states are NaN or infinite, or if their squares are, as `kann.fit` does
-
-    def optional(name: str, check: Callable[..., Any], *more: Any) -> Any:
-        value = arguments.get(name)
-        return None if value is None else check(value, *more)
-
     count = require_whole_number(arguments.get("modes", 20), "modes", least=0)
-    title, about = arguments.get("title", DEFAULT_TITLE), arguments.get("about", "")
-    require_text(title, "title")
-    require_text(about, "about")
-    tokens = optional("tokens", checked_tokens, states)
-    importances = mode_importance(koopman, states)
-    known = known_trust(koopman, states, arguments.get("trust"))
-    effects, movers = optional("effects", _effects, koopman), optional("movers", _movers, koopman)
-    alone = optional("alone", _alone, koopman) or {}
-    matter = modes_that_matter(koopman, trust=known.trust, effects=effects, movers=movers, alone=alone)
-    signals, steps = optional("signals", _signals, states), optional("steps", _steps, states)
+    given = {name: value for name, value in arguments.items() if value is not None and name != "modes"}
+    checks: dict[str, Callable[[Any], Any]] = {
+        "title": partial(_text, name="title"),
+        "about": partial(_text, name="about"),
+        "step_name": partial(_text, name="step_name"),
+        "tokens": lambda tokens: checked_tokens(tokens, states),
+        "signals": partial(_signals, states=states),
+        "labels": partial(_labels, states=states),
+        "classes": _classes,
+        "others": _operators,
+        "fixed_points": partial(_points, koopman=koopman),
+        "effects": partial(_effects, koopman=koopman),
+        "movers": partial(_movers, koopman=koopman),
+        "sentences": partial(_sentences, name="sentences"),
+        "choices": partial(_sentences, name="choices"),
+        "alone": partial(_alone, koopman=koopman),
+        "step_seconds": checked_step_seconds,
+        "steps": partial(_steps, states=states),
+        "outputs": _outputs,
+        "threshold": partial(require_number, name="threshold", remedy="pass the value that an output must exceed"),
+    }
+    checked = {name: checks[name](value) if name in checks else value for name, value in given.items()}
+    if "channels" in given:
+        checked["channels"] = _channels(given["channels"], checked.get("signals"))
+    if "step_names" in given:
+        checked["step_names"] = _step_names(given["step_names"], checked.get("steps"))
+    last_read = None
+    if "readout" in given:
+        last_read = read_out(given["readout"], as_numpy(states.values[states.starts + states.lengths - 1]))
+    last_outputs = last_read
+    if "network_outputs" in given:
+        last_outputs = _network_outputs(checked.pop("network_outputs"), states, last_read)
+    by_eigenvector = importance(koopman, states)
+    importances = np.array([by_eigenvector[list(mode.indices)].sum() for mode in koopman.modes])
+    known = known_trust(koopman, states, checked.pop("trust", None))
+    live = {name: checked.get(name) for name in ("effects", "movers", "alone")}
+    matter = modes_that_matter(koopman, trust=known.trust, **live)
+    others = [number for number in slowest_and_most_important(importances, count) if number not in matter]
     return ReportInputs(
         koopman=koopman,
         states=states,
         known=known,
         importances=importances,
         matter=matter,
-        modes_shown=modes_to_show(importances, count, matter),
-        title=title,
-        about=about,
-        tokens=tokens,
-        signals=signals,
-        channels=optional("channels", _channels, signals),
-        readout=arguments.get("readout"),
-        decode=arguments.get("decode"),
-        labels=optional("labels", _labels, states),
-        classes=optional("classes", _classes),
-        others=_operators(arguments.get("others")),
-        fixed_points=optional("fixed_points", _points, koopman),
-        effects=effects,
-        movers=movers,
-        sentences=_sentences(arguments.get("sentences", ()), "sentences"),
-        choices=_sentences(arguments.get("choices", ()), "choices"),
-        alone=alone,
-        step_seconds=optional("step_seconds", checked_step_seconds),
-        step_name=_step_name(arguments.get("step_name", "step")),
-        steps=steps,
-        step_names=optional("step_names", _step_names, steps),
-        outputs=optional("outputs", _outputs),
-        threshold=require_number(
-            arguments.get("threshold", 0.0), "threshold", remedy="pass the value that an output must exceed"
-        ),
-        network_outputs=optional("network_outputs", _network_outputs, states, arguments.get("readout")),
+        modes_shown=tuple(sorted([*matter, *others[: max(0, count - len(matter))]])),
+        last_read=last_read,
+        last_outputs=last_outputs,
+        **checked,
     )
-
-
-def mode_importance(koopman: Koopman, states: States) -> Float[Array, " m"]:
-    """The importance ξ of each mode: the sum over its eigenvectors."""
-    by_eigenvector = importance(koopman, states)
-    return np.array([by_eigenvector[list(mode.indices)].sum() for mode in koopman.modes])
 
 
 def slowest_and_most_important(importances: Float[Array, " m"], count: int) -> tuple[int, ...]:
@@ -218,10 +209,11 @@ def slowest_and_most_important(importances: Float[Array, " m"], count: int) -> t
     return tuple(sorted([*slowest, *rest[: count - len(slowest)]]))
 
 
-def modes_to_show(importances: Float[Array, " m"], count: int, matter: Sequence[int]) -> tuple[int, ...]:
-    """Numbers of the modes that are shown for each sequence: those that matter, and others up to ``count``."""
-    others = [number for number in slowest_and_most_important(importances, count) if number not in matter]
-    return tuple(sorted([*matter, *others[: max(0, count - len(matter))]]))
+def _text(value: Any, name: str) -> str:
+    require_text(value, name)
+    if name == "step_name" and not value.strip():
+        raise KannError("step_name= is empty; pass the name of a step, such as 'step' or 'layer'")
+    return value
 
 
 def _operators(others: Any) -> dict[str, Koopman]:
@@ -236,7 +228,7 @@ def _classes(classes: Any) -> list[str]:
     return [str(name) for name in classes]
 
 
-def _network_outputs(outputs: Any, states: States, readout: Readout | None) -> Float[Array, "s ..."]:
+def _network_outputs(outputs: Any, states: States, last_read: Array | None) -> Float[Array, "s ..."]:
     """Return the outputs of the network, one row for each sequence, in the shape of what the readout gives."""
     rows = as_numpy(outputs)
     require_real(rows, what="network_outputs")
@@ -245,21 +237,13 @@ def _network_outputs(outputs: Any, states: States, readout: Readout | None) -> F
             f"network_outputs has shape {rows.shape} for {len(states)} sequences; pass a row of outputs for each"
         )
     require_all_finite(rows, what="network_outputs", remedy="find out for which sequence the network fails")
-    rows = rows.astype(np.float64)
-    if readout is None:
-        return rows
-    shape = read_from_ends(readout, states).shape
+    shape = rows.shape if last_read is None else last_read.shape
     if math.prod(shape) != rows.size:
         raise KannError(
             f"network_outputs has shape {rows.shape}, and the readout gives {shape} for the last states; pass what the "
             "network gave out at the end of each sequence"
         )
-    return rows.reshape(shape)
-
-
-def read_from_ends(readout: Readout, states: States) -> Float[Array, "s ..."]:
-    """Apply a readout to the last state of each sequence."""
-    return read_out(readout, as_numpy(states.values[states.starts + states.lengths - 1]))
+    return rows.astype(np.float64).reshape(shape)
 
 
 def _points(fixed_points: Any, koopman: Koopman) -> Any:
@@ -361,13 +345,6 @@ def checked_step_seconds(step_seconds: Any) -> float:
     if not seconds > 0:
         raise KannError(f"step_seconds={seconds} is no length of time; pass how many seconds a step lasts")
     return seconds
-
-
-def _step_name(step_name: Any) -> str:
-    require_text(step_name, "step_name")
-    if not step_name.strip():
-        raise KannError("step_name= is empty; pass the name of a step, such as 'step' or 'layer'")
-    return step_name
 
 
 def _steps(steps: Any, states: States) -> StepTrust:

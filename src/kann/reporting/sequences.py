@@ -52,18 +52,11 @@ def kinds_of_points(fixed_points: Any) -> list[str]:
     stable, eigenvalues = getattr(fixed_points, "stable", None), getattr(fixed_points, "eigenvalues", None)
     if stable is None or eigenvalues is None:
         return kinds
-    return [
-        _kind(kind, bool(is_stable), np.abs(own))
-        for kind, is_stable, own in zip(kinds, stable, eigenvalues, strict=True)
-    ]
-
-
-def _kind(kind: str, is_stable: bool, moduli: Any) -> str:
-    if kind != "fixed":
-        return kind
-    if is_stable:
-        return "stable"
-    return "unstable" if moduli.size and (moduli > 1).all() else "saddle"
+    for i, moduli in enumerate(map(np.abs, eigenvalues)):
+        if kinds[i] == "fixed":
+            drives_away = moduli.size and (moduli > 1).all()
+            kinds[i] = "stable" if stable[i] else "unstable" if drives_away else "saddle"
+    return kinds
 
 
 OUTPUTS_LISTED = 50
@@ -79,33 +72,19 @@ DECODED_COLUMNS = 40
 """Columns of what single modes decode to: of several channels, fewer modes are decoded."""
 
 
-def sequence_rows(inputs: ReportInputs, outputs: Float[Array, "s ..."] | None) -> list[dict[str, Any]]:
-    """Length, label, prediction, and the words of each sequence."""
+def sequence_rows(inputs: ReportInputs) -> list[dict[str, Any]]:
+    """Length, label, prediction, and the words of each sequence; its labels at every step if they are numbers."""
     states = inputs.states
     missing = [None] * len(states)
-    columns = zip(
-        states.starts.tolist(),
-        states.lengths.tolist(),
-        label_texts(inputs),
-        predictions(inputs, outputs) or missing,
-        inputs.tokens or missing,
-        _step_labels(inputs),
-        strict=True,
-    )
-    return [
-        {"length": length, "start": start, "label": label, "prediction": said, "tokens": words, "at_steps": at_steps}
-        for start, length, label, said, words, at_steps in columns
-    ]
-
-
-def _step_labels(inputs: ReportInputs) -> list[list[float] | None]:
-    """The labels at every step of each sequence, if there is one number for each."""
-    found: list[list[float] | None] = [None] * len(inputs.states)
-    for i, (own, length) in enumerate(zip(inputs.labels or [], inputs.states.lengths.tolist(), strict=False)):
-        steps = as_steps(own, length, kind=inputs.outputs_kind)
-        if steps is not None and steps.size == length and steps.dtype.kind in "iufb":
-            found[i] = steps.reshape(-1).astype(float).tolist()
-    return found
+    said, words, labels = predictions(inputs) or missing, inputs.tokens or missing, label_texts(inputs)
+    rows = []
+    for i, (start, length) in enumerate(zip(states.starts.tolist(), states.lengths.tolist(), strict=True)):
+        steps = as_steps(inputs.labels[i], length, kind=inputs.outputs_kind) if inputs.labels else None
+        if steps is not None and (steps.size != length or steps.dtype.kind not in "iufb"):
+            steps = None
+        row = {"length": length, "start": start, "label": labels[i], "prediction": said[i], "tokens": words[i]}
+        rows.append(row | {"at_steps": None if steps is None else steps.reshape(-1).astype(float).tolist()})
+    return rows
 
 
 def sequence_tables(inputs: ReportInputs) -> dict[str, Packed]:
@@ -135,21 +114,22 @@ def mode_coordinates(inputs: ReportInputs) -> Packed:
     return pack(as_numpy(map_rows(inputs.states.values, parts, width=width, dtype=np.float64)), bits=12)
 
 
-def output_gains(inputs: ReportInputs, outputs: Float[Array, "s ..."] | None) -> dict[str, Any] | None:
+def output_gains(inputs: ReportInputs) -> dict[str, Any] | None:
     """What the coordinate of each mode is multiplied with to give its contribution to each output; None if unknown.
 
     The contribution is the real part of the product. Of classes, the mean over all is taken off: what all outputs have
     in common decides nothing. ``decided`` is, for each sequence, the place of the class that wins at its end.
     """
-    if inputs.readout_weight is None or outputs is None:
+    weight, outputs = inputs.readout_weight, inputs.last_outputs
+    if weight is None or outputs is None:
         return None
-    weight = as_numpy(inputs.readout_weight).astype(np.float64)
     if not np.isfinite(weight).all():
         raise KannError("the weights of the readout hold NaN or Inf; pass a readout with finite weights")
     names, decided = output_names(inputs, len(weight)), None
     if inputs.outputs_kind == "class" and len(weight) > 1:
         weight, decided = weight - weight.mean(axis=0), decide(outputs)
-    listed = _outputs_listed(len(weight), decided)
+    winners = np.unique(decided).tolist() if decided is not None and len(weight) > OUTPUTS_LISTED else []
+    listed = sorted(list(dict.fromkeys([*winners, *range(len(weight))]))[:OUTPUTS_LISTED])
     place_of = {output: place for place, output in enumerate(listed)}
     koopman = inputs.koopman
     effects = koopman.left @ (koopman.state_vectors @ weight[listed].T)
@@ -162,15 +142,6 @@ def output_gains(inputs: ReportInputs, outputs: Float[Array, "s ..."] | None) ->
     return {"names": [names[output] for output in listed], "gains": gains, "decided": places}
 
 
-def _outputs_listed(count: int, decided: Array | None) -> list[int]:
-    """Numbers of the outputs to choose from."""
-    winners: list[int] = []
-    if decided is not None and count > OUTPUTS_LISTED:
-        winners = np.unique(decided).tolist()
-    listed = list(dict.fromkeys([*winners, *range(min(count, OUTPUTS_LISTED))]))[:OUTPUTS_LISTED]
-    return sorted(listed)
-
-
 def _outputs(inputs: ReportInputs) -> Float[Array, "n k"]:
     """What the network gives out after each step; the first outputs of many."""
     states, parts = inputs.states, []
@@ -179,13 +150,6 @@ def _outputs(inputs: ReportInputs) -> Float[Array, "n k"]:
         rows = read_out(inputs.readout, as_numpy(states.values[start:stop]))
         parts.append(rows.reshape(len(rows), -1)[:, :OUTPUTS_DRAWN].astype(np.float64))
     return np.concatenate(parts)
-
-
-def drawn_output_names(inputs: ReportInputs, outputs: Float[Array, "s ..."] | None) -> list[str]:
-    """The names of the outputs that are drawn."""
-    if outputs is None:
-        return []
-    return output_names(inputs, outputs.reshape(len(outputs), -1).shape[1])[:OUTPUTS_DRAWN]
 
 
 def modes_decoded(inputs: ReportInputs) -> tuple[int, ...]:
