@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,22 +11,19 @@ from kann import _display
 from kann._format import confidence, format_eigenvalue, from_to, part_of, percent
 from kann.analysis.cross_validation import (
     ONE_INPUT,
-    Folded,
-    FoldFit,
+    Folds,
     folded_data,
-    leave_out_each,
     moments_where,
     require_states_of,
 )
 from kann.analysis.intervals import require_level
-from kann.analysis.mode_evidence import Group, HeldOut, Intervals, groups_of, sizes_of, variation_of
+from kann.analysis.mode_evidence import Group, Intervals, groups_of, held_out_residuals, variation_of
 from kann.analysis.trust_rule import (
     CONSTANT_BELOW,
     LARGEST_TURN,
     Evidence,
-    Located,
     about_learning,
-    has_counterpart,
+    is_same_mode,
     objections,
     reasons,
 )
@@ -38,7 +34,6 @@ from kann.errors import KannError
 from kann.fitting._fit import fit
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
-from kann.fitting.spectrum import Mode
 from kann.typing import Array, Float, Int
 
 SAME_BASIS_TO = 1e-6
@@ -273,13 +268,12 @@ def trust(
             raise KannError("untrained= is compared over all steps; leave it out, or where=")
         states, groups = moments_where(koopman, states, where, folds=folds, groups=groups, seed=seed), None
     folded = folded_data(koopman, states, folds=folds, groups=groups, seed=seed)
-    fits = leave_out_each(koopman, folded.designs, rounding=folded.rounding)
     before = None
     if untrained is not None:
         kind = _basis_kind(koopman, states)
         before = _trust_of_untrained(koopman, untrained, kind, folds=folds, groups=groups, level=level, seed=seed)
-    errors = folded.errors(koopman, fits)
-    modes, equal = _mode_trusts(koopman, folded, fits, level=level, untrained=before)
+    errors = folded.errors()
+    modes, equal = _mode_trusts(folded, level=level, untrained=before)
     return Trust(
         modes=modes,
         groups=equal,
@@ -289,7 +283,7 @@ def trust(
         folds=len(folded.designs),
         level=level,
         pairs=folded.total.pairs,
-        unknowns=folded.unknowns(koopman),
+        unknowns=folded.unknowns,
         untrained=before,
     )
 
@@ -317,52 +311,72 @@ def _trust_of_untrained(koopman: Koopman, untrained: Any, basis: str | Float[Arr
 
 
 def _mode_trusts(
-    koopman: Koopman, folded: Folded, fits: Sequence[FoldFit], *, level: float, untrained: Trust | None
+    folds: Folds, *, level: float, untrained: Trust | None
 ) -> tuple[tuple[ModeTrust, ...], tuple[ModeGroup, ...]]:
     """Judge each mode, and modes of equal memory together."""
-    intervals = Intervals.of(koopman, fits, level=level)
-    turns, groups = groups_of(koopman, folded.total, fits, intervals)
+    intervals = Intervals.of(folds, level=level)
+    turns, groups = groups_of(folds, intervals)
     equal = [group for group in groups if group.block is not None]
-    held_out = HeldOut.of(koopman, fits, [group.block for group in equal if group.block])
-    variation = variation_of(koopman, folded.total)
+    alone, together = held_out_residuals(folds, [group.block for group in equal if group.block])
+    variation = variation_of(folds)
     about_data: dict[str, Any] = {
-        "dependence": folded.total.dependence() if koopman.drive is not None else 0.0,
-        "pairs": folded.total.pairs,
-        "unknowns": folded.unknowns(koopman),
+        "dependence": folds.total.dependence() if folds.koopman.drive is not None else 0.0,
+        "pairs": folds.total.pairs,
+        "unknowns": folds.unknowns,
     }
     joint: dict[int, tuple[list[str], str]] = {}
     judged = []
-    for group, (residual, copying, null) in zip(equal, held_out.blocks, strict=True):
-        measured = {"residual": residual, "copying": copying, "null": null}
-        found, against = _judged_together(group, measured, about_data, sizes_of(fits), intervals.width)
+    for group, measured in zip(equal, together, strict=True):
+        found, against = _judged_together(group, measured, about_data, folds.sizes, intervals.width)
         judged.append(found)
         # Where the worst direction fails, one that is steady may still be trusted alone.
         bound = [number for number in group.modes if found.trusted or turns[number] > LARGEST_TURN]
         joint |= dict.fromkeys(bound, (against, found.why))
-    span_of = {number: group for group in groups for number in group.modes}
+    group_of = {number: group for group in groups for number in group.modes}
     modes = []
-    for number, mode in enumerate(koopman.modes):
-        i, group = mode.indices[0], span_of.get(number)
+    for number, (mode, measured) in enumerate(zip(folds.koopman.modes, alone, strict=True)):
+        group = group_of.get(number)
         if number not in joint and turns[number] <= LARGEST_TURN:
             group = None  # a steady direction needs no others
         low, high = intervals.modulus[number]
         turn_low, turn_high = intervals.angle[number]
+        if math.isinf(mode.residual):  # without energy in the mode, the held-out residual is one of rounding
+            measured["residual"] = math.inf
         evidence = Evidence(
-            # If the states have no energy in the mode, the held-out residual is one of rounding.
-            residual=math.inf if math.isinf(mode.residual) else float(held_out.operator[i]),
-            copying=float(held_out.copying[i]),
-            null=float(held_out.null[i]),
             width=max(high - low, mode.modulus * (turn_high - turn_low)),
             turn=group.turn if group else float(turns[number]),
             subspace=group.modes if group else (number,),
-            variation=float(variation[i]),
+            variation=float(variation[number]),
+            **measured,
             **about_data,
         )
         against, why = joint.get(number, (None, ""))
         if against is None or math.isinf(evidence.residual) or evidence.variation < CONSTANT_BELOW:
             against = objections(evidence)
             why = "; ".join(against) or reasons(evidence)
-        modes.append(_judged(mode, evidence, (max(0.0, low), high), (turn_low, turn_high), untrained, against, why))
+        interval, nearest, learned = (max(0.0, low), high), None, None
+        if untrained is not None:
+            twin = min(untrained.modes, key=lambda other: abs(other.eigenvalue - mode.eigenvalue))
+            nearest = twin.residual
+            if not against:
+                theirs = [(other.eigenvalue, other.interval) for other in untrained.modes if other.trusted]
+                learned = not any(is_same_mode((mode.eigenvalue, interval), other) for other in theirs)
+            why += about_learning(learned, f"{format_eigenvalue(twin.eigenvalue)}, residual {nearest:.2g}")
+        modes.append(
+            ModeTrust(
+                eigenvalue=mode.eigenvalue,
+                interval=interval,
+                angle=(turn_low, turn_high),
+                constant=evidence.variation < CONSTANT_BELOW,
+                subspace=evidence.subspace,
+                turn=evidence.turn,
+                untrained=nearest,
+                trusted=not against,
+                why=why,
+                learned=learned,
+                **measured,
+            )
+        )
     return tuple(modes), tuple(judged)
 
 
@@ -396,38 +410,3 @@ def _judged_together(
         **measured,
     )
     return found, against
-
-
-def _judged(
-    mode: Mode,
-    evidence: Evidence,
-    interval: tuple[float, float],
-    angle: tuple[float, float],
-    untrained: Trust | None,
-    against: list[str],
-    why: str,
-) -> ModeTrust:
-    nearest = learned = None
-    if untrained is not None:
-        twin = min(untrained.modes, key=lambda other: abs(other.eigenvalue - mode.eigenvalue))
-        nearest = twin.residual
-        if not against:
-            theirs = [other for other in untrained.modes if other.trusted]
-            places = [Located(eigenvalue=each.eigenvalue, interval=each.interval) for each in theirs]
-            learned = not has_counterpart(Located(eigenvalue=mode.eigenvalue, interval=interval), places)
-        why += about_learning(learned, f"{format_eigenvalue(twin.eigenvalue)}, residual {nearest:.2g}")
-    return ModeTrust(
-        eigenvalue=mode.eigenvalue,
-        interval=interval,
-        angle=angle,
-        residual=evidence.residual,
-        copying=evidence.copying,
-        null=evidence.null,
-        constant=evidence.variation < CONSTANT_BELOW,
-        subspace=evidence.subspace,
-        turn=evidence.turn,
-        untrained=nearest,
-        trusted=not against,
-        why=why,
-        learned=learned,
-    )

@@ -1,8 +1,6 @@
 """Fits without each fold of sequences."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,48 +18,6 @@ from kann.fitting.normal_equations import NormalEquations, designs_of_folds, sum
 from kann.fitting.pair_selection import only_pairs
 from kann.typing import Array, Complex, Float, Int
 
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class FoldFit:
-    """The operator without one fold, its eigenpairs in the order of those of the whole operator."""
-
-    design: NormalEquations
-    """The fold that was left out."""
-    rest: NormalEquations
-    """The folds that were fitted."""
-    weights: Float[Array, "q r"]
-    """C, D and c one below the other."""
-    eigenvalues: Complex[Array, " r"]
-    right: Complex[Array, "r r"]
-    """Eigenvectors of C, in columns."""
-
-
-def leave_out_each(koopman: Koopman, designs: Sequence[NormalEquations], *, rounding: float) -> list[FoldFit]:
-    """Fit without each fold in turn, in the basis of the whole operator, and match the eigenvalues with its own."""
-    found = []
-    for design, rest in zip(designs, without_each(designs), strict=True):
-        weights = rest.weights(offset=koopman.offset is not None, ridge=koopman.ridge, rounding=rounding)
-        values, vectors = np.linalg.eig(weights[: koopman.rank])
-        matched = _nearest(koopman.eigenvalues, values)
-        found.append(
-            FoldFit(
-                design=design,
-                rest=rest,
-                weights=weights,
-                eigenvalues=values[matched].astype(complex),
-                right=vectors[:, matched].astype(complex),
-            )
-        )
-    return found
-
-
-def _nearest(eigenvalues: Complex[Array, " r"], others: Array) -> Array:
-    """For each eigenvalue one of the others, such that the distances are smallest in sum and none is taken twice."""
-    from scipy.optimize import linear_sum_assignment  # here, since it takes long to import
-
-    return linear_sum_assignment(np.abs(eigenvalues[:, None] - others))[1]
-
-
 LONGEST_HORIZON = 64
 """Errors are measured up to so many steps ahead."""
 
@@ -77,41 +33,56 @@ ONE_INPUT = (
 """How to ask for the trust of what a gated operator does while one input is read."""
 
 
-class Folded:
-    """The designs of the folds of some data, and where the data are."""
+class Folds:
+    """Fits of an operator to all folds but one, in its basis: what tells how far it can be trusted.
+
+    Eigenpairs are in the order of those of the whole operator.
+    """
 
     def __init__(
         self,
-        designs: tuple[NormalEquations, ...],
+        koopman: Koopman,
+        designs: Sequence[NormalEquations],
         *,
         rounding: float,
         states: States | None = None,
         fold_of: Int[Array, " s"] | None = None,
-        moments: Moments | None = None,
+        moments: Any = None,
     ) -> None:
-        self.designs, self.rounding = designs, rounding
+        self.koopman, self.designs, self.total = koopman, designs, sum_of(designs)
         self._states, self._fold_of, self._moments = states, fold_of, moments
+        options: Any = {"offset": koopman.offset is not None, "ridge": koopman.ridge, "rounding": rounding}
+        _require_own(koopman, self.total, self.total.weights(**options))
+        self.sizes = np.array([float(design.pairs) for design in designs])
+        """The number of pairs of each fold."""
+        self.rests = without_each(designs)
+        """For each fold all others, which are fitted."""
+        self.weights = [rest.weights(**options) for rest in self.rests]
+        """C, D and c one below the other, without each fold."""
+        self.eigenvalues: list[Complex[Array, " r"]] = []
+        self.right: list[Complex[Array, "r r"]] = []
+        """Eigenvectors of C, in columns."""
+        for weights in self.weights:
+            values, vectors = np.linalg.eig(weights[: koopman.rank])
+            matched = _nearest(koopman.eigenvalues, values)
+            self.eigenvalues.append(values[matched].astype(complex))
+            self.right.append(vectors[:, matched].astype(complex))
 
-    @cached_property
-    def total(self) -> NormalEquations:
-        """The design of all data."""
-        return sum_of(self.designs)
-
-    def unknowns(self, koopman: Koopman) -> int:
+    @property
+    def unknowns(self) -> int:
         """How many numbers each column of the regression had to find."""
-        return len(self.total.gram) - int(koopman.offset is None)
+        return len(self.total.gram) - int(self.koopman.offset is None)
 
-    def errors(self, koopman: Koopman, fits: Sequence[FoldFit]) -> HeldOutErrors:
+    def errors(self) -> HeldOutErrors:
         """Errors of predictions on held-out sequences: several steps ahead of states, one step of moments."""
-        if self._moments is not None:
-            return _one_step_errors(koopman, fits, self._moments)
-        states, fold_of = self._states, self._fold_of
-        assert states is not None and fold_of is not None  # noqa: S101, PT018
+        koopman, states, fold_of = self.koopman, self._states, self._fold_of
+        if states is None or fold_of is None:
+            return self._one_step_errors()
         chosen = enough_sequences(states.lengths, seed=0)
         return held_out_errors(
             states[chosen],
             fold_of[chosen],
-            [[fit.weights for fit in fits]],
+            [self.weights],
             basis=koopman.basis,
             mean=koopman.mean,
             horizons=powers_of_two(states.lengths[chosen], largest=LONGEST_HORIZON),
@@ -119,23 +90,75 @@ class Folded:
             in_coordinates=koopman.in_coordinates,
         )
 
+    def _one_step_errors(self) -> HeldOutErrors:
+        """Errors one step ahead, from moments; those of the coordinates where the rest is not modelled."""
+        total, about = self.total, self.koopman.mean
+        missed = sum(
+            design.residual_sum_of_squares(own) for design, own in zip(self.designs, self.weights, strict=True)
+        )
+        variance, copied = total.variance(), float(np.trace(total.change_gram()))
+        if not self.koopman.in_coordinates:
+            whole = self._moments.numpy()
+            mean, squares = whole.sum_y / whole.pairs, float(np.trace(whole.yy))
+            variance = squares - whole.pairs * float(mean @ mean)
+            energy = squares - 2 * float(about @ whole.sum_y) + whole.pairs * float(about @ about)
+            copied = squares - 2 * float(np.trace(whole.xy)) + float(np.trace(whole.xx))
+            missed += max(0.0, energy - float(np.trace(total.total)))  # what lies outside of the basis
+        return HeldOutErrors(
+            horizons=np.array([1]),
+            operator=np.array([[missed / variance]]),
+            copying=np.array([copied / variance]),
+            count=np.array([total.pairs]),
+        )
 
-def folded_data(koopman: Koopman, data: Any, *, folds: int | None, groups: Any, seed: int) -> Folded:
-    """Put the data into folds; refuse data that the operator was not fitted to."""
+
+def _nearest(eigenvalues: Complex[Array, " r"], others: Array) -> Array:
+    """For each eigenvalue one of the others, such that the distances are smallest in sum and none is taken twice."""
+    from scipy.optimize import linear_sum_assignment  # here, since it takes long to import
+
+    return linear_sum_assignment(np.abs(eigenvalues[:, None] - others))[1]
+
+
+def _require_own(koopman: Koopman, total: NormalEquations, weights: Float[Array, "q r"]) -> None:
+    """Raise for data to which a fit in the operator's basis, with these weights, is another operator."""
+    own = [koopman.matrix]
+    if koopman.drive is not None:
+        own.append(koopman.drive)
+    constant = koopman.offset if koopman.offset is not None else np.zeros(koopman.rank)
+    change = np.vstack([*own, constant]) - weights
+    energy = float(np.trace(total.total)) or 1.0
+    apart = float(np.trace(change.T @ total.gram @ change)) / energy
+    if not apart <= REFIT_TO:
+        raise KannError(
+            "the operator was not fitted to these sequences: a fit to them predicts states that differ by "
+            f"{percent(apart)} of their energy; pass the states or moments that it was fitted to, and where= if it was "
+            "fitted with it "
+            f"({ONE_INPUT})"
+        )
+
+
+def folded_data(koopman: Koopman, data: Any, *, folds: int | None, groups: Any, seed: int) -> Folds:
+    """Put the data into folds and fit without each; raise for data that the operator was not fitted to."""
     driven = koopman.drive is not None
     basis: dict[str, Any] = {"basis": koopman.basis, "mean": koopman.mean, "driven": driven}
-    if _are_moments(data):
-        if groups is not None:
-            raise KannError("groups are for states; each of the moments is a group of its own")
-        found = _folded_moments(koopman, data, basis)
-    else:
+    if not _are_moments(data):
         states = require_states_of(koopman, data)
-        repeats = repeats_of(states)
-        fold_of = assign_folds(states.lengths, folds=folds, groups=groups, repeats=repeats, seed=seed)
+        rounding = rounding_of(states.values[0:1])
+        if driven and states.inputs is not None:
+            rounding = max(rounding, rounding_of(states.inputs[0:1]))
+        fold_of = assign_folds(states.lengths, folds=folds, groups=groups, repeats=repeats_of(states), seed=seed)
         designs = designs_of_folds(states, fold_of, **basis)
-        found = Folded(designs, rounding=_rounding(states, driven=driven), states=states, fold_of=fold_of)
-    _require_own(koopman, found)
-    return found
+        return Folds(koopman, designs, rounding=rounding, states=states, fold_of=fold_of)
+    if groups is not None:
+        raise KannError("groups are for states; each of the moments is a group of its own")
+    used = [moments for moments in data if moments.pairs]
+    if len(used) < FEWEST_FOLDS:
+        raise KannError(f"{len(used)} moments with pairs of states are too few folds; pass {FEWEST_FOLDS} or more")
+    for moments in used:
+        require_moments_of(koopman, moments)
+    designs = [NormalEquations.of_moments(moments, **basis) for moments in used]
+    rounding = max(max(moments.rounding, moments.input_rounding if driven else 0.0) for moments in used)
+    return Folds(koopman, designs, rounding=rounding, moments=sum(used[1:], start=used[0]))
 
 
 def moments_where(
@@ -186,71 +209,3 @@ def require_moments_of(koopman: Koopman, moments: Moments) -> None:
             f"moments of {moments.dim} units and {moments.input_dim} inputs do not belong to an operator of "
             f"{koopman.dim} units and {inputs} inputs; pass those that it was fitted to"
         )
-
-
-def _rounding(states: States, *, driven: bool) -> float:
-    """The coarsest relative spacing of the numbers, as in a fit."""
-    rounding = rounding_of(states.values[0:1])
-    if driven and states.inputs is not None:
-        rounding = max(rounding, rounding_of(states.inputs[0:1]))
-    return rounding
-
-
-def _folded_moments(koopman: Koopman, data: Sequence[Moments], basis: dict[str, Any]) -> Folded:
-    """Each of the moments as a fold."""
-    used = [moments for moments in data if moments.pairs]
-    if len(used) < FEWEST_FOLDS:
-        raise KannError(f"{len(used)} moments with pairs of states are too few folds; pass {FEWEST_FOLDS} or more")
-    for moments in used:
-        require_moments_of(koopman, moments)
-    designs = tuple(NormalEquations.of_moments(moments, **basis) for moments in used)
-    rounding = max(moments.rounding for moments in used)
-    if koopman.drive is not None:
-        rounding = max(rounding, *(moments.input_rounding for moments in used))
-    return Folded(designs, rounding=rounding, moments=sum(used[1:], start=used[0]))
-
-
-def _require_own(koopman: Koopman, folded: Folded) -> None:
-    """Refuse data to which a fit in the operator's basis is another operator."""
-    total = folded.total
-    weights = total.weights(offset=koopman.offset is not None, ridge=koopman.ridge, rounding=folded.rounding)
-    own = [koopman.matrix]
-    if koopman.drive is not None:
-        own.append(koopman.drive)
-    constant = koopman.offset if koopman.offset is not None else np.zeros(koopman.rank)
-    change = np.vstack([*own, constant]) - weights
-    energy = float(np.trace(total.total)) or 1.0
-    apart = float(np.trace(change.T @ total.gram @ change)) / energy
-    if not apart <= REFIT_TO:
-        raise KannError(
-            "the operator was not fitted to these sequences: a fit to them predicts states that differ by "
-            f"{percent(apart)} of their energy; pass the states or moments that it was fitted to, and where= if it was "
-            "fitted with it "
-            f"({ONE_INPUT})"
-        )
-
-
-def _one_step_errors(koopman: Koopman, fits: Sequence[FoldFit], moments: Moments) -> HeldOutErrors:
-    """Held-out errors one step ahead, from moments; those of the coordinates where the rest is not modelled."""
-    missed = sum(float(np.trace(fit.design.residual_gram(fit.weights))) for fit in fits)
-    if koopman.in_coordinates:
-        total = sum_of([fit.design for fit in fits])
-        return HeldOutErrors(
-            horizons=np.array([1]),
-            operator=np.array([[missed / total.variance()]]),
-            copying=np.array([float(np.trace(total.change_gram())) / total.variance()]),
-            count=np.array([total.pairs]),
-        )
-    whole: Any = moments.numpy()
-    mean = whole.sum_y / whole.pairs
-    variance = float(np.trace(whole.yy)) - whole.pairs * float(mean @ mean)
-    about = koopman.mean
-    energy = float(np.trace(whole.yy)) - 2 * float(about @ whole.sum_y) + whole.pairs * float(about @ about)
-    inside = sum(float(np.trace(fit.design.total)) for fit in fits)
-    copied = float(np.trace(whole.yy) - 2 * np.trace(whole.xy) + np.trace(whole.xx))
-    return HeldOutErrors(
-        horizons=np.array([1]),
-        operator=np.array([[(missed + max(0.0, energy - inside)) / variance]]),
-        copying=np.array([copied / variance]),
-        count=np.array([whole.pairs]),
-    )

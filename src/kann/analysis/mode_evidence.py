@@ -4,15 +4,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 
-from kann.analysis.cross_validation import FoldFit
+from kann.analysis.cross_validation import Folds
 from kann.analysis.intervals import jackknife_error, student_width
 from kann.analysis.trust_rule import LARGEST_RESIDUAL, LARGEST_TURN
-from kann.fitting.koopman import Koopman
-from kann.fitting.normal_equations import NormalEquations
+from kann.data.reduction import add_to
 from kann.fitting.spectrum import quadratic_forms
 from kann.typing import Array, Complex, Float
 
@@ -37,13 +37,13 @@ class Intervals:
     """True for a pair that cannot be told from two real eigenvalues."""
 
     @staticmethod
-    def of(koopman: Koopman, fits: Sequence[FoldFit], *, level: float) -> "Intervals":
+    def of(folds: Folds, *, level: float) -> "Intervals":
         """From the eigenvalues without each fold, which are matched to those of the operator."""
-        first, second = ([mode.indices[place] for mode in koopman.modes] for place in (0, -1))
-        whole = koopman.eigenvalues[first]
-        values, conjugates = (np.array([fit.eigenvalues[places] for fit in fits]) for places in (first, second))
-        width = float(student_width(level, len(fits) - 1))
-        error = partial(jackknife_error, sizes=sizes_of(fits))
+        first, second = ([mode.indices[place] for mode in folds.koopman.modes] for place in (0, -1))
+        whole, without = folds.koopman.eigenvalues[first], np.array(folds.eigenvalues)
+        values, conjugates = without[:, first], without[:, second]
+        width = float(student_width(level, len(without) - 1))
+        error = partial(jackknife_error, sizes=folds.sizes)
         modulus, angle = np.abs(whole), np.angle(whole)
         # Where eigenvalues meet, they change with the root of what changes in the operator, so that no standard error
         # of theirs tells how far they reach; but the square of half their gap changes smoothly. It is below zero for a
@@ -64,11 +64,6 @@ class Intervals:
             width=width,
             may_be_real=(apart > 0) & (np.imag(whole) != 0),
         )
-
-
-def sizes_of(fits: Sequence[FoldFit]) -> Float[Array, " f"]:
-    """Return the number of pairs of each fold."""
-    return np.array([float(fit.design.pairs) for fit in fits])
 
 
 def _angles_from(eigenvalues: Complex[Array, "f m"], reference: Complex[Array, " m"]) -> Float[Array, "f m"]:
@@ -153,84 +148,72 @@ def _solved(matrix: Complex[Array, "k k"], target: Complex[Array, "k k"]) -> Com
     return np.linalg.solve(matrix, target)
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class HeldOut:
-    """Residuals on held-out sequences, as fractions of the size of a direction."""
+def held_out_residuals(folds: Folds, blocks: Sequence[Block]) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    """Residuals on held-out sequences, as fractions of the size: of each mode, and of the worst directions of blocks.
 
-    operator: Float[Array, " r"]
-    copying: Float[Array, " r"]
-    null: Float[Array, " r"]
-    blocks: list[tuple[float, float, float]]
-    """The same three for each block, of its worst directions."""
-
-    @staticmethod
-    def of(koopman: Koopman, fits: Sequence[FoldFit], blocks: Sequence[Block]) -> "HeldOut":
-        """Measure each fold with the eigenvectors that were fitted without it."""
-        names = ["missed", "copied", "shuffled", "inputs", "energy"]
-        alone = dict.fromkeys(names, np.zeros(koopman.rank))
-        joint = [dict.fromkeys(names, np.zeros((len(block.matrix),) * 2, dtype=complex)) for block in blocks]
-        for f, fit in enumerate(fits):
-            for name, gram in _held_out_grams(koopman, fit).items():
-                alone[name] = alone[name] + quadratic_forms(gram, fit.right)
-                for sums, block in zip(joint, blocks, strict=True):
-                    vectors = block.vectors[f]
-                    sums[name] = sums[name] + vectors.conj().T @ gram @ vectors
-        null = alone["shuffled"] if koopman.drive is None else np.minimum(alone["shuffled"], alone["inputs"])
-        return HeldOut(
-            operator=_root_of_ratio(alone["missed"], alone["energy"]),
-            copying=_root_of_ratio(alone["copied"], alone["energy"]),
-            null=_root_of_ratio(null, alone["energy"]),
-            blocks=[_worst(sums, driven=koopman.drive is not None) for sums in joint],
-        )
+    Each fold is measured with the eigenvectors that were fitted without it. The names are those of `Evidence`.
+    """
+    first = [mode.indices[0] for mode in folds.koopman.modes]
+    alone: dict[str, Any] = {}
+    joint: list[dict[str, Any]] = [{} for _ in blocks]
+    for fold, right in enumerate(folds.right):
+        for name, gram in _held_out_grams(folds, fold).items():
+            add_to(alone, name, quadratic_forms(gram, right[:, first]))
+            for sums, block in zip(joint, blocks, strict=True):
+                add_to(sums, name, block.vectors[fold].conj().T @ gram @ block.vectors[fold])
+    energy = alone.pop("energy")
+    ratios = {name: np.maximum(own, 0.0) / np.where(energy > 0, energy, 1.0) for name, own in alone.items()}
+    roots = {name: np.where(energy > 0, np.sqrt(ratio), np.inf) for name, ratio in ratios.items()}
+    null = np.minimum(roots["shuffled"], roots.get("inputs", np.inf))
+    rows = np.stack([roots["missed"], roots["copied"], null], axis=1).tolist()
+    return [dict(zip(MEASURED, row, strict=True)) for row in rows], [_worst(sums) for sums in joint]
 
 
-def _held_out_grams(koopman: Koopman, fit: FoldFit) -> dict[str, Float[Array, "r r"]]:
+MEASURED: tuple[str, ...] = ("residual", "copying", "null")
+"""What is measured on held-out sequences: fields of `Evidence`."""
+
+
+def _held_out_grams(folds: Folds, fold: int) -> dict[str, Float[Array, "r r"]]:
     """Return Gram matrices of what several predictions miss of a fold, and of its states."""
+    koopman, design, rest = folds.koopman, folds.designs[fold], folds.rests[fold]
     offset = koopman.offset is not None
-    about = fit.rest.mean[: koopman.rank] if offset else np.zeros(koopman.rank)
-    null = fit.rest.as_shuffled().weights(offset=offset, ridge=koopman.ridge, rounding=0.0)
+    about = rest.mean[: koopman.rank] if offset else np.zeros(koopman.rank)
+    null = rest.as_shuffled().weights(offset=offset, ridge=koopman.ridge, rounding=0.0)
     grams = {
-        "missed": fit.design.residual_gram(fit.weights),
-        "copied": fit.design.change_gram(),
-        "shuffled": fit.design.as_shuffled().residual_gram(null),
-        "energy": fit.design.state_gram(about),
+        "missed": design.residual_gram(folds.weights[fold]),
+        "copied": design.change_gram(),
+        "shuffled": design.as_shuffled().residual_gram(null),
+        "energy": design.state_gram(about),
     }
     if koopman.drive is not None:
         # Inputs that predict the next state by themselves, such as ones that contain it, leave nothing for the state.
-        grams["inputs"] = fit.design.residual_gram(fit.rest.weights_without_state(ridge=koopman.ridge))
+        grams["inputs"] = design.residual_gram(rest.weights_without_state(ridge=koopman.ridge))
     return grams
 
 
-def _worst(sums: dict[str, Complex[Array, "k k"]], *, driven: bool) -> tuple[float, float, float]:
+def _worst(sums: dict[str, Complex[Array, "k k"]]) -> dict[str, float]:
     """Return the residual of the direction of a block that is missed most, and what copying and the null miss.
 
     Every direction must pass the rule, and each comparison has its own worst direction: the one in which the ratio of
     two quadratic forms is largest, a generalised eigenvalue. So copying and the null are scaled such that their ratio
     to the residual is the worst one.
     """
-    energy = sums["energy"]
+    energy, unknown = sums["energy"], dict.fromkeys(MEASURED, math.inf)
     if np.linalg.eigvalsh(energy)[0] <= 0:
-        return math.inf, math.inf, math.inf
+        return unknown
     rounding = NO_RESIDUAL**2 * energy
 
     def worst_ratio(other: Complex[Array, "k k"]) -> float:
         return math.sqrt(max(0.0, float(scipy.linalg.eigh(sums["missed"], other, eigvals_only=True)[-1])))
 
-    nulls = [sums["shuffled"], *([sums["inputs"]] if driven else [])]
     try:
         residual = worst_ratio(energy)
         to_copying = worst_ratio(sums["copied"] + rounding)
-        to_null = max(worst_ratio(null + rounding) for null in nulls)
+        to_null = max(worst_ratio(sums[name] + rounding) for name in ("shuffled", "inputs") if name in sums)
     except np.linalg.LinAlgError:  # the other form is not positive, up to rounding: nothing can be compared
-        return math.inf, math.inf, math.inf
-    return residual, residual / max(to_copying, NO_RESIDUAL), residual / max(to_null, NO_RESIDUAL)
-
-
-def _root_of_ratio(squares: Float[Array, " r"], energy: Float[Array, " r"]) -> Float[Array, " r"]:
-    """√(squares / energy); infinite where there is no energy."""
-    has_energy = energy > 0
-    ratio = np.maximum(squares, 0.0) / np.where(has_energy, energy, 1.0)
-    return np.where(has_energy, np.sqrt(ratio), np.inf)
+        return unknown
+    against = [residual / max(ratio, NO_RESIDUAL) for ratio in (to_copying, to_null)]
+    return dict(zip(MEASURED, [residual, *against], strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -246,16 +229,17 @@ class Group:
     """True if the span holds most of the modes."""
 
 
-def groups_of(
-    koopman: Koopman, total: NormalEquations, fits: Sequence[FoldFit], intervals: Intervals
-) -> tuple[Float[Array, " m"], list[Group]]:
+def groups_of(folds: Folds, intervals: Intervals) -> tuple[Float[Array, " m"], list[Group]]:
     """Return how far each mode's direction moves, and the groups of modes that are to be read together.
 
     A group are modes whose eigenvalues cannot be told apart, some of which move alone, or a pair that may be two real
     eigenvalues. Unless all of a group are equal, a direction that is steady needs no group.
     """
-    modes, factor = koopman.modes, _root(total.state_gram())
-    whole, others = factor @ koopman.right, [factor @ fit.right for fit in fits]
+    koopman, modes = folds.koopman, folds.koopman.modes
+    # A matrix F with FᵀF = XᵀX: directions are compared as functions of the states, not of the units.
+    energy, directions = np.linalg.eigh(folds.total.state_gram())
+    factor = np.sqrt(np.maximum(energy, 0.0))[:, None] * directions.T
+    whole, others = factor @ koopman.right, [factor @ right for right in folds.right]
     turn = np.zeros(len(modes))
     for size in (1, 2):
         numbers = [number for number, mode in enumerate(modes) if len(mode.indices) == size]
@@ -270,7 +254,7 @@ def groups_of(
         columns = [i for number in numbers for i in modes[number].indices]
         fills = len(columns) > koopman.rank / 2
         span_turn = 90.0 if fills else float(subspace_angles(whole[:, columns], [each[:, columns] for each in others]))
-        block = _equal_memories(koopman, fits, numbers, intervals, factor)
+        block = _equal_memories(folds, numbers, intervals, factor)
         return Group(modes=tuple(numbers.tolist()), turn=span_turn, block=block, fills=fills)
 
     found = []
@@ -288,15 +272,13 @@ def groups_of(
     return turn, found
 
 
-def _equal_memories(
-    koopman: Koopman, fits: Sequence[FoldFit], numbers: Array, intervals: Intervals, factor: Float[Array, "r r"]
-) -> Block | None:
+def _equal_memories(folds: Folds, numbers: Array, intervals: Intervals, factor: Float[Array, "r r"]) -> Block | None:
     """Return the operator on the span of some modes if it may be a multiple of the identity; otherwise None.
 
     Of equal memories, what sets the operator apart from a multiple of the identity is noise, and has about the size of
     its standard error. A Jordan chain has equal eigenvalues too, but a coupling well above that.
     """
-    modes = koopman.modes
+    koopman, modes = folds.koopman, folds.koopman.modes
     if all(len(modes[number].indices) == 2 and not intervals.may_be_real[number] for number in numbers):
         columns = [modes[number].indices[0] for number in numbers]  # of equal pairs, the upper halves are equal
     else:
@@ -305,26 +287,23 @@ def _equal_memories(
     # spares the bulk of hundreds of noisy modes, which takes longer than all the rest.
     if len(columns) == 1 or max(modes[number].residual for number in numbers) > LARGEST_RESIDUAL:
         return None
-    without = [(fit.eigenvalues[columns], fit.right[:, columns]) for fit in fits]
+    without = [
+        (values[columns], right[:, columns]) for values, right in zip(folds.eigenvalues, folds.right, strict=True)
+    ]
     block = Block.of(koopman.eigenvalues[columns], koopman.right[:, columns], without, factor)
-    if block is None or block.departure() > SAME_TO + intervals.width * block.error(sizes_of(fits)):
+    if block is None or block.departure() > SAME_TO + intervals.width * block.error(folds.sizes):
         return None
     return block
 
 
 def indistinct(eigenvalues: Complex[Array, " m"], errors: Float[Array, " m"], *, width: float) -> list[tuple[int, ...]]:
     """Groups of eigenvalues that cannot be told apart: ``width`` standard errors of their difference bridge the gap."""
+    from scipy.sparse.csgraph import connected_components  # here, since it takes long to import
+
     gap = np.abs(eigenvalues[:, None] - eigenvalues)
     touches = gap <= SAME_TO + width * np.hypot(errors[:, None], errors)
-    groups, left = [], set(range(len(eigenvalues)))
-    while left:
-        group, new = set(), {min(left)}
-        while new:
-            group |= new
-            new = set(np.flatnonzero(touches[sorted(new)].any(axis=0)).tolist()) - group
-        left -= group
-        groups.append(tuple(sorted(group)))
-    return groups
+    count, label = connected_components(touches, directed=False)
+    return [tuple(np.flatnonzero(label == number).tolist()) for number in range(count)]
 
 
 def subspace_angles(
@@ -344,16 +323,12 @@ def subspace_angles(
     return np.degrees(np.arcsin(np.minimum(1.0, np.sqrt((f - 1) / f * squares))))
 
 
-def _root(gram: Float[Array, "r r"]) -> Float[Array, "r r"]:
-    """A matrix F with FᵀF = gram: directions are compared as functions of the states, not of the units."""
-    values, vectors = np.linalg.eigh(gram)
-    return np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
-
-
-def variation_of(koopman: Koopman, total: NormalEquations) -> Float[Array, " r"]:
-    """The fraction of each coefficient's energy that is variation; 1 if the fit has an offset, which takes the mean."""
+def variation_of(folds: Folds) -> Float[Array, " m"]:
+    """The fraction of each mode's energy that is variation; 1 if the fit has an offset, which takes the mean."""
+    koopman, total = folds.koopman, folds.total
     if koopman.offset is not None:
-        return np.ones(koopman.rank)
-    about_zero = quadratic_forms(total.state_gram(np.zeros(koopman.rank)), koopman.right)
-    about_mean = quadratic_forms(total.state_gram(), koopman.right)
+        return np.ones(len(koopman.modes))
+    right = koopman.right[:, [mode.indices[0] for mode in koopman.modes]]
+    about_zero = quadratic_forms(total.state_gram(np.zeros(koopman.rank)), right)
+    about_mean = quadratic_forms(total.state_gram(), right)
     return np.maximum(about_mean, 0.0) / np.where(about_zero > 0, about_zero, 1.0)

@@ -5,7 +5,6 @@ A mode that is the network's own need not be learned: networks that were never t
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kann._format import confidence, percent
@@ -111,26 +110,18 @@ def reasons(evidence: Evidence) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
-    """Where the eigenvalue of a mode is that the rule calls a network's own."""
-
-    eigenvalue: complex
-    interval: tuple[float, float]
-    """Of |λ|."""
+Located = tuple[complex, tuple[float, float]]
+"""The eigenvalue of a mode that the rule calls a network's own, and the interval of its modulus."""
 
 
-def has_counterpart(mode: Located, others: Sequence[Located]) -> bool:
-    """Whether one of the untrained network's own modes is the same mode, so that training did not make it."""
-    return any(_is_same(mode, other) for other in others)
-
-
-def _is_same(mode: Located, other: Located) -> bool:
-    if abs(mode.eigenvalue - other.eigenvalue) > SAME_EIGENVALUE:
+def is_same_mode(mode: Located, other: Located) -> bool:
+    """Whether a mode of the untrained network is the same as this one, so that training did not make it."""
+    (value, interval), (other_value, other_interval) = mode, other
+    if abs(value - other_value) > SAME_EIGENVALUE:
         return False
-    if max(mode.interval[0], other.interval[0]) <= min(mode.interval[1], other.interval[1]):
+    if max(interval[0], other_interval[0]) <= min(interval[1], other_interval[1]):
         return True
-    slow, fast = sorted(abs(math.log(max(abs(each.eigenvalue), SMALLEST_MODULUS))) for each in (mode, other))
+    slow, fast = sorted(abs(math.log(max(abs(each), SMALLEST_MODULUS))) for each in (value, other_value))
     return fast <= SAME_RATE * slow
 
 
