@@ -62,6 +62,23 @@ def test_the_untouched_network_is_the_reference(case):
     assert np.allclose(found.gaps["loss"], found.means["loss"] - found.own["loss"])
 
 
+def test_sequences_without_a_label_do_not_count(case):
+    labels = case["labels"].clone()
+    labels[3:8] = -100
+    found, kept = effects(case, labels=labels, batch_size=6), np.r_[:3, 8:20]
+    expected = effects(case, data=case["data"][kept], labels=case["labels"][kept])
+    assert found.judged.tolist() == kept.tolist()
+    for measure in ("kl", "agreement", "loss", "accuracy"):
+        assert found.own[measure] == pytest.approx(expected.own[measure], abs=1e-6)
+        np.testing.assert_allclose(found.means[measure], expected.means[measure], rtol=1e-5, atol=1e-6)
+    with pytest.raises(KannError, match="-100"):
+        effects(case, labels=torch.full((20, 6), -100))
+
+
+def test_no_more_sequences_count_than_were_asked_for(case):
+    assert effects(case, max_sequences=10, batch_size=8).judged.tolist() == list(range(10))
+
+
 def test_of_a_single_layer_one_map_is_its_own(case):
     found = effects(case)
     assert np.array_equal(found.scores["loss"][0, 2], found.scores["loss"][0, 3])

@@ -20,6 +20,7 @@ from kann.live.evaluation import (
     IGNORED,
     first_steps,
     labels_of_classes,
+    order_of_judged,
     require_label_of_each,
     run_batches,
     step_weights,
@@ -27,7 +28,7 @@ from kann.live.evaluation import (
 from kann.recording.options import RunOptions
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import Batch, SequenceData
-from kann.typing import Array, Float
+from kann.typing import Array, Float, Int
 
 BATCH_SIZE = 128
 
@@ -36,15 +37,21 @@ Scores = dict[str, Float[Array, " _"]]
 """By measure: the score of each sequence of a batch."""
 
 
-def _judge(labels: Any, batch: Batch, untouched: Tensor) -> Callable[[Tensor], Scores]:
-    """From the outputs of the untouched network, a function that scores outputs: means over the steps that count."""
+def _judge(labels: Any, ignored: list[Int[Array, " _"]], batch: Batch, untouched: Tensor) -> Callable[[Tensor], Scores]:
+    """From the outputs of the untouched network, a function that scores outputs: means over the steps that count.
+
+    The numbers of sequences without a label that counts are added to ``ignored``.
+    """
     own = log_probabilities(untouched)
     shape = np.empty((*untouched.shape[:-1], 1)[: untouched.ndim])  # its width does not matter, and may be huge
-    weights, wanted = torch.from_numpy(step_weights(shape, batch.real)).to(untouched.device), None
+    weights = torch.from_numpy(step_weights(shape, batch.real)).to(untouched.device)
+    wanted, has_label = None, weights
     if labels is not None:
         where: Any = {"sequences": batch.numbers, "starts": first_steps(batch)}
         where |= {"steps": weights.shape[1], "has_steps": untouched.ndim > 2}
         wanted = torch.from_numpy(labels_of_classes(labels, **where)).to(untouched.device)
+        has_label = weights * (wanted != IGNORED)
+    ignored.append(batch.numbers[as_numpy(has_label.sum(1) == 0)])
 
     def scores(outputs: Tensor) -> Scores:
         logarithms = log_probabilities(outputs)
@@ -56,7 +63,6 @@ def _judge(labels: Any, batch: Batch, untouched: Tensor) -> Callable[[Tensor], S
             "agreement": _mean((decided == own.argmax(-1)).double(), weights),
         }
         if wanted is not None:
-            has_label = weights * (wanted != IGNORED)
             loss = -logarithms.gather(-1, wanted.clamp(min=0)[..., None])[..., 0]
             found["loss"] = _mean(loss, has_label)
             found["accuracy"] = _mean((decided == wanted.clamp(min=0)).double(), has_label)
@@ -75,7 +81,7 @@ def log_probabilities(outputs: Tensor) -> Float[Tensor, "b t o"]:
 
 
 def _mean(values: Tensor, weights: Tensor) -> Float[Array, " b"]:
-    """The mean over the steps that count; 0 for a sequence without any."""
+    """The mean over the steps that count."""
     return as_numpy((values.double() * weights).sum(1) / weights.sum(1).clamp(min=1))
 
 
@@ -124,7 +130,8 @@ def bypass_effects(
         The first and the last layer of each span, both included: ``[("layers.0", "layers.2"), ...]``.
     labels
         The class of each sequence, or of each of its steps for a model that gives (sequences, steps, classes); −100
-        for a step that does not count. For a language model, the next token of each step.
+        for a step that does not count; sequences without another are left out. For a language model, the next token of
+        each step.
     groups
         For each sequence of the states the group that it belongs to, such as its text, for the ridges of the spans'
         maps.
@@ -145,13 +152,12 @@ def bypass_effects(
     batches = source.groups()
     require_label_of_each(labels, sum(map(len, batches)), may_be_more=source.max_sequences is not None)
     runs = [(place, method) for place, methods in enumerate(operators) for method in methods]
-    ends = [(span.names[0], span.names[-1]) for span in found_spans]
+    ends, ignored = [(span.names[0], span.names[-1]) for span in found_spans], []
     changes = [partial(bypass, model, *ends[place], operators[place][method]) for place, method in runs]
     with evaluation_mode(model):
-        finished = run_batches(source, batches, changes, partial(_judge, labels), what="bypasses")
-    numbers_of_batches: list[Any] = [batch.numbers for batch, _ in finished]
-    numbers = np.concatenate(numbers_of_batches)
-    order = np.argsort(numbers)
+        finished = run_batches(source, batches, changes, partial(_judge, labels, ignored), what="bypasses")
+    numbers = np.concatenate([batch.numbers for batch, _ in finished])
+    order = order_of_judged(numbers, source, ignored)
 
     def joined(measure: str, run: int) -> Float[Array, " s"]:
         return np.concatenate([scores[run][measure] for _, scores in finished])[order]

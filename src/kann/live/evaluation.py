@@ -94,11 +94,7 @@ def score_runs(
     finished = run_batches(source, batches, changes, judge, what=what)
     numbers = np.concatenate([batch.numbers for batch, _ in finished])
     scores = np.concatenate([np.stack(own) for _, own in finished], axis=1)
-    # Sequences without a label that counts have no score, and those of the last batch may be more than were asked for.
-    order = [i for i in np.argsort(numbers) if source.max_sequences is None or numbers[i] < source.max_sequences]
-    order = np.array(order)[~np.isin(numbers[order], np.concatenate(ignored))]
-    if not len(order):
-        raise KannError(f"all labels are {IGNORED}, which does not count; pass labels of some sequences")
+    order = order_of_judged(numbers, source, ignored)
     numbers, scores = numbers[order], scores[:, order]
     if scorer.is_r_squared:
         if not variation.spread:
@@ -108,6 +104,22 @@ def score_runs(
             )
         scores = 1 - scores * len(numbers) / variation.spread
     return numbers, scores
+
+
+def order_of_judged(
+    numbers: Int[Array, " s"], source: SequenceData, ignored: Sequence[Int[Array, " _"]]
+) -> Int[Array, " k"]:
+    """The places of the sequences that count, by increasing number.
+
+    Sequences without a label that counts have no score, and those of the last batch may be more than were asked for.
+    """
+    order = np.argsort(numbers)
+    if source.max_sequences is not None:
+        order = order[numbers[order] < source.max_sequences]
+    order = order[~np.isin(numbers[order], np.concatenate(ignored))]
+    if not len(order):
+        raise KannError(f"all labels are {IGNORED}, which does not count; pass labels of some sequences")
+    return order
 
 
 def require_label_of_each(labels: Any, count: int, *, may_be_more: bool) -> None:
