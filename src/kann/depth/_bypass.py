@@ -1,13 +1,11 @@
 """Run a model with a span of its layers replaced by a linear operator."""
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,13 +13,13 @@ from kann.checks import short_repr
 from kann.depth.maps import AffineMap, StepMaps
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
-from kann.live._intervene import turned_back_if, turned_if, with_tensors
+from kann.live._intervene import only_in_this_thread, replacement, turned_back_if, turned_if, with_tensors
 from kann.recording.fused import states_replaced
 from kann.recording.layer_selection import require_module, select
 from kann.recording.runner import every_module_called, exclusive
 from kann.recording.sequence_data import tensors_of
 from kann.recording.tracer import has_channels_first, hook_last
-from kann.typing import Array, Float
+from kann.typing import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,25 +112,38 @@ def bypass(model: nn.Module, first: str, last: str, operator: Operator = None) -
         for each layer.
     """
     span = span_of(model, first, last)
-    replacement = _Bypass(span, maps_of(operator, span))
+    maps = maps_of(operator, span)
     with contextlib.ExitStack() as stack:
         for name, module in zip(span.names, span.modules, strict=True):
-            stack.enter_context(exclusive(states_replaced(module), partial(_in_use, name)))
+            in_use = (
+                f"the states of {name!r} are being replaced already, in this thread or another; leave the other "
+                "kann.depth.bypass or kann.intervene first, and replace a layer in one of them"
+            )
+            stack.enter_context(exclusive(states_replaced(module), partial(KannError, in_use)))
         stack.enter_context(every_module_called())
-        for place, module in enumerate(span.modules):
-            hook_last(module, replacement.hook(place), stack)
+        for name, module, own in zip(span.names, span.modules, maps, strict=True):
+            hook_last(module, _replaces_output(name, own), stack)
         yield
 
 
-def _in_use(name: str) -> KannError:
-    return KannError(
-        f"the states of {name!r} are being replaced already, in this thread or another; leave the other "
-        "kann.depth.bypass or kann.intervene first, and replace a layer in one of them"
-    )
+@dataclass(frozen=True, slots=True)
+class WholeMap:
+    """A map of whole states, h ↦ h A + b, of arrays or tensors; it replaces states as a fill does."""
+
+    matrix: Any
+    offset: Any
+
+    def on(self, convert: Callable[[Array], Tensor]) -> "WholeMap":
+        """The map of converted arrays."""
+        return WholeMap(convert(self.matrix), convert(self.offset))
+
+    def kept(self, h: Tensor) -> Tensor:
+        """The states as the map gives them."""
+        return h @ self.matrix + self.offset
 
 
-def maps_of(operator: Any, span: Span) -> list[tuple[Float[Array, "d d"], Float[Array, " d"]] | None]:
-    """The matrix and the offset that replace each layer; None for the identity."""
+def maps_of(operator: Any, span: Span) -> list[WholeMap | None]:
+    """The map that replaces each layer; None for the identity."""
     if operator is None:
         return [None] * len(span)
     if isinstance(operator, Koopman):
@@ -162,10 +173,9 @@ def maps_of(operator: Any, span: Span) -> list[tuple[Float[Array, "d d"], Float[
     )
 
 
-def _affine(operator: Any) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
-    """An operator as a map of whole states, h ↦ h A + b."""
+def _affine(operator: Any) -> WholeMap:
     if isinstance(operator, AffineMap):
-        return operator.matrix, operator.offset
+        return WholeMap(operator.matrix, operator.offset)
     if not isinstance(operator, Koopman):
         raise KannError(f"{short_repr(operator)} is no operator of states; pass a Koopman or an AffineMap")
     if operator.drive is not None:
@@ -173,78 +183,40 @@ def _affine(operator: Any) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
     matrix, offset = operator.basis @ operator.matrix @ operator.state_vectors, operator.mean.copy()
     if operator.offset is not None:
         offset = offset + operator.offset @ operator.state_vectors
-    return matrix, offset - operator.mean @ matrix
+    return WholeMap(matrix, offset - operator.mean @ matrix)
 
 
-class _Bypass:
-    """Replaces what the layers of a span give, in the thread that asked for it, and refuses to run in others."""
+def _replaces_output(name: str, own: WholeMap | None) -> Callable[..., Any]:
+    """A forward hook that puts the map of what a layer reads in place of what it gives: its first real numbers."""
+    require_own_thread = only_in_this_thread(name, "kann.depth.bypass")
+    mapped = replacement(own, keep=True) if own else None
 
-    def __init__(self, span: Span, maps: Sequence[tuple[Array, Array] | None]):
-        self._span, self._maps = span, maps
-        self._thread = threading.get_ident()
-        self._tensors: dict[Any, tuple[Tensor, Tensor]] = {}  # by layer, device and precision
-
-    def hook(self, place: int) -> Callable[..., Any]:
-        """The forward hook of the layer at this place of the span."""
-
-        def replace(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-            self._require_own_thread(place)
-            given, read = self._given(place, output), self._read(place, args, kwargs, output)
-            return with_tensors(output, {id(given): self._mapped(place, module, read).to(given.dtype)})
-
-        return replace
-
-    def _require_own_thread(self, place: int) -> None:
-        if self._thread != threading.get_ident():
+    def replace(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        require_own_thread()
+        given = next((part for part in tensors_of(output) if part.is_floating_point()), None)
+        if given is None:
             raise KannError(
-                f"another thread runs {self._span.names[place]!r} inside of kann.depth.bypass and must not touch it; "
-                "wait until it is done, or give each thread a copy of the model"
+                f"layer {name!r} gives {type(output).__name__} without real numbers; pass layers that give states"
             )
-
-    def _given(self, place: int, output: Any) -> Tensor:
-        """The states that a layer gives: its first real numbers."""
-        found = next((part for part in tensors_of(output) if part.is_floating_point()), None)
-        if found is None:
-            raise KannError(
-                f"layer {self._span.names[place]!r} gives {type(output).__name__} without real numbers; pass layers "
-                "that give states"
-            )
-        return found
-
-    def _read(self, place: int, args: Any, kwargs: Any, output: Any) -> Tensor:
-        """The states that a layer reads: the first real numbers of the shape of those that it gives."""
-        shape = self._given(place, output).shape
         parts = [part for part in tensors_of((args, kwargs)) if part.is_floating_point()]
-        found = next((part for part in parts if part.shape == shape), None)
-        if found is None:
+        read = next((part for part in parts if part.shape == given.shape), None)
+        if read is None:
             raise KannError(
-                f"layer {self._span.names[place]!r} reads {[tuple(part.shape) for part in parts]} and gives "
-                f"{tuple(shape)}; only layers that keep the shape of the states can be bypassed"
+                f"layer {name!r} reads {[tuple(part.shape) for part in parts]} and gives {tuple(given.shape)}; only "
+                "layers that keep the shape of the states can be bypassed"
             )
-        return found
+        if own and mapped:
+            width = len(own.offset)
+            is_image = read.ndim == 4 and read.shape[-1] != width == read.shape[1]
+            turned = has_channels_first(module, read) or is_image
+            rows = turned_if(turned, read)
+            if rows.shape[-1] != width:
+                raise KannError(
+                    f"the operator is for {width} units; layer {name!r} reads {tuple(read.shape)}; pass an operator "
+                    "that was fitted to states of these layers"
+                )
+            precise = rows.to(torch.promote_types(rows.dtype, given.dtype))
+            read = turned_back_if(turned, mapped(precise))
+        return with_tensors(output, {id(given): read.to(given.dtype)})
 
-    def _mapped(self, place: int, module: nn.Module, states: Tensor) -> Tensor:
-        """The states as the operator maps them."""
-        own = self._maps[place]
-        if own is None:
-            return states
-        width = len(own[1])
-        is_image = states.ndim == 4 and states.shape[-1] != width == states.shape[1]
-        turned = has_channels_first(module, states) or is_image
-        rows = turned_if(turned, states)
-        if rows.shape[-1] != width:
-            raise KannError(
-                f"the operator is for {width} units; layer {self._span.names[place]!r} reads {tuple(states.shape)}; "
-                "pass an operator that was fitted to states of these layers"
-            )
-        precise = torch.promote_types(rows.dtype, torch.float32)
-        matrix, offset = self._on_device(place, own, rows.device, precise)
-        return turned_back_if(turned, rows.to(precise) @ matrix + offset)
-
-    def _on_device(self, place: int, own: tuple[Array, Array], device: torch.device, dtype: torch.dtype) -> Any:
-        """The matrix and the offset as tensors, converted once."""
-        key = place, device, dtype
-        if key not in self._tensors:
-            matrix, offset = (torch.from_numpy(np.ascontiguousarray(part)).to(device, dtype) for part in own)
-            self._tensors[key] = matrix, offset
-        return self._tensors[key]
+    return replace

@@ -25,7 +25,7 @@ from kann.errors import KannError
 from kann.fitting.balance import Balance
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
-from kann.live.completion import Fill, fit_fills
+from kann.live.completion import fit_fills
 from kann.recording.fused import (
     Intercept,
     Kernel,
@@ -218,6 +218,20 @@ def replaced(
         yield
 
 
+def only_in_this_thread(path: str, block: str) -> Callable[[], None]:
+    """A function that raises in any thread but the one that entered the block, in which a layer is replaced."""
+    own = threading.get_ident()
+
+    def require() -> None:
+        if threading.get_ident() != own:
+            raise KannError(
+                f"another thread runs {path!r} inside of {block} and must not touch it; wait until it is done, or give "
+                "each thread a copy of the model"
+            )
+
+    return require
+
+
 class _Replacement:
     """Replaces the states of one layer in the thread that asked for it, and refuses to run in others."""
 
@@ -225,15 +239,7 @@ class _Replacement:
         self.module: Any = target.module
         self._rule, self._whole = rule, whole
         self._target, self._replace, self._state, self._width = target, replace, state, width
-        self._thread = threading.get_ident()
-
-    def _require_own_thread(self) -> None:
-        """Raise for a call that another thread makes."""
-        if self._thread != threading.get_ident():
-            raise KannError(
-                f"another thread runs {self._target.path!r} inside of kann.intervene and must not touch it; wait until "
-                "it is done, or give each thread a copy of the model"
-            )
+        self._require_own_thread = only_in_this_thread(target.path, "kann.intervene")
 
     # Fused recurrent modules
 
@@ -455,10 +461,11 @@ def require_same_width(width: int, found: int, what: str) -> None:
         )
 
 
-def replacement(fill: Fill, *, keep: bool) -> Replace:
+def replacement(fill: Any, *, keep: bool) -> Replace:
     """Turn a fill into a function of tensors, in their precision, or in float32 where theirs is coarser.
 
-    The arrays of the fill are converted once for each device and precision.
+    The arrays of the fill are converted once for each device and precision. The fill is one of `kann.live.completion`,
+    or anything else with ``on`` and ``kept``, such as a map that replaces a layer.
     """
     known: dict[Any, Replace] = {}
 
