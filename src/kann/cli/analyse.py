@@ -28,7 +28,7 @@ def record(
     as_json: options.AsJson = False,
 ) -> None:
     """Run a model over data and write the hidden states of a layer to a store."""
-    with one_line_errors(loading.remains_of_recording(Path(out))):
+    with one_line_errors(f"interrupted before anything was written to {out}; run the same command again"):
         require_store_name(out, verb="record")
         loading.require_data(data)
         require_free(Path(out), force=force)
@@ -141,8 +141,7 @@ def effects(
 ) -> None:
     """Test modes in the running network: what it still does if only they are kept, or if they are removed."""
     loading.require_data(data)
-    if plot is not None:
-        require_free(plot, force=force)
+    require_free(plot, force=force)
     run = loading.model_and_data(factory, weights, data, lengths)
     koopman, recorded = loading.operator(operator), loading.states(states)
     with errors_of_model(run.source, command="effects"):

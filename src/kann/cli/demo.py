@@ -6,7 +6,7 @@ The first classifies film reviews; the reviews were written for the demo. The se
 import json
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -30,11 +30,13 @@ def demo(out: Annotated[Path, typer.Option(help="Folder for the reports.")] = Pa
     with one_line_errors():
         out.mkdir(parents=True, exist_ok=True)
         for name, explain in (("report.html", explain_sentiment), ("copy.html", explain_copy_task)):
-            typer.echo("\n".join([*explain(out / name), f"  -> open {out / name}", ""]))
+            found, page = explain()
+            found.report(out / name, **page)
+            typer.echo("\n".join([*found.sentences, f"  -> open {out / name}", ""]))
 
 
-def explain_sentiment(path: Path) -> tuple[str, ...]:
-    """Explain the network that classifies film reviews, and write the page. Return the sentences."""
+def explain_sentiment() -> tuple[Any, dict[str, str]]:
+    """Explain the network that classifies film reviews. Return also the words of its page."""
     from kann import zoo
 
     model = zoo.load("sentiment")
@@ -47,14 +49,12 @@ def explain_sentiment(path: Path) -> tuple[str, ...]:
         labels=labels,
         classes=["negative", "positive"],
     )
-    found.report(
-        path,
-        title="A GRU that judges film reviews",
-        about="256 units, trained on 25,000 reviews of the Large Movie Review Dataset, 89 % right on another 25,000. "
+    about = (
+        "256 units, trained on 25,000 reviews of the Large Movie Review Dataset, 89 % right on another 25,000. "
         f"The {len(texts)} reviews that it reads here were put together from sentences written for this page, so that "
-        "the same sentence is in several of them.",
+        "the same sentence is in several of them."
     )
-    return found.sentences
+    return found, {"title": "A GRU that judges film reviews", "about": about}
 
 
 def _reviews() -> tuple[list[str], list[str]]:
@@ -69,8 +69,8 @@ def _reviews() -> tuple[list[str], list[str]]:
     return texts, labels
 
 
-def explain_copy_task(path: Path) -> tuple[str, ...]:
-    """Explain the network that remembers digits, and write the page. Return the sentences."""
+def explain_copy_task() -> tuple[Any, dict[str, str]]:
+    """Explain the network that remembers digits. Return also the words of its page."""
     from kann import zoo
 
     model = zoo.load("copy")
@@ -82,13 +82,11 @@ def explain_copy_task(path: Path) -> tuple[str, ...]:
         tokens=_characters_read(inputs.numpy(), model.characters),
         classes=model.characters[:-1],
     )
-    found.report(
-        path,
-        title="A network that remembers three digits over thirty blanks",
-        about="48 units with an orthogonal hidden matrix. It reads three digits, waits, and repeats them when it reads "
-        "the sign ':'.",
+    about = (
+        "48 units with an orthogonal hidden matrix. It reads three digits, waits, and repeats them when it reads the "
+        "sign ':'."
     )
-    return found.sentences
+    return found, {"title": "A network that remembers three digits over thirty blanks", "about": about}
 
 
 def _characters_read(inputs: Float[Array, "s t c"], characters: list[str]) -> list[list[str]]:

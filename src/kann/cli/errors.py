@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,10 @@ INTERRUPTED = 130
 
 
 @contextlib.contextmanager
-def one_line_errors(interrupted: str | Callable[[], str] = "interrupted") -> Iterator[None]:
+def one_line_errors(interrupted: str = "interrupted") -> Iterator[None]:
     """Turn an error inside this block into one line on standard error and exit status 1.
 
-    ``interrupted`` is the message after Ctrl-C, or a function that returns it.
+    After Ctrl-C the line is ``interrupted``, or the notes on the interruption, which say what was finished.
     """
     if SHOW_TRACEBACKS.get():
         yield
@@ -42,8 +42,9 @@ def one_line_errors(interrupted: str | Callable[[], str] = "interrupted") -> Ite
         # The reader of our output (such as `head`) has closed it. Python would flush the rest at exit and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        typer.echo(visible(interrupted if isinstance(interrupted, str) else interrupted()), err=True)
+    except KeyboardInterrupt as error:
+        notes = getattr(error, "__notes__", [])
+        typer.echo(visible("; ".join(["interrupted", *notes]) if notes else interrupted), err=True)
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
         message = _message(error)
@@ -96,14 +97,15 @@ def _message(error: Exception) -> str:
     return f"the Dask cluster gave up ({text})" if type(error).__module__.startswith("distributed") else ""
 
 
-def require_free(path: Path, *, force: bool) -> None:
+def require_free(*paths: Path | None, force: bool) -> None:
     """Raise if a path exists and the user does not force it, or if it is neither a file nor a folder."""
-    if str(path) == "-":
-        raise KannError("- names no file, and results are not written to standard output; pass the name of a file")
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise KannError(f"{path} is not a regular file; pass another path")
-    if path.exists() and not force:
-        raise KannError(f"{path} exists; pass --force to replace it, or another path")
+    for path in filter(None, paths):
+        if str(path) == "-":
+            raise KannError("- names no file, and results are not written to standard output; pass the name of a file")
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise KannError(f"{path} is not a regular file; pass another path")
+        if path.exists() and not force:
+            raise KannError(f"{path} exists; pass --force to replace it, or another path")
 
 
 Rows = list[list[str]]

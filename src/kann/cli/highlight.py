@@ -42,8 +42,7 @@ def highlight(
     A mode's magnitude is scaled to each text: 0 where it is smallest in the text, 1 where it is largest. So shades
     compare words of one text, and not two texts or two modes.
     """
-    if html is not None:
-        require_free(html, force=force)
+    require_free(html, force=force)
     shading = shade(read_text(text, sys.stdin.buffer), modes=mode)
     if not shading.spans:
         raise KannError("the text has no words to read; pass some")

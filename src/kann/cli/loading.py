@@ -4,17 +4,14 @@ import asyncio
 import contextlib
 import importlib
 import json
-import os
 import socket
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-import kann
 from kann.cli.errors import named
 from kann.data.archives import damage_explained, npz_names, read_npz, reason, require_file
 from kann.data.moments import Moments
@@ -241,43 +238,38 @@ class ModelRun(NamedTuple):
 
 def model_and_data(factory: str, weights: Path | None, data: Path, lengths: Path | None = None) -> ModelRun:
     """Build the model, and read its data and the lengths of the sequences."""
-    built, arrays = model(factory, weights), _data_arrays(data)
+    arrays = _data_arrays(data)
     if "data" not in arrays:
         raise KannError(f"{data} holds no array 'data'; it has {sorted(arrays)}; pass numpy.savez(path, data=...)")
     values = arrays["data"]
     known = arrays.get("lengths") if lengths is None else _data_arrays(lengths)["data"]
     source = f"{data}, whose data are {values.dtype} of shape {values.shape}"
-    return ModelRun(model=built, data=values, lengths=known, source=source)
+    return ModelRun(model=model(factory, weights), data=values, lengths=known, source=source)
 
 
 def require_data(path: Path) -> None:
-    """Refuse a file of data that is not there."""
+    """Raise if a file of data is missing or is no plain file."""
     if not path.exists():
         raise FileNotFoundError(f"no data at {path}")
+    require_file(path)
 
 
 def _data_arrays(path: Path) -> dict[str, Any]:
-    """The arrays of an ``.npz`` file by name, or that of an ``.npy`` file as ``data``; numbers only."""
+    """The arrays of an ``.npz`` file by name, or that of an ``.npy`` file as ``data``: real numbers only.
+
+    Whole numbers are in the type that embeddings take.
+    """
     require_data(path)
-    require_file(path)
     with damage_explained(path, problem="holds no data", remedy="pass .npy, or .npz with an array 'data'"):
         if path.suffix == ".npz":
             arrays = read_npz(path)
         else:
-            with open(path, "rb") as file:  # given a path, numpy does not close a file of another format
-                arrays = {"data": np.load(file, allow_pickle=False)}
-        return {name: _plain_numbers(array, name) for name, array in arrays.items()}
-
-
-def _plain_numbers(array: Any, name: str) -> Any:
-    """An array of real numbers in this machine's byte order; whole ones in the type that embeddings take."""
-    if not isinstance(array, np.ndarray):
-        raise ValueError("it holds several arrays")
-    if array.dtype.kind in "iub":
-        return array.astype(np.int64)
-    if array.dtype.kind != "f":
-        raise ValueError(f"{name} is {array.dtype}, not real numbers")
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+            with open(path, "rb") as file:
+                arrays = {"data": np.lib.format.read_array(file, allow_pickle=False)}
+        for name, array in arrays.items():
+            if array.dtype.kind not in "biuf":
+                raise ValueError(f"{name} is {array.dtype}, not real numbers")
+    return {name: array if array.dtype.kind == "f" else array.astype(np.int64) for name, array in arrays.items()}
 
 
 def trust_in(koopman: Koopman, data: States | Moments) -> KnownTrust:
@@ -312,33 +304,3 @@ def operator_numbers(koopman: Koopman, known: KnownTrust) -> dict[str, Any]:
         "trust": trust_numbers(known),
         "not_tested": known.reason,
     }
-
-
-def remains_of_recording(out: Path) -> Callable[[], str]:
-    """Return a function that describes, after Ctrl-C, what is at ``out``. Call this before the recording."""
-    before = _version(out)
-
-    def say() -> str:
-        now = _version(out)
-        if now is None:
-            return f"interrupted before anything was written to {out}; run the same command again"
-        if now == before:
-            return f"interrupted; nothing new was written, and {out} is as it was before"
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that it is not finished is what we are about to say
-                count = len(kann.States.open(out))
-        except Exception:
-            return f"interrupted before the first part was written; {out} cannot be used; pass --force to start again"
-        return f"interrupted; the {count} sequences that were finished are in {out}; pass --force to start again"
-
-    return say
-
-
-def _version(store: Path) -> tuple[int, int] | None:
-    """What changes whenever a store is written: the number and time of its metadata file; None if there is none."""
-    try:
-        found = os.stat(store / "zarr.json")
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns

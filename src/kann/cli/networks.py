@@ -35,8 +35,7 @@ def compare(
     as_json: options.AsJson = False,
 ) -> None:
     """Measure how far apart networks are inside, and print each one's nearest."""
-    for path in filter(None, (out, csv)):
-        require_free(path, force=force)
+    require_free(out, csv, force=force)
     networks = {name: _network(file) for name, file in _names(files).items()}
     found = kann.compare(networks, kind=kind, rank=loading.number(rank), weights=weights, steps=steps)
     if csv is not None:
@@ -95,8 +94,7 @@ def watch(
 ) -> None:
     """Fit an operator at each checkpoint of a training, follow its modes, and write the film."""
     loading.require_data(data)
-    for path in filter(None, (out, history)):
-        require_free(path, force=force)
+    require_free(out, history, force=force)
     files = checkpoint_files(checkpoints)
     run = loading.model_and_data(factory, None, data)
     monitor = kann.Monitor(
