@@ -54,16 +54,12 @@ def shared(key: Hashable, make: Callable[[], AbstractContextManager[Any]]) -> It
 @contextlib.contextmanager
 def exclusive(key: Hashable, refusal: Callable[[], Exception]) -> Iterator[None]:
     """Be the only one in all threads that has entered under ``key``; anybody else gets the ``refusal``."""
-    with _LOCK:
-        if in_force(key):
-            raise refusal()
-        change = _Change(value=None, undo=contextlib.ExitStack(), users=1)
-        _CHANGES[key] = change
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as stack:
         with _LOCK:
-            del _CHANGES[key]
+            if in_force(key):
+                raise refusal()
+            stack.enter_context(shared(key, contextlib.nullcontext))
+        yield
 
 
 def in_force(key: Hashable) -> bool:
@@ -85,7 +81,7 @@ def evaluation_mode(model: nn.Module, *, gradients: bool = False) -> Iterator[No
     with contextlib.ExitStack() as stack:
         stack.enter_context(shared("random numbers", _restored_random_numbers))
         for device in {p.device for p in model.parameters() if p.device.type == "cuda"}:
-            stack.enter_context(shared(("random numbers", device), partial(_restored_gpu_random_numbers, device)))
+            stack.enter_context(shared(("random numbers", device), partial(torch.random.fork_rng, devices=[device])))
         for module in model.modules():
             stack.enter_context(shared(("module", id(module)), partial(_restored_module, module)))
         stack.enter_context(every_module_called())
@@ -93,24 +89,25 @@ def evaluation_mode(model: nn.Module, *, gradients: bool = False) -> Iterator[No
         with contextlib.suppress(NotImplementedError):  # an exported program stays in the mode it was exported in
             model.eval()
         if gradients:
+            # cudnn differentiates a recurrent module in training mode only. Without dropout both modes agree.
             for module in model.modules():
                 if isinstance(module, nn.RNNBase):
-                    stack.enter_context(shared(("backward", id(module)), partial(_differentiable, module)))
+                    differentiable = partial(_changed, module, training=True, dropout=0.0)
+                    stack.enter_context(shared(("backward", id(module)), differentiable))
         yield
 
 
 @contextlib.contextmanager
-def _differentiable(module: nn.RNNBase) -> Iterator[None]:
-    """Let cudnn differentiate a recurrent module: it does so in training mode only. Without dropout both modes agree.
-
-    `_restored_module` restores the mode.
-    """
-    dropout, module.dropout = module.dropout, 0.0
-    module.training = True
+def _changed(thing: Any, **values: Any) -> Iterator[None]:
+    """Set attributes of an object, and restore them afterwards."""
+    before = {name: getattr(thing, name) for name in values}
+    for name, value in values.items():
+        setattr(thing, name, value)
     try:
         yield
     finally:
-        module.dropout, module.training = dropout, False
+        for name, value in before.items():
+            setattr(thing, name, value)
 
 
 @contextlib.contextmanager
@@ -127,18 +124,10 @@ def returned_hidden_states(model: nn.Module) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for config in configs:
             if hasattr(config, "output_hidden_states"):
-                stack.enter_context(shared(("config", id(config)), partial(_switched_on, config)))
+                stack.enter_context(
+                    shared(("config", id(config)), partial(_changed, config, output_hidden_states=True))
+                )
         yield
-
-
-@contextlib.contextmanager
-def _switched_on(config: Any) -> Iterator[None]:
-    before = config.output_hidden_states
-    config.output_hidden_states = True
-    try:
-        yield
-    finally:
-        config.output_hidden_states = before
 
 
 @contextlib.contextmanager
@@ -187,16 +176,6 @@ def _restored_random_numbers() -> Iterator[None]:
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)  # noqa: NPY002
-
-
-@contextlib.contextmanager
-def _restored_gpu_random_numbers(device: torch.device) -> Iterator[None]:
-    """Restore torch's random numbers on one GPU."""
-    state = torch.cuda.get_rng_state(device)
-    try:
-        yield
-    finally:
-        torch.cuda.set_rng_state(state, device)
 
 
 @contextlib.contextmanager

@@ -163,15 +163,8 @@ class SequenceData:
             taken.lengths = lengths[numbers]
         return taken
 
-    def batches(self, *, size: int | None = None, bar: str | None = None) -> Iterator[Batch]:
-        """Read the batches in the order of the data, each with its lengths.
-
-        ``size`` takes the place of ``batch_size``; ``bar`` is the title of a progress bar.
-        """
-        if size is not None:
-            sized = copy.copy(self)
-            sized.batch_size = size
-            return sized.batches(bar=bar)
+    def batches(self, *, bar: str | None = None) -> Iterator[Batch]:
+        """Read the batches in the order of the data, each with its lengths; ``bar`` is the title of a progress bar."""
         if isinstance(self.data, Dataset) and not isinstance(self.data, IterableDataset) and self._collate is None:
             raise KannError(
                 f"{type(self.data).__name__} is a dataset of samples; pass DataLoader(dataset, batch_size=...)"
@@ -182,24 +175,22 @@ class SequenceData:
             return found
         return progress_bar(found, what=bar, total=total, unit="batch")
 
-    def groups(self, *, least: int = 1) -> list[Batch]:
+    def groups(self) -> list[Batch]:
         """All batches, with the numbers of their sequences.
 
         Sequences that come in a list, or as samples to collate, are sorted by length, so that little of a batch is
-        padding. Where data do not come in batches, there are ``least`` of them if there are as many sequences. Batches
-        of a loader are whole: the last one may hold more sequences than ``max_sequences``.
+        padding. Batches of a loader are whole: the last one may hold more sequences than ``max_sequences``.
         """
         data, order, count, most = self.data, None, self.count, self.max_sequences
         if count is not None and most is not None and count > most:  # before sorting, which would choose the longest
-            return self.take(np.arange(most)).groups(least=least)
+            return self.take(np.arange(most)).groups()
         is_listed = isinstance(data, list | tuple) and count is not None and self.lengths is None
         if is_listed and all(map(_steps_of, data)):
             order = np.argsort([-_steps_of(item) for item in data], kind="stable")
         ordered = self if order is None else self.take(order)
-        size = min(self.batch_size, -(-count // least)) if count else self.batch_size
         found: list[Batch] = []
         first = 0
-        for batch in ordered.batches(size=size):
+        for batch in ordered.batches():
             last = first + self.count_of(batch)
             batch.numbers = np.arange(first, last) if order is None else order[first:last]
             found.append(batch)
@@ -314,7 +305,7 @@ class SequenceData:
         if lengths is None:
             return map(_with_own_real_steps, cut)
         if isinstance(lengths, str | int) or callable(lengths):
-            return (_with(batch, _asked_real_steps(batch.content, lengths)) for batch in cut)
+            return (replace(batch, real=_asked_real_steps(batch.content, lengths)) for batch in cut)
         return self._with_lengths_of_all(cut, real_steps(lengths))
 
     def _with_lengths_of_all(self, cut: Iterator[Batch], real: RealSteps) -> Iterator[Batch]:
@@ -324,7 +315,7 @@ class SequenceData:
             count = self.count_of(batch)
             if used + count > len(real):
                 raise KannError(f"there are {len(real)} lengths and more sequences; pass one length per sequence")
-            yield _with(batch, real[used : used + count])
+            yield replace(batch, real=real[used : used + count])
             used += count
         if used != len(real) and self.max_sequences is None:
             raise KannError(f"there are {len(real)} lengths for {used} sequences; pass one length per sequence")
@@ -448,11 +439,6 @@ def _starts_in(real: Array, lengths: Array) -> Array | None:
 def packed_lengths(sizes: Int[Array, " t"]) -> Int[Array, " b"]:
     """How long each of the sorted sequences is."""
     return (sizes[None] > np.arange(sizes[0])[:, None]).sum(axis=1)
-
-
-def _with(batch: Batch, real: RealSteps | None) -> Batch:
-    batch.real = real
-    return batch
 
 
 def _with_own_real_steps(batch: Batch) -> Batch:
