@@ -363,3 +363,20 @@ def require_one_per_state(values: Sequence[Any], states: States, what: str) -> N
     for i, (own, length) in enumerate(zip(values, states.lengths.tolist(), strict=True)):
         if len(own) != length:
             raise KannError(f"sequence {i} has {length} states and {len(own)} {what}; pass one for each state")
+
+
+HOLD_OUT_ONE_IN = 4
+"""Where a single part is held out, it is every fourth sequence."""
+
+
+def held_out_rows(states: States, *, most: int | None = None) -> Int[Array, " n"]:
+    """Rows of every fourth sequence; of fewer than four sequences, the last quarter of all rows.
+
+    Of many sequences some are skipped, so that about ``most`` rows remain.
+    """
+    total = int(states.lengths.sum())
+    if len(states) < HOLD_OUT_ONE_IN:
+        return np.arange(total - total // HOLD_OUT_ONE_IN, total)
+    spans = [states.span(i) for i in range(HOLD_OUT_ONE_IN - 1, len(states), HOLD_OUT_ONE_IN)]
+    step = max(1, sum(span.stop - span.start for span in spans) // (most or total))
+    return np.concatenate([np.arange(span.start, span.stop) for span in spans[::step]])

@@ -1,15 +1,17 @@
 """Balanced coordinates: directions along which states vary and on which the outputs depend."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.linalg
 
 from kann import _display
-from kann.backends.arrays import as_numpy, float64_copy, namespace, on_accelerator, to_device_of
+from kann.backends.arrays import as_array, as_numpy, float64_copy, namespace, on_accelerator, to_device_of
 from kann.checks import require_all_finite, require_float, require_whole_number, require_width
-from kann.data.moments import mean_and_covariance
+from kann.data.moments import refuse_not_finite
+from kann.data.reduction import Block, SumOverBlocks, accumulate
 from kann.data.serialization import Saved, require_finite_fields
 from kann.data.states import as_states
 from kann.errors import KannError
@@ -228,12 +230,12 @@ class Balance(Saved):
         [1.0, 0.12, 0.0]
         """
         states = as_states(states)
-        if len(states.values) > states.dim:
-            spread = mean_and_covariance(states)
-            balance = Balance.of_covariances(spread.covariance, spread.covariance, mean=spread.mean, rank=rank)
-        else:
-            rows = as_numpy(states.values)
-            balance = Balance.of_snapshots(rows, rows - rows.mean(axis=0), rank=rank)
+        total = accumulate(states, partial(SumOverBlocks, _row_sum), what="mean")
+        if not np.isfinite(total).all():
+            refuse_not_finite(states, inputs=False)
+        mean = total / len(states.values)
+        factor, noise = _factor(states.values, mean), EXACT if _is_double(states.values) else ROUNDED
+        balance = _balanced(factor, factor, mean=mean, count=len(states.values), noise=noise, rank=rank)
         return replace(balance, has_adjoints=False)
 
     def _check(self) -> None:
@@ -273,6 +275,10 @@ class _Factor:
         return self.rows[:, at] - self.centre[at]  # float64, as the centre is
 
 
+def _row_sum(block: Block) -> Float[Array, " d"]:
+    return as_numpy(block.values.sum(0))
+
+
 def _is_double(rows: AnyArray) -> bool:
     return str(rows.dtype).endswith("float64")
 
@@ -283,7 +289,8 @@ def _factor(rows: AnyArray, centre: Float[Array, " d"]) -> _Factor:
     if n <= d:
         return _Factor(rows=as_numpy(rows), centre=centre)
     step = max(2 * d, BLOCK_NUMBERS // 16 // d)  # smaller blocks stay in the processor's cache
-    blocks = (rows[first : first + step] - to_device_of(rows, centre) for first in range(0, n, step))
+    blocks = (as_array(rows[first : first + step]) for first in range(0, n, step))  # of a store or Dask, read here
+    blocks = (block - to_device_of(block, centre) for block in blocks)
     if not _is_double(rows):  # rounded to 6e-8, below which a Gram matrix loses digits; five times as fast as QR
         return _factor_of_covariance(as_numpy(sum(block.T @ block for block in blocks)))
     factor: Any = np.empty((0, d))
@@ -314,7 +321,13 @@ def _balanced(
         left, right = y.columns(at), x.columns(at)
         core = core + left @ right.T
         energies += np.vdot(left, left), np.vdot(right, right)
-    _require_energies(*energies)
+    if not energies[1] > 0:
+        raise KannError("every state is the same, so there is nothing to balance; pass states that change")
+    if not energies[0] > 0:
+        raise KannError(
+            "all adjoints are zero: the outputs do not depend on these states; pass another layer, or use "
+            "Balance.of_states(states), whose directions are principal components"
+        )
     u, values, vt = np.linalg.svd(core, full_matrices=False)
     resolved = int(np.sum(values > noise * np.sqrt(energies.prod())))
     k = min(resolved, MOST_DIRECTIONS if rank is None else rank)
@@ -384,14 +397,3 @@ def _require_rows(states: AnyArray, adjoints: AnyArray) -> None:
         if not bool(namespace(rows).all(namespace(rows).isfinite(rows))):
             remedy = "shorten the sequences, or run the model in float64"
             require_all_finite(as_numpy(rows), what=what, remedy=remedy)
-
-
-def _require_energies(adjoints: float, states: float) -> None:
-    """Raise if there is nothing to balance."""
-    if not states > 0:
-        raise KannError("every state is the same, so there is nothing to balance; pass states that change")
-    if not adjoints > 0:
-        raise KannError(
-            "all adjoints are zero: the outputs do not depend on these states; pass another layer, or use "
-            "Balance.of_states(states), whose directions are principal components"
-        )

@@ -1,6 +1,6 @@
 """Least squares from additive sums: normal equations, their solution, and ridge."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import accumulate as running
@@ -365,7 +365,7 @@ def _fold_sums(part: Block | Cut, *, fold_of: Int[Array, " s"], lengths: Int[Arr
     return sums
 
 
-def sum_of(designs: Sequence[NormalEquations]) -> NormalEquations:
+def sum_of(designs: Iterable[NormalEquations]) -> NormalEquations:
     """All of the designs together."""
     return reduce(add, designs)
 

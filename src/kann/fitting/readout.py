@@ -5,25 +5,22 @@ from typing import Any
 
 import numpy as np
 
-from kann.backends.arrays import as_numpy, namespace, to_device_of
+from kann.backends.arrays import as_numpy, namespace, to_device_of, with_ones
 from kann.checks import require_all_finite, require_flag, require_float, require_instance, require_real, require_width
 from kann.data.reduction import take_rows
 from kann.data.serialization import Saved, require_finite_fields
-from kann.data.states import States
+from kann.data.states import HOLD_OUT_ONE_IN, States, held_out_rows
 from kann.errors import KannError
 from kann.fitting.basis import Operator, operand
 from kann.fitting.features import pair_count, pair_products
-from kann.fitting.normal_equations import NormalEquations
-from kann.typing import AnyArray, Array, Float, Int, Shaped
+from kann.fitting.normal_equations import NormalEquations, sum_of
+from kann.typing import AnyArray, Array, Float, Int
 
 RIDGE = 1e-6
 """Penalty on the weights of standardised columns, per row. It separates products that depend on each other."""
 
 MOST_WITH_PRODUCTS = 32
 """Maximum number of coordinates whose products are tried: 32 have 528."""
-
-HOLD_OUT_ONE_IN = 4
-"""Readouts are compared on every fourth sequence, after fitting them to the others."""
 
 BLOCK_ROWS = 2**16
 """States that are encoded at a time."""
@@ -106,7 +103,9 @@ def fit_readout(koopman: Operator, states: States, outputs: Any, *, products: bo
         require_flag(products, "products")
     targets, per_sequence = _targets(outputs, states)
     rows = states.starts + states.lengths - 1 if per_sequence else np.arange(len(targets))
-    held_out = _held_out(states, rows)
+    if len(rows) < HOLD_OUT_ONE_IN:
+        raise KannError(f"{len(rows)} outputs are too few to hold some out; pass at least {HOLD_OUT_ONE_IN}")
+    held_out = np.isin(rows, held_out_rows(states))
     rank = koopman.rank
     tries = products if products is not None else rank <= MOST_WITH_PRODUCTS
     fitted, judged = (
@@ -143,18 +142,6 @@ def _targets(outputs: Any, states: States) -> tuple[Float[Array, "n o"], bool]:
     return values.reshape(len(values), -1).astype(np.float64), per_sequence
 
 
-def _held_out(states: States, rows: Int[Array, " n"]) -> Shaped[Array, " n"]:
-    """Which rows are of every fourth sequence; of fewer sequences, the last quarter of all rows."""
-    if len(states) < HOLD_OUT_ONE_IN:
-        held_out = np.arange(len(rows)) >= len(rows) - len(rows) // HOLD_OUT_ONE_IN
-    else:
-        sequence = np.searchsorted(states.starts, rows, side="right") - 1
-        held_out = sequence % HOLD_OUT_ONE_IN == HOLD_OUT_ONE_IN - 1
-    if not held_out.any():
-        raise KannError(f"{len(rows)} outputs are too few to hold some out; pass at least {HOLD_OUT_ONE_IN}")
-    return held_out
-
-
 def _columns(z: Float[AnyArray, "n r"], *, products: bool) -> Float[AnyArray, "n q"]:
     return namespace(z).concat([z, pair_products(z.T).T], axis=1) if products else z
 
@@ -163,14 +150,14 @@ def _equations(
     koopman: Operator, states: States, rows: Int[Array, " n"], targets: Float[Array, "n o"], *, products: bool
 ) -> NormalEquations:
     """Sums of products of the columns (z, products, 1) and the outputs."""
-    total: Any = None
-    for first in range(0, len(rows), BLOCK_ROWS):
+
+    def of_block(first: int) -> NormalEquations:
         at = slice(first, first + BLOCK_ROWS)
         z, y = as_numpy(koopman.encode(take_rows(states.values, rows[at]))).astype(np.float64), targets[at]
-        design = np.concatenate([_columns(z, products=products), np.ones((len(z), 1))], axis=1)
-        sums = NormalEquations(gram=design.T @ design, target=design.T @ y, total=y.T @ y)
-        total = sums if total is None else total + sums
-    return total
+        design = with_ones(_columns(z, products=products))
+        return NormalEquations(gram=design.T @ design, target=design.T @ y, total=y.T @ y)
+
+    return sum_of(map(of_block, range(0, len(rows), BLOCK_ROWS)))
 
 
 def _part(equations: NormalEquations, columns: Any) -> NormalEquations:

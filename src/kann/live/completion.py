@@ -13,7 +13,7 @@ from kann.checks import require_choice
 from kann.data.additive import Additive
 from kann.data.moments import MeanAndCovariance, mean_and_covariance
 from kann.data.reduction import Block, SumOverBlocks, accumulate, take_rows
-from kann.data.states import States
+from kann.data.states import States, held_out_rows
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Float, Int
 
@@ -114,11 +114,9 @@ MOST_IN_QUADRATIC = 32
 RIDGE = 1e-6
 """Penalty on the weights of standardised products, per state. It separates products that depend on each other."""
 
-HOLD_OUT_ONE_IN = 4
-"""``fill="auto"`` judges fills on every fourth sequence, after fitting them to the others."""
-
 MOST_HELD_OUT = 20_000
-"""Held-out states, at most: errors of two fills that matter differ by far more than this many leave uncertain."""
+"""States on which ``fill="auto"`` judges fills, at most, after fitting them to the others: errors of two fills that
+matter differ by far more than this many leave uncertain."""
 
 NOTHING_LEFT = 1e-12
 """Fraction of the states' variance outside of the kept coordinates below which the rest is rounding."""
@@ -173,7 +171,8 @@ def fit_fills(
     sums = accumulate(
         states, partial(SumOverBlocks, partial(_all_sums, [fills[i] for i in curved], spread)), what="fills"
     )
-    held_out = None if fill == "curve" else _held_out(states, spread.mean)
+    rows = np.arange(0) if fill == "curve" else held_out_rows(states, most=MOST_HELD_OUT)
+    held_out = take_rows(states.values, rows).astype(np.float64) - spread.mean if len(rows) else None
     if fill == "auto" and held_out is None:
         return fills
     for i, total in zip(curved, sums.parts, strict=True):
@@ -193,18 +192,6 @@ def _can_bend(linear: Regression, spread: MeanAndCovariance, fill: str) -> bool:
             "has two); pass fill='linear', or fewer coordinates"
         )
     return count <= MOST_IN_QUADRATIC
-
-
-def _held_out(states: States, mean: Float[Array, " d"]) -> Float[Array, "n d"] | None:
-    """States of every fourth sequence about the mean; of a few sequences the last quarter of all states."""
-    total = int(states.lengths.sum())
-    if len(states) < HOLD_OUT_ONE_IN:
-        rows = np.arange(total - total // HOLD_OUT_ONE_IN, total)
-    else:
-        spans = [states.span(i) for i in range(HOLD_OUT_ONE_IN - 1, len(states), HOLD_OUT_ONE_IN)]
-        step = max(1, sum(span.stop - span.start for span in spans) // MOST_HELD_OUT)
-        rows = np.concatenate([np.arange(span.start, span.stop) for span in spans[::step]])
-    return take_rows(states.values, rows).astype(np.float64) - mean if len(rows) else None
 
 
 def _bends_better(

@@ -17,7 +17,7 @@ from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
 from kann.fitting.readout import Readout
-from kann.stand_ins.weights import features_of, operator_weights, require_driven, require_readout_of
+from kann.stand_ins.weights import features_of, operator_weights, require_step
 from kann.typing import Array
 
 try:
@@ -121,8 +121,7 @@ def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str], *, read
     ...     print([file.name for file in pathlib.Path(folder).iterdir()])
     ['step.onnx']
     """
-    require_driven(koopman)
-    require_readout_of(koopman, readout)
+    require_step(koopman, readout)
     require_path(path)
     features = features_of(koopman)
     if features.kind == "function":

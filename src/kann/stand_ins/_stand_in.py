@@ -12,7 +12,7 @@ from kann.fitting.bilinear import Bilinear
 from kann.fitting.features import FeatureMap
 from kann.fitting.koopman import Koopman
 from kann.fitting.readout import Readout
-from kann.stand_ins.weights import features_of, operator_weights, require_driven, require_readout_of
+from kann.stand_ins.weights import features_of, operator_weights, require_step
 from kann.typing import AnyArray, Float, Int
 
 try:
@@ -50,8 +50,7 @@ def stand_in(
     >>> module(torch.randn(5, 7, 2)).shape
     torch.Size([5, 7, 1])
     """
-    require_driven(koopman)
-    require_readout_of(koopman, readout)
+    require_step(koopman, readout)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise KannError(f"dtype={short_repr(dtype)} is no floating-point type of torch; pass torch.float32")
     return StandIn(koopman, vocabulary=vocabulary, readout=readout, dtype=dtype)

@@ -13,23 +13,17 @@ from kann.fitting.readout import Readout
 from kann.typing import Array
 
 
-def require_driven(koopman: Any) -> None:
-    """Raise if this is not an operator that reads inputs."""
+def require_step(koopman: Any, readout: Any) -> None:
+    """Raise unless this is an operator that reads inputs, and the readout is None or reads its coordinates."""
     if not isinstance(koopman, Koopman | Bilinear):
         raise KannError(f"koopman={short_repr(koopman)} is no operator; pass what kann.fit returns")
     if koopman.drive is None:
         raise KannError("this operator is autonomous and reads no inputs; fit with driven=True or driven='bilinear'")
-
-
-def require_readout_of(koopman: Koopman | Bilinear, readout: Any) -> None:
-    """Raise if this is a readout, but not one from the coordinates of the operator."""
-    if readout is None:
-        return
-    if not isinstance(readout, Readout):
+    if not isinstance(readout, Readout | None):
         raise KannError(
             f"readout={short_repr(readout)} is no fitted readout; pass what kann.stand_ins.fit_readout returns"
         )
-    if readout.rank != koopman.rank:
+    if readout is not None and readout.rank != koopman.rank:
         raise KannError(
             f"the readout is of {readout.rank} coordinates and the operator has {koopman.rank}; fit it to this operator"
         )
@@ -37,10 +31,8 @@ def require_readout_of(koopman: Koopman | Bilinear, readout: Any) -> None:
 
 def features_of(koopman: Koopman | Bilinear) -> FeatureMap:
     """The features φ that drive the operator: the inputs themselves where nothing gates it."""
-    if isinstance(koopman, Bilinear):
-        return koopman.features
     inputs = koopman.input_dim
-    return FeatureMap(kind="inputs", inputs=inputs, count=inputs)
+    return koopman.features if isinstance(koopman, Bilinear) else FeatureMap(kind="inputs", inputs=inputs, count=inputs)
 
 
 def operator_weights(koopman: Koopman | Bilinear) -> dict[str, Array]:
