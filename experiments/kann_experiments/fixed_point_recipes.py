@@ -72,7 +72,7 @@ def find_fixed_points(
         h, x = starting_tensors(step, initial, inputs)
         function, dtype = checked_step(step, h, x, has_inputs=inputs is not None)
         single, _ = checked_step(step, h.float(), x.float(), has_inputs=inputs is not None)
-        problem = Problem.of(
+        problem = Problem(
             h,
             function,
             dtype,

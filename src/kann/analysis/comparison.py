@@ -5,9 +5,7 @@ import io
 import math
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,6 @@ from kann.checks import (
     require_choice,
     require_flag,
     require_path,
-    require_sequence,
     require_whole_number,
 )
 from kann.data.atomic_write import replacing
@@ -77,59 +74,45 @@ class DistanceConfig:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Compared:
-    """What a distance needs of a network, from all its sequences, without each group of them, and from two halves."""
+    """What a distance needs of a network."""
 
     whole: Any
-    """Of all sequences."""
-    without: tuple[Any, ...]
-    """Without each group; empty if only an operator is known."""
-    halves: tuple[Any, Any] | None
-    """Of two halves of the groups; None if only an operator is known."""
+    """What is compared, from all sequences: eigenvalues with weights, a response, or a span."""
+    without: tuple[Any, ...] = ()
+    """The same without each group of sequences; empty if only an operator is known."""
+    floor: float = math.nan
+    """The distance of two halves of the sequences from each other; NaN if they are not known."""
 
     @staticmethod
     def of(
         network: Any, config: DistanceConfig, *, readout: Any = None, name: str = "the network", intervals: bool = True
     ) -> "Compared":
         """Read an operator, moments, a list of moments of groups, or states; without intervals, leave no group out."""
-        if isinstance(network, Koopman):
-            return Compared(whole=_view(config, network, readout, name)(network), without=(), halves=None)
-        groups = _groups_of(network, name)
+        groups = [] if isinstance(network, Koopman) else _groups_of(network, name)
+        koopman = network if not groups else _fitted(groups, rank=config.rank)
+        weight = linear_weight(readout, koopman.dim, name=f"the readout of {name}")
+        wanted = np.zeros(0)
+        if config.kind == "subspace":  # of all fits the modes nearest to those of the whole
+            leading = leading_modes(koopman, count=config.modes, among=_trusted(koopman, groups, name))
+            wanted = np.array([koopman.modes[number].eigenvalue for number in leading])
+
+        def view(koopman: Koopman) -> Any:
+            if config.kind == "spectrum":
+                return weighed_spectrum(koopman, weights=config.weights)
+            if config.kind == "response":
+                return Response.of(koopman, weight, steps=config.steps, weights=config.weights)
+            return span_of(koopman, nearest_modes(koopman, wanted))
+
+        if len(groups) < 2:
+            return Compared(whole=view(koopman))
+        first, second = (view(_fitted(half, rank=koopman.rank)) for half in (groups[::2], groups[1::2]))
         total = sum(groups[1:], start=groups[0])
-        koopman = _fitted(total, rank=config.rank)
-        view = _view(config, koopman, readout, name, groups)
-        if len(groups) == 1:
-            return Compared(whole=view(koopman), without=(), halves=None)
-
-        def seen_in(moments: Moments) -> Any:
-            return view(_fitted(moments, rank=koopman.rank))
-
-        first, second = (sum(part[1:], start=part[0]) for part in (groups[::2], groups[1::2]))
+        rests = [total - group for group in groups] if intervals else []
         return Compared(
             whole=view(koopman),
-            without=tuple(seen_in(total - group) for group in groups) if intervals else (),
-            halves=(seen_in(first), seen_in(second)),
+            without=tuple(view(_fitted([rest], rank=koopman.rank)) for rest in rests),
+            floor=config.measure(first, second),
         )
-
-    def floor(self, config: DistanceConfig) -> float:
-        """Return the distance of two halves of the sequences from each other; NaN if they are not known."""
-        return config.measure(*self.halves) if self.halves else math.nan
-
-
-def _view(
-    config: DistanceConfig, koopman: Koopman, readout: Any, name: str, groups: list[Moments] | None = None
-) -> Callable[[Koopman], Any]:
-    """Return a function that takes from an operator what is compared: eigenvalues with weights, a response, or a span.
-
-    The span is that of the modes nearest to the leading ones of ``koopman``.
-    """
-    weight = linear_weight(readout, koopman.dim, name=f"the readout of {name}")
-    if config.kind == "spectrum":
-        return partial(weighed_spectrum, weights=config.weights)
-    if config.kind == "response":
-        return lambda other: Response.of(other, weight, steps=config.steps, weights=config.weights)
-    leading = leading_modes(koopman, count=config.modes, among=_trusted(koopman, groups, name))
-    wanted = np.array([koopman.modes[number].eigenvalue for number in leading])
-    return lambda other: span_of(other, nearest_modes(other, wanted))
 
 
 def _groups_of(network: Any, name: str) -> list[Moments]:
@@ -149,15 +132,16 @@ def _groups_of(network: Any, name: str) -> list[Moments]:
     return [part.numpy() for part in found]
 
 
-def _fitted(moments: Moments, *, rank: Any) -> Koopman:
+def _fitted(groups: list[Moments], *, rank: Any) -> Koopman:
+    total = sum(groups[1:], start=groups[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KannWarning)  # a part of the data may be little; intervals say how little
-        return fit(moments, rank=rank, driven=moments.uu is not None)
+        return fit(total, rank=rank, driven=total.uu is not None)
 
 
-def _trusted(koopman: Koopman, groups: list[Moments] | None, name: str) -> tuple[int, ...]:
+def _trusted(koopman: Koopman, groups: list[Moments], name: str) -> tuple[int, ...]:
     """The modes that may be compared: the trusted ones if there are data to judge by, otherwise all."""
-    if groups is None or len(groups) < FEWEST_FOLDS:
+    if len(groups) < FEWEST_FOLDS:
         return tuple(range(len(koopman.modes)))
     found = trust(koopman, groups).trusted
     if not found:
@@ -266,19 +250,18 @@ def distance(
 
 def _between(a: Compared, b: Compared, config: DistanceConfig) -> Distance:
     """Return the distance of two networks, with its interval and floor."""
-    value, floor = config.measure(a.whole, b.whole), max(a.floor(config), b.floor(config))
-    variance, freedom = 0.0, math.inf
-    for replicates in (
+    value, floor = config.measure(a.whole, b.whole), max(a.floor, b.floor)
+    if not (a.without and b.without):
+        return Distance(value, kind=config.kind, interval=(math.nan, math.nan), floor=floor)
+    columns = [
         [config.measure(each, b.whole) for each in a.without],
         [config.measure(a.whole, each) for each in b.without],
-    ):
-        if not replicates:
-            return Distance(value, kind=config.kind, interval=(math.nan, math.nan), floor=floor)
-        column = np.array(replicates)[:, None]
-        error = jackknife_error(column, whole=np.array([value]), sizes=np.ones(len(column)))[0]
-        variance += float(error) ** 2
-        freedom = min(freedom, len(column) - 1)
-    half = float(student_width(config.level, freedom)) * math.sqrt(variance)
+    ]
+    errors = [
+        jackknife_error(np.array(column)[:, None], whole=np.array([value]), sizes=np.ones(len(column)))[0]
+        for column in columns
+    ]
+    half = float(student_width(config.level, min(map(len, columns)) - 1) * math.hypot(*errors))
     return Distance(value, kind=config.kind, interval=(max(0.0, value - half), value + half), floor=floor)
 
 
@@ -348,17 +331,8 @@ class Comparison(Saved):
 
     def nearest(self) -> dict[str, str]:
         """Return the name of each network's nearest other one."""
-        return {name: self.names[j] for name, j in zip(self.names, self._nearest(), strict=True)}
-
-    def _nearest(self) -> list[int]:
-        return np.where(np.eye(len(self.names), dtype=bool), np.inf, self.matrix).argmin(axis=1).tolist()
-
-    def same(self, labels: Sequence[Any]) -> float:
-        """The fraction of networks whose nearest other one has the same label, such as its task."""
-        require_sequence(labels, "labels")
-        if len(labels) != len(self.names):
-            raise KannError(f"{len(labels)} labels for {len(self.names)} networks; pass one for each")
-        return float(np.mean([labels[i] == labels[j] for i, j in enumerate(self._nearest())]))
+        nearest = np.where(np.eye(len(self.names), dtype=bool), np.inf, self.matrix).argmin(axis=1)
+        return {name: self.names[j] for name, j in zip(self.names, nearest.tolist(), strict=True)}
 
     def csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """The pairs as CSV, one line each, with intervals and floors; also written to a file if a path is given.
@@ -439,12 +413,15 @@ def compare(
     named = entries_by_name(networks, "networks", remedy='pass {"name": operator, …}')
     if len(named) < 2:
         raise KannError(f"networks holds {len(named)} of them; pass two or more")
-    heads = _readouts_of(readouts, named)
+    heads = {} if readouts is None else entries_by_name(readouts, "readouts", remedy='pass {"name": readout, …}')
+    if readouts is not None and set(heads) != set(named):
+        apart = ", ".join(sorted(set(heads) ^ set(named)))
+        raise KannError(f"readouts and networks have different names: {apart}; pass one readout for each")
     seen = [
         Compared.of(each, config, readout=heads.get(name), name=repr(name), intervals=bool(intervals))
         for name, each in named.items()
     ]
-    floor = np.array([each.floor(config) for each in seen])
+    floor = np.array([each.floor for each in seen])
     matrix, low, high = np.zeros((3, len(seen), len(seen)))
     for bounds in (low, high):
         np.fill_diagonal(bounds, np.nan)
@@ -456,17 +433,6 @@ def compare(
         matrix[i, j] = matrix[j, i] = found
         low[i, j], high[i, j] = low[j, i], high[j, i] = found.interval
     return Comparison(kind=kind, names=tuple(named), matrix=matrix, low=low, high=high, floor=floor, level=float(level))
-
-
-def _readouts_of(readouts: Any, networks: Mapping[str, Any]) -> dict[str, Any]:
-    """The readouts by name: of all networks, or of none."""
-    if readouts is None:
-        return {}
-    heads = entries_by_name(readouts, "readouts", remedy='pass {"name": readout, …}')
-    if set(heads) != set(networks):
-        apart = sorted(set(heads) ^ set(networks))
-        raise KannError(f"readouts and networks have different names: {', '.join(apart)}; pass one readout for each")
-    return heads
 
 
 def _csv_cell(name: str) -> str:

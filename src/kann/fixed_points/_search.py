@@ -98,7 +98,7 @@ def find_fixed_points(
     with torch.inference_mode(False), torch.enable_grad(), parametrize.cached():
         h, x = starting_tensors(step, initial, inputs)
         function, dtype = checked_step(step, h, x, has_inputs=inputs is not None)
-        problem = Problem.of(h, function, dtype, recipe=recipe, tolerance=tolerance, slow_tolerance=slow_tolerance)
+        problem = Problem(h, function, dtype, recipe=recipe, tolerance=tolerance, slow_tolerance=slow_tolerance)
         return describe(problem, _explore(problem, h, x), initial=len(h))
 
 

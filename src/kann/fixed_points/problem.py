@@ -56,30 +56,11 @@ MAX_OUTWARD_RATIO = 1.1
 """A search that starts outside the border goes at most this many times as far from the centre as it starts."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Problem:
-    """A network, how to search it, and the region to search."""
+    """A network, how to search it, and the region to search, which is around the initial states."""
 
-    step: StepFunction
-    """The network as a function of float64 tensors."""
-    dtype: torch.dtype
-    """The precision in which ``step`` computes."""
-    recipe: Recipe
-    tolerance: float
-    """Speed up to which a point is fixed."""
-    slow_tolerance: float
-    """Speed up to which a point is kept."""
-    centre: Float[Tensor, " d"]
-    """Mean of the initial states."""
-    spread: float
-    """Mean distance of the initial states from their centre; of a single one its length, or 1 if that is zero too."""
-    border: float
-    """Distance from the centre beyond which points are outliers: infinite where all initial states are the same."""
-    unit: float
-    """The length in one hidden unit that the recipe's rates and distances are multiples of."""
-
-    @staticmethod
-    def of(
+    def __init__(
+        self,
         h: Float[Tensor, "n d"],
         step: StepFunction,
         dtype: torch.dtype,
@@ -88,21 +69,19 @@ class Problem:
         tolerance: float,
         slow_tolerance: float,
         unit: float | None = None,
-    ) -> "Problem":
-        """The problem around these initial states; by default the unit is their spread in one hidden unit."""
-        centre = h.mean(0)
-        spread = float((h - centre).norm(dim=1).mean()) or float(h.norm(dim=1).mean()) or 1.0
-        return Problem(
-            step=step,
-            dtype=dtype,
-            recipe=recipe,
-            tolerance=tolerance,
-            slow_tolerance=slow_tolerance,
-            centre=centre,
-            spread=spread,
-            border=math.inf if (h == h[0]).all() else recipe.outlier * spread,
-            unit=spread / math.sqrt(h.shape[1]) if unit is None else unit,
-        )
+    ):
+        self.step, self.dtype = step, dtype
+        """The network as a function of float64 tensors, and the precision in which it computes."""
+        self.recipe, self.tolerance, self.slow_tolerance = recipe, tolerance, slow_tolerance
+        """Speeds up to ``tolerance`` are fixed, and up to ``slow_tolerance`` points are kept."""
+        self.centre = h.mean(0)
+        """Mean of the initial states."""
+        self.spread = float((h - self.centre).norm(dim=1).mean()) or float(h.norm(dim=1).mean()) or 1.0
+        """Mean distance of the initial states from their centre; of a single one its length, or 1 if that is zero."""
+        self.border = math.inf if (h == h[0]).all() else recipe.outlier * self.spread
+        """Distance from the centre beyond which points are outliers."""
+        self.unit = self.spread / math.sqrt(h.shape[1]) if unit is None else unit
+        """The length in one hidden unit that the recipe's rates and distances are multiples of."""
 
     def speed(self, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """The speed ½|step(h, x) − h|² of each state, without gradients."""

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,21 +26,27 @@ CELL_FORWARDS = (nn.RNNCell.forward, nn.GRUCell.forward, nn.LSTMCell.forward)
 """The forward functions of torch's cells; a subclass may have another one."""
 
 
+def _of_weights(step: Any) -> Any:
+    """One step of torch's layers, and of cells that neither a subclass nor a hook changes; anything else as it is."""
+    if isinstance(step, nn.RNNBase):
+        if step.bidirectional:
+            raise KannError(
+                f"{step} is not one cell applied over time; pass a function step(h, x) that makes one step of what you "
+                "want to analyse, its states side by side in h"
+            )
+        levels = [f"l{level}" for level in range(step.num_layers)]
+        return step_of(step) if len(levels) == 1 else StackedStep(layers=[step_of(step, level) for level in levels])
+    is_plain = isinstance(step, nn.RNNCellBase) and type(step).forward in CELL_FORWARDS
+    return step_of(step) if is_plain and not (step._forward_pre_hooks or step._forward_hooks) else step
+
+
 def widths_of(step: Any) -> tuple[int, int] | None:
     """Widths of state and input of torch's cells and layers and of `kann.recording.step_of`; None for others."""
-    if isinstance(step, nn.RNNBase) and step.bidirectional:
-        raise KannError(
-            f"{step} is not one cell applied over time; pass a function step(h, x) that makes one step of what you "
-            "want to analyse, its states side by side in h"
-        )
-    if isinstance(step, nn.RNNBase):
-        step = _step_of_layers(step)
-    if isinstance(step, nn.RNNCellBase):
-        has_cell = isinstance(step, nn.LSTMCell)  # its state is h and c
-        return step.hidden_size * (2 if has_cell else 1), step.input_size
-    if isinstance(getattr(step, "input_dim", None), int) and isinstance(getattr(step, "dim", None), int):
-        return step.dim, step.input_dim
-    return None
+    step = _of_weights(step)
+    if isinstance(step, nn.RNNCellBase):  # the state of an LSTM is h and c
+        return step.hidden_size * (2 if isinstance(step, nn.LSTMCell) else 1), step.input_size
+    widths = getattr(step, "dim", None), getattr(step, "input_dim", None)
+    return widths if all(isinstance(width, int) for width in widths) else None  # pyright: ignore[reportReturnType]
 
 
 def checked_step(
@@ -55,22 +60,36 @@ def checked_step(
     if not callable(step):
         raise KannError(f"step is {type(step).__name__}; pass a function or torch module step(h, x)")
     reads_inputs = has_inputs or widths_of(step) is not None
-    failures = []
+    reasons, errors = [], []
     for dtype in (h.dtype, OTHER_PRECISION[h.dtype]):
         states, inputs = h.to(dtype), x.to(dtype)
         function = _copied(step, like=states)
-        if not reads_inputs:
-            function = partial(_without_inputs, function)
+        if dtype != h.dtype or not reads_inputs:
+            function = _adapted(function, dtype, reads_inputs=reads_inputs)
         leaf = states.clone().requires_grad_()
         try:
             following = function(leaf * 1.0, inputs)  # times 1: a step may then change its argument in place
         except Exception as error:
-            failures.append(error)
+            reasons.append(f"with {dtype}: {type(error).__name__}: {error}")
+            errors.append(error)
             continue
         _require_next_states(following, leaf)
         _require_independent_rows(function, states, inputs, following)
-        return (function if dtype == h.dtype else partial(_converted, function, dtype)), dtype
-    raise KannError(_explain_failures(h, x, failures, reads_inputs=reads_inputs)) from failures[0]
+        return function, dtype
+    shapes = f"states {tuple(h.shape)} and inputs {tuple(x.shape) if reads_inputs else None}"
+    raise KannError(
+        f"step(h, x) fails on {shapes} ({'; '.join(reasons)}); it takes the states first; pass inputs= if it reads any"
+    ) from errors[0]
+
+
+def _adapted(step: Callable[..., Any], dtype: torch.dtype, *, reads_inputs: bool) -> StepFunction:
+    """The step as a function of tensors of any precision: called in its own, and with None if it reads no inputs."""
+
+    def function(h: Tensor, x: Tensor) -> Any:
+        following = step(h.to(dtype), x.to(dtype) if reads_inputs else None)
+        return following.to(h.dtype) if isinstance(following, Tensor) and h.dtype != dtype else following
+
+    return function
 
 
 def _copied(step: Any, like: Tensor) -> Callable[..., Any]:
@@ -78,10 +97,7 @@ def _copied(step: Any, like: Tensor) -> Callable[..., Any]:
 
     A module is copied in evaluation mode. A function cannot be copied and is what it is.
     """
-    if isinstance(step, nn.RNNBase):
-        step = _step_of_layers(step)
-    elif _is_plain_cell(step):
-        step = step_of(step)
+    step = _of_weights(step)
     if isinstance(step, RecurrentStep | StackedStep):
         return step.with_fixed_weights(like)
     if not isinstance(step, nn.Module):
@@ -134,39 +150,6 @@ class StackedStep:
     def with_fixed_weights(self, like: Tensor) -> "StackedStep":
         """The same step with the weights of this moment, without gradients, as those of `RecurrentStep`."""
         return StackedStep(layers=[layer.with_fixed_weights(like) for layer in self.layers])
-
-
-def _step_of_layers(module: nn.RNNBase) -> RecurrentStep | StackedStep:
-    """One step of all layers of a fused module, their states side by side."""
-    return (
-        step_of(module)
-        if module.num_layers == 1
-        else StackedStep(layers=[step_of(module, f"l{level}") for level in range(module.num_layers)])
-    )
-
-
-def _is_plain_cell(step: Any) -> bool:
-    """True for one of torch's cells that neither a subclass nor a hook changes."""
-    if not isinstance(step, nn.RNNCellBase) or type(step).forward not in CELL_FORWARDS:
-        return False
-    return not (step._forward_pre_hooks or step._forward_hooks)
-
-
-def _without_inputs(function: Callable[..., Any], h: Tensor, _: Tensor) -> Any:
-    """Call the function with None for the inputs."""
-    return function(h, None)
-
-
-def _converted(function: StepFunction, dtype: torch.dtype, h: Tensor, x: Tensor) -> Tensor:
-    """Call the function with states and inputs of this precision, and return its result in that of the states."""
-    return function(h.to(dtype), x.to(dtype)).to(h.dtype)
-
-
-def _explain_failures(h: Tensor, x: Tensor, failures: list[Exception], *, reads_inputs: bool) -> str:
-    shapes = f"states {tuple(h.shape)} and inputs {tuple(x.shape) if reads_inputs else None}"
-    first, second = (f"{type(failure).__name__}: {failure}" for failure in failures)
-    reasons = f"with {h.dtype}: {first}; with {OTHER_PRECISION[h.dtype]}: {second}"
-    return f"step(h, x) fails on {shapes} ({reasons}); it takes the states first; pass inputs= if it reads any"
 
 
 def _require_next_states(following: Any, h: Float[Tensor, "n d"]) -> None:
