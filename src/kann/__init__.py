@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kann import errors
 from kann._version import __version__ as __version__
 from kann.analysis._movers import Movers, movers
 from kann.analysis._pseudospectrum import pseudospectrum
@@ -22,7 +23,7 @@ from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
 
 if TYPE_CHECKING:
-    from kann import depth, errors, recording, zoo
+    from kann import depth, recording, zoo
     from kann import live as live
     from kann import stand_ins as stand_ins
     from kann.explaining._explain import explain
@@ -39,27 +40,25 @@ if TYPE_CHECKING:
     from kann.reporting._report import report
     from kann.stand_ins._stand_in import stand_in
 
-# These need torch, plotly or matplotlib, which are imported when one of the names is first used.
+# The module of each name, or that is the name. They need torch, plotly or matplotlib, which are imported when one of
+# the names is first used.
 _LAZY = {
     "Effects": "kann.live.results",
     "Explanation": "kann.explaining.explanation",
     "FixedPoints": "kann.fixed_points.result",
     "Monitor": "kann.live._monitor",
     "balance": "kann.live._balance",
+    "depth": "kann.depth",
     "effects": "kann.live._effects",
     "explain": "kann.explaining._explain",
     "find_fixed_points": "kann.fixed_points._search",
     "intervene": "kann.live._intervene",
-    "record": "kann.recording._record",
-    "report": "kann.reporting._report",
-    "stand_in": "kann.stand_ins._stand_in",
-}
-_LAZY_MODULES = {
-    "depth": "kann.depth",
-    "errors": "kann.errors",
     "live": "kann.live",
     "plots": "kann.reporting.plots",
+    "record": "kann.recording._record",
     "recording": "kann.recording",
+    "report": "kann.reporting._report",
+    "stand_in": "kann.stand_ins._stand_in",
     "stand_ins": "kann.stand_ins",
     "zoo": "kann.zoo",
 }
@@ -67,10 +66,11 @@ _MOVED = {"History": "kann.live.History", "film": "kann.plots.film", "save_onnx"
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY and name not in _LAZY_MODULES:
+    if name not in _LAZY:
         hint = f"; it is {_MOVED[name]}" if name in _MOVED else ""
         raise AttributeError(f"module 'kann' has no attribute {name!r}{hint}")
-    found = import_module(_LAZY_MODULES[name]) if name in _LAZY_MODULES else getattr(import_module(_LAZY[name]), name)
+    module = import_module(_LAZY[name])
+    found = module if module.__name__.endswith(f".{name}") else getattr(module, name)
     globals()[name] = found  # looked up once
     return found
 

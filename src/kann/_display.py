@@ -1,7 +1,6 @@
 """Write tables, drawings and safe text for terminals and notebooks."""
 
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -49,11 +48,7 @@ def spectrum(eigenvalues: Complex[Array, " r"], residuals: Float[Array, " r"], *
     dots = []
     for value, residual in zip(eigenvalues.tolist(), residuals.tolist(), strict=True):
         x, y = middle + unit * value.real, middle - unit * value.imag  # in a drawing, y points down
-        colour = MIDDLE_COLOUR
-        if residual <= small:
-            colour = SMALL_COLOUR
-        elif residual >= large:
-            colour = LARGE_COLOUR
+        colour = SMALL_COLOUR if residual <= small else LARGE_COLOUR if residual >= large else MIDDLE_COLOUR
         dots.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
     size = f'width="{DRAWING_PIXELS}" height="{DRAWING_PIXELS}"'
     label = 'role="img" aria-label="Eigenvalues, coloured by residual on the fitted data"'
@@ -85,13 +80,18 @@ def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
 DIRECTION_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """They change the order in which the text after them is displayed. Hebrew and Arabic letters need none of them."""
 
-LINE_BREAKS = "\n\u2028\u2029\x85"
-
-PICTURE_OF_NULL = 0x2400
-"""Unicode has a picture of each control character below U+0020, in the same order from here on."""
-
-PICTURE_OF_DELETE = "\u2421"
 REPLACEMENT = "\ufffd"
+
+VISIBLE = {
+    **{code: chr(0x2400 + code) for code in range(0x20)},  # Unicode has pictures of them from U+2400 on
+    0x7F: "\u2421",
+    **dict.fromkeys(range(0x80, 0xA0), REPLACEMENT),
+    **dict.fromkeys(range(0xD800, 0xE000), REPLACEMENT),  # surrogates without their other half cannot be encoded
+    **dict.fromkeys(map(ord, "\n\u2028\u2029\x85"), "\n"),
+    **dict.fromkeys(map(ord, DIRECTION_MARKS)),
+    ord("\t"): " ",
+}
+"""By code point: what is displayed instead, None for nothing."""
 
 
 def visible(text: str) -> str:
@@ -103,28 +103,4 @@ def visible(text: str) -> str:
     >>> visible("red: \x1b[31m")
     'red: ␛[31m'
     """
-    return "".join(map(_visible_character, text.replace("\r\n", "\n")))
-
-
-def _visible_character(character: str) -> str:
-    if character in LINE_BREAKS:
-        return "\n"
-    if character == "\t":
-        return " "
-    if character in DIRECTION_MARKS:
-        return ""
-    category = unicodedata.category(character)
-    if category == "Cc":
-        return _picture(character)
-    if category == "Cs":  # a surrogate without its other half, which cannot be encoded
-        return REPLACEMENT
-    return character
-
-
-def _picture(control: str) -> str:
-    """The character that stands for a control character."""
-    if ord(control) < 0x20:
-        return chr(PICTURE_OF_NULL + ord(control))
-    if control == "\x7f":
-        return PICTURE_OF_DELETE
-    return REPLACEMENT
+    return text.replace("\r\n", "\n").translate(VISIBLE)

@@ -339,9 +339,9 @@ def test_the_sum_over_one_rank_is_its_own(tmp_path, backend):
             kann.recording.record_moments(stack(), [])
 
 
-@pytest.mark.parametrize("fails_at", range(13))
+@pytest.mark.parametrize("fails_at", range(11))
 def test_moments_are_as_before_if_a_rank_is_lost_on_the_way(tmp_path, monkeypatch, fails_at):
-    """Two sums of numbers and eleven of arrays: whichever fails, nothing was changed by those before it."""
+    """Eleven sums of arrays: whichever fails, nothing was changed by those before it."""
     moments = whole()
     before, left, all_reduce = dict(moments._items()), [fails_at], dist.all_reduce
 

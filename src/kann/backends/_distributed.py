@@ -4,13 +4,11 @@ The ranks first tell each other what they hold. If that cannot be added, all of 
 waiting for the others; and a rank that holds nothing learns the shapes it needs to take part.
 """
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from kann.errors import KannError
-from kann.typing import AnyArray, Array, Int
 
 MAX_RANKS_LISTED = 8
 """Largest number of ranks an error lists; of more, it names the first ones and their number."""
@@ -21,21 +19,52 @@ def add_up(
 ) -> dict[str, Any]:
     """The values of all ranks together: arrays and whole numbers are added; of those named in ``largest``, the largest.
 
-    Arrays have one or two axes, are added in float64, and come back where this rank's own were. A rank without data
-    has None for all of them and is given tensors. ``sizes`` say what a rank holds, as in ``{"units": 64}``; ranks with
-    data must agree on them. The values themselves are not changed.
+    Arrays are added in float64, and come back where this rank's own were. A rank without data has None for all of them
+    and is given tensors. ``sizes`` say what a rank holds, as in ``{"units": 64}``; ranks with data must agree on them.
+    The values themselves are not changed.
     """
+    torch = _torch()
+    group = _initialised(torch.distributed, group)
     arrays = {name: value for name, value in values.items() if value is None or getattr(value, "ndim", 0)}
-    counts = [name for name in values if name not in arrays and name not in largest]
     own = next((value for value in arrays.values() if value is not None), None)
-    link = _Link(group, own)
-    shapes = _agree(link, arrays, sizes)
-    total = link.numbers(values, counts, "SUM") | link.numbers(values, largest, "MAX")
+    device = torch.device(getattr(own, "device", "cpu"))
+    # Such as "cuda:nccl", "cpu:gloo,cuda:nccl", or for gloo alone "cpu:gloo,cuda:gloo".
+    backends = dict(pair.split(":") for pair in torch.distributed.get_backend_config(group).split(","))
+    host = backends.pop("cpu", None)
+    # A backend that serves both, as gloo does, is used on the host, where it copies to anyway.
+    direct = [kind for kind, backend in backends.items() if backend != host]
+    on_accelerator = device.type in direct
+    with getattr(torch, device.type).device(device) if on_accelerator else contextlib.nullcontext():
+        every = _gathered(
+            {
+                "device": device.type,
+                "sizes": dict(sizes),
+                "shapes": {name: None if array is None else tuple(array.shape) for name, array in arrays.items()},
+                "numbers": {name: value for name, value in values.items() if name not in arrays},
+            },
+            group,
+        )
+    shapes = _agreed_shapes(every)
+    # All ranks must use the same backend: that of the host, unless all arrays are on one kind of accelerator.
+    if not on_accelerator or (host is not None and any(held["device"] != device.type for held in every.values())):
+        device = torch.device("cpu")
+        if host is None:
+            device = torch.device(direct[0], getattr(torch, direct[0]).current_device())
+    total: dict[str, Any] = {}
+    for name in values.keys() - arrays.keys():
+        numbers = [held["numbers"][name] for held in every.values()]
+        total[name] = max(numbers) if name in largest else sum(numbers)
     # One by one, and what was sent becomes the result: at most one array more than the old and the new ones is held.
-    for name, shape in shapes.items():
+    for name, array in arrays.items():
         total[name] = None
-        if shape is not None:
-            total[name] = link.array(arrays[name], shape)
+        if shapes[name] is not None:
+            is_tensor, to = isinstance(array, torch.Tensor), {"dtype": torch.float64, "device": device}
+            if array is None:
+                sent = torch.zeros(shapes[name], **to)
+            else:
+                sent = array.to(**to, copy=True) if is_tensor else torch.tensor(array, **to)
+            torch.distributed.all_reduce(sent, group=group)
+            total[name] = sent.to(array.device) if is_tensor else sent if array is None else sent.cpu().numpy()
     return total
 
 
@@ -52,8 +81,7 @@ def add_results(find: Callable[[], Any], *, group: Any = None) -> Any:
     except KannError as error:
         found = error
     sums_itself = hasattr(found, "all_reduce")
-    sent = None if sums_itself else found
-    every = _gathered(sent, group)
+    every = _gathered(None if sums_itself else found, group)
     for rank, other in every.items():
         if isinstance(other, KannError):
             raise KannError(f"rank {rank}: {other}") from other
@@ -74,27 +102,20 @@ def _gathered(found: Any, group: Any) -> dict[int, Any]:
     return dict(zip(ranks, every, strict=True))
 
 
-def _agree(
-    link: "_Link", arrays: Mapping[str, AnyArray | None], sizes: Mapping[str, int]
-) -> dict[str, tuple[int, ...] | None]:
+def _agreed_shapes(every: Mapping[int, Mapping[str, Any]]) -> dict[str, tuple[int, ...] | None]:
     """The shape that each array has on the ranks that have data; None if on none of them."""
-    # (a, b), (a, -1) for a single axis, or (-1, -1) for no array.
-    padded = [(*getattr(array, "shape", ()), -1, -1)[:2] for array in arrays.values()]
-    every = link.gather([link.place, *sizes.values(), *(n for shape in padded for n in shape)])
-    link.meet(every[:, 0])
-    kinds: dict[tuple[int, ...], list[int]] = {}
-    for rank, held in zip(link.ranks, every[:, 1:].tolist(), strict=True):
-        if max(held[len(sizes) :]) >= 0:
-            kinds.setdefault(tuple(held), []).append(rank)
+    kinds: dict[Any, list[int]] = {}
+    for rank, held in every.items():
+        if any(held["shapes"].values()):
+            kinds.setdefault((*held["sizes"].items(), *held["shapes"].items()), []).append(rank)
     if len(kinds) > 1:
-        parts = [_sentence(ranks, dict(zip(sizes, held, strict=False))) for held, ranks in kinds.items()]
+        parts = [_sentence(ranks, every[ranks[0]]["sizes"]) for ranks in kinds.values()]
         raise KannError(
             f"what the ranks hold cannot be added: {'; '.join(parts)}; pass states of the same layer on every rank, "
             "with inputs on all of them or on none"
         )
-    agreed = next(iter(kinds), (-1,) * (len(sizes) + 2 * len(arrays)))[len(sizes) :]
-    shapes = [tuple(n for n in pair if n >= 0) or None for pair in zip(agreed[::2], agreed[1::2], strict=True)]
-    return dict(zip(arrays, shapes, strict=True))
+    with_data = next(iter(kinds.values()), list(every))
+    return every[with_data[0]]["shapes"]
 
 
 def _sentence(ranks: Sequence[int], sizes: Mapping[str, int]) -> str:
@@ -106,69 +127,6 @@ def _sentence(ranks: Sequence[int], sizes: Mapping[str, int]) -> str:
     if len(ranks) > MAX_RANKS_LISTED:
         listed.append(f"… ({len(ranks)} of them)")
     return f"ranks {', '.join(listed)} hold {what}"
-
-
-class _Link:
-    """The ranks of a group, and the devices on which they exchange numbers."""
-
-    def __init__(self, group: Any, own: AnyArray | None):
-        self._torch = torch = _torch()
-        self._group = _initialised(torch.distributed, group)
-        self.ranks = torch.distributed.get_process_group_ranks(self._group)
-        # Such as "cuda:nccl", "cpu:gloo,cuda:nccl", or for gloo alone "cpu:gloo,cuda:gloo".
-        backends = dict(pair.split(":") for pair in torch.distributed.get_backend_config(self._group).split(","))
-        host = backends.pop("cpu", None)
-        # One that serves both, as gloo does, is used on the host, where it copies to anyway.
-        self._direct = [kind for kind, backend in backends.items() if backend != host]
-        self._own = torch.device(getattr(own, "device", "cpu"))
-        self.place = 0
-        """Which kind of accelerator this rank's arrays are on, counted from 1; 0 for the host."""
-        if self._own.type in self._direct:
-            self.place = 1 + self._direct.index(self._own.type)
-        self._device = torch.device("cpu")
-        if host is None:
-            self._device = self._accelerator()
-
-    def _accelerator(self) -> Any:
-        """Where the arrays of this rank are, else the current one."""
-        if self.place:
-            return self._own
-        kind = self._direct[0]
-        return self._torch.device(kind, getattr(self._torch, kind).current_device())
-
-    def meet(self, places: Int[Array, " ranks"]) -> None:
-        """Leave the host if every rank's arrays are on the same kind of accelerator: all must use the same backend."""
-        if self.place and (places == self.place).all():
-            self._device = self._accelerator()
-
-    def gather(self, numbers: Sequence[int]) -> Int[Array, "ranks n"]:
-        """The whole numbers of every rank."""
-        ours = self._torch.tensor(numbers, dtype=self._torch.int64, device=self._device)
-        every = [self._torch.empty_like(ours) for _ in self.ranks]
-        self._torch.distributed.all_gather(every, ours, group=self._group)
-        return self._torch.stack(every).cpu().numpy()
-
-    def numbers(self, values: Mapping[str, Any], names: Collection[str], how: str) -> dict[str, Any]:
-        """The sum or the largest of each of the numbers ``names``."""
-        dtype = {"SUM": self._torch.int64, "MAX": self._torch.float64}[how]
-        ours = self._torch.tensor([values[name] for name in names], dtype=dtype, device=self._device)
-        return dict(zip(names, self._reduced(ours, how).tolist(), strict=True))
-
-    def array(self, ours: AnyArray | None, shape: tuple[int, ...]) -> AnyArray:
-        """The sum of an array of this shape, where ours is."""
-        torch = self._torch
-        if ours is None:
-            return self._reduced(torch.zeros(shape, dtype=torch.float64, device=self._device), "SUM")
-        if isinstance(ours, torch.Tensor):
-            copy = torch.empty(shape, dtype=torch.float64, device=self._device).copy_(ours)
-            return self._reduced(copy, "SUM").to(ours.device)
-        copy = torch.from_numpy(np.array(ours, dtype=np.float64, order="C"))
-        return self._reduced(copy.to(self._device), "SUM").cpu().numpy()
-
-    def _reduced(self, ours: Any, how: str) -> Any:
-        distributed = self._torch.distributed
-        distributed.all_reduce(ours, op=getattr(distributed.ReduceOp, how), group=self._group)
-        return ours
 
 
 def _torch() -> Any:
