@@ -27,7 +27,7 @@ from kann.cli import app
 from kann.data import chunks, store
 from kann.data.moments import moments_of
 from kann.data.reduction import Projection, runs_on_dask
-from kann.data.store import ReachableArray
+from kann.data.store import ForeignArray
 from kann.errors import KannError
 from tests.data.test_moments import assert_same, plain, ragged_states
 from tests.systems import full_operator, noisy_states, relative
@@ -189,7 +189,7 @@ def test_runs_of_parts_add_up_to_the_store(states, tmp_path, monkeypatch):
     monkeypatch.setattr(chunks, "MIN_TASK_ROWS_PER_UNIT", 1)
     states.save(tmp_path / "states.zarr")
     stored = kann.States.open(f"file://{tmp_path}/states.zarr")
-    assert len(list(chunks._chunks(stored, inputs=True))) > 5
+    assert len(list(chunks._tasks(stored, inputs=True, pairs=True))) > 5
     assert_same(kann.Moments.of(stored), plain(states))
 
 
@@ -328,7 +328,7 @@ def test_the_second_reading_of_a_store_gives_the_moments_of_coordinates(rng, sta
     monkeypatch.setattr(chunks, "MIN_TASK_ROWS_PER_UNIT", 0)
     states.save(tmp_path / "states.zarr")
     stored = kann.States.open(f"file://{tmp_path}/states.zarr")
-    assert len(list(chunks._chunks(stored, inputs=False))) > 5
+    assert len(list(chunks._tasks(stored, inputs=False, pairs=True))) > 5
     matrix, mean = rng.normal(size=(10, 2)), rng.normal(size=10)
     coordinates = kann.States(values=(states.values - mean) @ matrix, lengths=states.lengths)
     assert_same(moments_of(stored, inputs=False, projection=Projection(matrix=matrix, mean=mean)), plain(coordinates))
@@ -357,22 +357,22 @@ def test_paths_mean_the_same_to_workers_that_stand_elsewhere(two_workers, padded
     two_workers.run(os.chdir, str(tmp_path / "elsewhere"))
     assert_same(kann.Moments.of("states.zarr"), plain(states))
     assert_same(kann.Moments.of("theirs.zarr"), plain(kann.States.from_padded(values)))
-    opened, theirs = kann.States.open("states.zarr"), ReachableArray(zarr.open_group("theirs.zarr", mode="r")["values"])
+    opened, theirs = kann.States.open("states.zarr"), ForeignArray(zarr.open_group("theirs.zarr", mode="r")["values"])
     states[:4].save("states.zarr")
     with pytest.raises(KannError, match="a worker finds other states there"):
         kann.Moments.of(opened)
-    at_address = ReachableArray(zarr.open_group(f"file://{tmp_path}/theirs.zarr", mode="r")["values"])
+    at_address = ForeignArray(zarr.open_group(f"file://{tmp_path}/theirs.zarr", mode="r")["values"])
     np.testing.assert_array_equal(at_address[:1], values[:1])
     zarr.open_group("theirs.zarr", mode="w").create_array("values", data=values[:3])
     for array in (theirs, at_address):
-        with pytest.raises(KannError, match="a worker finds other states at"):
+        with pytest.raises(KannError, match="there are other states at"):
             array[:1]
     shutil.rmtree("states.zarr")
     shutil.rmtree("theirs.zarr")
     with pytest.raises(KannError, match="a worker finds no states there"):
         kann.Moments.of(opened)
     for array in (theirs, at_address):
-        with pytest.raises(KannError, match="a worker finds no states at"):
+        with pytest.raises(KannError, match="there are no states at"):
             array[:1]
 
 

@@ -70,5 +70,5 @@ def test_a_direction_that_is_neither_is_refused(tmp_path):
     metadata = json.loads((tmp_path / "states.zarr" / "zarr.json").read_text())
     metadata["attributes"]["reverse"] = 3
     (tmp_path / "states.zarr" / "zarr.json").write_text(json.dumps(metadata))
-    with pytest.raises(KannError, match=r"states.zarr is damaged \(reverse is 3\); record or save it again"):
+    with pytest.raises(KannError, match=r"states.zarr is .*damaged \(reverse is 3 .*\); record or save it again"):
         States.open(tmp_path / "states.zarr")

@@ -10,7 +10,7 @@ import stat
 import threading
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -50,51 +50,36 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 class ForeignArray:
-    """A zarr array that kann did not write. Reading a damaged chunk is an error that names the array."""
+    """A zarr array that kann did not write, opened anew for each reading, by workers of Dask too.
+
+    Where it is not found, and where a chunk is damaged, reading is an error that names the array; zarr alone would give
+    zeros for an array that is missing.
+    """
 
     def __init__(self, array: Any):
-        self.array, self.store, self.path = array, array.store, array.path
-        self.is_remote = isinstance(array.store, _zarr().storage.FsspecStore)
+        storage = _zarr().storage
+        self.is_remote = isinstance(array.store, storage.FsspecStore)
+        if isinstance(array.store, storage.LocalStore):  # a worker's current folder may be another one
+            array = _zarr().open_array(os.path.abspath(array.store.root), path=array.path, mode="r")
+        self._array = array
         self.shape, self.dtype, self.ndim, self.chunks = array.shape, array.dtype, array.ndim, array.chunks
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> Array:
-        with damage_explained(str(self.array.store_path), problem="is damaged", remedy="write it again"):
-            return self.array[key]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.asarray(self[:], dtype=dtype)
-
-
-class ReachableArray:
-    """A zarr array that kann did not write, for workers to read.
-
-    Where a worker does not find it, reading is an error; zarr alone would give zeros.
-    """
-
-    def __init__(self, array: Any):
-        if isinstance(array.store, _zarr().storage.LocalStore):
-            # A worker's current folder may be another one.
-            array = _zarr().open_array(os.path.abspath(array.store.root), path=array.path, mode="r")
-        self._array = array
-        self.shape, self.dtype, self.ndim, self.chunks = array.shape, array.dtype, array.ndim, array.chunks
-
-    def __getitem__(self, key: Any) -> Array:
+        path = self._array.store_path
         try:
             here = _zarr().open_array(self._array.store, path=self._array.path, mode="r")
         except (OSError, ValueError, KeyError):
-            here = None
-        if here is None:
-            raise KannError(
-                f"a worker finds no states at {self._array.store}; pass an address that all of them can reach"
-            )
+            raise KannError(f"there are no states at {path}; pass an address that all workers can reach") from None
         if (here.shape, here.dtype) != (self.shape, self.dtype):
-            raise KannError(
-                f"a worker finds other states at {self._array.store}; pass an address that means the same to all"
-            )
-        return here[key]
+            raise KannError(f"there are other states at {path}; pass an address that means the same to all workers")
+        with damage_explained(str(path), problem="is damaged", remedy="write it again"):
+            return here[key]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self[:], dtype=dtype)
 
 
 def part_rows(width: int, itemsize: int) -> int:
@@ -137,9 +122,9 @@ class Writer:
             self._waiting.append({what: array[start:stop] for what, array in arrays.items()})
             self._waiting_rows += int(stop - start)
             if self._waiting_rows >= full:
-                self._write_part()
+                self.flush()
 
-    def _write_part(self) -> None:
+    def flush(self) -> None:
         """Write what waits, in a thread that Ctrl-C does not reach: a part that was begun is also finished."""
         with ThreadPoolExecutor(1) as pool:
             pool.submit(self._write_waiting).result()
@@ -159,12 +144,8 @@ class Writer:
 
     def _counts(self) -> dict[str, int]:
         """Count what is on disk."""
-        return {
-            "parts": self._parts,
-            "sequences": self._sequences,
-            "states": self._states,
-            "inputs": self._has_inputs,
-        }
+        counts = {"parts": self._parts, "sequences": self._sequences, "states": self._states}
+        return counts | {"inputs": self._has_inputs}
 
     def _write(self, what: str, sequences: Sequence[Array]) -> None:
         rows = np.concatenate(sequences)
@@ -184,11 +165,6 @@ class Writer:
         )
         array[:] = rows
 
-    def flush(self) -> None:
-        """Write what is still waiting."""
-        if self._waiting:
-            self._write_part()
-
     def close(self) -> None:
         """Write what is still waiting, and that the store is complete."""
         self.flush()
@@ -207,30 +183,26 @@ class Writer:
 class StoredRows(LazyRows):
     """The rows of a store. Keeps the part that was read last."""
 
-    def __init__(self, parts: Sequence[Any], *, opened: "OpenedStore", first: int = 0):
-        self._parts, self._opened, self._first = parts, opened, first
+    def __init__(
+        self,
+        parts: Sequence[Any],
+        *,
+        path: str | os.PathLike[str],
+        identity: str | None,
+        first: int = 0,
+        reverse: bool = False,
+    ):
+        self._parts, self._first = parts, first
+        self.path, self.is_remote = path, is_url(path)
+        self.identity = identity
+        """The random identity of this store, unlike that of another at its path; None for stores of older releases."""
+        self.reverse = reverse
+        """Whether the sequences were read from their end."""
         self.part_stops: Int[Array, " k"] = np.cumsum([part.shape[0] for part in parts])
         """The row at which each part ends; sequences end there too."""
         self._last: tuple[int, Array] | None = None
-        self.reverse = False
-        """Whether the sequences were read from their end."""
         self.shape = (int(self.part_stops[-1]), int(parts[0].shape[1]))
         self.dtype = np.dtype(parts[0].dtype)
-
-    @property
-    def path(self) -> str | os.PathLike[str]:
-        """Where the store is."""
-        return self._opened.path
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the store was opened by an address."""
-        return is_url(self.path)
-
-    @property
-    def identity(self) -> str | None:
-        """The random identity of this store, unlike that of another at its path; None for stores of older releases."""
-        return self._opened.identity
 
     def read(self, start: int, stop: int) -> Shaped[Array, "n d"]:
         """Rows of the parts that ``start:stop`` touches."""
@@ -259,7 +231,7 @@ class StoredRows(LazyRows):
                 _require_chunks(part, rows, name)
                 values = part[rows]
         finally:
-            self._opened.require_unchanged()
+            _require_unchanged(self.path, self.identity)
         if values.size and np.isnan(values[0]).all() and np.isnan(values).all():
             raise KannError(f"{name} is missing or empty; {AGAIN}")
         return values
@@ -281,34 +253,10 @@ def _require_chunks(part: Any, rows: slice, name: str) -> None:
             raise ValueError(f"chunk {number} has {chunk.st_size} bytes, not {expected}")
 
 
-class OpenedStore:
-    """Which store was opened, to notice when another one takes its place while it is read."""
-
-    def __init__(self, path: str | os.PathLike[str]):
-        self.path, self.identity, self._metadata, self._seen = path, None, None, None
-        if not is_url(path):
-            self._metadata = Path(path).absolute() / "zarr.json"
-            self._seen = self._signature()
-
-    def _signature(self) -> tuple[int, int] | None:
-        """Return what changes when the metadata of a folder are written; cheap enough to look up for every part."""
-        try:
-            found = os.stat(self._metadata)  # pyright: ignore[reportArgumentType]
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns
-
-    def require_unchanged(self) -> None:
-        """Raise if the folder holds another store now; at an address, workers compare identities."""
-        if self._metadata is None or self._signature() == self._seen:
-            return
-        try:
-            now = json.loads(self._metadata.read_text())["attributes"].get("id")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            now = None
-        if now is None or now != self.identity:
-            raise KannError(f"{self.path} was replaced or removed after it was opened; open it again")
-        self._seen = self._signature()  # the same store, to which its writer has added
+def _require_unchanged(path: str | os.PathLike[str], identity: str | None) -> None:
+    """Raise if the folder holds another store now; at an address, workers compare identities."""
+    if not is_url(path) and _attributes(Path(path)).get("id") != identity:
+        raise KannError(f"{path} was replaced or removed after it was opened; open it again")
 
 
 def read(path: str | os.PathLike[str], parts: slice = slice(None)) -> tuple[Any, Int[Array, " s"] | None, Any]:
@@ -318,47 +266,43 @@ def read(path: str | os.PathLike[str], parts: slice = slice(None)) -> tuple[Any,
     """
     if not is_url(path):
         require_plain_tree(path)
-    opened = OpenedStore(path)
     node = _open_node(path)
     if not hasattr(node, "members") or "kind" not in node.attrs:
         return _foreign(node, path)
-    require_format(dict(node.attrs), kind=KIND, version=VERSION, path=path)
-    opened.identity = node.attrs.get("id")
+    attributes = dict(node.attrs)
+    require_format(attributes, kind=KIND, version=VERSION, path=path)
+    is_whole, identity, reverse = parts == slice(None), attributes.get("id"), attributes.get("reverse", False)
     try:
         with damage_explained(path, problem="is truncated or damaged", remedy=AGAIN):
-            arrays, lengths, first = _open_parts(node, path, parts)
+            numbers = range(_whole_number(attributes["parts"], "parts"))[parts]
+            if not numbers:
+                raise KannError(f"{path} holds no sequences; the recording ended before its first part was written")
+            arrays = {"values": _parts(node, "values", numbers)}
+            if attributes.get("inputs", "inputs" in node):  # older releases did not say
+                arrays["inputs"] = _parts(node, "inputs", numbers)
+            lengths = np.concatenate([_lengths(part) for part in arrays["values"]])
+            _require_alike(**arrays)
+            # Older releases did not say how many there are.
+            counts = {"sequences": len(lengths), "states": int(lengths.sum())}
+            if is_whole and "complete" in attributes and counts != {name: attributes.get(name) for name in counts}:
+                raise ValueError(f"its parts hold {counts}, which is not what it was written with")
+            complete = attributes.get("complete", True)
+            if not (isinstance(reverse, bool) and isinstance(complete, bool)):
+                raise ValueError(f"reverse is {reverse!r} and complete {complete!r}, not true or false")
     finally:
-        opened.require_unchanged()  # else these may be parts of two stores
-    if parts == slice(None) and not node.attrs.get("complete", True):  # older releases did not say
+        _require_unchanged(path, identity)  # else these may be parts of two stores
+    if is_whole and not complete:
         warnings.warn(
             f"{path} is unfinished: its recording was stopped, and it holds {len(lengths)} sequences with "
             f"{lengths.sum()} states; record again if you need the rest",
             UnfinishedWarning,
             stacklevel=3,  # the line that calls States.open
         )
-    rows = {what: StoredRows(found, opened=opened, first=first) for what, found in arrays.items()}
-    reverse = node.attrs.get("reverse", False)
-    if not isinstance(reverse, bool):
-        raise KannError(f"{path} is damaged (reverse is {reverse!r}); {AGAIN}")
-    rows["values"].reverse = reverse
+    rows = {
+        what: StoredRows(found, path=path, identity=identity, first=numbers[0], reverse=reverse)
+        for what, found in arrays.items()
+    }
     return rows["values"], lengths, rows.get("inputs")
-
-
-def _open_parts(
-    root: Any, path: str | os.PathLike[str], parts: slice
-) -> tuple[dict[str, list[Any]], Int[Array, " s"], int]:
-    """Open some parts and compare what their metadata say: arrays, lengths, and the number of the first part."""
-    numbers = range(_whole_number(root.attrs["parts"], "parts"))[parts]
-    if not numbers:
-        raise KannError(f"{path} holds no sequences; the recording ended before its first part was written")
-    arrays = {"values": _parts(root, "values", numbers)}
-    if root.attrs.get("inputs", "inputs" in root):  # older releases did not say
-        arrays["inputs"] = _parts(root, "inputs", numbers)
-    lengths = np.concatenate([_lengths(part) for part in arrays["values"]])
-    _require_alike(**arrays)
-    if parts == slice(None):
-        _require_totals(root.attrs, lengths)
-    return arrays, lengths, numbers[0]
 
 
 def _open_node(path: str | os.PathLike[str]) -> Any:
@@ -409,17 +353,6 @@ def _require_alike(values: Sequence[Any], inputs: Sequence[Any] | None = None) -
                 raise ValueError(f"{part.path} has shape {part.shape} in chunks of {part.chunks}")
             if part.shape[1] != parts[0].shape[1] or part.dtype != parts[0].dtype:
                 raise ValueError(f"{part.path} has another width or type than the first part")
-
-
-def _require_totals(attributes: Mapping[str, Any], lengths: Int[Array, " s"]) -> None:
-    """Raise for a store that holds more or less than its writer said; those of older releases did not say."""
-    if "complete" not in attributes:
-        return
-    if type(attributes["complete"]) is not bool:
-        raise ValueError(f"complete is {attributes['complete']!r}, not true or false")
-    for what, count in (("sequences", len(lengths)), ("states", int(lengths.sum()))):
-        if attributes.get(what) != count:
-            raise ValueError(f"it holds {count} {what}, and was written with {attributes.get(what)}")
 
 
 def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
