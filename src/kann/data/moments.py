@@ -11,7 +11,6 @@ import numpy as np
 from kann.backends._distributed import add_up
 from kann.backends.arrays import as_array_or_dask, as_numpy, cross_gram, gram, indices_for, namespace, to_device_of
 from kann.checks import require_flag
-from kann.data.additive import Additive
 from kann.data.reduction import (
     Block,
     Cut,
@@ -31,74 +30,11 @@ NEGATIVE_BY_ROUNDING = 1e-9
 """Largest negative square that rounding may leave after a subtraction, relative to the whole.
 Sums of 10⁹ float64 numbers are good to 1e-11 or better."""
 
-
-def can_remain_of(matrix: Float[Array, "d d"], whole: Float[Array, "d d"], *, empty: bool = False) -> bool:
-    """Return whether this can be the Gram matrix of some of the rows with Gram matrix ``whole``: no square is negative.
-
-    With ``empty`` no row is left, so that every square must be zero. Units are scaled to their size in the whole, so
-    that rounding counts alike in all of them.
-    """
-    size = np.sqrt(np.maximum(whole.diagonal(), np.finfo(np.float64).tiny))
-    scaled = matrix / size / size[:, None]
-    if not np.isfinite(scaled).all() or (empty and scaled.diagonal().max() > NEGATIVE_BY_ROUNDING):
-        return False
-    try:
-        np.linalg.cholesky(scaled + len(size) * NEGATIVE_BY_ROUNDING * np.eye(len(size)))
-    except np.linalg.LinAlgError:
-        return False
-    return True
-
-
 LARGEST_SQUARE = 1e300
 """Sums of squares above this leave no room for what is computed from them in float64."""
 
 SYMMETRIC_TO = 1e-6
 """Largest asymmetry of a saved Gram matrix, relative to its largest entry; rounding stays far below."""
-
-
-def _require_consistent(moments: "Moments") -> None:
-    """Raise ValueError if saved fields contradict each other: counts, or sums that no states have."""
-    require_finite_fields(moments)
-    sequences, states, pairs = moments.sequences, moments.states, moments.pairs
-    arrays = {name: array for name, array in moments._items() if array is not None}
-    of_states, of_inputs = ({name in arrays for name in group} for group in (ARRAYS[:7], ARRAYS[7:]))
-    if len(of_states) > 1 or len(of_inputs) > 1 or ("uu" in arrays and "hh" not in arrays):
-        raise ValueError("it lacks some of its sums")
-    if not 0 <= sequences <= states - pairs or pairs < 0 or (states > 0) != ("hh" in arrays):
-        raise ValueError(f"{sequences} sequences, {states} states and {pairs} pairs contradict each other or the sums")
-    if not all(0 <= arrays[name] < 1 for name in SPACINGS):
-        raise ValueError("'rounding' or 'input_rounding' is no spacing of numbers")
-    for name in GRAMS:
-        if name in arrays:
-            _require_gram(name, arrays[name])
-    for name, count in (("h", states), ("x", pairs), ("y", pairs), ("u", pairs)):
-        if f"sum_{name}" in arrays:
-            _require_sums(f"sum_{name}", arrays[f"sum_{name}"], arrays[2 * name], count)
-    for name in ("xy", "xu", "uy"):
-        if name in arrays:
-            _require_products(name, arrays[name], arrays[2 * name[0]], arrays[2 * name[1]])
-
-
-def _require_gram(name: str, matrix: Array) -> None:
-    noise = SYMMETRIC_TO * np.abs(matrix).max()
-    if np.abs(matrix - matrix.T).max() > noise or matrix.diagonal().min() < -noise:
-        raise ValueError(f"{name!r} is no Gram matrix: it is not symmetric, or has negative squares")
-    _require_products(name, matrix, matrix, matrix)
-
-
-def _require_sums(name: str, sums: Array, gram: Array, count: int) -> None:
-    """Raise for sums that squares of this size cannot have: |Σa| is at most √(n Σa²)."""
-    most = np.sqrt(count * np.abs(gram.diagonal()))
-    if (np.abs(sums) > (1 + SYMMETRIC_TO) * most + SYMMETRIC_TO * most.max()).any():
-        raise ValueError(f"{name!r} holds sums that the sums of squares rule out")
-
-
-def _require_products(name: str, products: Array, left: Array, right: Array) -> None:
-    """Raise for sums of products that squares of this size cannot have: |Σab| is at most √(Σa² Σb²)."""
-    most = np.outer(np.sqrt(np.abs(left.diagonal())), np.sqrt(np.abs(right.diagonal())))
-    if most.max() > LARGEST_SQUARE or (np.abs(products) > (1 + SYMMETRIC_TO) * most + SYMMETRIC_TO * most.max()).any():
-        raise ValueError(f"{name!r} holds sums of products that the sums of squares rule out")
-
 
 COUNTS = ("sequences", "states", "pairs")
 SPACINGS = ("rounding", "input_rounding")
@@ -181,21 +117,32 @@ class Moments(Saved):
         values = as_array_or_dask(values)
         rows, counts = any_rows(values, lengths)
         drive = input_rows(as_array_or_dask(inputs), values, lengths) if inputs is not None else None
-        self._absorb(Moments.of(States(values=rows, lengths=counts, inputs=drive)))
+        self += Moments.of(States(values=rows, lengths=counts, inputs=drive))
         return self
 
     def __add__(self, other: Any) -> "Moments":
         if not isinstance(other, Moments):
             return NotImplemented
         total = Moments()
-        total._absorb(self)
-        total._absorb(other)
+        total += self
+        total += other
         return total
 
     def __iadd__(self, other: Any) -> "Moments":
+        """Add in place, on the device where these moments are."""
         if not isinstance(other, Moments):
             return NotImplemented
-        self._absorb(other)
+        if other.sum_h is None:
+            return self
+        self.require_alike(other)
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in SPACINGS:
+            setattr(self, name, max(getattr(self, name), getattr(other, name)))
+        for name, theirs in other.to_device_of(self)._arrays():
+            ours = getattr(self, name)
+            # What is added is a copy: the other moments keep their own.
+            setattr(self, name, theirs + 0 if ours is None else ours + theirs)
         return self
 
     def __sub__(self, other: Any) -> "Moments":
@@ -204,17 +151,15 @@ class Moments(Saved):
             return NotImplemented
         if other.sum_h is None:
             return self + Moments()
-        if any(getattr(self, name) < getattr(other, name) for name in COUNTS):
-            raise KannError(f"{other!r} cannot be part of {self!r}; subtract only what was added")
-        self.require_alike(other)
-        left: dict[str, Any] = {name: getattr(self, name) for name in SPACINGS}
-        for name, theirs in other.to_device_of(self)._items():
-            if theirs is not None and name not in left:
-                left[name] = getattr(self, name) - theirs
-        rest = Moments(**left)
-        if not _can_remain(rest, self):
-            raise KannError(f"{other!r} cannot be part of {self!r}; subtract only what was added")
-        return Moments() if not rest.states else rest
+        left: dict[str, Any] = {name: getattr(self, name) - getattr(other, name) for name in COUNTS}
+        if min(left.values()) >= 0:
+            self.require_alike(other)
+            left |= {name: getattr(self, name) for name in SPACINGS}
+            left |= {name: getattr(self, name) - theirs for name, theirs in other.to_device_of(self)._arrays()}
+            rest = Moments(**left)
+            if _can_remain(rest, self):
+                return rest if rest.states else Moments()
+        raise KannError(f"{other!r} cannot be part of {self!r}; subtract only what was added")
 
     def __radd__(self, other: Any) -> "Moments":
         """Let ``sum([...])`` work, which starts from 0."""
@@ -266,7 +211,28 @@ class Moments(Saved):
         return without_axes(arrays)
 
     def _check(self) -> None:
-        _require_consistent(self)
+        require_finite_fields(self)
+        arrays = dict(self._arrays())
+        of_states, of_inputs = ({name in arrays for name in group} for group in (ARRAYS[:7], ARRAYS[7:]))
+        if len(of_states) > 1 or len(of_inputs) > 1 or ("uu" in arrays and "hh" not in arrays):
+            raise ValueError("it lacks some of its sums")
+        counts = f"{self.sequences} sequences, {self.states} states and {self.pairs} pairs"
+        if not 0 <= self.sequences <= self.states - self.pairs or self.pairs < 0 or (self.states > 0) != bool(arrays):
+            raise ValueError(f"{counts} contradict each other or the sums")
+        if not all(0 <= getattr(self, name) < 1 for name in SPACINGS):
+            raise ValueError("'rounding' or 'input_rounding' is no spacing of numbers")
+        # Those of 1 and of each unit: |Σa| is at most √(n Σa²), and |Σab| at most √(Σa² Σb²).
+        size = {name[0]: np.sqrt(np.abs(arrays[name].diagonal())) for name in GRAMS if name in arrays}
+        for name, array in arrays.items():
+            if name.startswith("sum_"):
+                most = np.sqrt(self.states if name == "sum_h" else self.pairs) * size[name[-1]]
+            else:
+                most = np.outer(size[name[0]], size[name[1]])
+            noise = SYMMETRIC_TO * most.max()
+            if most.max() > LARGEST_SQUARE or (np.abs(array) > (1 + SYMMETRIC_TO) * most + noise).any():
+                raise ValueError(f"{name!r} holds sums that the sums of squares rule out")
+            if name in GRAMS and (np.abs(array - array.T).max() > noise or array.diagonal().min() < -noise):
+                raise ValueError(f"{name!r} is no Gram matrix: it is not symmetric, or has negative squares")
 
     def __repr__(self) -> str:
         driven = f", {self.input_dim} inputs" if self.input_dim else ""
@@ -278,20 +244,6 @@ class Moments(Saved):
     def _arrays(self) -> list[tuple[str, AnyArray]]:
         """The names and values of all arrays that there are."""
         return [(name, getattr(self, name)) for name in ARRAYS if getattr(self, name) is not None]
-
-    def _absorb(self, other: "Moments") -> None:
-        """Add ``other`` in place, on the device where this one is."""
-        if other.sum_h is None:
-            return
-        self.require_alike(other)
-        for name in COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in SPACINGS:
-            setattr(self, name, max(getattr(self, name), getattr(other, name)))
-        for name, theirs in other.to_device_of(self)._arrays():
-            ours = getattr(self, name)
-            # What is added is a copy: the other moments keep their own.
-            setattr(self, name, theirs + 0 if ours is None else ours + theirs)
 
     def require_alike(self, other: "Moments") -> None:
         """Raise if the other moments have another number of units or inputs."""
@@ -321,11 +273,23 @@ class Moments(Saved):
 
 
 def _can_remain(rest: Moments, whole: Moments) -> bool:
-    """Return whether these can be moments of some sequences of ``whole``: counts fit, and no square is negative."""
+    """Return whether these can be moments of some sequences of ``whole``: counts fit, and no square is negative.
+
+    Units are scaled to their size in the whole, so that rounding counts alike in all of them.
+    """
     if (rest.states == 0) != (rest.sequences == 0) or not rest.sequences <= rest.states - rest.pairs:
         return False
-    grams = [(getattr(rest, name), getattr(whole, name)) for name in GRAMS if getattr(whole, name) is not None]
-    return all(can_remain_of(as_numpy(left), as_numpy(of), empty=not rest.states) for left, of in grams)
+    for name, total in whole._arrays():
+        if name in GRAMS:
+            size = np.sqrt(np.maximum(as_numpy(total.diagonal()), np.finfo(np.float64).tiny))
+            scaled = as_numpy(getattr(rest, name)) / size / size[:, None]
+            if not np.isfinite(scaled).all() or (not rest.states and scaled.diagonal().max() > NEGATIVE_BY_ROUNDING):
+                return False
+            try:
+                np.linalg.cholesky(scaled + len(size) * NEGATIVE_BY_ROUNDING * np.eye(len(size)))
+            except np.linalg.LinAlgError:
+                return False
+    return True
 
 
 def _width(sums: AnyArray | None) -> int:
@@ -443,9 +407,6 @@ class PairProducts:
             self._multiply_cuts()
         for name in list(self._waiting):
             self._add_rows(name, self._pop_waiting(name))
-        if "middle" not in self._totals:  # pairs of a cut alone, whose states are counted elsewhere
-            xy = self._totals["xy"]
-            self._totals |= {"middle": 0 * xy, "sum_middle": 0 * xy[0]}
         values: dict[str, Any] = {name: self._totals.get(name) for name in ("sum_u", "xu", "uy")}
         for name, parts in self.PARTS.items():
             values[name] = self._sum(parts)
@@ -466,40 +427,16 @@ class PairProducts:
         return sum(found[1:], start=found[0])
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class StateGram(Additive):
-    """The Gram matrix of states alone, without pairs: half the work of `Moments` and a quarter of the memory."""
-
-    states: int
-    """Number of states h."""
-    rounding: float
-    """The coarsest relative spacing of their numbers."""
-    sum_h: AnyArray
-    """(d,) Σ h"""
-    hh: AnyArray
-    """(d, d) HᵀH"""
-    ADDED_BY: ClassVar = {"rounding": max}
-
-    @staticmethod
-    def of_block(block: Block) -> "StateGram":
-        """The Gram matrix of the rows of a block."""
-        h = block.values
-        return StateGram(states=len(h), rounding=block.rounding, sum_h=h.sum(0), hh=gram(h))
-
-    def __iadd__(self, other: "StateGram") -> "StateGram":
-        products = self.hh
-        products += other.hh  # in place, so that no more than two d × d matrices are held at a time
-        rounding = max(self.rounding, other.rounding)
-        return StateGram(
-            states=self.states + other.states, rounding=rounding, sum_h=self.sum_h + other.sum_h, hh=products
-        )
-
-
-def state_gram(states: States) -> StateGram:
-    """The Gram matrix of all states."""
-    found = accumulate(states, partial(SumOverBlocks, StateGram.of_block), what="Gram matrix")
+def state_gram(states: States) -> Moments:
+    """The moments of all states without those of pairs: half the work, and a quarter of the memory."""
+    found = accumulate(states, partial(SumOverBlocks, _state_gram), what="Gram matrix")
     require_finite_squares(states, found.hh)
     return found
+
+
+def _state_gram(block: Block) -> Moments:
+    h = block.values
+    return Moments(states=len(h), rounding=block.rounding, sum_h=h.sum(0), hh=gram(h))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
