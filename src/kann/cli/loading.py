@@ -15,7 +15,7 @@ import numpy as np
 from kann.cli.errors import named
 from kann.data.archives import damage_explained, npz_names, read_npz, reason, require_file
 from kann.data.moments import Moments
-from kann.data.reduction import RaggedRows, runs_on_dask
+from kann.data.reduction import runs_on_dask
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.folds import FEWEST_FOLDS
@@ -121,7 +121,7 @@ def dask_workers(address: str | None, data: States | Moments) -> Iterator[str]:
     import dask.config
 
     with client, dask.config.set(scheduler=client):
-        if not (isinstance(data, RaggedRows) and runs_on_dask(data)):
+        if not (isinstance(data, States) and runs_on_dask(data)):
             raise KannError("--scheduler is for zarr stores, which workers can read; leave it out for other files")
         count = len(client.scheduler_info(n_workers=-1)["workers"])
         workers = f"{count} Dask worker{'s' * (count != 1)}" if count else "waiting for Dask workers"

@@ -8,7 +8,7 @@ import struct
 import zipfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -65,13 +65,6 @@ def require_file(path: str | os.PathLike[str]) -> None:
         raise KannError(f"{path} is a folder; pass the name of a file{hint}")
 
 
-class ArrayHeader(NamedTuple):
-    """Shape and type of an array according to its header."""
-
-    shape: tuple[int, ...]
-    dtype: Any
-
-
 class NpzReader:
     """The arrays of an open ``.npz`` file. Damage raises all sorts of errors; see `damage_explained`."""
 
@@ -87,8 +80,8 @@ class NpzReader:
         """The names of all arrays."""
         return list(self._members)
 
-    def array_header(self, name: str) -> ArrayHeader:
-        """Read the header of an array; raise if the archive has no room for such an array."""
+    def array_header(self, name: str) -> tuple[tuple[int, ...], np.dtype]:
+        """Read the shape and type of an array; raise if the archive has no room for such an array."""
         member = self._members[name]
         with self._archive.open(member) as file:
             return _array_header(file, name=repr(name), size=member.file_size)
@@ -143,8 +136,8 @@ def _require_all_listed(archive: zipfile.ZipFile) -> None:
         raise ValueError(f"{archive.start_dir - end} bytes before its directory belong to no array")
 
 
-def _array_header(file: Any, *, name: str, size: int) -> ArrayHeader:
-    """Read the header of an array that has ``size`` bytes in all."""
+def _array_header(file: Any, *, name: str, size: int) -> tuple[tuple[int, ...], np.dtype]:
+    """Read the shape and type of an array that has ``size`` bytes in all."""
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
@@ -156,25 +149,29 @@ def _array_header(file: Any, *, name: str, size: int) -> ArrayHeader:
         raise ValueError(f"{name} holds Python objects, which could run code")
     if min(shape, default=0) < 0 or file.tell() + math.prod(shape) * dtype.itemsize != size:
         raise ValueError(f"{name} claims shape {shape} of {dtype}, which is not what the file has room for")
-    return ArrayHeader(shape=shape, dtype=dtype)
+    return shape, dtype
 
 
 NOT_PLAIN = "cannot be read as plain arrays"
 
 
-def read_npz(path: str | os.PathLike[str], names: Collection[str] | None = None) -> dict[str, Array]:
-    """The arrays of an ``.npz`` file, all or those of these names that it has; nothing that is pickled."""
+@contextlib.contextmanager
+def _open_npz(path: str | os.PathLike[str]) -> Iterator[NpzReader]:
     require_file(path)
     with damage_explained(path, problem=NOT_PLAIN, remedy="save it again with numpy.savez"), open(path, "rb") as file:
-        reader = NpzReader(file)
+        yield NpzReader(file)
+
+
+def read_npz(path: str | os.PathLike[str], names: Collection[str] | None = None) -> dict[str, Array]:
+    """The arrays of an ``.npz`` file, all or those of these names that it has; nothing that is pickled."""
+    with _open_npz(path) as reader:
         return {name: reader.read(name) for name in reader.names if names is None or name in names}
 
 
 def npz_names(path: str | os.PathLike[str]) -> list[str]:
     """The names of the arrays of an ``.npz`` file; nothing is unpacked."""
-    require_file(path)
-    with damage_explained(path, problem=NOT_PLAIN, remedy="save it again with numpy.savez"), open(path, "rb") as file:
-        return NpzReader(file).names
+    with _open_npz(path) as reader:
+        return reader.names
 
 
 def open_npy(path: str | os.PathLike[str]) -> Array:

@@ -60,7 +60,12 @@ def _temporary(folder: Path) -> Iterator[Path]:
     try:
         yield temporary
     finally:
-        _discard(temporary)
+        try:
+            remove(temporary)
+        except OSError:
+            time.sleep(0.05)  # a thread of zarr that Ctrl-C did not reach may have been writing
+            with contextlib.suppress(OSError):  # what still stays is swept later
+                remove(temporary)
 
 
 @contextlib.contextmanager
@@ -239,7 +244,8 @@ def sweep(folder: Path) -> None:
 def _is_abandoned(path: Path, machine: str | None, process: str | None) -> bool:
     """Return whether nobody writes to a temporary file: its process has ended or, if that is unknown, it is old."""
     if process is None or machine != _machine() or sys.platform == "win32":  # there, asking for a process ends it
-        return _last_change(path) < time.time() - STALE_SECONDS
+        # A store's metadata are written to its folder after each of its parts.
+        return path.lstat().st_mtime < time.time() - STALE_SECONDS
     try:
         os.kill(int(process, 16), 0)
     except ProcessLookupError:
@@ -256,28 +262,6 @@ def _machine() -> str:
     with contextlib.suppress(OSError):
         namespace = os.readlink("/proc/self/ns/pid")
     return hashlib.sha256(f"{platform.node()} {namespace}".encode()).hexdigest()[:8]
-
-
-def _last_change(path: Path) -> float:
-    """When a temporary file or store was last written to; a store's metadata are written after each of its parts."""
-    changed = path.lstat().st_mtime
-    with contextlib.suppress(OSError):
-        changed = max(changed, (path / "zarr.json").lstat().st_mtime)
-    return changed
-
-
-def _discard(path: Path) -> None:
-    """Remove a temporary file or folder, also if Ctrl-C comes a second time; what still stays is swept later."""
-    try:
-        remove(path)
-    except OSError:
-        time.sleep(0.05)  # a thread of zarr that Ctrl-C did not reach may have been writing
-        with contextlib.suppress(OSError):
-            remove(path)
-    except KeyboardInterrupt:
-        with contextlib.suppress(OSError):
-            remove(path)
-        raise
 
 
 def remove(path: Path) -> None:

@@ -35,27 +35,6 @@ from kann.progress import progress
 from kann.typing import AnyArray, Array, Float, Int
 
 
-@runtime_checkable
-class RaggedRows(Protocol):
-    """Rows of sequences of different lengths, one after the other: `kann.States`, or what looks like it."""
-
-    @property
-    def values(self) -> AnyArray:
-        """(N, d) the rows."""
-
-    @property
-    def inputs(self) -> AnyArray | None:
-        """(N, p) what led to each of them, or None."""
-
-    @property
-    def lengths(self) -> Any:
-        """(S,) how many rows each sequence has."""
-
-    @property
-    def starts(self) -> Any:
-        """(S,) the row at which each sequence starts."""
-
-
 class LazyRows(ABC):
     """(N, d) rows with numpy's indexing along the first axis: a number, a slice, or an array of numbers."""
 
@@ -270,34 +249,21 @@ def find_not_finite(block: Block, *, first_inputs: bool = False) -> NotFinite | 
     What the network read to reach the first state of a sequence belongs to no pair of states. It counts only with
     ``first_inputs``.
     """
-    found = [_in_rows(block, block.values, "states", ignored=None)]
-    if block.inputs is not None:
-        ignored = None if first_inputs else block.offsets[block.steps == 0]
-        found.append(_in_rows(block, block.inputs, "inputs", ignored=ignored))
-    return min(filter(None, found), default=None)
-
-
-def _in_rows(block: Block, values: AnyArray, what: str, *, ignored: Int[Array, " k"] | None) -> NotFinite | None:
-    xp = namespace(values)
-    # A sum that is finite needs no second look; one that is not may have overflowed.
-    if bool(xp.isfinite(xp.sum(values))) or bool(xp.all(xp.isfinite(values))):
-        return None
-    bad = ~np.isfinite(as_numpy(values))
-    if ignored is not None:
-        bad[ignored] = False
-    places = np.argwhere(bad)
-    if not len(places):
-        return None
-    row, unit = places[0].tolist()
-    inside = int(np.searchsorted(block.offsets, row, side="right")) - 1
-    return NotFinite(
-        sequence=int(block.numbers[inside]),
-        step=int(block.steps[inside] + row - block.offsets[inside]),
-        unit=unit,
-        what=what,
-        value=float(values[row, unit]),
-        block=block.name,
-    )
+    found = []
+    for what, values in {"states": block.values, "inputs": block.inputs}.items():
+        xp = namespace(values)
+        # A sum that is finite needs no second look; one that is not may have overflowed.
+        if values is None or bool(xp.isfinite(xp.sum(values))) or bool(xp.all(xp.isfinite(values))):
+            continue
+        bad = ~np.isfinite(as_numpy(values))
+        if what == "inputs" and not first_inputs:
+            bad[block.offsets[block.steps == 0]] = False
+        for row, unit in np.argwhere(bad)[:1].tolist():
+            inside = int(np.searchsorted(block.offsets, row, side="right")) - 1
+            sequence, step = int(block.numbers[inside]), int(block.steps[inside] + row - block.offsets[inside])
+            value = float(values[row, unit])
+            found.append(NotFinite(sequence=sequence, step=step, unit=unit, what=what, value=value, block=block.name))
+    return min(found, default=None)
 
 
 _over_ranks: ContextVar[bool] = ContextVar("_over_ranks", default=False)
@@ -357,7 +323,7 @@ def add_to(totals: dict[str, Any], name: str, value: Any) -> None:
 
 
 def accumulate(
-    states: RaggedRows,
+    states: Any,
     make: Callable[[], Accumulator],
     *,
     inputs: bool = False,
@@ -369,7 +335,24 @@ def accumulate(
     ``inputs`` says whether the inputs are needed. With a ``projection`` the accumulators are handed coordinates instead
     of states. ``what`` is the title of the progress bar.
     """
-    here = partial(_accumulate_here, states, make, inputs=inputs, projection=projection, what=what)
+    inputs = inputs and states.inputs is not None
+
+    def here() -> Any:
+        if runs_on_dask(states):
+            from kann.data.chunks import accumulate_on_dask  # here, since most states are in memory
+
+            return accumulate_on_dask(states, make, inputs=inputs, projection=projection)
+        number = np.arange(len(states.lengths))
+        whole = Block(
+            values=states.values,
+            inputs=states.inputs,
+            lengths=states.lengths,
+            numbers=number,
+            starts=states.starts,
+            steps=np.zeros_like(number),
+        )
+        return reduce_block(make(), whole, inputs=inputs, projection=projection, what=what)
+
     return add_results(here) if _over_ranks.get() else here()
 
 
@@ -393,33 +376,7 @@ def number_of_all_ranks(own: int) -> int:
     return add_results(lambda: own) if _over_ranks.get() else own
 
 
-def _accumulate_here(
-    states: RaggedRows,
-    make: Callable[[], Accumulator],
-    *,
-    inputs: bool,
-    projection: Projection | None,
-    what: str,
-) -> Any:
-    """The sum over the states of this process."""
-    inputs = inputs and states.inputs is not None
-    if runs_on_dask(states):
-        from kann.data.chunks import accumulate_on_dask  # here, since most states are in memory
-
-        return accumulate_on_dask(states, make, inputs=inputs, projection=projection)
-    number = np.arange(len(states.lengths))
-    whole = Block(
-        values=states.values,
-        inputs=states.inputs,
-        lengths=states.lengths,
-        numbers=number,
-        starts=states.starts,
-        steps=np.zeros_like(number),
-    )
-    return reduce_block(make(), whole, inputs=inputs, projection=projection, what=what)
-
-
-def require_finite(states: RaggedRows, *, inputs: bool) -> None:
+def require_finite(states: Any, *, inputs: bool) -> None:
     """Raise if states or inputs are NaN or infinite, and say where the first one is. Reads everything."""
     found = accumulate(states, partial(SumOverBlocks, _not_finite), inputs=inputs, what="search for NaN")
     if found:
@@ -427,7 +384,8 @@ def require_finite(states: RaggedRows, *, inputs: bool) -> None:
 
 
 def _not_finite(block: Block) -> list[NotFinite]:
-    return list(filter(None, [find_not_finite(block)]))
+    found = find_not_finite(block)
+    return [] if found is None else [found]
 
 
 def map_rows(values: AnyArray, function: Callable[[AnyArray], AnyArray], *, width: int, dtype: Any) -> AnyArray:
@@ -470,7 +428,7 @@ def read_unless_dask(rows: AnyArray, inputs: AnyArray | None) -> tuple[AnyArray,
     return rows[:], None if inputs is None else inputs[:]
 
 
-def runs_on_dask(states: RaggedRows) -> bool:
+def runs_on_dask(states: Any) -> bool:
     """Return whether Dask reads these states: a dask array, a store at an address, any store if there is a client."""
     values = _source_array(states.values)
     is_remote = getattr(values, "is_remote", None)  # only the rows and arrays of stores say so

@@ -61,7 +61,7 @@ class Stored:
 
     def _content(self) -> dict[str, Any]:
         """Return what to save, by name: the fields of a dataclass."""
-        return {name: getattr(self, name) for name in _field_names(type(self))}
+        return {name: getattr(self, name) for name in _fields(type(self))}
 
     @classmethod
     def _from_content(cls: type[T], content: dict[str, Any]) -> T:
@@ -71,7 +71,7 @@ class Stored:
     @classmethod
     def _upgraded(cls, content: dict[str, Any]) -> dict[str, Any]:
         """Return the content for this release, given that of a part of a file of version 1; unknown fields are lost."""
-        known = _field_names(cls)
+        known = _fields(cls)
         return {name: value for name, value in content.items() if name in known}
 
     @classmethod
@@ -98,12 +98,8 @@ class Saved(Stored):
         return load_npz(path, cls)
 
 
-def _fields(cls: type) -> list[Field]:
-    return [field for field in fields(cls) if field.init] if is_dataclass(cls) else []
-
-
-def _field_names(cls: type) -> list[str]:
-    return [field.name for field in _fields(cls)]
+def _fields(cls: type) -> dict[str, Field]:
+    return {field.name: field for field in fields(cls) if field.init} if is_dataclass(cls) else {}
 
 
 def save_npz(path: str | os.PathLike[str], result: Stored, *, as_plain: Callable[[Any], Any] | None = None) -> None:
@@ -178,8 +174,8 @@ def _header(reader: NpzReader) -> Any:
     """Return what the file says it is."""
     if "header" not in reader.names:
         raise ValueError("it has no header")
-    expected = reader.array_header("header")
-    if expected.dtype != np.uint8 or len(expected.shape) != 1 or expected.shape[0] > LONGEST_HEADER:
+    shape, dtype = reader.array_header("header")
+    if dtype != np.uint8 or len(shape) != 1 or shape[0] > LONGEST_HEADER:
         raise ValueError("its header is no text")
     return json.loads(bytes(reader.read("header")))
 
@@ -300,9 +296,9 @@ class Decoder:
 
 def made(cls: type[T], content: dict[str, Any]) -> T:
     """Make a stored object; raise ValueError if its content does not fit the class."""
-    names = _field_names(cls)
+    names = _fields(cls)
     if names:
-        required = [field.name for field in _fields(cls) if field.default is field.default_factory is MISSING]
+        required = [name for name, field in names.items() if field.default is field.default_factory is MISSING]
         for problem, those in (("lacks", set(required) - set(content)), ("also holds", set(content) - set(names))):
             if those:
                 raise ValueError(f"{cls.__name__} {problem} {short_repr(sorted(those))}")
