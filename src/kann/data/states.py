@@ -71,7 +71,11 @@ class States:
                 f"{self.values.shape[0]} rows; pass one length of at least 1 per sequence"
             )
         if self.inputs is not None:
-            _require_aligned(self.inputs, self.values)
+            require_array(self.inputs, what="inputs")
+            _require_lined_up(self.inputs, self.values)
+            require_float(self.inputs, what="inputs")
+            if namespace(self.inputs[:0]) is not namespace(self.values[:0]):
+                raise KannError("of states and inputs, one is a torch tensor; pass both as the same")
         object.__setattr__(self, "starts", np.cumsum(self.lengths) - self.lengths)
 
     @staticmethod
@@ -190,11 +194,9 @@ class States:
 
     def pairs(self) -> tuple[Shaped[Array, "p d"], Shaped[Array, "p d"]]:
         """All (h_t, h_{t+1}) as two (P, d) arrays, never across the end of a sequence."""
-        values = as_numpy(self.values)
-        is_first = np.zeros(len(values), dtype=bool)
+        values, is_first = as_numpy(self.values), np.zeros(len(self.values), dtype=bool)
         is_first[self.starts] = True
-        has_next = ~np.append(is_first[1:], True)
-        return values[has_next], values[~is_first]
+        return values[~np.append(is_first[1:], True)], values[~is_first]
 
     def _rows_at_a_time(self) -> int:
         """Return the number of rows to hold in memory at a time."""
@@ -253,11 +255,7 @@ def input_rows(inputs: AnyArray, values: AnyArray, lengths: Any) -> AnyArray:
     require_dense(inputs)
     if not hasattr(inputs, "ndim"):
         inputs = as_array(inputs)
-    if tuple(inputs.shape[:-1]) != tuple(values.shape[:-1]):
-        raise KannError(
-            f"inputs of shape {tuple(inputs.shape)} do not line up with states of shape {tuple(values.shape)}; "
-            "pass one row of inputs for each state"
-        )
+    _require_lined_up(inputs, values)
     return any_rows(inputs, lengths)[0]
 
 
@@ -312,16 +310,13 @@ def _join(sequences: Sequence[AnyArray], *, what: str) -> tuple[AnyArray, Int[Ar
     return namespace(arrays[0]).concat(arrays), lengths
 
 
-def _require_aligned(inputs: AnyArray, values: AnyArray) -> None:
-    require_array(inputs, what="inputs")
-    if inputs.ndim != 2 or inputs.shape[0] != values.shape[0] or inputs.shape[1] == 0:
+def _require_lined_up(inputs: AnyArray, values: AnyArray) -> None:
+    """Raise unless there is one row of inputs for each state."""
+    if tuple(inputs.shape[:-1]) != tuple(values.shape[:-1]) or inputs.shape[-1] == 0:
         raise KannError(
-            f"inputs of shape {tuple(inputs.shape)} do not line up with {values.shape[0]} states; "
+            f"inputs of shape {tuple(inputs.shape)} do not line up with states of shape {tuple(values.shape)}; "
             "pass one row of inputs for each state"
         )
-    require_float(inputs, what="inputs")
-    if namespace(inputs[:0]) is not namespace(values[:0]):
-        raise KannError("of states and inputs one is a torch tensor and the other is not; pass both as the same")
 
 
 def _read_numpy(path: Path) -> tuple[AnyArray, Any, Any, Any]:

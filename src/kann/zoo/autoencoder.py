@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from kann.data.archives import damage_explained
 from kann.typing import Array, Float, Int
-from kann.zoo.files import ADDED_LATER, PROVENANCE, WEIGHTS, folder, read_provenance, require_files
+from kann.zoo.files import ADDED_LATER, PROVENANCE, WEIGHTS, folder, read_provenance, require_files, with_weights
 
 NORMAL = 1
 """The class of normal beats; ECG5000 numbers four kinds of anomaly 2 to 5."""
@@ -172,10 +170,6 @@ def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
         # JSON has no infinity: the writer puts null.
         settings: dict[str, Any] = {"clip": math.inf} | {k: v for k, v in provenance["config"].items() if v is not None}
         config = Config(**settings)
-        # A new network draws starting weights; the caller's random numbers must not depend on that.
-        with torch.random.fork_rng(devices=[]):
-            network = Autoencoder(config)
-    with damage_explained(place / WEIGHTS, problem="holds no weights of this autoencoder", remedy="reinstall kann"):
-        network.load_state_dict(load_file(place / WEIGHTS))
+    network = with_weights(place / WEIGHTS, lambda _: Autoencoder(config))
     beats = draw_beats(np.random.default_rng(0), normal=EXAMPLES, anomalous=EXAMPLES)
-    return Pretrained(network=network.eval(), config=config, beats=beats, provenance=provenance)
+    return Pretrained(network=network, config=config, beats=beats, provenance=provenance)

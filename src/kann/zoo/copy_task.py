@@ -17,12 +17,7 @@ from torch.nn.utils.parametrizations import orthogonal
 
 from kann.data.archives import damage_explained
 from kann.typing import Array, Float, Int
-from kann.zoo.files import ADDED_LATER, PROVENANCE, WEIGHTS, folder, read_provenance, require_files
-
-try:
-    from safetensors.torch import load_file
-except ImportError as error:
-    raise ImportError("weights are stored as safetensors: pip install 'kann[cli]'") from error
+from kann.zoo.files import ADDED_LATER, PROVENANCE, WEIGHTS, folder, read_provenance, require_files, with_weights
 
 BLANK = 0
 """The number of the blank, in inputs and answers; the digits are 1, 2, …"""
@@ -163,9 +158,7 @@ def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
     provenance = read_provenance(place)
     with damage_explained(place / PROVENANCE, problem="describes no copy task", remedy="reinstall kann"):
         task, units = Task(**provenance["task"]), int(provenance["units"])
-        # A new network draws starting weights; the caller's random numbers must not depend on that.
-        with torch.random.fork_rng(devices=[]):
-            network = CopyNetwork(OrthogonalRNN(task.width, units), units, task.letters + 1)
-    with damage_explained(place / WEIGHTS, problem="holds no weights of this network", remedy="reinstall kann"):
-        network.load_state_dict(load_file(place / WEIGHTS))
-    return Pretrained(network=network.eval(), task=task, provenance=provenance)
+    network = with_weights(
+        place / WEIGHTS, lambda _: CopyNetwork(OrthogonalRNN(task.width, units), units, task.letters + 1)
+    )
+    return Pretrained(network=network, task=task, provenance=provenance)

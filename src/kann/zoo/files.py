@@ -1,6 +1,7 @@
 """The networks that ship with the package: their files and their provenance."""
 
 import json
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,21 @@ def require_files(place: Path, *names: str) -> None:
     for name in names:
         if not (place / name).is_file():
             raise KannError(f"model {place.name!r} lacks {name} in {place}; reinstall kann")
+
+
+def with_weights(path: Path, make: Callable[[dict[str, Any]], Any]) -> Any:
+    """The network that ``make`` makes for the weights in a file, with these weights, ready to be analysed."""
+    import torch
+    from safetensors.torch import load_file
+
+    with damage_explained(path, problem="holds no weights of this network", remedy="reinstall kann"):
+        # Files may hold half precision, which is too coarse to compute with on a CPU.
+        weights = {name: value.float() for name, value in load_file(path).items()}
+        # A new network draws starting weights; the caller's random numbers must not depend on that.
+        with torch.random.fork_rng(devices=[]):
+            network = make(weights)
+        network.load_state_dict(weights)
+    return network.eval()
 
 
 def provenance(name: str) -> dict[str, Any]:

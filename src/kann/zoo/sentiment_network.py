@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from kann.analysis._trust import Trust
@@ -17,7 +16,7 @@ from kann.data.archives import damage_explained
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import Array, Float, Int
-from kann.zoo.files import PROVENANCE, WEIGHTS, folder, read_provenance, require_files
+from kann.zoo.files import PROVENANCE, WEIGHTS, folder, read_provenance, require_files, with_weights
 
 try:
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
@@ -195,20 +194,15 @@ def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
 
 def read_network(path: Path, *, words: int) -> SentimentNetwork:
     """A GRU of the size that its weights have; ``words`` is the size of the vocabulary that came with them."""
-    with damage_explained(path, problem="holds no sentiment network", remedy="reinstall kann"):
-        weights = load_file(path)
+
+    def make(weights: dict[str, Tensor]) -> SentimentNetwork:
         known, embedding = weights["embedding.weight"].shape
+        if known != words:
+            raise KannError(
+                f"the vocabulary has {words} words and the weights in {path} are for {known}; "
+                "pass the vocabulary that the network was trained with"
+            )
         units = weights["readout.weight"].shape[1]
-    if known != words:
-        raise KannError(
-            f"the vocabulary has {words} words and the weights in {path} are for {known}; "
-            "pass the vocabulary that the network was trained with"
-        )
-    # A new network draws starting weights; the caller's random numbers must not depend on that.
-    with torch.random.fork_rng(devices=[]):
-        network = SentimentNetwork(words=words, arch="gru", units=units, embedding=embedding)
-    with damage_explained(path, problem="holds weights that are not those of a sentiment GRU", remedy="reinstall kann"):
-        # Files hold half precision, which is too coarse to compute with on a CPU.
-        network.load_state_dict({name: value.float() for name, value in weights.items()})
-    network.requires_grad_(False)
-    return network.eval()
+        return SentimentNetwork(words=words, arch="gru", units=units, embedding=embedding)
+
+    return with_weights(path, make).requires_grad_(False)
