@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 from kann_experiments.ecg.beats import Counts
-from kann_experiments.ecg.task import CONFIGS
+from kann_experiments.ecg.task import CONFIGS, Config
 
-from kann.zoo.autoencoder import Beats, Config, draw_beats
+from kann.zoo.autoencoder import Beats, draw_beats
 
 COUNTS = Counts(train=12, test=30, normal=25, samples=140)
 

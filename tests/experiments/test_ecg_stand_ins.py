@@ -7,7 +7,7 @@ from kann_experiments.ecg import live, stand_ins
 from kann_experiments.ecg.analysis import QUANTITIES
 
 import kann
-from kann.zoo.autoencoder import Autoencoder, Config
+from kann.zoo.autoencoder import Autoencoder
 from tests.experiments.test_ecg_live import network, parts  # noqa: F401  # fixtures
 
 
@@ -43,7 +43,7 @@ def test_numbers_have_rows_and_more_coordinates_reproduce_more(network, parts, m
 
 def test_a_gru_has_no_cell():
     torch.manual_seed(0)
-    config = Config(arch="gru", units=6, decoder_units=4)
-    states, _ = stand_ins.record_for_stand_ins(Autoencoder(config).eval(), torch.randn(5, 20))
+    gated = Autoencoder(arch="gru", units=6, decoder_units=4)
+    states, _ = stand_ins.record_for_stand_ins(gated.eval(), torch.randn(5, 20))
     assert states.dim == 6
     assert "standin_16_loss" in {quantity.key for quantity in QUANTITIES}

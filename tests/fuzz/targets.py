@@ -273,7 +273,7 @@ def make_autoencoder(path: Path) -> None:
     path.mkdir()
     config = {"arch": "gru", "units": 3, "decoder_units": 4, "clip": None}
     torch.manual_seed(0)
-    network = autoencoder.Autoencoder(autoencoder.Config(arch="gru", units=3, decoder_units=4))
+    network = autoencoder.Autoencoder(arch="gru", units=3, decoder_units=4)
     save_file(network.state_dict(), path / "weights.safetensors")
     (path / "provenance.json").write_text(json.dumps({"model": "made up", "seed": 0, "config": config}))
 
@@ -282,7 +282,7 @@ def use_autoencoder(path: Path) -> Any:
     found = autoencoder.pretrained(path)
     x = torch.linspace(-1, 1, 20).reshape(2, 10)
     with torch.no_grad():
-        return found.config, found.network(x), dict(found.network.state_dict())
+        return found.network(x), dict(found.network.state_dict())
 
 
 def make_sentiment(path: Path) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from kann_experiments import data
+from kann_experiments.configs import as_json
 from kann_experiments.ecg.analysis import network_losses
 from kann_experiments.ecg.beats import read_beats
 from kann_experiments.ecg.task import CONFIGS, THRESHOLD, split
@@ -19,7 +20,7 @@ def test_the_model_of_the_zoo_tells_made_up_beats_apart():
     folder = zoo.folder("ecg")
     assert sum(path.stat().st_size for path in folder.iterdir()) < 1e6
     assert {"command", "seed", "data", "config", "measured", "versions"} <= zoo.provenance("ecg").keys()
-    assert model.config == CONFIGS["lstm"]
+    assert model.provenance["config"] == as_json(CONFIGS["lstm"])
     beats = torch.as_tensor(model.beats.values, dtype=torch.float32)
     called_normal = network_losses(model.network, beats) <= THRESHOLD
     np.testing.assert_array_equal(called_normal, model.beats.labels == 1)

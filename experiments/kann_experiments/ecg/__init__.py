@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from kann.data.atomic_write import replacing
-from kann.zoo.autoencoder import Autoencoder, Beats, Config
+from kann.zoo.autoencoder import Autoencoder, Beats
 from kann.zoo.files import PROVENANCE, WEIGHTS
 from kann_experiments.configs import as_json
 from kann_experiments.data import obtain
@@ -27,6 +27,7 @@ from kann_experiments.ecg.task import (
     CONFIGS,
     NOTEBOOK,
     PRINTED,
+    Config,
     Split,
     build,
     losses,

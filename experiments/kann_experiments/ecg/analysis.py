@@ -10,7 +10,7 @@ import torch
 import kann
 from kann.fitting.spectrum import Mode
 from kann.typing import Array, Float
-from kann.zoo.autoencoder import Autoencoder, Config
+from kann.zoo.autoencoder import Autoencoder
 from kann_experiments import trusting
 from kann_experiments.ecg.live import live_numbers, live_quantities
 from kann_experiments.ecg.modes import (
@@ -26,7 +26,7 @@ from kann_experiments.ecg.modes import (
 )
 from kann_experiments.ecg.silhouettes import silhouettes
 from kann_experiments.ecg.stand_ins import stand_in_numbers, stand_in_quantities
-from kann_experiments.ecg.task import THRESHOLD, Split, losses
+from kann_experiments.ecg.task import THRESHOLD, Config, Split, losses
 from kann_experiments.results import Quantity
 
 BATCH = 64

@@ -6,7 +6,8 @@ called anomalous.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from kann.errors import KannError
 from kann.typing import Array, Float
-from kann.zoo.autoencoder import Autoencoder, Beats, Config
+from kann.zoo.autoencoder import Arch, Autoencoder, Beats
+from kann.zoo.files import ADDED_LATER
 from kann_experiments.training import Training, generator, seeded
 
 TRAINING, SPLITTING, ANOMALOUS = 0, 1, 2
@@ -25,6 +27,33 @@ THRESHOLD = 26.0
 
 HELD_OUT, TESTED = 0.15, 0.33
 """Fraction of the normal beats that is not trained on, and the fraction of those that tests instead of validating."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The sizes of an autoencoder, and how it is trained, always with Adam."""
+
+    arch: Arch
+    """The recurrent layer of encoder and decoder."""
+    units: int = 64
+    """Hidden units of the encoder."""
+    decoder_units: int = 128
+    """Hidden units of the decoder. The paper does not say; this is what the published code has."""
+    epochs: int = 150
+    """Passes over the training beats."""
+    batch: int = 32
+    """Beats in a batch. The paper does not say, and its published code takes a single one."""
+    rate: float = 1e-3
+    """Learning rate."""
+    schedule: Literal["constant", "linear", "exponential", "plateau"] = "constant"
+    """The schedule of the rate, see `Training`."""
+    clip: float = math.inf
+    """Largest norm of a gradient."""
+    forget_bias: float = 0.0
+    """Added to the bias of an LSTM's forget gates before training, so that they start open."""
+    weight_decay: float = field(default=0.0, metadata=ADDED_LATER)
+    """Adam's weight decay. The paper mentions it without a number; its published notebook has 5e-3."""
+
 
 PRINTED = {"lstm": Config(arch="lstm"), "gru": Config(arch="gru")}
 """The paper's table of hyperparameters, in batches of 32 and without the weight decay that it mentions."""
@@ -74,7 +103,7 @@ def _shuffled(values: Float[Array, "n t"], rng: np.random.Generator) -> Float[Te
 def build(config: Config, *, seed: int) -> Autoencoder:
     """An untrained network."""
     with seeded(seed):
-        network = Autoencoder(config)
+        network = Autoencoder(arch=config.arch, units=config.units, decoder_units=config.decoder_units)
     if config.forget_bias:
         for layer in (network.encoder, network.decoder):
             with torch.no_grad():  # torch's LSTM has its gates in the order input, forget, cell, output

@@ -25,7 +25,7 @@ def add_up(
     """
     torch = _torch()
     group = _initialised(torch.distributed, group)
-    arrays = {name: value for name, value in values.items() if value is None or getattr(value, "ndim", 0)}
+    arrays: dict[str, Any] = {n: value for n, value in values.items() if value is None or getattr(value, "ndim", 0)}
     own = next((value for value in arrays.values() if value is not None), None)
     device = torch.device(getattr(own, "device", "cpu"))
     # Such as "cuda:nccl", "cpu:gloo,cuda:nccl", or for gloo alone "cpu:gloo,cuda:gloo".

@@ -96,11 +96,10 @@ class Writer:
     def __init__(self, path: str | os.PathLike[str]):
         zarr = _zarr()
         self._root = zarr.open_group(str(path), mode="w-", zarr_format=3)
-        self._parts = self._sequences = self._states = 0
-        self._has_inputs = False
-        self._root.update_attributes(
-            {"kind": KIND, "version": VERSION, "id": uuid.uuid4().hex, "complete": False, **self._counts()}
-        )
+        self._counts = {"parts": 0, "sequences": 0, "states": 0, "inputs": False}
+        """What is on disk, as the attributes of the store say it."""
+        identity = {"kind": KIND, "version": VERSION, "id": uuid.uuid4().hex}
+        self._root.update_attributes(identity | {"complete": False} | self._counts)
         self._waiting: list[dict[str, Array]] = []
         self._waiting_rows = 0
         self._turn = threading.Lock()
@@ -135,17 +134,12 @@ class Writer:
                 return
             for what in self._waiting[0]:
                 self._write(what, [sequence[what] for sequence in self._waiting])
-            self._parts += 1
-            self._has_inputs = "inputs" in self._waiting[0]
-            self._sequences += len(self._waiting)
-            self._states += sum(len(sequence["values"]) for sequence in self._waiting)
+            states = sum(len(sequence["values"]) for sequence in self._waiting)
+            for name, more in {"parts": 1, "sequences": len(self._waiting), "states": states}.items():
+                self._counts[name] += more
+            self._counts["inputs"] = "inputs" in self._waiting[0]
             self._waiting, self._waiting_rows = [], 0
-            self._root.update_attributes(self._counts())  # in one step, unlike attrs.update
-
-    def _counts(self) -> dict[str, int]:
-        """Count what is on disk."""
-        counts = {"parts": self._parts, "sequences": self._sequences, "states": self._states}
-        return counts | {"inputs": self._has_inputs}
+            self._root.update_attributes(self._counts)  # in one step, unlike attrs.update
 
     def _write(self, what: str, sequences: Sequence[Array]) -> None:
         rows = np.concatenate(sequences)
@@ -153,7 +147,7 @@ class Writer:
         if len(sequences) > 1:  # a single long sequence has several chunks, so that it is never read whole
             chunk = max(chunk, *map(len, sequences))
         array = self._root.create_array(
-            f"{what}/{self._parts:06d}",
+            f"{what}/{self._counts['parts']:06d}",
             shape=rows.shape,
             dtype=rows.dtype,
             chunks=(min(len(rows), 2 * chunk), rows.shape[1]),
@@ -168,7 +162,7 @@ class Writer:
     def close(self) -> None:
         """Write what is still waiting, and that the store is complete."""
         self.flush()
-        self._root.update_attributes({"complete": True, **self._counts()})
+        self._root.update_attributes({"complete": True} | self._counts)
 
     def __enter__(self) -> "Writer":
         return self
@@ -357,20 +351,19 @@ def _require_alike(values: Sequence[Any], inputs: Sequence[Any] | None = None) -
 
 def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
     """Read zarr that kann did not write: an array, or a group of ``values`` and perhaps ``lengths`` and ``inputs``."""
-    if not hasattr(node, "members"):
-        _require_honest_count(node, None, path)
-        return ForeignArray(node), None, None
+    values, lengths, inputs = node, None, None
     with damage_explained(path, problem="holds arrays that cannot be read", remedy="store plain numbers"):
-        if "values" not in node:
-            raise KannError(
-                f"{path} has no array 'values'; it has {sorted(node)}; pass a store that States.save() wrote"
-            )
-        lengths = node.get("lengths", None)
+        if hasattr(node, "members"):
+            if "values" not in node:
+                raise KannError(
+                    f"{path} has no array 'values'; it has {sorted(node)}; pass a store that States.save() wrote"
+                )
+            values, lengths, inputs = node["values"], node.get("lengths"), node.get("inputs")
         if lengths is not None and lengths.dtype.kind not in "iu":
             raise KannError(f"lengths in {path} are {lengths.dtype}; store one whole number per sequence")
-        _require_honest_count(node["values"], lengths, path)
-        inputs = ForeignArray(node["inputs"]) if "inputs" in node else None
-        return ForeignArray(node["values"]), None if lengths is None else lengths[:], inputs
+        _require_honest_count(values, lengths, path)
+        read = None if lengths is None else lengths[:]
+        return ForeignArray(values), read, None if inputs is None else ForeignArray(inputs)
 
 
 def _require_honest_count(values: Any, lengths: Any, path: str | os.PathLike[str]) -> None:

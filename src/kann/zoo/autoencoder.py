@@ -1,8 +1,7 @@
 """The autoencoder of heartbeats, and the trained one that ships with the package."""
 
-import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from kann.data.archives import damage_explained
 from kann.typing import Array, Float, Int
-from kann.zoo.files import ADDED_LATER, PROVENANCE, WEIGHTS, folder, read_provenance, require_files, with_weights
+from kann.zoo.files import PROVENANCE, WEIGHTS, folder, read_provenance, require_files, with_weights
 
 NORMAL = 1
 """The class of normal beats; ECG5000 numbers four kinds of anomaly 2 to 5."""
@@ -99,41 +98,15 @@ EXAMPLES = 64
 Arch = Literal["lstm", "gru"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """The sizes of an autoencoder, and how it is trained, always with Adam."""
-
-    arch: Arch
-    """The recurrent layer of encoder and decoder."""
-    units: int = 64
-    """Hidden units of the encoder."""
-    decoder_units: int = 128
-    """Hidden units of the decoder. The paper does not say; this is what the published code has."""
-    epochs: int = 150
-    """Passes over the training beats."""
-    batch: int = 32
-    """Beats in a batch. The paper does not say, and its published code takes a single one."""
-    rate: float = 1e-3
-    """Learning rate."""
-    schedule: Literal["constant", "linear", "exponential", "plateau"] = "constant"
-    """The schedule of the rate, see `kann_experiments.training.Training`."""
-    clip: float = math.inf
-    """Largest norm of a gradient."""
-    forget_bias: float = 0.0
-    """Added to the bias of an LSTM's forget gates before training, so that they start open."""
-    weight_decay: float = field(default=0.0, metadata=ADDED_LATER)
-    """Adam's weight decay. The paper mentions it without a number; its published notebook has 5e-3."""
-
-
 class Autoencoder(nn.Module):
     """A recurrent encoder, a recurrent decoder, and a linear readout of the decoder's states."""
 
-    def __init__(self, config: Config):
+    def __init__(self, *, arch: Arch, units: int, decoder_units: int):
         super().__init__()
-        layer = {"lstm": nn.LSTM, "gru": nn.GRU}[config.arch]
-        self.encoder = layer(1, config.units, batch_first=True)
-        self.decoder = layer(config.units, config.decoder_units, batch_first=True)
-        self.readout = nn.Linear(config.decoder_units, 1)
+        layer = {"lstm": nn.LSTM, "gru": nn.GRU}[arch]
+        self.encoder = layer(1, units, batch_first=True)
+        self.decoder = layer(units, decoder_units, batch_first=True)
+        self.readout = nn.Linear(decoder_units, 1)
 
     def encode(self, x: Float[Tensor, "s t"]) -> Float[Tensor, "s d"]:
         """The encoder's last state, which is all that the decoder gets."""
@@ -154,7 +127,6 @@ class Pretrained:
     """The autoencoder that ships with the package."""
 
     network: Autoencoder
-    config: Config
     beats: Beats
     """Made up by `draw_beats`: normal ones, then the same number of anomalous ones."""
     provenance: dict[str, Any]
@@ -167,9 +139,7 @@ def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
     require_files(place, WEIGHTS, PROVENANCE)
     provenance = read_provenance(place)
     with damage_explained(place / PROVENANCE, problem="describes no autoencoder", remedy="reinstall kann"):
-        # JSON has no infinity: the writer puts null.
-        settings: dict[str, Any] = {"clip": math.inf} | {k: v for k, v in provenance["config"].items() if v is not None}
-        config = Config(**settings)
-    network = with_weights(place / WEIGHTS, lambda _: Autoencoder(config))
+        settings = {name: provenance["config"][name] for name in ("arch", "units", "decoder_units")}
+    network = with_weights(place / WEIGHTS, lambda _: Autoencoder(**settings))
     beats = draw_beats(np.random.default_rng(0), normal=EXAMPLES, anomalous=EXAMPLES)
-    return Pretrained(network=network, config=config, beats=beats, provenance=provenance)
+    return Pretrained(network=network, beats=beats, provenance=provenance)
