@@ -8,6 +8,8 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from kann.errors import KannError
 
 MAX_RANKS_LISTED = 8
@@ -58,13 +60,15 @@ def add_up(
     for name, array in arrays.items():
         total[name] = None
         if shapes[name] is not None:
-            is_tensor, to = isinstance(array, torch.Tensor), {"dtype": torch.float64, "device": device}
-            if array is None:
-                sent = torch.zeros(shapes[name], **to)
+            to: dict[str, Any] = {"dtype": torch.float64, "device": device}
+            if isinstance(array, torch.Tensor):
+                sent = array.to(**to, copy=True)
             else:
-                sent = array.to(**to, copy=True) if is_tensor else torch.tensor(array, **to)
+                sent = torch.zeros(shapes[name], **to) if array is None else torch.tensor(array, **to)
             torch.distributed.all_reduce(sent, group=group)
-            total[name] = sent.to(array.device) if is_tensor else sent if array is None else sent.cpu().numpy()
+            total[name] = (
+                sent.cpu().numpy() if isinstance(array, np.ndarray) else sent.to(getattr(array, "device", device))
+            )
     return total
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from kann.backends._distributed import add_up
 from kann.backends.arrays import as_array_or_dask, as_numpy, cross_gram, gram, indices_for, namespace, to_device_of
 from kann.checks import require_flag
+from kann.data.additive import Additive
 from kann.data.reduction import (
     Block,
     Cut,
@@ -427,16 +428,40 @@ class PairProducts:
         return sum(found[1:], start=found[0])
 
 
-def state_gram(states: States) -> Moments:
-    """The moments of all states without those of pairs: half the work, and a quarter of the memory."""
-    found = accumulate(states, partial(SumOverBlocks, _state_gram), what="Gram matrix")
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StateGram(Additive):
+    """The Gram matrix of states alone, without pairs: half the work of `Moments` and a quarter of the memory."""
+
+    states: int
+    """Number of states h."""
+    rounding: float
+    """The coarsest relative spacing of their numbers."""
+    sum_h: AnyArray
+    """(d,) Σ h"""
+    hh: AnyArray
+    """(d, d) HᵀH"""
+    ADDED_BY: ClassVar = {"rounding": max}
+
+    @staticmethod
+    def of_block(block: Block) -> "StateGram":
+        """The Gram matrix of the rows of a block."""
+        h = block.values
+        return StateGram(states=len(h), rounding=block.rounding, sum_h=h.sum(0), hh=gram(h))
+
+    def __iadd__(self, other: "StateGram") -> "StateGram":
+        products = self.hh
+        products += other.hh  # in place, so that no more than two d × d matrices are held at a time
+        rounding = max(self.rounding, other.rounding)
+        return StateGram(
+            states=self.states + other.states, rounding=rounding, sum_h=self.sum_h + other.sum_h, hh=products
+        )
+
+
+def state_gram(states: States) -> StateGram:
+    """The Gram matrix of all states."""
+    found = accumulate(states, partial(SumOverBlocks, StateGram.of_block), what="Gram matrix")
     require_finite_squares(states, found.hh)
     return found
-
-
-def _state_gram(block: Block) -> Moments:
-    h = block.values
-    return Moments(states=len(h), rounding=block.rounding, sum_h=h.sum(0), hh=gram(h))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
