@@ -141,8 +141,11 @@ def test_a_decision_map_shows_the_class_of_a_mode_scaled_and_turned(rng):
         (lambda k, h: kann.project(k, h + 0j), "states are complex128; pass real numbers"),
         (lambda k, h: kann.project(k, np.ma.masked_array(h, h > 0)), "a masked array was passed"),
         (lambda k, h: kann.reconstruct(k, h, kann.fit(h[None] ** 3).modes[0]), "mode of another operator"),
-        (lambda k, h: kann.contributions(k, h, np.ones((2, 9))), "readout weights have 9 columns"),
-        (lambda k, h: kann.contributions(k, h, np.ones(10)), "no linear readout"),
+        (
+            lambda k, h: kann.contributions(k, h, np.ones((2, 9))),
+            r"weight of shape \(2, 9\); pass a linear one of \(outputs, 10\)",
+        ),
+        (lambda k, h: kann.contributions(k, h, np.ones(10)), r"weight of shape \(10,\); pass a linear one"),
         (lambda k, h: kann.project(k, h[:, :3]), "states have 3 columns"),
         (lambda k, h: kann.decision_map(k, 0, torch.nn.Tanh(), np.ones(1) + 0j), "without parameters"),
     ],

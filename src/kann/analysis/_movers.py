@@ -199,23 +199,29 @@ MOST_PHRASES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phrase(Stored):
-    """Two tokens in a row, and how they push a mode together."""
+class MeanPush(Stored):
+    """How something that is read pushes a mode, in standard deviations of the mode's coordinate."""
 
-    words: tuple[str, str]
     push: float
-    """Mean push of both steps together, in standard deviations of the mode's coordinate."""
-    expected: float
-    """The sum of the mean pushes of its words, the first of which has decayed by one step."""
+    """Mean push; for an input, by one standard deviation of it, and for a phrase of both steps together."""
     low: float
     high: float
-    """The interval of ``push − expected`` over sequences."""
+    """The interval over sequences; for a phrase that of ``push − expected``."""
     count: int
     """How often it occurs."""
     sequences: int
     """In how many sequences."""
     sure: bool
-    """Whether the interval excludes zero even if widened for the number of phrases that were looked at."""
+    """Whether the interval excludes zero even if widened for the number of names or phrases that were looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phrase(MeanPush):
+    """Two tokens in a row, and how they push a mode together."""
+
+    words: tuple[str, str]
+    expected: float
+    """The sum of the mean pushes of its words, the first of which has decayed by one step."""
 
 
 def phrases_of(
@@ -279,7 +285,7 @@ MODES_PRINTED, NAMES_PRINTED = 4, 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mover:
+class Mover(MeanPush):
     """One token, input or span of steps, and how it pushes a mode.
 
     >>> import numpy as np, kann
@@ -296,17 +302,6 @@ class Mover:
     """
 
     name: str
-    push: float
-    """Mean push, in standard deviations of the mode's coordinate; for an input, by one standard deviation of it."""
-    low: float
-    high: float
-    """The interval over sequences."""
-    count: int
-    """How often it occurs."""
-    sequences: int
-    """In how many sequences."""
-    sure: bool
-    """Whether the interval excludes zero even if widened for the number of tokens that were looked at."""
 
     def __str__(self) -> str:
         return f"{signed(self.push)} [{signed(self.low)}, {signed(self.high)}]{'*' if self.sure else ' '}"

@@ -41,8 +41,39 @@ SAME_BASIS_TO = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ModeTrust(Stored):
-    """How far one mode can be trusted. Residuals are of sequences that were not fitted.
+class Judged(Stored):
+    """How far a mode, or a group of modes, can be trusted. Residuals are of sequences that were not fitted."""
+
+    eigenvalue: complex
+    """λ, as in ``koopman.modes``; of a group the mean."""
+    interval: tuple[float, float]
+    """Confidence interval of |λ|."""
+    angle: tuple[float, float]
+    """Confidence interval of the angle of λ, in radians for a step."""
+    residual: float
+    """|Y v − λ X v| / |X v|, for eigenpairs fitted without the sequences they are measured on.
+
+    Of a group, that of the direction of their span that is missed most.
+    """
+    copying: float
+    """|Y v − X v| / |X v|: the residual of copying the previous state.
+
+    Of a group, in proportion to ``residual`` in the direction where copying does best.
+    """
+    null: float
+    """The residual that a fit to states in shuffled order reaches in the direction of the mode.
+
+    Of a group, in proportion to ``residual`` in the direction where this null does best.
+    """
+    trusted: bool
+    """Whether it can be called the network's own dynamics; that says nothing about training."""
+    why: str
+    """Why it is trusted or not, and learned or not, in words."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ModeTrust(Judged):
+    """How far one mode can be trusted.
 
     >>> import numpy as np, kann
     >>> states = np.random.default_rng(0).normal(size=(30, 40, 3))
@@ -54,18 +85,6 @@ class ModeTrust(Stored):
     ('yes', True)
     """
 
-    eigenvalue: complex
-    """λ, as in ``koopman.modes``."""
-    interval: tuple[float, float]
-    """Confidence interval of |λ|."""
-    angle: tuple[float, float]
-    """Confidence interval of the angle of λ, in radians for a step."""
-    residual: float
-    """|Y v − λ X v| / |X v|, for eigenpairs fitted without the sequences they are measured on."""
-    copying: float
-    """|Y v − X v| / |X v|: the residual of copying the previous state."""
-    null: float
-    """The residual that a fit to states in shuffled order reaches in the direction of the mode."""
     constant: bool
     """Whether the mode is the mean of the states: its coefficient hardly varies. Never if the fit has an offset."""
     subspace: tuple[int, ...]
@@ -74,10 +93,6 @@ class ModeTrust(Stored):
     """By how many degrees the span of these modes moves if other sequences are fitted."""
     untrained: float | None
     """The residual of the nearest mode of the untrained network, if that was given."""
-    trusted: bool
-    """Whether the mode can be called the network's own dynamics; that says nothing about training."""
-    why: str
-    """Why it is trusted or not, and learned or not, in words."""
     learned: bool | None = None
     """Whether training made a trusted mode: False if the untrained network has it just as well ("own, not learned").
 
@@ -93,7 +108,7 @@ class ModeTrust(Stored):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ModeGroup(Stored):
+class ModeGroup(Judged):
     """Modes of equal memory, judged together as one invariant subspace.
 
     Which combination of them an eigenvector is, is an accident of the noise; how long any of them lasts is not.
@@ -112,21 +127,6 @@ class ModeGroup(Stored):
     """Their numbers in ``koopman.modes``."""
     memories: int
     """The dimension of their span: a pair that may be two real eigenvalues counts twice."""
-    eigenvalue: complex
-    """The mean of their eigenvalues."""
-    interval: tuple[float, float]
-    """Confidence interval of the common |λ|."""
-    angle: tuple[float, float]
-    """Confidence interval of the common angle, in radians for a step."""
-    residual: float
-    """The held-out residual of the direction of their span that is missed most."""
-    copying: float
-    """The residual of copying, in proportion to ``residual`` in the direction where copying does best."""
-    null: float
-    """The residual of the null, in proportion to ``residual`` in the direction where the null does best."""
-    trusted: bool
-    why: str
-    """Why they are trusted together or not, in words."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

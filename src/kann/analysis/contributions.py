@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kann import _display
+from kann.analysis.decisions import require_linear
 from kann.backends.arrays import as_numpy
-from kann.checks import require_instance, require_real, require_width
+from kann.checks import require_instance, require_real
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import AnyArray, Array, Float
@@ -81,7 +82,7 @@ def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArra
     True
     """
     require_instance(koopman, Koopman, "koopman")
-    h, weight = as_numpy(h), _linear_readout(weight, koopman.dim)
+    h, weight = as_numpy(h), require_linear(weight, koopman.dim)
     z = koopman.encode(h)
     coordinates, weights = z @ koopman.right, koopman.left @ (koopman.state_vectors @ weight.T)  # (..., r) and (r, o)
     per_mode = []
@@ -96,16 +97,6 @@ def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArra
     # eigenvectors than its basis has directions, and its modes do not sum to all that lies inside.
     rest = (h - koopman.mean) @ weight.T - modes.sum(axis=-2)
     return Contributions(modes=modes, rest=rest, bias=constant)
-
-
-def _linear_readout(weight: AnyArray, width: int) -> Float[Array, "o d"]:
-    """The weights of a linear readout, if they fit states of ``width`` units."""
-    weight = as_numpy(weight)
-    require_real(weight, what="readout weights")
-    if weight.ndim != 2:
-        raise KannError(f"weight of shape {weight.shape} is no linear readout; pass (outputs, {width})")
-    require_width(weight, width, what="readout weights", of="the operator")
-    return weight.astype(np.float64)
 
 
 def _bias(bias: AnyArray, *, outputs: int) -> Float[Array, " o"]:

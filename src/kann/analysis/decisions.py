@@ -23,14 +23,15 @@ def linear_weight(readout: Any, width: int, *, name: str = "readout") -> Float[A
     >>> linear_weight([[1, 2, 3]], 3)
     array([[1., 2., 3.]])
     """
-    if readout is None:
-        return None
+    return None if readout is None else require_linear(readout, width, name=name)
+
+
+def require_linear(readout: Any, width: int, *, name: str = "the readout") -> Float[Array, "o d"]:
+    """The weight of a linear readout, a module or an array, for states of ``width`` units; raise for any other."""
     weight = as_numpy(getattr(readout, "weight", readout))
     require_real(weight, what="readout weights")
     if weight.ndim != 2 or weight.shape[1] != width:
-        raise KannError(
-            f"{name} has a weight of shape {weight.shape}; pass a linear one of (outputs, {width}), or None"
-        )
+        raise KannError(f"{name} has a weight of shape {weight.shape}; pass a linear one of (outputs, {width})")
     return weight.astype(np.float64)
 
 
@@ -127,16 +128,9 @@ def decide(outputs: Shaped[Array, "n ..."], *, threshold: float = 0.0) -> Int[Ar
     return (outputs[:, 0] > threshold).astype(np.int64) if outputs.shape[1] == 1 else outputs.argmax(axis=1)
 
 
-def decide_labels(outputs: Shaped[Array, "n ..."], *, threshold: float = 0.0) -> Shaped[Array, "n o"]:
-    """The answers of each row, if every output is a yes-or-no question of its own: whether it exceeds the threshold."""
-    return _in_columns(outputs) > threshold
-
-
 def answers(outputs: Shaped[Array, "n ..."], *, kind: str, threshold: float) -> Shaped[Array, "n ..."]:
-    """What a network decides for each row: its class, or its answers if ``kind`` is ``"labels"``."""
-    if kind == "labels":
-        return decide_labels(outputs, threshold=threshold)
-    return decide(outputs, threshold=threshold)
+    """What a network decides for each row: its class, or if ``kind`` is ``"labels"`` which outputs say yes."""
+    return _in_columns(outputs) > threshold if kind == "labels" else decide(outputs, threshold=threshold)
 
 
 def _in_columns(outputs: Shaped[Array, "n ..."]) -> Shaped[Array, "n o"]:

@@ -314,7 +314,7 @@ class SumOverBlocks:
         return self._total
 
 
-def add_to(totals: dict[str, Any], name: str, value: Any) -> None:
+def add_to(totals: dict[Any, Any], name: Any, value: Any) -> None:
     """Add a value to the total of this name, in place where there is one."""
     if name in totals:
         totals[name] += value

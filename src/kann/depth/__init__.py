@@ -3,6 +3,7 @@
 Layers take the place of time: ``kann.record(model, data, axis="depth")`` gives states whose steps are layers.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from kann.depth._trust import StepTrust, trust
@@ -30,19 +31,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # These run a torch module; the maps alone need no torch.
-    if name == "bypass":
-        from kann.depth._bypass import bypass
-
-        return bypass
-    if name == "bypass_effects":
-        from kann.depth._bypass_effects import bypass_effects
-
-        return bypass_effects
-    if name == "profile":
-        from kann.depth._profile import profile
-
-        return profile
+    if name in ("bypass", "bypass_effects", "profile"):  # these run a torch module; the maps alone need no torch
+        return getattr(import_module(f"kann.depth._{name}"), name)
     raise AttributeError(f"module 'kann.depth' has no attribute {name!r}")
 
 

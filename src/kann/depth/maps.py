@@ -13,7 +13,7 @@ from kann.backends.arrays import as_numpy, cross_gram, gram, indices_for, namesp
 from kann.checks import require_float, require_whole_number, require_width
 from kann.data.additive import Additive
 from kann.data.moments import Moments, refuse_not_finite
-from kann.data.reduction import Block, Cut, accumulate
+from kann.data.reduction import Block, Cut, accumulate, add_to
 from kann.data.serialization import Saved, Stored
 from kann.data.states import States, as_states
 from kann.errors import FewPairsWarning, KannError
@@ -324,11 +324,11 @@ class _StepProducts:
         """Add the products of the sequences that wait."""
         waiting = self._waiting.pop(fold)
         concat = namespace(waiting[0][self._used[0]]).concat
-        rows = {step: concat([each[step] for each in waiting]) for step in self._used}
+        rows, sums = {step: concat([each[step] for each in waiting]) for step in self._used}, self._found.sums
         for step in self._used:
-            self._add((fold, step, step), gram(rows[step]))
+            add_to(sums, (fold, step, step), gram(rows[step]))
         for first, last in self._steps:
-            self._add((fold, first, last), cross_gram(rows[first], rows[last]))
+            add_to(sums, (fold, first, last), cross_gram(rows[first], rows[last]))
 
     def add_cut(self, cut: Cut) -> None:
         """Add the products of consecutive steps that the end of a block separates; their states are counted already."""
@@ -336,14 +336,8 @@ class _StepProducts:
         for i, row in enumerate(cut.rows.tolist()):
             number, step = divmod(row, self._length)
             if (step - 1, step) in self._steps:
-                self._add((int(self._fold_of[number]), step - 1, step), before[i : i + 1].T @ after[i : i + 1])
-
-    def _add(self, key: tuple[int, int, int], product: Any) -> None:
-        """Add in place: new memory for every d × d sum would take longer than the sum."""
-        if key in self._found.sums:
-            self._found.sums[key] += product
-        else:
-            self._found.sums[key] = product
+                key = int(self._fold_of[number]), step - 1, step
+                add_to(self._found.sums, key, before[i : i + 1].T @ after[i : i + 1])
 
     def result(self) -> _Sums:
         """The totals."""
