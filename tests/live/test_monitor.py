@@ -3,6 +3,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 import kann
-from kann.live.history import FIGURES, Followed
+from kann.live.history import FIGURES, Checkpoint, History
 from tests.recording.test_restoring import condition, equal
 
 
@@ -152,18 +153,21 @@ def operator(matrix, turn):
     return kann.fit(np.concatenate(states, axis=1) @ turn)
 
 
+def followed(history, koopman):
+    """Numbers and eigenvalues of the modes of an operator, which is added to a history."""
+    numbers, eigenvalues, directions = history.follow(koopman)
+    modes = {"numbers": numbers, "eigenvalues": eigenvalues, "carried": np.ones(3), "trusted": np.ones(3, dtype=bool)}
+    history.add(replace(Checkpoint.unknown(step=len(history), loss=0.0), **modes), directions)
+    return dict(zip(numbers.tolist(), eigenvalues.real.round(3).tolist(), strict=True))
+
+
 def test_modes_are_followed_by_eigenvalue_and_direction():
-    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0]
-    first = Followed.first(operator(np.diag([0.9, 0.5, 0.1]), turn))
+    turn, history = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))[0], History()
+    assert followed(history, operator(np.diag([0.9, 0.5, 0.1]), turn)) == {0: 0.9, 1: 0.5, 2: 0.1}
     # The eigenvalues have changed places: only their directions tell which is which.
-    second = first.next(operator(np.diag([0.75, 0.8, 0.1]), turn), unused=3)
-    assert dict(zip(second.numbers.tolist(), second.eigenvalues.real.round(3).tolist(), strict=True)) == {
-        0: 0.75,
-        1: 0.8,
-        2: 0.1,
-    }
-    third = second.next(operator(np.diag([0.75, -0.8, 0.1]), turn), unused=3)
-    assert sorted(third.numbers.tolist()) == [0, 2, 3]  # 0.8 → −0.8 is no continuation
+    assert followed(history, operator(np.diag([0.75, 0.8, 0.1]), turn)) == {0: 0.75, 1: 0.8, 2: 0.1}
+    third = followed(history, operator(np.diag([0.75, -0.8, 0.1]), turn))
+    assert third.keys() == {0, 2, 3}  # 0.8 → −0.8 is no continuation
 
 
 def test_a_history_is_the_same_after_saving_and_goes_on(tmp_path):
@@ -229,7 +233,7 @@ DAMAGED = {
     "numbers": (lambda a: a["numbers"] * 0, "two modes of the same number"),
     "trusted": (lambda a: a["trusted"] + 2, "modes hold numbers that they cannot hold"),
     "figures": (lambda a: a["figures"][:, :2], "it holds 2 figures, not 7"),
-    "last_numbers": (lambda a: a["last_numbers"] + 99, "its last modes are not among its modes"),
+    "last_numbers": (lambda a: a["last_numbers"] + 99, "its last modes are not those of its last checkpoint"),
 }
 
 

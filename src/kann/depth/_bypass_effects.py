@@ -19,7 +19,7 @@ from kann.errors import KannError
 from kann.live.evaluation import (
     IGNORED,
     first_steps,
-    labels_of_classes,
+    labels_by_step,
     order_of_judged,
     require_label_of_each,
     run_batches,
@@ -28,7 +28,7 @@ from kann.live.evaluation import (
 from kann.recording.options import RunOptions
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import Batch, SequenceData
-from kann.typing import Array, Float, Int
+from kann.typing import Array, Float
 
 BATCH_SIZE = 128
 
@@ -37,11 +37,8 @@ Scores = dict[str, Float[Array, " _"]]
 """By measure: the score of each sequence of a batch."""
 
 
-def _judge(labels: Any, ignored: list[Int[Array, " _"]], batch: Batch, untouched: Tensor) -> Callable[[Tensor], Scores]:
-    """From the outputs of the untouched network, a function that scores outputs: means over the steps that count.
-
-    The numbers of sequences without a label that counts are added to ``ignored``.
-    """
+def _judge(labels: Any, batch: Batch, untouched: Tensor) -> Callable[[Tensor], Scores]:
+    """From the outputs of the untouched network, a function that scores outputs: means over the steps that count."""
     own = log_probabilities(untouched)
     shape = np.empty((*untouched.shape[:-1], 1)[: untouched.ndim])  # its width does not matter, and may be huge
     weights = torch.from_numpy(step_weights(shape, batch.real)).to(untouched.device)
@@ -49,9 +46,8 @@ def _judge(labels: Any, ignored: list[Int[Array, " _"]], batch: Batch, untouched
     if labels is not None:
         where: Any = {"sequences": batch.numbers, "starts": first_steps(batch)}
         where |= {"steps": weights.shape[1], "has_steps": untouched.ndim > 2}
-        wanted = torch.from_numpy(labels_of_classes(labels, **where)).to(untouched.device)
+        wanted = torch.from_numpy(labels_by_step(labels, **where)).to(untouched.device)
         has_label = weights * (wanted != IGNORED)
-    ignored.append(batch.numbers[as_numpy(has_label.sum(1) == 0)])
 
     def scores(outputs: Tensor) -> Scores:
         logarithms = log_probabilities(outputs)
@@ -152,12 +148,12 @@ def bypass_effects(
     batches = source.groups()
     require_label_of_each(labels, sum(map(len, batches)), may_be_more=source.max_sequences is not None)
     runs = [(place, method) for place, methods in enumerate(operators) for method in methods]
-    ends, ignored = [(span.names[0], span.names[-1]) for span in found_spans], []
+    ends = [(span.names[0], span.names[-1]) for span in found_spans]
     changes = [partial(bypass, model, *ends[place], operators[place][method]) for place, method in runs]
     with evaluation_mode(model):
-        finished = run_batches(source, batches, changes, partial(_judge, labels, ignored), what="bypasses")
+        finished = run_batches(source, batches, changes, partial(_judge, labels), what="bypasses")
     numbers = np.concatenate([batch.numbers for batch, _ in finished])
-    order = order_of_judged(numbers, source, ignored)
+    order = order_of_judged(numbers, source, labels)
 
     def joined(measure: str, run: int) -> Float[Array, " s"]:
         return np.concatenate([scores[run][measure] for _, scores in finished])[order]

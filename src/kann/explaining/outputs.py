@@ -15,7 +15,7 @@ from kann.data.serialization import Stored
 from kann.errors import KannError
 from kann.explaining.options import Options
 from kann.explaining.sequences import Sequences
-from kann.live.evaluation import IGNORED, Scorer, labels_of_classes, labels_of_outputs, score_runs
+from kann.live.evaluation import IGNORED, Scorer, labels_by_step, score_runs
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import SequenceData
 from kann.typing import Array, Float, Int, Shaped
@@ -218,13 +218,13 @@ def require_labels_that_fit(
                 f"the label of sequence {first} is one class, and the network gave outputs at {steps} steps; pass one "
                 f"label for each step, with {IGNORED} at those that do not count"
             )
-        labels_of_classes(known, numbers, starts, steps=steps, has_steps=has_steps)
+        labels_by_step(known, numbers, starts, steps=steps, has_steps=has_steps)
         own_axes = 0
     elif any(isinstance(label, str) for label in labels):
         return
     else:
         known = [as_numpy(label) for label in labels]
-        labels_of_outputs(known, numbers, starts, steps=steps, width=width, has_steps=has_steps)
+        labels_by_step(known, numbers, starts, steps=steps, width=width, has_steps=has_steps)
         own_axes = 1 - int(width == 1 and known[int(numbers[0])].ndim == 1)
     if not has_steps or not sequences.knows_positions:
         return

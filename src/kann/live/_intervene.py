@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from kann.analysis.modes import mode_directions
 from kann.checks import (
@@ -34,17 +33,11 @@ from kann.recording.fused import (
     states_replaced,
 )
 from kann.recording.layer_selection import Target, select
-from kann.recording.recurrent import lstm_with_projection, step_of
+from kann.recording.recurrent import lstm_with_projection
 from kann.recording.runner import every_module_called, exclusive
 from kann.recording.sequence_data import is_state, tensors_of
 from kann.recording.tracer import as_complex, as_real, has_channels_first, hook_last
 from kann.typing import Array, Float
-
-Advance = Callable[[Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
-"""One step of a layer: from what it reads, or what that adds to its gates, and its states to its next states."""
-
-STEPS_AT_ONCE = 64
-"""Steps whose inputs are multiplied by their weights at once; more need more memory, and are not quicker."""
 
 Replace = Callable[[Tensor], Tensor]
 """From states (n, d) to the states that the network goes on with."""
@@ -58,34 +51,34 @@ CELLS: dict[Callable[..., Any], Callable[..., Any]] = {
 """One step of each kernel."""
 
 
-def run_step_by_step(
-    kernel: Kernel, replace: Replace, *, rule: Callable[..., Tensor], state: str, reverse: bool
-) -> tuple[Tensor, ...]:
+def run_step_by_step(kernel: Kernel, replace: Replace, *, state: str, reverse: bool) -> tuple[Tensor, ...]:
     """What the kernel of a single layer gives, (output, h) or (output, h, c), if its states are replaced on the way.
 
-    ``rule`` is that of `RecurrentStep`. ``state`` says what is replaced: "h", "c" or "hc"; ``reverse`` in which
-    direction. The other direction runs as always.
+    ``state`` says what is replaced: "h", "c" or "hc"; ``reverse`` in which direction. The other direction runs as
+    always. Steps are made by torch's own cells: multiplying the inputs of many steps by their weights at once is not
+    quicker, neither on CPUs.
     """
-    at, data = int(reverse), kernel.data
-    weights = kernel.weights_of(at)
-    if kernel.sizes is None:
-        data = data.flatten(0, 1)  # a copy in order of time, where sequences came first
+    count, at = len(kernel.weights) // kernel.directions, int(reverse)
+    weights = kernel.weights[at * count : (at + 1) * count]
+    data = kernel.data if kernel.sizes is not None else kernel.data.flatten(0, 1)  # a copy in order of time
     steps = data.split(kernel.flat_sizes().tolist())
-    if reverse:
-        steps = steps[::-1]
+    outputs, finished = [], []
     initial = tuple(part[at] for part in kernel.hidden)
-
-    advance, read = _advance(kernel, weights), iter(steps)
-    if not data.is_cuda:
-        advance, read = _advance_from_gates(kernel, weights, rule), _input_gates(steps, weights, kernel.bias)
-
-    def step(x: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return replaced_states(advance(x, states), replace, state)
-
-    outputs, ends = _walk(read, initial, step)
-    if reverse:
-        outputs = outputs[::-1]
-    output = torch.cat(outputs).unflatten(0, kernel.data.shape[:-1])
+    states = tuple(part[:0] for part in initial)
+    # Sequences are sorted by length, so that each step holds the first of them. Read from the end, the shorter ones
+    # begin later.
+    for x in steps[::-1] if reverse else steps:
+        running, known = len(x), len(states[0])
+        if running < known:
+            finished.append(tuple(part[running:] for part in states))
+            states = tuple(part[:running] for part in states)
+        elif running > known:
+            states = tuple(torch.cat([part, first[known:running]]) for part, first in zip(states, initial, strict=True))
+        states = replaced_states(_next_states(kernel, weights, x, states), replace, state)
+        outputs.append(states[0])
+    finished.append(states)
+    ends = [torch.cat(parts[::-1]) for parts in zip(*finished, strict=True)]
+    output = torch.cat(outputs[::-1] if reverse else outputs).unflatten(0, kernel.data.shape[:-1])
     if kernel.directions == 1:
         return output, *(end[None] for end in ends)
     whole, *hidden = kernel.run()
@@ -100,37 +93,14 @@ def _with_half(halves: Sequence[Tensor] | Tensor, at: int, half: Tensor) -> list
     return results
 
 
-def _input_gates(steps: Sequence[Float[Tensor, "_ p"]], weights: Sequence[Tensor], bias: bool) -> Iterator[Tensor]:
-    """What the inputs of each step add to the gates, in the order of the steps."""
-    own = weights[2] if bias else None
-    for first in range(0, len(steps), STEPS_AT_ONCE):
-        part = list(steps[first : first + STEPS_AT_ONCE])
-        yield from linear(torch.cat(part), weights[0], own).split([len(x) for x in part])
-
-
-def _advance_from_gates(kernel: Kernel, weights: Sequence[Tensor], rule: Callable[..., Tensor]) -> Advance:
-    """One step of the layer from what its inputs add to the gates."""
-    weight, bias = weights[1], weights[3] if kernel.bias else None
-    projection = weights[-1] if len(weights) > 2 + 2 * kernel.bias else None
-
-    def advance(gates: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        h, c = states[0], states[1] if len(states) > 1 else None
-        after = rule(h, c, gates, linear(h, weight, bias), projection)
-        if c is None:
-            return (after,)
-        return after.split([h.shape[-1], c.shape[-1]], dim=-1)
-
-    return advance
-
-
-def _advance(kernel: Kernel, weights: Sequence[Tensor]) -> Advance:
-    """One step of the layer from its inputs, by torch's own cells."""
-    cell = CELLS[kernel.function]
-    if kernel.function is not torch.lstm:
-        return lambda x, states: (cell(x, states[0], *weights),)
-    if len(weights) == 2 + 2 * kernel.bias:
-        return lambda x, states: cell(x, states, *weights)
-    return lambda x, states: lstm_with_projection(x, states[0], states[1], weights)
+def _next_states(
+    kernel: Kernel, weights: Sequence[Tensor], x: Tensor, states: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    """One step of a layer from its inputs and its states, h or h and c."""
+    if kernel.function is torch.lstm and len(weights) > 2 + 2 * kernel.bias:
+        return lstm_with_projection(x, states[0], states[1], weights)
+    after = CELLS[kernel.function](x, states if kernel.function is torch.lstm else states[0], *weights)
+    return after if kernel.function is torch.lstm else (after,)
 
 
 def replaced_states(states: tuple[Tensor, ...], replace: Replace, state: str) -> tuple[Tensor, ...]:
@@ -141,30 +111,6 @@ def replaced_states(states: tuple[Tensor, ...], replace: Replace, state: str) ->
         return states[0], replace(states[1])
     both = replace(torch.cat(states, dim=-1))
     return both.split([part.shape[-1] for part in states], dim=-1)
-
-
-def _walk(
-    read: Iterator[Float[Tensor, "_ p"]], initial: tuple[Float[Tensor, "b _"], ...], step: Advance
-) -> tuple[list[Float[Tensor, "_ d"]], list[Float[Tensor, "b _"]]]:
-    """The output h of every step as they are read, and the last states of every sequence.
-
-    Sequences are sorted by length, so that each step holds the first ``n`` of them. Read from the end, the shorter ones
-    begin later.
-    """
-    outputs: list[Tensor] = []
-    finished: list[tuple[Tensor, ...]] = []
-    states = tuple(part[:0] for part in initial)
-    for x in read:
-        running, known = len(x), len(states[0])
-        if running < known:
-            finished.append(tuple(part[running:] for part in states))
-            states = tuple(part[:running] for part in states)
-        elif running > known:
-            states = tuple(torch.cat([part, first[known:running]]) for part, first in zip(states, initial, strict=True))
-        states = step(x, states)
-        outputs.append(states[0])
-    finished.append(states)
-    return outputs, [torch.cat(parts[::-1]) for parts in zip(*finished, strict=True)]
 
 
 def only_target(model: nn.Module, layer: Any, state: str) -> Target:
@@ -203,8 +149,7 @@ def replaced(
 
     ``replace`` gets rows (n, d), or with ``whole`` the states as they are, such as (B, T, d).
     """
-    rule = step_of(model, target.name).rule if isinstance(target.module, nn.RNNBase) else None
-    replacement = _Replacement(target, replace, state=state, width=width, rule=rule, whole=whole)
+    replacement = _Replacement(target, replace, state=state, width=width, whole=whole)
     refusal = KannError(
         f"the states of {target.path!r} are being replaced already, in this thread or another; leave the other "
         "kann.intervene first, and keep or remove all modes in one"
@@ -235,10 +180,9 @@ def only_in_this_thread(path: str, block: str) -> Callable[[], None]:
 class _Replacement:
     """Replaces the states of one layer in the thread that asked for it, and refuses to run in others."""
 
-    def __init__(self, target: Target, replace: Replace, *, state: str, width: int, rule: Any, whole: bool):
+    def __init__(self, target: Target, replace: Replace, *, state: str, width: int, whole: bool):
         self.module: Any = target.module
-        self._rule, self._whole = rule, whole
-        self._target, self._replace, self._state, self._width = target, replace, state, width
+        self._target, self._replace, self._state, self._width, self._whole = target, replace, state, width, whole
         self._require_own_thread = only_in_this_thread(target.path, "kann.intervene")
 
     # Fused recurrent modules
@@ -257,8 +201,7 @@ class _Replacement:
         def run_layer(level: int, single: Kernel) -> tuple[Tensor, ...]:
             if first + level != self._target.level:
                 return single.run()
-            where: Any = {"state": self._state, "reverse": self._target.reverse}
-            return run_step_by_step(single, self._rows_replaced, rule=self._rule, **where)
+            return run_step_by_step(single, self._rows_replaced, state=self._state, reverse=self._target.reverse)
 
         return run_layers(kernel, run_layer)[0]
 

@@ -2,13 +2,13 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
-from kann.analysis._trust import Trust, trust
+from kann.analysis._trust import trust
 from kann.analysis.distances import carried_by_modes
 from kann.backends.arrays import as_numpy
 from kann.checks import require_flag, require_instance, require_whole_number, short_repr
@@ -16,7 +16,6 @@ from kann.data.moments import Moments
 from kann.errors import KannError, KannWarning, NotFiniteError
 from kann.fitting._fit import fit
 from kann.fitting.folds import FEWEST_FOLDS
-from kann.fitting.koopman import Koopman
 from kann.live.history import FIGURES, Checkpoint, History
 from kann.recording._record import record_grouped_moments
 from kann.recording.layer_selection import require_module, select
@@ -89,7 +88,9 @@ class Monitor:
             raise KannError("probe is an iterator, which is empty after the first update; pass a list of its batches")
         self._every = require_whole_number(every, "every", too_small="never updates")
         groups = require_whole_number(groups, "groups", least=FEWEST_FOLDS, too_small="leaves too little to hold out")
-        self._model, self._probe, self._rank = _replica(model), probe, rank
+        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            model = model.module  # to run the wrapper would make other ranks wait
+        self._model, self._probe, self._rank = model, probe, rank
         targets, single = select(self._model, layer)
         if not single:
             names = ", ".join(target.name for target in targets)
@@ -102,8 +103,7 @@ class Monitor:
         self._driven = bool(inputs)
         options = {"layer": layer, "state": state, "inputs": self._driven, "batch_size": 256} | recording
         self._options = options | {"groups": groups, "progress": False}
-        if history is None:
-            history = History()
+        history = History() if history is None else history
         require_instance(history, History, "history")
         self.history = history
         """All updates that worked."""
@@ -135,27 +135,19 @@ class Monitor:
         If the network's states are NaN, infinite or constant, all of them are NaN, and training goes on.
         """
         due = self._calls % self._every == 0
-        if step is None:
-            step = self._next_step()
+        if step is None:  # after a history that went further, what follows it
+            step = max(self._calls, int(self.history.steps[-1]) + 1) if len(self.history) else self._calls
         step = require_whole_number(step, "step", least=0)
         if due:
             self.history.require_later(step)
-            checkpoint, followed = self._checkpoint(step, _loss_value(loss))
-            self.history.add(checkpoint, followed)
+            checkpoint, directions = self._checkpoint(step, _loss_value(loss))
+            self.history.add(checkpoint, directions)
             self.latest = {f"{PREFIX}{name}": checkpoint.figures[name] for name in FIGURES}
         self._calls += 1  # not before: an update that failed can be made again
-        if not due:
-            return {}
-        return dict(self.latest)
-
-    def _next_step(self) -> int:
-        """The number of calls so far; after a history that went further, what follows it."""
-        if not len(self.history):
-            return self._calls
-        return max(self._calls, int(self.history.steps[-1]) + 1)
+        return dict(self.latest) if due else {}
 
     def _checkpoint(self, step: int, loss: float) -> tuple[Checkpoint, Any]:
-        """What there is to say about the network as it is now."""
+        """What there is to say about the network as it is now, and the directions of its modes."""
         unknown = Checkpoint.unknown(step=step, loss=loss)
         with warnings.catch_warnings():
             if len(self.history):
@@ -165,49 +157,34 @@ class Monitor:
                 groups = [part.numpy() for part in recorded if part.pairs]
             except NotFiniteError:
                 return unknown, None
-            _require_enough(groups)
+            if len(groups) < FEWEST_FOLDS:
+                sequences = sum(part.sequences for part in groups)
+                raise KannError(
+                    f"the probe holds {sequences} sequences of two steps or more, and {FEWEST_FOLDS} is the least of "
+                    "which one can be held out; pass some dozen"
+                )
             total = sum(groups[1:], start=groups[0])
             if not _varies(total):
                 return unknown, None
             koopman = fit(total, rank=self._rank, driven=self._driven)
             judged = trust(koopman, groups)
-        followed = self.history.follow(koopman)
-        return (
-            Checkpoint(
-                step=step,
-                loss=loss,
-                figures=_figures(koopman, judged),
-                numbers=followed.numbers,
-                eigenvalues=followed.eigenvalues,
-                carried=carried_by_modes(koopman),
-                trusted=np.array([mode.trusted for mode in judged.modes]),
-            ),
-            followed,
-        )
-
-
-def _figures(koopman: Koopman, judged: Trust) -> dict[str, float]:
-    """The figures by the names in `FIGURES`."""
-    slow = horizon = math.nan
-    if judged.trusted:
-        slowest = koopman.modes[judged.trusted[0]]  # modes are in the order of |λ|
-        slow, horizon = slowest.modulus, slowest.horizon()
-    return {
-        "slow": slow,
-        "radius": koopman.modes[0].modulus,
-        "horizon": horizon,
-        "error": float(judged.error[0]),
-        "copying": float(judged.copying_error[0]),
-        "trusted": float(len(judged.trusted)),
-        "rank": float(koopman.rank),
-    }
-
-
-def _replica(model: nn.Module) -> nn.Module:
-    """The model that a wrapper for several processes or GPUs runs: to run the wrapper would make other ranks wait."""
-    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        return model.module
-    return model
+        slowest = [koopman.modes[number] for number in judged.trusted[:1]]  # modes are in the order of |λ|
+        figures = {
+            "slow": slowest[0].modulus if slowest else math.nan,
+            "radius": koopman.modes[0].modulus,
+            "horizon": slowest[0].horizon() if slowest else math.nan,
+            "error": float(judged.error[0]),
+            "copying": float(judged.copying_error[0]),
+            "trusted": float(len(judged.trusted)),
+            "rank": float(koopman.rank),
+        }
+        numbers, eigenvalues, directions = self.history.follow(koopman)
+        found: Any = {
+            "carried": carried_by_modes(koopman),
+            "trusted": np.array([mode.trusted for mode in judged.modes]),
+        }
+        modes = {"numbers": numbers, "eigenvalues": eigenvalues, **found}
+        return Checkpoint(step=step, loss=loss, figures=figures, **modes), directions
 
 
 def _loss_value(loss: Any) -> float:
@@ -220,16 +197,6 @@ def _loss_value(loss: Any) -> float:
         return float(loss)
     except (TypeError, ValueError, RuntimeError) as error:
         raise KannError(f"loss={short_repr(loss)} is no number; pass one, such as loss.item()") from error
-
-
-def _require_enough(groups: Sequence[Moments]) -> None:
-    """Refuse a probe of so few sequences that none could be held out."""
-    sequences = sum(part.sequences for part in groups)
-    if len(groups) < FEWEST_FOLDS:
-        raise KannError(
-            f"the probe holds {sequences} sequences of two steps or more, and {FEWEST_FOLDS} is the least of which one "
-            "can be held out; pass some dozen"
-        )
 
 
 def _varies(moments: Moments) -> bool:

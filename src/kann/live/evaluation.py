@@ -5,7 +5,7 @@ classes, several yes-or-no labels, or values of a regression.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
@@ -79,12 +79,10 @@ def score_runs(
     Returns the numbers of the sequences in the data, increasing, and their scores. An R² is the mean of its scores.
     """
     variation = Comparison()
-    ignored: list[Int[Array, " _"]] = []
 
     def judge(batch: Batch, untouched: Tensor) -> Callable[[Tensor], Float[Array, " b"]]:
         nonlocal variation
         own = as_numpy(untouched)
-        ignored.append(batch.numbers[~scorer.counts(own, batch)])
         if scorer.is_r_squared:
             variation = variation + scorer.variation(own, batch)
         return lambda outputs: scorer(as_numpy(outputs), own, batch)
@@ -94,7 +92,7 @@ def score_runs(
     finished = run_batches(source, batches, changes, judge, what=what)
     numbers = np.concatenate([batch.numbers for batch, _ in finished])
     scores = np.concatenate([np.stack(own) for _, own in finished], axis=1)
-    order = order_of_judged(numbers, source, ignored)
+    order = order_of_judged(numbers, source, scorer.labels if scorer.may_ignore else None)
     numbers, scores = numbers[order], scores[:, order]
     if scorer.is_r_squared:
         if not variation.spread:
@@ -106,18 +104,16 @@ def score_runs(
     return numbers, scores
 
 
-def order_of_judged(
-    numbers: Int[Array, " s"], source: SequenceData, ignored: Sequence[Int[Array, " _"]]
-) -> Int[Array, " k"]:
+def order_of_judged(numbers: Int[Array, " s"], source: SequenceData, labels: Any) -> list[int]:
     """The places of the sequences that count, by increasing number.
 
-    Sequences without a label that counts have no score, and those of the last batch may be more than were asked for.
+    Sequences whose labels are all `IGNORED` have no score; those of the last batch may be more than were asked for.
     """
-    order = np.argsort(numbers)
-    if source.max_sequences is not None:
-        order = order[numbers[order] < source.max_sequences]
-    order = order[~np.isin(numbers[order], np.concatenate(ignored))]
-    if not len(order):
+    most = np.inf if source.max_sequences is None else source.max_sequences
+    order = [i for i in np.argsort(numbers).tolist() if numbers[i] < most]
+    if labels is not None:
+        order = [i for i in order if (as_numpy(labels[numbers[i]]) != IGNORED).any()]
+    if not order:
         raise KannError(f"all labels are {IGNORED}, which does not count; pass labels of some sequences")
     return order
 
@@ -128,66 +124,48 @@ def require_label_of_each(labels: Any, count: int, *, may_be_more: bool) -> None
         raise KannError(f"there are {len(labels)} labels for {count} sequences; pass one for each")
 
 
-def labels_of_classes(
-    labels: Any, sequences: Int[Array, " b"], starts: Int[Array, " b"], *, steps: int, has_steps: bool
-) -> Int[Array, "b t"]:
-    """The class of each sequence, or of each of its steps; 0 where a sequence has ended.
+def labels_by_step(
+    labels: Any,
+    sequences: Int[Array, " b"],
+    starts: Int[Array, " b"],
+    *,
+    steps: int,
+    has_steps: bool,
+    width: int | None = None,
+) -> Shaped[Array, "b t ..."]:
+    """The class of each sequence, or of each of its steps, or the label of each of ``width`` outputs there.
 
-    ``starts`` are the first real steps of sequences that are padded on the left. A network that decides once for a
-    sequence has one step, and ``has_steps`` is False.
+    It is 0 where a sequence has ended. ``starts`` are the first real steps of sequences that are padded on the left. A
+    network that decides once for a sequence has one step, and ``has_steps`` is False.
     """
-    found = np.zeros((len(sequences), steps), dtype=np.int64)
-    for row, label, number, start in _numbered(labels, sequences, starts):
-        if label.ndim > int(has_steps):
+    shape, kind = ((steps,), np.int64) if width is None else ((steps, width), np.float64)
+    found = np.zeros((len(sequences), *shape), dtype=kind)
+    for row, number, start in zip(found, sequences.tolist(), starts.tolist(), strict=True):
+        label = as_numpy(labels[number])
+        if width is None and label.ndim > int(has_steps):
             expected = "one class for each step" if has_steps else "one class"
             raise KannError(
                 f"the label of sequence {number} has shape {label.shape}, and {expected} is needed; for several labels "
                 "or values of each decision pass outputs='labels' or outputs='values'"
             )
-        _put(found[row], label, start, number)
-    return found
-
-
-def labels_of_outputs(
-    labels: Any, sequences: Int[Array, " b"], starts: Int[Array, " b"], *, steps: int, width: int, has_steps: bool
-) -> Float[Array, "b t o"]:
-    """The label of each of ``width`` outputs, for each sequence or each of its steps; 0 where a sequence has ended."""
-    found = np.zeros((len(sequences), steps, width))
-    for row, label, number, start in _numbered(labels, sequences, starts):
         if width == 1 and label.ndim <= int(has_steps):  # a single output needs no axis of its own
             label = label[..., None]
-        if label.ndim not in (1, 1 + has_steps) or label.shape[-1] != width:
+        if width is not None and (label.ndim not in (1, 1 + has_steps) or label.shape[-1] != width):
             expected = f"(steps, {width}) or ({width},)" if has_steps else f"({width},)"
             raise KannError(
                 f"the label of sequence {number} has shape {label.shape}, and the network has {width} outputs; pass "
                 f"{expected} for each sequence"
             )
-        if label.ndim == 1:
-            found[row] = label
+        if label.ndim < row.ndim:  # one for all steps
+            row[:] = label
+        elif start + len(label) > steps:
+            raise KannError(
+                f"sequence {number} has labels for {len(label)} steps, and the network gave {steps - start}; pass one "
+                "for each step"
+            )
         else:
-            _put(found[row], label, start, number)
+            row[start : start + len(label)] = label
     return found
-
-
-def _numbered(
-    labels: Any, sequences: Int[Array, " b"], starts: Int[Array, " b"]
-) -> Iterator[tuple[int, Shaped[Array, "..."], int, int]]:
-    """Row in the batch, label, number in the data and first real step of each sequence."""
-    for row, (number, start) in enumerate(zip(sequences.tolist(), starts.tolist(), strict=True)):
-        yield row, as_numpy(labels[number]), number, start
-
-
-def _put(row: Array, label: Array, start: int, number: int) -> None:
-    """Write the labels of the steps of one sequence, or one label for all of them."""
-    if not label.ndim:
-        row[:] = label
-        return
-    if start + len(label) > len(row):
-        raise KannError(
-            f"sequence {number} has labels for {len(label)} steps, and the network gave {len(row) - start}; pass one "
-            "for each step"
-        )
-    row[start : start + len(label)] = label
 
 
 class ScoreOptions(TypedDict, total=False):
@@ -239,29 +217,23 @@ class Scorer:
         threshold = require_number(threshold, "threshold", remedy="pass the value that an output must exceed")
         if labels is not None:
             require_sequence(labels, "labels")
-        if callable(metric):
-            return Scorer(name="own", outputs=outputs, threshold=threshold, labels=labels, function=metric)
-        default = "agreement" if labels is None else "accuracy"
-        name = default if metric is None else metric
-        if name not in METRICS:
+        name, function = ("own", metric) if callable(metric) else (metric, None)
+        if name is None:
+            name = "agreement" if labels is None else "accuracy"
+        if function is None and name not in METRICS:
             raise KannError(f"metric={short_repr(metric)} is unknown; pass one of {METRICS}, or a function of outputs")
-        if name != "agreement" and labels is None:
+        if name in ("accuracy", "loss") and labels is None:
             raise KannError(f"metric={name!r} needs labels=, one for each sequence")
-        return Scorer(name=name, outputs=outputs, threshold=threshold, labels=labels, function=None)
+        return Scorer(name=name, outputs=outputs, threshold=threshold, labels=labels, function=function)
 
     @property
     def is_r_squared(self) -> bool:
         """Whether scores are parts of an R², which one batch alone does not tell."""
         return self.outputs == "values" and self.name in ("agreement", "accuracy")
 
-    def counts(self, outputs: Shaped[Array, "b ..."], batch: Batch) -> Shaped[Array, " b"]:
-        """Which sequences of a batch have a step that counts: all but those whose labels are all `IGNORED`."""
-        if not self._may_ignore:
-            return np.ones(len(outputs), dtype=bool)
-        return self._weights(outputs, self._wanted(outputs, outputs, batch), batch).sum(axis=1) > 0
-
     @property
-    def _may_ignore(self) -> bool:
+    def may_ignore(self) -> bool:
+        """Whether labels may be `IGNORED`."""
         return self.outputs == "class" and self.name in ("accuracy", "loss")
 
     def _weights(
@@ -269,7 +241,7 @@ class Scorer:
     ) -> Float[Array, "b t"]:
         """1 for every step that counts, 0 for padding and where the label is `IGNORED`."""
         weights = step_weights(outputs, batch.real)
-        return weights * (wanted.reshape(*weights.shape, -1)[..., 0] != IGNORED) if self._may_ignore else weights
+        return weights * (wanted.reshape(*weights.shape, -1)[..., 0] != IGNORED) if self.may_ignore else weights
 
     def __call__(
         self, outputs: Shaped[Array, "b ..."], untouched: Shaped[Array, "b ..."], batch: Batch
@@ -283,9 +255,7 @@ class Scorer:
             return _mean_over_steps(self._losses(outputs, wanted), weights)
         if self.outputs == "values":
             return np.einsum("bto,bt->b", np.square(_by_step(outputs) - wanted), weights)
-        wanted = wanted.reshape(*weights.shape, -1)
-        same = self._decided(outputs) == wanted
-        return _mean_over_steps(same.astype(np.float64), weights)
+        return _mean_over_steps(self._decided(outputs) == wanted.reshape(*weights.shape, -1), weights)
 
     def variation(self, untouched: Shaped[Array, "b ..."], batch: Batch) -> Comparison:
         """How far the wanted values of a batch vary; those of several batches are added with +."""
@@ -308,10 +278,12 @@ class Scorer:
         if self.name == "agreement":
             return _by_step(untouched) if self.outputs == "values" else self._decided(untouched)
         steps, width = _by_step(outputs).shape[1:]
-        where: Any = {"starts": first_steps(batch), "steps": steps, "has_steps": outputs.ndim > 2}
-        if self.outputs == "class":
-            return labels_of_classes(self.labels, batch.numbers, **where)
-        return labels_of_outputs(self.labels, batch.numbers, width=width, **where)
+        where: Any = {
+            "steps": steps,
+            "has_steps": outputs.ndim > 2,
+            "width": None if self.outputs == "class" else width,
+        }
+        return labels_by_step(self.labels, batch.numbers, first_steps(batch), **where)
 
     def _decided(self, outputs: Array) -> Shaped[Array, "b t k"]:
         """The class of each step, or its answers; the last axis of the outputs is decided over."""
@@ -353,7 +325,7 @@ def step_weights(outputs: Shaped[Array, "b ..."], real: RealSteps | None) -> Flo
     return ((steps >= starts[:, None]) & (steps < (starts + real.lengths)[:, None])).astype(np.float64)
 
 
-def _mean_over_steps(values: Float[Array, "b t ..."], weights: Float[Array, "b t"]) -> Float[Array, " b"]:
+def _mean_over_steps(values: Shaped[Array, "b t ..."], weights: Float[Array, "b t"]) -> Float[Array, " b"]:
     """The mean over the real steps of each sequence, and over the answers of each step."""
     of_steps = values.reshape(*weights.shape, -1).mean(axis=2)
     return (of_steps * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)

@@ -20,49 +20,6 @@ FARTHEST = 0.5
 60° alone, or a jump of |λ| by a half alone, is that far: beyond, it is another mode."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Followed:
-    """The modes of one operator with numbers that they keep from one operator to the next."""
-
-    numbers: Int[Array, " m"]
-    """The number of each mode; one that is new has a number that no mode had before."""
-    eigenvalues: Complex[Array, " m"]
-    """λ; of a conjugate pair the one above the real axis."""
-    directions: Complex[Array, "m d"]
-    """Where each mode moves the states, of unit length."""
-
-    @staticmethod
-    def first(koopman: Koopman) -> "Followed":
-        """Modes numbered as the operator orders them."""
-        found = _unnumbered(koopman)
-        return Followed(numbers=np.arange(len(found[0])), eigenvalues=found[0], directions=found[1])
-
-    def next(self, koopman: Koopman, *, unused: int) -> "Followed":
-        """The modes of a later operator; new ones are numbered from ``unused`` on.
-
-        Modes are assigned such that what eigenvalues and directions move is least in sum, |λ' − λ| + 1 − |cos|.
-        """
-        from scipy.optimize import linear_sum_assignment  # here, since it takes long to import
-
-        eigenvalues, directions = _unnumbered(koopman)
-        apart = np.abs(eigenvalues[:, None] - self.eigenvalues) + 1 - np.abs(directions @ self.directions.conj().T)
-        # Beyond the bound all are equally wrong, so that no good match is given up for the sake of a bad one.
-        rows, columns = linear_sum_assignment(np.minimum(apart, FARTHEST))
-        near = apart[rows, columns] < FARTHEST
-        numbers = np.full(len(eigenvalues), -1)
-        numbers[rows[near]] = self.numbers[columns[near]]
-        new = numbers < 0
-        numbers[new] = unused + np.arange(new.sum())
-        return Followed(numbers=numbers, eigenvalues=eigenvalues, directions=directions)
-
-
-def _unnumbered(koopman: Koopman) -> tuple[Complex[Array, " m"], Complex[Array, "m d"]]:
-    """Eigenvalue and direction of each mode."""
-    first = [mode.indices[0] for mode in koopman.modes]
-    directions = koopman.left[first] @ koopman.state_vectors
-    return koopman.eigenvalues[first], directions / np.linalg.norm(directions, axis=1, keepdims=True)
-
-
 FIGURES: tuple[str, ...] = ("slow", "radius", "horizon", "error", "copying", "trusted", "rank")
 """What is measured at each checkpoint; see `kann.Monitor`."""
 
@@ -102,17 +59,9 @@ class Checkpoint:
     @staticmethod
     def unknown(*, step: int, loss: float) -> "Checkpoint":
         """A checkpoint at which no operator could be fitted."""
-        figures = dict.fromkeys(FIGURES, math.nan)
-        none = np.zeros(0)
-        return Checkpoint(
-            step=step,
-            loss=loss,
-            figures=figures,
-            numbers=none.astype(int),
-            eigenvalues=none.astype(complex),
-            carried=none,
-            trusted=none.astype(bool),
-        )
+        types = {"numbers": int, "eigenvalues": complex, "carried": float, "trusted": bool}
+        none: dict[str, Any] = {name: np.zeros(0, dtype=kind) for name, kind in types.items()}
+        return Checkpoint(step=step, loss=loss, figures=dict.fromkeys(FIGURES, math.nan), **none)
 
 
 class History(Saved):
@@ -125,16 +74,16 @@ class History(Saved):
 
     def __init__(self) -> None:
         self._checkpoints: list[Checkpoint] = []
-        self._last: Followed | None = None
+        self._last: tuple[Checkpoint, Complex[Array, "m d"]] | None = None
         self._unused = 0
 
-    def add(self, checkpoint: Checkpoint, followed: Followed | None = None) -> None:
-        """Append a checkpoint, and what the next one needs to continue its modes."""
+    def add(self, checkpoint: Checkpoint, directions: Complex[Array, "m d"] | None = None) -> None:
+        """Append a checkpoint, and the directions of its modes, which the next one needs to continue them."""
         self.require_later(checkpoint.step)
         self._checkpoints.append(checkpoint)
-        if followed is not None:
-            self._last = followed
-            self._unused = max(self._unused, int(followed.numbers.max(initial=-1)) + 1)
+        if directions is not None:
+            self._last = checkpoint, directions
+            self._unused = max(self._unused, int(checkpoint.numbers.max(initial=-1)) + 1)
 
     def require_later(self, step: int) -> None:
         """Refuse a step that does not follow the last one."""
@@ -142,11 +91,28 @@ class History(Saved):
             last = self._checkpoints[-1].step
             raise KannError(f"step={step} does not follow step {last}; pass steps in their order, each once")
 
-    def follow(self, koopman: Any) -> Followed:
-        """The modes of the next operator, with the numbers of those that they continue."""
-        if self._last is None or self._last.directions.shape[1] != koopman.dim:
-            return Followed.first(koopman)
-        return self._last.next(koopman, unused=self._unused)
+    def follow(self, koopman: Koopman) -> tuple[Int[Array, " m"], Complex[Array, " m"], Complex[Array, "m d"]]:
+        """Number the modes of the next operator; those that continue a mode of the last one keep its number.
+
+        Modes are assigned such that what eigenvalues and directions move is least in sum, |λ' − λ| + 1 − |cos|. Returns
+        numbers, eigenvalues (of a pair the one above the real axis) and directions of unit length.
+        """
+        firsts = [mode.indices[0] for mode in koopman.modes]
+        eigenvalues, directions = koopman.eigenvalues[firsts], koopman.left[firsts] @ koopman.state_vectors
+        directions = directions / np.linalg.norm(directions, axis=1, keepdims=True)
+        numbers = np.full(len(firsts), -1)
+        if self._last is not None and self._last[1].shape[1] == koopman.dim:
+            from scipy.optimize import linear_sum_assignment  # here, since it takes long to import
+
+            last, before = self._last
+            apart = np.abs(eigenvalues[:, None] - last.eigenvalues) + 1 - np.abs(directions @ before.conj().T)
+            # Beyond the bound all are equally wrong, so that no good match is given up for the sake of a bad one.
+            rows, columns = linear_sum_assignment(np.minimum(apart, FARTHEST))
+            near = apart[rows, columns] < FARTHEST
+            numbers[rows[near]] = last.numbers[columns[near]]
+        new = numbers < 0
+        numbers[new] = self._unused + np.arange(new.sum())
+        return numbers, eigenvalues, directions
 
     def __len__(self) -> int:
         return len(self._checkpoints)
@@ -201,15 +167,16 @@ class History(Saved):
             "figures": np.array([[each.figures[name] for name in FIGURES] for each in self]),
         }
         if self._last is not None:
+            last, directions = self._last
+            names = ("numbers", "eigenvalues", "carried", "trusted")
+            content |= {name: np.concatenate([getattr(each, name) for each in self]) for name in names}
             content |= {
                 "places": np.repeat(np.arange(len(self)), [len(each.numbers) for each in self]),
-                "last_numbers": self._last.numbers,
-                "last_eigenvalues": self._last.eigenvalues,
-                "last_directions": self._last.directions,
+                "trusted": content["trusted"].astype(np.int64),
+                "last_numbers": last.numbers,
+                "last_eigenvalues": last.eigenvalues,
+                "last_directions": directions,
             }
-            for name in ("numbers", "eigenvalues", "carried"):
-                content[name] = np.concatenate([getattr(each, name) for each in self])
-            content["trusted"] = np.concatenate([each.trusted for each in self]).astype(np.int64)
         return content
 
     @classmethod
@@ -219,8 +186,8 @@ class History(Saved):
         for place in range(len(content["steps"])):
             history.add(_checkpoint(content, place))
         if "numbers" in content:
-            names = ("numbers", "eigenvalues", "directions")
-            history._last = Followed(**{name: content[f"last_{name}"] for name in names})
+            last = next(each for each in reversed(history._checkpoints) if len(each.numbers))
+            history._last = last, content["last_directions"]
             history._unused = int(content["numbers"].max()) + 1
         return history
 
@@ -252,20 +219,13 @@ def require_histories(histories: Any) -> dict[str, History]:
 
 
 def _checkpoint(arrays: Mapping[str, Array], place: int) -> Checkpoint:
-    step, loss = int(arrays["steps"][place]), float(arrays["loss"][place])
     figures = dict(zip(FIGURES, arrays["figures"][place].tolist(), strict=True))
+    known: Any = {"step": int(arrays["steps"][place]), "loss": float(arrays["loss"][place])}
     if "places" not in arrays:
-        return Checkpoint.unknown(step=step, loss=loss)
-    own = arrays["places"] == place
-    return Checkpoint(
-        step=step,
-        loss=loss,
-        figures=figures,
-        numbers=arrays["numbers"][own],
-        eigenvalues=arrays["eigenvalues"][own],
-        carried=arrays["carried"][own],
-        trusted=arrays["trusted"][own].astype(bool),
-    )
+        return Checkpoint.unknown(**known)
+    names, own = ("numbers", "eigenvalues", "carried", "trusted"), arrays["places"] == place
+    columns: Any = {name: arrays[name][own] for name in names}
+    return Checkpoint(figures=figures, **known, **columns | {"trusted": columns["trusted"].astype(bool)})
 
 
 def _require_consistent(arrays: dict[str, Array]) -> None:
@@ -287,5 +247,5 @@ def _require_consistent(arrays: dict[str, Array]) -> None:
         raise ValueError("a checkpoint has two modes of the same number")
     if arrays["trusted"].max() > 1 or arrays["carried"].min() < 0:
         raise ValueError("its modes hold numbers that they cannot hold")
-    if arrays["last_numbers"].max() > numbers.max():
-        raise ValueError("its last modes are not among its modes")
+    if not np.array_equal(arrays["last_numbers"], numbers[places == places[-1]]):
+        raise ValueError("its last modes are not those of its last checkpoint")
