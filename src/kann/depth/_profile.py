@@ -12,7 +12,7 @@ from kann.data.moments import mean_and_covariance
 from kann.depth.results import Profile
 from kann.errors import KannError
 from kann.live._balance import balance
-from kann.live._effects import Change, changes_of, checked_counts, compared_directions
+from kann.live._effects import Change, changes_of, checked_counts
 from kann.live._intervene import replaced, replaced_layer, replacement
 from kann.live.completion import FILLS, fit_fills
 from kann.live.evaluation import Scorer, score_runs
@@ -105,9 +105,8 @@ def profile(
     for number, (name, own) in enumerate(zip(names, balances, strict=True)):
         recorded, spread = states[name], mean_and_covariance(states[name])
         target, state = replaced_layer(model, name, "h", recorded.dim)
-        methods = compared_directions(own, None, [], spread, None, counts, largest_decides=True)
         changes = [Change(directions=np.empty((recorded.dim, 0)), method="none")]
-        changes += [each for each in changes_of(methods, spread, counts, draws=draws, seed=seed) if each.keep]
+        changes += [each for each in changes_of(own, spread, counts, draws=draws, seed=seed) if each.keep]
         fills = fit_fills([each.directions for each in changes], recorded, fill, spread=spread)
         place = partial(replaced, model, target, state=state, width=recorded.dim)
         contexts += [partial(place, replacement(each, keep=True)) for each in fills]

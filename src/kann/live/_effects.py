@@ -1,7 +1,7 @@
 """Measure how well a network does with only some coordinates of its state, and without them."""
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Unpack
@@ -121,7 +121,10 @@ def effects(
     require_choice(fill, "fill", FILLS)
     require_whole_number(draws, "draws", least=0)
     counts = checked_counts(counts)
-    scorer, readout, source = _with_options(model, data, options)
+    scorer = Scorer.of(**{name: options[name] for name in ScoreOptions.__annotations__ if name in options})
+    own = ScoreOptions.__annotations__.keys() | {"readout"}
+    run: Any = {"batch_size": 128} | {name: value for name, value in options.items() if name not in own}
+    source = SequenceData(model, data, **run)
     recorded = as_states(states)
     for own in (coordinates, koopman):
         if own is not None:
@@ -129,11 +132,10 @@ def effects(
             require_same_width(width, recorded.dim, "the recorded states have")
     target, state = replaced_layer(model, layer, state, recorded.dim)
     spread = mean_and_covariance(recorded)
-    weight = readout_weight(model, readout, layer=layer, state=state, width=recorded.dim)
+    weight = readout_weight(model, options.get("readout"), layer=layer, state=state, width=recorded.dim)
     order = [] if koopman is None else contribution_order(koopman, spread, weight)
-    is_class = scorer.outputs == "class"
-    methods = compared_directions(coordinates, koopman, order, spread, weight, counts, largest_decides=is_class)
-    runs = changes_of(methods, spread, counts, draws=draws, seed=seed)
+    known: Any = {"koopman": koopman, "order": order, "weight": weight, "largest_decides": scorer.outputs == "class"}
+    runs = changes_of(coordinates, spread, counts, draws=draws, seed=seed, **known)
     place = partial(replaced, model, target, state=state, width=recorded.dim)
     changes = [Change(directions=np.empty((recorded.dim, 0))), *runs]
     with evaluation_mode(model):
@@ -151,15 +153,6 @@ def effects(
         order=tuple(order),
         koopman=koopman,
     )
-
-
-def _with_options(model: nn.Module, data: Any, options: Mapping[str, Any]) -> tuple[Scorer, Any, SequenceData]:
-    """The scorer, the readout, and the data in batches."""
-    own = {name: options[name] for name in ScoreOptions.__annotations__ if name in options}
-    run: dict[str, Any] = {"batch_size": 128} | {
-        name: value for name, value in options.items() if name not in own and name != "readout"
-    }
-    return Scorer.of(**own), options.get("readout"), SequenceData(model, data, **run)
 
 
 def checked_counts(counts: Any) -> tuple[int, ...]:
@@ -212,37 +205,27 @@ def readout_directions(
     return weight.T @ turned[:, used]
 
 
-def random_directions(
-    spread: MeanAndCovariance, *, count: int, fraction: float, rng: np.random.Generator
-) -> Float[Array, "d k"]:
-    """Random directions in which lies the given ``fraction`` of the states' variance, as nearly as can be.
+def random_like(axes: Float[Array, "d q"], spread: MeanAndCovariance, rng: np.random.Generator) -> Float[Array, "d q"]:
+    """Draw as many random directions as there are orthonormal axes, with the same variance of the states.
 
     Normal random numbers for the principal components are weighed by a power of their variance, and the power is chosen
-    so that the fraction comes out. Directions drawn without weights would hold less variance than those of most modes,
-    and a test against them would be too easy.
+    so that the variance comes out, as nearly as can be. Directions drawn without weights would hold less variance than
+    those of most modes, and a test against them would be too easy.
     """
-    components = principal_components(spread)
+    components, wanted = principal_components(spread), float(np.trace(spread.along(axes)))
     variances = np.maximum(np.diag(spread.along(components)), 0.0)
     relative = np.maximum(variances / variances.max(), DEPENDENT)
-    drawn = rng.normal(size=(spread.dim, count))
+    drawn = rng.normal(size=axes.shape)
 
     def span(power: float) -> Float[Array, "d k"]:
         return np.linalg.qr(relative[:, None] ** power * drawn)[0]
 
     low, high = -STEEPEST, STEEPEST
-    for _ in range(BISECTIONS):  # the fraction grows with the power
+    for _ in range(BISECTIONS):  # the variance grows with the power
         middle = (low + high) / 2
-        if (variances @ span(middle) ** 2).sum() < fraction * variances.sum():
-            low = middle
-        else:
-            high = middle
+        is_too_little = (variances @ span(middle) ** 2).sum() < wanted
+        low, high = (middle, high) if is_too_little else (low, middle)
     return components @ span((low + high) / 2)
-
-
-def random_like(axes: Float[Array, "d q"], spread: MeanAndCovariance, rng: np.random.Generator) -> Float[Array, "d q"]:
-    """Draw as many random directions as there are orthonormal axes, with the same variance of the states."""
-    fraction = float(np.trace(spread.along(axes)) / np.trace(spread.covariance))
-    return random_directions(spread, count=axes.shape[1], fraction=fraction, rng=rng)
 
 
 # What is kept and removed
@@ -261,22 +244,27 @@ class Change:
     """Which of several draws of random directions."""
 
 
-def compared_directions(
+def changes_of(
     coordinates: Any,
-    koopman: Koopman | None,
-    order: Sequence[int],
     spread: MeanAndCovariance,
-    weight: Float[Array, "o d"] | None,
     counts: Sequence[int],
     *,
-    largest_decides: bool,
-) -> dict[str, Sets]:
-    """The directions of each method."""
+    koopman: Koopman | None = None,
+    order: Sequence[int] = (),
+    weight: Float[Array, "o d"] | None = None,
+    largest_decides: bool = True,
+    draws: int,
+    seed: int,
+) -> list[Change]:
+    """Keep and remove the first directions of each method: coordinates, modes, principal components, a readout's.
 
-    def first(directions: Float[Array, "d m"], *, fewer: bool = False) -> Sets:
-        return [directions[:, :count] if fewer or count <= directions.shape[1] else None for count in counts]
+    Random directions have the variance of those of the first method.
+    """
 
-    found = {}
+    def first(directions: Float[Array, "d m"]) -> Sets:
+        return [directions[:, :count] if count <= directions.shape[1] else None for count in counts]
+
+    found: dict[str, Sets] = {}
     if coordinates is not None:
         found["balanced" if isinstance(coordinates, Balance) else "directions"] = first(directions_of(coordinates))
     if koopman is not None:
@@ -285,25 +273,12 @@ def compared_directions(
             for count in counts
         ]
     found["pca"] = first(principal_components(spread))
-    if weight is not None:
-        found["readout"] = first(readout_directions(weight, spread, largest_decides=largest_decides), fewer=True)
-    return found
-
-
-def changes_of(
-    methods: Mapping[str, Sets],
-    spread: MeanAndCovariance,
-    counts: Sequence[int],
-    *,
-    draws: int,
-    seed: int,
-) -> list[Change]:
-    """All runs, with random directions of the same variance as those of the first method."""
-    leading = next(iter(methods.values()))
+    if weight is not None:  # all of them where there are fewer
+        own = readout_directions(weight, spread, largest_decides=largest_decides)
+        found["readout"] = [own[:, :count] for count in counts]
     runs = []
-    for row in range(len(counts)):
-        sets = [(name, 0, directions[row]) for name, directions in methods.items()]
-        like = leading[row]
+    for row, like in enumerate(next(iter(found.values()))):
+        sets = [(name, 0, directions[row]) for name, directions in found.items()]
         if like is not None:
             axes, rng = orthonormal_axes(like, spread), np.random.default_rng((seed, row))
             sets += [("random", draw, random_like(axes, spread, rng)) for draw in range(draws)]
@@ -347,14 +322,10 @@ def same_spans(spans: Sequence[Float[Array, "d _"]]) -> list[int]:
     """For each set of orthonormal directions the index of the first with the same span, whose fill is the same."""
     found: list[int] = []
     for i, span in enumerate(spans):
-        likes = (j for j in sorted(set(found)) if span.shape == spans[j].shape and _are_same_span(span, spans[j]))
-        found.append(next(likes, i))
+        alike = [j for j in sorted(set(found)) if spans[j].shape == span.shape]
+        outside = (np.linalg.norm(span - spans[j] @ (spans[j].T @ span), axis=0) for j in alike)
+        found.append(next((j for j, own in zip(alike, outside, strict=True) if (own < SAME_SPAN).all()), i))
     return found
-
-
-def _are_same_span(one: Float[Array, "d q"], other: Float[Array, "d q"]) -> bool:
-    """Whether each of some orthonormal directions is in the span of the others."""
-    return bool(np.all(np.linalg.norm(one - other @ (other.T @ one), axis=0) < SAME_SPAN))
 
 
 def _gathered(
@@ -363,26 +334,22 @@ def _gathered(
     """Sort the scores of all runs by method, number of coordinates and draw."""
     full, none, *found = scores
     counts = known["counts"]
-    names = list(dict.fromkeys(run.method for run in runs))
-    shape = (max(1, draws), len(counts), len(full))
-    tables = {keep: {name: np.full(shape, np.nan) for name in names} for keep in (True, False)}
-    fills = {name: [""] * len(counts) for name in names}
+    tables: dict[bool, dict[str, Any]] = {True: {}, False: {}}
+    fills: dict[str, list[str]] = {}
     for run, score, kind in zip(runs, found, kinds, strict=True):
-        tables[run.keep][run.method][run.draw, run.row] = score
-        fills[run.method][run.row] = kind
+        empty = np.full((draws if run.method == "random" else 1, len(counts), len(full)), np.nan)
+        tables[run.keep].setdefault(run.method, empty)[run.draw, run.row] = score
+        fills.setdefault(run.method, [""] * len(counts))[run.row] = kind
     # Scores of random directions are means over draws; other methods have a single one.
-    means = {
-        keep: {name: own.mean(axis=0) if name == "random" else own[0] for name, own in table.items()}
-        for keep, table in tables.items()
-    }
-    by_draw = {keep: own.get("random", np.empty((0, len(counts), 1))).mean(axis=2) for keep, own in tables.items()}
+    kept, removed = ({name: own.mean(axis=0) for name, own in tables[keep].items()} for keep in (True, False))
+    nothing = np.empty((0, len(counts), 1))
     return Effects(
-        kept_scores=means[True],
-        removed_scores=means[False],
+        kept_scores=kept,
+        removed_scores=removed,
         full_scores=full,
         none_scores=none,
-        random_kept=by_draw[True],
-        random_removed=by_draw[False],
+        random_kept=tables[True].get("random", nothing).mean(axis=2),
+        random_removed=tables[False].get("random", nothing).mean(axis=2),
         fills={name: tuple(own) for name, own in fills.items()},
         **known,
     )
