@@ -8,13 +8,15 @@ try:
         record_layers,
         record_moments,
     )
-    from kann.recording.options import RunOptions
+    from kann.recording.options import AxisOptions, LayerOptions, RunOptions
     from kann.recording.recurrent import RecurrentStep, readout_of, step_of
     from kann.recording.untrained import untrained_twin
 except ImportError as error:
     raise ImportError(f"recording needs torch ({error}): pip install 'kann[torch]'") from error
 
 __all__ = [
+    "AxisOptions",
+    "LayerOptions",
     "RecurrentStep",
     "RunOptions",
     "readout_of",
