@@ -2,7 +2,8 @@
 
 import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -40,7 +41,7 @@ class DepthTracer(Tracer):
         """Hook the blocks and the embedding."""
         for target in self._targets:
             module: Any = target.module
-            hook_last(module, self._block_hook(target), stack)
+            hook_last(module, partial(self._on_block, target), stack)
             for part in module.modules():
                 if isinstance(part, nn.MultiheadAttention):
                     stack.callback(part.register_forward_pre_hook(self._on_attention, with_kwargs=True).remove)
@@ -70,15 +71,12 @@ class DepthTracer(Tracer):
         if self._embedding is not None and not self._first and self.is_watching:
             self._first.append((self._embedding.name, _copy_of_states(output, self._embedding.name)))
 
-    def _block_hook(self, target: Target) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if not self.is_watching:
-                return
-            if self._starts_with_input and not self._first:
-                self._first.append(("what it reads", _copy_of_states((args, kwargs), target.name)))
-            self._outputs.append((target, _copy_of_states(output, target.name)))
-
-        return hook
+    def _on_block(self, target: Target, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if not self.is_watching:
+            return
+        if self._starts_with_input and not self._first:
+            self._first.append(("what it reads", _copy_of_states((args, kwargs), target.name)))
+        self._outputs.append((target, _copy_of_states(output, target.name)))
 
     def take(self, output: Any) -> NamedRows:
         """One sequence for each position, the embedding first."""
@@ -160,7 +158,7 @@ def depth_rows(layers: Sequence[tuple[str, Tensor, nn.Module | None]], batch: Ba
     values = torch.stack([rows.values for rows in flat], dim=1)
     positions_of = flat[0].lengths
     return SequenceRows(
-        padded_values=values.reshape(-1, values.shape[2]),
+        padded=(values.reshape(-1, values.shape[2]),),
         lengths=np.full(len(values), len(named)),
         batch_sequences=batch_sequences,
         origins=np.repeat(np.arange(len(positions_of)), positions_of),

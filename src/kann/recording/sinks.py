@@ -53,9 +53,8 @@ class Sink(ABC):
     def _finite(self, rows: SequenceRows) -> SequenceRows:
         """The rows without padding; raise for NaN and Inf, and say where the first one is, counted over all batches."""
         rows = rows.without_padding()
-        tensors = (rows.values,) if rows.inputs is None else (rows.values, rows.inputs)
         # A finite sum has finite terms only; where the sum overflows, each term is looked at below.
-        if all(math.isfinite(tensor.detach().sum()) for tensor in tensors):
+        if all(math.isfinite(tensor.detach().sum()) for tensor in rows.padded):
             return rows
         block = Block(
             values=rows.values,
@@ -129,8 +128,8 @@ class _BlockSink(Sink):
         self._waiting_steps = 0
 
     def _take(self, rows: SequenceRows) -> None:
-        steps, width = rows.padded_values.shape
-        if self._waiting_steps + steps > block_rows(rows.padded_values, width):
+        steps, width = rows.padded[0].shape
+        if self._waiting_steps + steps > block_rows(rows.padded[0], width):
             self._measure_waiting()
         self._waiting.append(rows)
         self._waiting_steps += steps
@@ -308,7 +307,7 @@ def chosen_sequences(rows: SequenceRows, chosen: Array) -> SequenceRows:
     """The rows of some of the sequences of rows without padding, copied."""
     lengths = rows.lengths[chosen]
     places = np.repeat(starts_of(rows.lengths)[chosen] - starts_of(lengths), lengths) + np.arange(lengths.sum())
-    (places,) = indices_for(rows.padded_values, places)
+    (places,) = indices_for(rows.padded[0], places)
     return rows.mapped(
         lambda part: part[places],
         lengths=lengths,

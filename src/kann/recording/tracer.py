@@ -24,14 +24,12 @@ from kann.typing import Array, Float, Int
 class SequenceRows:
     """The states that a layer reached in whole sequences, one row a step; padding is dropped when they are read."""
 
-    padded_values: Float[Tensor, "m d"]
-    """The states of all steps, padding included."""
+    padded: tuple[Float[Tensor, "m _"], ...]
+    """The states of all steps, padding included, and where that is recorded what the layer read to reach them."""
     lengths: Int[Array, " s"]
     """How many real steps each sequence has."""
     firsts: Int[Array, " s"] | None = None
     """The row at which each sequence begins; None if they follow each other without padding."""
-    padded_inputs: Float[Tensor, "m p"] | None = None
-    """What the layer read to reach each state, padding included, or None."""
     batch_sequences: int
     """How many sequences the batch held, those included that were not to be recorded."""
     reverse: bool = False
@@ -47,9 +45,7 @@ class SequenceRows:
 
     def mapped(self, function: Callable[[Tensor], Tensor], **changes: Any) -> "SequenceRows":
         """The same rows with ``function`` of the states and of the inputs, and other changes."""
-        inputs = self.padded_inputs
-        changes["padded_inputs"] = None if inputs is None else function(inputs)
-        return replace(self, padded_values=function(self.padded_values), **changes)
+        return replace(self, padded=tuple(map(function, self.padded)), **changes)
 
     def without_padding(self) -> "SequenceRows":
         """The same rows, copied out of the padding."""
@@ -58,12 +54,12 @@ class SequenceRows:
     @property
     def values(self) -> Float[Tensor, "n d"]:
         """The states, one sequence after the other."""
-        return self._real_rows(self.padded_values)
+        return self._real_rows(self.padded[0])
 
     @property
     def inputs(self) -> Float[Tensor, "n p"] | None:
         """What the layer read to reach each of them, or None."""
-        return None if self.padded_inputs is None else self._real_rows(self.padded_inputs)
+        return self._real_rows(self.padded[1]) if len(self.padded) > 1 else None
 
     def _real_rows(self, rows: Float[Tensor, "m _"]) -> Float[Tensor, "n _"]:
         return rows if self.firsts is None else rows[run_indices(self.firsts, self.lengths, rows)]
@@ -73,18 +69,16 @@ def joined(parts: Sequence[SequenceRows]) -> SequenceRows:
     """The rows of several batches as one object: dropping their padding at once is cheaper than batch by batch."""
     if len(parts) == 1:
         return parts[0]
-    inputs = [part.padded_inputs for part in parts if part.padded_inputs is not None]
     origins = [part.origins for part in parts if part.origins is not None]
     firsts = None
     if any(part.firsts is not None for part in parts):  # once the rows of all parts, padding included, are in a row
-        offsets = starts_of(np.array([len(part.padded_values) for part in parts]))
+        offsets = starts_of(np.array([len(part.padded[0]) for part in parts]))
         own = [starts_of(part.lengths) if part.firsts is None else part.firsts for part in parts]
         firsts = np.concatenate([first + offset for first, offset in zip(own, offsets, strict=True)])
     return SequenceRows(
-        padded_values=torch.cat([part.padded_values for part in parts]),
+        padded=tuple(map(torch.cat, zip(*(part.padded for part in parts), strict=True))),
         lengths=np.concatenate([part.lengths for part in parts]),
         firsts=firsts,
-        padded_inputs=torch.cat(inputs) if inputs else None,
         batch_sequences=sum(part.batch_sequences for part in parts),
         reverse=parts[0].reverse,
         origins=np.concatenate(origins) if origins else None,
@@ -111,8 +105,11 @@ class Padded:
         """The rows of the real steps of the first ``limit`` sequences; all steps are real if ``real`` is None."""
         _require_states(self.values, layer)
         batch_sequences, steps = self.values.shape[:2]
-        values, inputs = self._with_initial(limit)
-        sequences, rows_each = values.shape[:2]
+        parts = [part[:limit] for part in (self.values, self.inputs) if part is not None]
+        if self.initial is not None:
+            parts[0] = torch.cat([self.initial[:limit, None], parts[0]], dim=1)
+            parts[1:] = [pad(part, (0, 0, 1, 0)) for part in parts[1:]]  # nothing was read to reach the initial state
+        sequences, rows_each = parts[0].shape[:2]
         firsts, lengths = None, np.full(sequences, rows_each)
         if real is not None:
             _require_fits(real, sequences=batch_sequences, steps=steps, layer=layer)
@@ -120,25 +117,12 @@ class Padded:
             if real.starts is not None:
                 firsts += real.starts[:limit]
             lengths = real.lengths[:limit] + (rows_each - steps)  # one more if the initial state is included
-        if inputs is not None:
-            inputs = inputs.reshape(-1, inputs.shape[2])
         return SequenceRows(
-            padded_values=values.reshape(-1, values.shape[2]),
+            padded=tuple(part.reshape(-1, part.shape[2]) for part in parts),
             lengths=lengths,
             firsts=firsts,
-            padded_inputs=inputs,
             batch_sequences=batch_sequences,
         )
-
-    def _with_initial(self, limit: int | None) -> tuple[Float[Tensor, "s u d"], Float[Tensor, "s u p"] | None]:
-        """States and inputs of the first ``limit`` sequences, the initial state before the others."""
-        values, inputs = self.values[:limit], None if self.inputs is None else self.inputs[:limit]
-        if self.initial is None:
-            return values, inputs
-        values = torch.cat([self.initial[:limit, None], values], dim=1)
-        if inputs is not None:
-            inputs = pad(inputs, (0, 0, 1, 0))  # nothing was read to reach the initial state
-        return values, inputs
 
 
 def packed_rows(
@@ -173,9 +157,8 @@ def packed_rows(
             inputs = pad(inputs, (0, 0, int(sizes[0]), 0))
     (places,) = indices_for(values, places)
     return SequenceRows(
-        padded_values=values[places],
+        padded=tuple(part[places] for part in (values, inputs) if part is not None),
         lengths=lengths,
-        padded_inputs=None if inputs is None else inputs[places],
         batch_sequences=batch_sequences,
         reverse=reverse,
     )
