@@ -397,6 +397,15 @@ def test_several_memories_are_counted_with_how_many_were_learned():
     assert "Two memories can be trusted (one of them learned)" in text
 
 
+def test_a_mode_that_grows_is_no_memory_that_holds():
+    grown = replace(MEMORY, mode=1, eigenvalue=1.02 + 0.1j, dimension=2, interval=(1.01, 1.04), trusted=True)
+    text = wording.sentences_of(facts(memories=(replace(MEMORY, trusted=True), grown)))[1]
+    assert "Two trusted coordinates grow with every step (|λ| = 1.025" in text
+    assert "hold what was read" not in text
+    text = wording.sentences_of(facts(memories=(replace(grown, interval=(0.99, 1.04)),)))[1]  # it may be 1
+    assert "Two memories can be trusted, coordinates that hold what was read" in text
+
+
 # Untrained copies
 
 

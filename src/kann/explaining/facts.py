@@ -62,6 +62,9 @@ MOST_DISTINCT = 6
 HOLDS, FORGETS = 0.95, 0.5
 """|λ| from which an input keeps the state, and below which it forgets it."""
 
+GROWS_FROM = 1.0005
+"""From this |λ| on a mode is said to grow: less would be written as 0.0 % in a step."""
+
 HEADLINE = ("balanced", "modes", "readout", "pca")
 """Methods that the headline may speak of; of equal numbers of coordinates the highest score, then this order."""
 
@@ -181,6 +184,11 @@ class Memory(Stored):
     phrase: Phrase | None
     raises: str | None
     """The output that grows if the mode goes up."""
+
+    @property
+    def grows(self) -> bool:
+        """True if |λ| is surely above 1, so that the mode amplifies what was read and does not hold it."""
+        return self.interval is not None and self.interval[0] > 1 and abs(self.eigenvalue) >= GROWS_FROM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

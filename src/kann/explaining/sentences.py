@@ -38,9 +38,6 @@ from kann.live.results import NAMES
 from kann.reporting.operators import most_are_worse
 from kann.typing import Array, Shaped
 
-GROWS_FROM = 1.0005
-"""From this |λ| on a mode is said to grow: less would be written as 0.0 % in a step."""
-
 EXTRAPOLATED = 3.0
 """Half-lives longer than so many times the longest sequence are not claimed: they would rest on a small decay."""
 
@@ -99,7 +96,7 @@ def _partly(facts: Facts) -> str | None:
         return "Only a part can be concluded: untrained copies have the trusted modes just as well."
     if decided_by == "coordinates":
         return (
-            "Only a part can be concluded: its memory can be trusted, and no few coordinates keep enough of its "
+            "Only a part can be concluded: modes can be trusted, and no few coordinates keep enough of its "
             f"outputs (the best bring back {percent(facts.verdict.figure)}, limit {confidence(facts.verdict.limit)})."
         )
     return "Only a part can be concluded: how far modes can be trusted was not measured."
@@ -246,19 +243,30 @@ def _memories(facts: Facts) -> str | None:
         return None
     text = "; ".join(parts)
     sentence = f"{text[0].upper()}{text[1:]}."
-    holding = [memory for memory in facts.trusted if abs(memory.eigenvalue) >= HOLDS]
-    count = sum(memory.dimension for memory in holding)
-    if count < 2:
-        return sentence
-    moduli = sorted({f"{abs(memory.eigenvalue):.3f}" for memory in holding})
-    sizes = f"|λ| = {moduli[0]}" if len(moduli) == 1 else f"|λ| from {moduli[0]} to {moduli[-1]}"
-    pairs = ", a pair of eigenvalues counts twice" if count > len(holding) else ""
     does = "that blocks hand on as they are" if facts.network.axis == "depth" else "that hold what was read"
-    learned = sum(memory.dimension for memory in holding if memory.learned)
-    of_them = ""
-    if facts.copies_compared and learned < count:
-        of_them = f" ({number_word(learned).lower() if learned else 'none'} of them learned)"
-    return f"{number_word(count)} memories can be trusted{of_them}, coordinates {does} ({sizes}{pairs}). {sentence}"
+    growing = [memory for memory in facts.trusted if memory.grows]
+    holding = [memory for memory in facts.trusted if abs(memory.eigenvalue) >= HOLDS and not memory.grows]
+    counted = []
+    for memories in (holding, growing):
+        count = sum(memory.dimension for memory in memories)
+        if count < 2:
+            continue
+        moduli = sorted({f"{abs(memory.eigenvalue):.3f}" for memory in memories})
+        sizes = f"|λ| = {moduli[0]}" if len(moduli) == 1 else f"|λ| from {moduli[0]} to {moduli[-1]}"
+        sizes += ", a pair of eigenvalues counts twice" if count > len(memories) else ""
+        learned, number, of_them = (
+            sum(memory.dimension for memory in memories if memory.learned),
+            number_word(count),
+            "",
+        )
+        if facts.copies_compared and learned < count:
+            of_them = f" ({number_word(learned).lower() if learned else 'none'} of them learned)"
+        if memories is holding:
+            counted.append(f"{number} memories can be trusted{of_them}, coordinates {does} ({sizes}).")
+        else:
+            grow = f"{number} trusted coordinates{of_them} grow with every {facts.network.step_name} ({sizes})"
+            counted.append(f"{grow}: they amplify what was read, and do not hold it.")
+    return " ".join([*counted, sentence])
 
 
 def _memory(memory: Memory, facts: Facts) -> str:
@@ -291,7 +299,7 @@ def staying(memory: Memory, network: Network) -> str:
     """Write after how many steps half of a mode is left, as far as that is known."""
     modulus = abs(memory.eigenvalue)
     low, high = memory.interval or (modulus, modulus)
-    if memory.interval and low > 1 and modulus >= GROWS_FROM:
+    if memory.grows:
         return f"it grows by {percent(modulus - 1)} in a {network.step_name}"
     if number_of_steps(half_life(low)) == "∞":
         return "no fading was measured"
