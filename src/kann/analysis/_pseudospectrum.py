@@ -1,12 +1,11 @@
 """Which points of the complex plane could be eigenvalues, and up to what tolerance."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from kann.analysis.cross_validation import require_moments_of, require_states_of
+from kann.analysis.cross_validation import are_moments, require_moments_of, require_states_of
 from kann.backends.arrays import as_numpy
 from kann.checks import require_dense, require_instance
 from kann.data.moments import Moments
@@ -100,19 +99,16 @@ def _design(koopman: Koopman, data: Any) -> NormalEquations:
     basis: dict[str, Any] = {"basis": koopman.basis, "mean": koopman.mean, "driven": koopman.drive is not None}
     if isinstance(data, Moments):
         data = [data]
-    if isinstance(data, Sequence) and data and all(isinstance(part, Moments) for part in data):
-        return sum_of([_design_of_moments(koopman, part, basis) for part in data])
+    if are_moments(data):
+        for moments in data:
+            require_moments_of(koopman, moments)
+            moments.require_pairs()
+        return sum_of([NormalEquations.of_moments(moments.numpy(), **basis) for moments in data])
     states = require_states_of(koopman, data)
     if not (states.lengths > 1).any():
         raise KannError("no sequence has two states, so that no pair says what a step does; pass longer sequences")
     (design,) = designs_of_folds(states, np.zeros(len(states), dtype=int), **basis)
     return design
-
-
-def _design_of_moments(koopman: Koopman, moments: Moments, basis: dict[str, Any]) -> NormalEquations:
-    require_moments_of(koopman, moments)
-    moments.require_pairs()
-    return NormalEquations.of_moments(moments.numpy(), **basis)
 
 
 def _whitened(koopman: Koopman, design: NormalEquations) -> tuple[Float[Array, "k k"], Float[Array, "k k"]]:

@@ -12,6 +12,7 @@ from kann._format import confidence, format_eigenvalue, from_to, part_of, percen
 from kann.analysis.cross_validation import (
     ONE_INPUT,
     Folds,
+    are_moments,
     folded_data,
     moments_where,
     require_states_of,
@@ -28,7 +29,6 @@ from kann.analysis.trust_rule import (
     reasons,
 )
 from kann.checks import require_instance
-from kann.data.moments import Moments
 from kann.data.serialization import Saved, Stored
 from kann.errors import KannError
 from kann.fitting._fit import fit
@@ -294,7 +294,7 @@ def _basis_kind(koopman: Koopman, data: Any) -> str | Float[Array, "d r"]:
         return koopman.basis
     if koopman.mean.any():
         return "pca"
-    if isinstance(data, list | tuple) and all(isinstance(part, Moments) for part in data):
+    if are_moments(data):
         data = sum(data[1:], start=data[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # whoever fitted the operator has seen them

@@ -13,6 +13,7 @@ import numpy as np
 
 from kann import _display
 from kann.analysis._trust import trust
+from kann.analysis.cross_validation import are_moments
 from kann.analysis.decisions import linear_weight
 from kann.analysis.distances import (
     Response,
@@ -119,7 +120,7 @@ def _groups_of(network: Any, name: str) -> list[Moments]:
     """The moments of groups of a network's sequences; of all together if no more is known."""
     if isinstance(network, Moments):
         found = [network]
-    elif isinstance(network, list | tuple) and network and all(isinstance(part, Moments) for part in network):
+    elif are_moments(network):
         found = [part for part in network if part.pairs]
     else:
         states = as_states(network)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from kann._format import percent
+from kann.analysis.fidelity import driving_inputs
 from kann.backends.arrays import rounding as rounding_of
 from kann.checks import require_width
 from kann.data.moments import Moments
@@ -141,7 +142,7 @@ def folded_data(koopman: Koopman, data: Any, *, folds: int | None, groups: Any, 
     """Put the data into folds and fit without each; raise for data that the operator was not fitted to."""
     driven = koopman.drive is not None
     basis: dict[str, Any] = {"basis": koopman.basis, "mean": koopman.mean, "driven": driven}
-    if not _are_moments(data):
+    if not are_moments(data):
         states = require_states_of(koopman, data)
         rounding = rounding_of(states.values[0:1])
         if driven and states.inputs is not None:
@@ -169,7 +170,7 @@ def moments_where(
     Pieces between steps that do not count may be short, and a memory is the same all through one of them: states in
     shuffled order would predict it as well. The null of moments shuffles over all pieces.
     """
-    if isinstance(data, Moments) or _are_moments(data):
+    if isinstance(data, Moments) or are_moments(data):
         raise KannError("where= chooses steps, and moments are sums over all of them; pass the states themselves")
     states, driven = require_states_of(koopman, data), koopman.drive is not None
     fold_of = assign_folds(states.lengths, folds=folds, groups=groups, repeats=repeats_of(states), seed=seed)
@@ -183,7 +184,7 @@ def moments_where(
     return [Moments.of(pieces[fold_of[source] == fold], inputs=driven) for fold in with_pairs]
 
 
-def _are_moments(data: Any) -> bool:
+def are_moments(data: Any) -> bool:
     """Whether these are moments of several groups of sequences."""
     return isinstance(data, list | tuple) and bool(data) and all(isinstance(part, Moments) for part in data)
 
@@ -193,11 +194,9 @@ def require_states_of(koopman: Koopman, data: Any) -> States:
     if isinstance(data, Moments):
         raise KannError("moments of all sequences together leave nothing to hold out; pass a list of moments of groups")
     states = as_states(data)
-    require_width(states.values, koopman.dim, what="states", of="the operator")
-    if koopman.drive is not None:
-        if states.inputs is None:
-            raise KannError("the operator is driven and these states have no inputs; record them with inputs=True")
-        require_width(states.inputs, len(koopman.drive), what="inputs", of="the operator's drive")
+    inputs = driving_inputs(koopman, states)
+    if inputs is not None and koopman.drive is not None:
+        require_width(inputs, len(koopman.drive), what="inputs", of="the operator's drive")
     return states
 
 

@@ -94,7 +94,9 @@ def objections(evidence: Evidence) -> list[str]:
     if not evidence.width <= WIDEST_INTERVAL:
         found.append(f"the interval of its eigenvalue is {evidence.width:.2g} wide (limit {WIDEST_INTERVAL})")
     if not evidence.fills and not evidence.turn <= LARGEST_TURN:
-        found.append(f"{_what_turns(evidence.subspace)} moves by {evidence.turn:.0f}° with the sequences fitted")
+        count = len(evidence.subspace)
+        turning = "its direction" if count == 1 else f"the space of {count} modes that cannot be told apart"
+        found.append(f"{turning} moves by {evidence.turn:.0f}° with the sequences fitted")
     return found
 
 
@@ -132,7 +134,3 @@ def about_learning(learned: bool | None, nearest: str) -> str:
     if learned:
         return f"; learned: the untrained network has no such mode (its nearest is {nearest})"
     return f"; own, not learned: the untrained network has it just as well (its nearest is {nearest})"
-
-
-def _what_turns(subspace: tuple[int, ...]) -> str:
-    return "its direction" if len(subspace) == 1 else f"the space of {len(subspace)} modes that cannot be told apart"

@@ -100,27 +100,6 @@ def layer_slopes(
     return step.rule(*parts, projection), slopes
 
 
-@torch.no_grad()
-def implicit_step(
-    step: RecurrentStep, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], leaps: Float[Tensor, " n"]
-) -> Float[Tensor, "n d"]:
-    """The states after an implicit step worth τ of the layer's own: h + ((1 + 1/τ) I − J)⁻¹ (step(h, x) − h).
-
-    Of an LSTM ∂c'/∂c = f is diagonal, so that δc = (r_c + ∂c'/∂h δh) / (s − f), and only δh is left to be solved for.
-    """
-    parts, weight_hh, projection = step.parts(h, x)
-    residual, shift = step.rule(*parts, projection) - h, 1 + 1 / leaps
-    if parts[1] is None or projection is not None:
-        return h + solve_shifted(layer_slopes(step, h, x)[1], shift, residual)
-    (own_h, gates_h), (forget, gates_c) = unit_slopes(step.rule, *parts)
-    for_h, for_c = residual.chunk(2, dim=1)
-    weight = own_h / (shift[:, None] - forget)  # ∂h'/∂c (s − f)⁻¹
-    reduced = _through_weights(gates_h + weight[:, None] * gates_c, weight_hh)
-    delta_h = solve_shifted(reduced, shift, for_h + weight * for_c)
-    moved = ((delta_h @ weight_hh.T).unflatten(1, gates_c.shape[1:]) * gates_c).sum(dim=1)
-    return h + torch.cat([delta_h, (for_c + moved) / (shift[:, None] - forget)], dim=1)
-
-
 def step_with_slopes(
     step: StepFunction, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d d"]]:
@@ -130,6 +109,28 @@ def step_with_slopes(
     leaf = h.clone().requires_grad_()
     following = step(leaf, x)
     return following.detach(), derivatives(following, leaf).contiguous()  # Newton changes it in place
+
+
+def implicit_step(
+    step: StepFunction, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], leaps: Float[Tensor, " n"]
+) -> Float[Tensor, "n d"]:
+    """The states after an implicit step worth τ of the network's own: h + ((1 + 1/τ) I − J)⁻¹ (step(h, x) − h).
+
+    Of an LSTM ∂c'/∂c = f is diagonal, so that δc = (r_c + ∂c'/∂h δh) / (s − f), and only δh is left to be solved for.
+    """
+    shift = 1 + 1 / leaps
+    if not isinstance(step, RecurrentStep) or step.dim != 2 * step.output_dim:
+        following, slopes = step_with_slopes(step, h, x)
+        return h + solve_shifted(slopes, shift, following - h)
+    with torch.no_grad():
+        parts, weight_hh, _ = step.parts(h, x)
+        (own_h, gates_h), (forget, gates_c) = unit_slopes(step.rule, *parts)
+        for_h, for_c = (step.rule(*parts, None) - h).chunk(2, dim=1)
+        weight = own_h / (shift[:, None] - forget)  # ∂h'/∂c (s − f)⁻¹
+        reduced = _through_weights(gates_h + weight[:, None] * gates_c, weight_hh)
+        delta_h = solve_shifted(reduced, shift, for_h + weight * for_c)
+        moved = ((delta_h @ weight_hh.T).unflatten(1, gates_c.shape[1:]) * gates_c).sum(dim=1)
+        return h + torch.cat([delta_h, (for_c + moved) / (shift[:, None] - forget)], dim=1)
 
 
 def jacobians(

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from kann import _display
 from kann.backends.arrays import as_numpy
@@ -219,14 +218,24 @@ def describe(problem: Problem, searches: Searches, *, initial: int) -> FixedPoin
 
     The first ``initial`` searches are those from the initial states, which are counted.
     """
-    kept, speeds = _candidates(problem, searches)
-    h = torch.cat([searches.ends, searches.first_slow])[kept]
-    x = searches.inputs.repeat(2, 1)[kept]
-    chosen, group = _merge_candidates(problem, h, x, speeds[kept], is_end=kept < len(searches.ends))
+    states, inputs = torch.cat([searches.ends, searches.first_slow]), searches.inputs.repeat(2, 1)
+    speeds = as_numpy(problem.speed(states, inputs))
+    speeds = np.where(np.isfinite(speeds), speeds, np.inf)
+    # The first slow state of a search counts by itself only if the search went elsewhere from there.
+    farthest = as_numpy((searches.ends - searches.first_slow).abs().amax(dim=1))
+    left = farthest > problem.recipe.apart * problem.unit
+    counted = np.concatenate([np.ones_like(left), left])
+    kept = np.flatnonzero(counted & np.isfinite(speeds) & (speeds <= problem.slow_tolerance))
+    h, x, own = states[kept], inputs[kept], speeds[kept]
+    # Where Newton did not come to rest, or only came by, a point is a sample of a manifold, however slow.
+    sharp = (kept < len(searches.ends)) & (own <= problem.tolerance)
+    sharp &= own <= SHARP_ROUNDING * as_numpy(problem.rounding(h))
+    radius = np.where(sharp, problem.recipe.distinct, problem.recipe.apart) * problem.unit
+    chosen, group = merge(as_numpy(h), as_numpy(x), np.lexsort((own, ~sharp)), radius)
     from_initial = kept % len(searches.ends) < initial
     counts = np.bincount(group[from_initial], minlength=len(chosen))
     # The last key counts first: fixed points before slow ones, then those that more initial states led to.
-    order = np.lexsort((chosen, -counts, speeds[kept][chosen] > problem.tolerance))
+    order = np.lexsort((chosen, -counts, own[chosen] > problem.tolerance))
     # argsort of an order says to which place each group moved.
     reached = np.full(initial, -1)
     reached[kept[kept < initial]] = np.argsort(order)[group[kept < initial]]
@@ -253,31 +262,3 @@ def describe(problem: Problem, searches: Searches, *, initial: int) -> FixedPoin
         newton_steps=searches.newton_steps,
         precision=str(problem.dtype).removeprefix("torch."),
     )
-
-
-def _candidates(problem: Problem, searches: Searches) -> tuple[Int[Array, " c"], Float[Array, " m2"]]:
-    """Which rows of the ends, followed by the first slow states, are points to keep; and the speeds of all rows."""
-    states = torch.cat([searches.ends, searches.first_slow])
-    speeds = as_numpy(problem.speed(states, searches.inputs.repeat(2, 1)))
-    speeds = np.where(np.isfinite(speeds), speeds, np.inf)
-    # The first slow state of a search counts by itself only if the search went elsewhere from there.
-    farthest = as_numpy((searches.ends - searches.first_slow).abs().amax(dim=1))
-    left = farthest > problem.recipe.apart * problem.unit
-    counted = np.concatenate([np.ones_like(left), left])
-    kept = np.flatnonzero(counted & np.isfinite(speeds) & (speeds <= problem.slow_tolerance))
-    return kept, speeds
-
-
-def _merge_candidates(
-    problem: Problem,
-    h: Float[Tensor, "c d"],
-    x: Float[Tensor, "c p"],
-    speeds: Float[Array, " c"],
-    *,
-    is_end: Shaped[Array, " c"],
-) -> tuple[Int[Array, " k"], Int[Array, " c"]]:
-    """Candidates that represent all, and for each candidate the index of its representative."""
-    # Where Newton did not come to rest, or only came by, a point is a sample of a manifold, however slow.
-    sharp = is_end & (speeds <= problem.tolerance) & (speeds <= SHARP_ROUNDING * as_numpy(problem.rounding(h)))
-    radius = np.where(sharp, problem.recipe.distinct, problem.recipe.apart) * problem.unit
-    return merge(as_numpy(h), as_numpy(x), np.lexsort((speeds, ~sharp)), radius)

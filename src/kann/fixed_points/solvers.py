@@ -5,10 +5,9 @@ import math
 import torch
 from torch import Tensor
 
-from kann.fixed_points.jacobians import implicit_step, row_blocks, solve_shifted, step_with_slopes
+from kann.fixed_points.jacobians import implicit_step, row_blocks, step_with_slopes
 from kann.fixed_points.problem import SLOW_TOLERANCE, Problem, Searches, half_square
 from kann.progress import progress
-from kann.recording import RecurrentStep
 from kann.typing import Float
 
 DAMPING_AFTER_GAIN = 0.1
@@ -136,7 +135,7 @@ def _settle_at_once(
         if not len(active):
             break
         here, inputs, before = h[active], x[active], residuals[active]
-        trial = _implicit_step(problem, here, inputs, leaps[active])
+        trial = implicit_step(problem.step, here, inputs, leaps[active])
         moved = (2 * problem.speed(trial, inputs)).sqrt().nan_to_num(math.inf)
         accepted = moved <= LARGEST_GROWTH * before
         h[active] = torch.where(accepted[:, None], trial, here)
@@ -147,16 +146,6 @@ def _settle_at_once(
         done = (residuals**2 / 2 <= problem.tolerance) | (refused >= MAX_REFUSED)
         active = active[~done[active]]
     return h
-
-
-def _implicit_step(
-    problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], leaps: Float[Tensor, " n"]
-) -> Float[Tensor, "n d"]:
-    """Add (I/τ − A)⁻¹ r to h, for r = F(h, x) − h, its Jacobian A = J − I and the length τ of each step."""
-    if isinstance(problem.step, RecurrentStep):
-        return implicit_step(problem.step, h, x, leaps)
-    following, slopes = step_with_slopes(problem.step, h, x)
-    return h + solve_shifted(slopes, 1 + 1 / leaps, following - h)
 
 
 def descend(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) -> tuple[Float[Tensor, "n d"], int]:
