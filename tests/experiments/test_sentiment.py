@@ -25,7 +25,7 @@ from kann_experiments.sentiment import corpus as corpus_module
 from kann_experiments.sentiment import figures as figures_module
 from kann_experiments.sentiment import task as task_module
 from kann_experiments.sentiment.analysis import study_network
-from kann_experiments.sentiment.corpus import Reviews, load_corpus
+from kann_experiments.sentiment.corpus import Reviews, load_corpus, train_vocabulary
 from kann_experiments.sentiment.highlighting import WORD_KINDS
 from kann_experiments.sentiment.live import bench, learned, measurements, words
 from kann_experiments.sentiment.live.measurements import LiveResult
@@ -35,7 +35,7 @@ from kann_experiments.sentiment.task import CONFIGS, PRINTED, build, split
 
 import kann
 from kann.errors import KannError
-from kann.zoo.sentiment_network import Vocabulary, pretrained
+from kann.zoo.sentiment_network import pretrained
 from tests.experiments.reviews import BAD, GOOD, PLAIN, write_archive
 
 PER_FOLDER = 120
@@ -436,7 +436,7 @@ def test_what_was_shipped_is_read_again(shipped, result, corpus):
 
 
 def test_a_vocabulary_that_does_not_fit(shipped, result):
-    other = Vocabulary.train(["one two three"], size=4)
+    other = train_vocabulary(["one two three"], size=4)
     with pytest.raises(KannError, match="the vocabulary has 4 words and the network knows"):
         ship(result.network, other, shipped_operator(result), provenance={}, folder=shipped / "other")
     assert not (shipped / "other").exists()

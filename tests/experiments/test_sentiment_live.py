@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from kann_experiments.sentiment import stand_ins
-from kann_experiments.sentiment.corpus import Corpus, Reviews
+from kann_experiments.sentiment.corpus import Corpus, Reviews, train_vocabulary
 from kann_experiments.sentiment.groups import Groups
 from kann_experiments.sentiment.live import attributions, bench, learned, measurements, store, words
 from kann_experiments.sentiment.live.measurements import PaperGroups, measure_live
@@ -18,7 +18,7 @@ from kann_experiments.sentiment.quantities import LIVE
 
 import kann
 from kann.errors import KannWarning
-from kann.zoo.sentiment_network import SentimentNetwork, Vocabulary
+from kann.zoo.sentiment_network import SentimentNetwork
 
 GOOD, BAD = range(2, 6), range(6, 10)
 WORDS = 40
@@ -85,7 +85,7 @@ def telling(ids, lengths):
 
 @pytest.fixture(scope="module")
 def corpus():
-    vocabulary = Vocabulary.train([" ".join(f"w{i}" for i in range(WORDS))], size=WORDS)
+    vocabulary = train_vocabulary([" ".join(f"w{i}" for i in range(WORDS))], size=WORDS)
     return Corpus(train=reviews(900, 0), test=reviews(200, 1), vocabulary=vocabulary)
 
 
@@ -217,7 +217,7 @@ def test_the_shipped_network_is_tested_where_its_seed_is(small, network, corpus,
     assert content["rows"]["live_one"]["mean"] > 0.97
     assert content["rows"]["standin_6"]["mean"] > 0.9
     assert content["seeds"] == [2]
-    other = replace(corpus, vocabulary=Vocabulary.train(["one two"], size=4))
+    other = replace(corpus, vocabulary=train_vocabulary(["one two"], size=4))
     assert store.measure_shipped(other, seeds=[2], folder=tmp_path / "shipped", device="cpu") == ()
 
 

@@ -18,6 +18,7 @@ import torch
 import zarr
 from kann_experiments.ecg.beats import read_beats, read_file
 from kann_experiments.sentiment import archive, corpus
+from kann_experiments.sentiment.corpus import train_vocabulary
 from kann_experiments.training import Training, train
 from safetensors.torch import save_file
 from torch import nn
@@ -27,7 +28,6 @@ from kann.data import store
 from kann.data.serialization import save_arrays
 from kann.live.history import FIGURES
 from kann.zoo import autoencoder, sentiment_network
-from kann.zoo.sentiment_network import Vocabulary
 from tests.experiments.beat_files import COUNTS, WRITERS, two_splits
 from tests.experiments.reviews import texts, write_archive
 from tests.fuzz import damage
@@ -287,7 +287,7 @@ def use_autoencoder(path: Path) -> Any:
 
 def make_sentiment(path: Path) -> None:
     path.mkdir()
-    vocabulary = Vocabulary.train([text for group in texts(3).values() for text in group], size=24)
+    vocabulary = train_vocabulary([text for group in texts(3).values() for text in group], size=24)
     torch.manual_seed(0)
     network = sentiment_network.SentimentNetwork(words=len(vocabulary), arch="gru", units=4, embedding=3)
     save_file({name: weight.half() for name, weight in network.state_dict().items()}, path / "weights.safetensors")

@@ -3,6 +3,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kann_experiments.sentiment.corpus import train_vocabulary
 
 from kann.errors import KannError
 from kann.zoo.sentiment_network import PAD, UNKNOWN, Vocabulary
@@ -10,7 +11,7 @@ from kann.zoo.sentiment_network import PAD, UNKNOWN, Vocabulary
 
 @pytest.fixture(scope="module")
 def vocabulary():
-    return Vocabulary.train(["It's good. It's<br />bad!", "don't, DON'T good", "<pad> <unk>"], size=50)
+    return train_vocabulary(["It's good. It's<br />bad!", "don't, DON'T good", "<pad> <unk>"], size=50)
 
 
 def test_words_are_split_as_people_would(vocabulary):
@@ -28,7 +29,7 @@ def test_padding_cannot_be_typed(vocabulary):
 
 @given(st.text(max_size=40))
 def test_any_text_can_be_numbered(text):
-    small = Vocabulary.train(["a b c"], size=5)
+    small = train_vocabulary(["a b c"], size=5)
     numbers, spans = small.locate(text)
     assert len(numbers) == len(spans)
     assert all(0 <= start < stop <= len(text) for start, stop in spans)

@@ -4,19 +4,22 @@ import hashlib
 import json
 import os
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
+from tokenizers.trainers import WordLevelTrainer
 from torch import Tensor
 
 from kann.data.atomic_write import remove
 from kann.data.serialization import load_arrays, save_arrays
 from kann.errors import KannError, KannWarning
 from kann.typing import Array, Int, Shaped
-from kann.zoo.sentiment_network import LINE_BREAK, WORD, Vocabulary
+from kann.zoo.sentiment_network import LINE_BREAK, PAD, UNKNOWN, WORD, Vocabulary, empty_tokenizer
 from kann_experiments.data import DATA_SETS, cache_folder, obtain, warn_unless_published
 from kann_experiments.sentiment.archive import FOLDERS, Folder, NumberedText, open_archive, read_archive
 
@@ -124,11 +127,26 @@ def _read_cache(path: Path) -> Corpus:
     return _from_arrays(load_arrays(path, kind=KIND)[1], source=path)
 
 
+def train_vocabulary(texts: Iterable[str], *, size: int) -> Vocabulary:
+    """The ``size`` most frequent words of some texts, `PAD` and `UNKNOWN` included.
+
+    >>> vocabulary = train_vocabulary(["a good film", "a bad film"], size=6)
+    >>> vocabulary.words
+    ('<pad>', '<unk>', 'a', 'film', 'bad', 'good')
+    """
+    tokenizer = empty_tokenizer()
+    trainer = WordLevelTrainer(vocab_size=size, special_tokens=[PAD, UNKNOWN], show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer=trainer)
+    content = json.loads(tokenizer.to_str())
+    content["added_tokens"] = []  # so that a ``<pad>`` that somebody types is not taken for padding
+    return Vocabulary(Tokenizer.from_str(json.dumps(content)))
+
+
 def _numbered(texts: dict[Folder, list[NumberedText]], words: int) -> dict[str, Array]:
     """Train the vocabulary on the training split, and replace the words of both splits by their numbers."""
     ordered = {folder: [text for _, text in sorted(entries)] for folder, entries in texts.items()}
     training = (text for split, label in FOLDERS if split == "train" for text in ordered[split, label])
-    vocabulary = Vocabulary.train(training, size=words)
+    vocabulary = train_vocabulary(training, size=words)
     arrays: dict[str, Array] = {"vocabulary": np.frombuffer(vocabulary.to_json().encode(), dtype=np.uint8)}
     # The smallest type that holds all numbers; networks are bound to it, since it is part of the data's fingerprint.
     dtype = np.uint16

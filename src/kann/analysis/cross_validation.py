@@ -23,8 +23,9 @@ LONGEST_HORIZON = 64
 """Errors are measured up to so many steps ahead."""
 
 REFIT_TO = 1e-4
-"""Fraction of the states' energy by which the operator's predictions may differ from those of a fit to the states that
-are passed, if it is to be theirs. Rounding stays below 1e-8; other sequences of the same network are well above."""
+"""Fraction of the states' energy (of a map between layers: of the variance) by which predictions may differ from those
+of a fit to the states that are passed, if the operator was fitted to them. Rounding stays below 1e-8; other sequences
+of the same network are well above."""
 
 
 ONE_INPUT = (

@@ -126,53 +126,39 @@ def require_plain(path: str | os.PathLike[str]) -> os.stat_result:
 def require_plain_tree(path: str | os.PathLike[str]) -> None:
     """The same for a folder and all that it holds: reading a FIFO in place of a chunk would never end."""
     require_plain(path)
-    folders = [os.fspath(path)]
-    while folders:
-        try:
-            entries = list(os.scandir(folders.pop()))
-        except OSError:  # a file, or a folder that may not be read: opening it says so
-            continue
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(entry.path)
-            elif not entry.is_file(follow_symlinks=False):
-                try:
-                    require_plain(entry.path)
-                except OSError as error:  # a link into nowhere or in a circle: zarr would take it as missing, or hang
-                    raise KannError(f"{entry.path} cannot be read ({error.strerror}); save it again") from error
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                require_plain(Path(folder, name))
+            except OSError as error:  # a link into nowhere or in a circle: zarr would take it as missing, or hang
+                raise KannError(f"{Path(folder, name)} cannot be read ({error.strerror}); save it again") from error
 
 
 def put_in_place(source: Path, target: Path) -> None:
     """Put ``source`` where ``target`` is, in one step; of two folders, the old one is then where ``source`` was."""
-    if target.is_dir() and not source.is_dir():
-        raise KannError(f"{target} is a folder; pass the name of a file")
+    if target.exists() and target.is_dir() != source.is_dir():
+        kinds = ("file", "folder") if source.is_dir() else ("folder", "file")
+        raise KannError(f"{target} is a {kinds[0]}; pass the name of a {kinds[1]}")
     _take_mode_of(target, source)
     if not source.is_dir():
         os.replace(source, target)
         return
     with _TURN:
         for _ in range(ATTEMPTS):
-            with contextlib.suppress(FileExistsError, FileNotFoundError):
-                _put_folder(source, target)
+            try:
+                if not target.exists():
+                    os.replace(source, target)
+                elif not exchange_atomically(source, target):
+                    _put_aside(source, target)
                 return
+            except OSError as error:  # another process was faster
+                if error.errno not in (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY):
+                    raise
     raise OSError(errno.EBUSY, "others write to the same path", str(target))
 
 
-def _put_folder(source: Path, target: Path) -> None:
-    """Rename a folder, or exchange it for one that is there."""
-    if target.exists() and not target.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(target))
-    if not target.exists():
-        try:
-            os.replace(source, target)
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY:  # another process was faster
-                raise
-            raise FileExistsError(error.errno, error.strerror) from error
-        return
-    if exchange_atomically(source, target):
-        return
-    # Without an atomic exchange the old folder moves aside first. It comes back whatever happens.
+def _put_aside(source: Path, target: Path) -> None:
+    """Replace a folder without an atomic exchange: the old one moves aside first, and comes back whatever happens."""
     aside = beside(target, "replaced")
     try:
         os.replace(target, aside)

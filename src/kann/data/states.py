@@ -22,7 +22,7 @@ from kann.checks import (
 )
 from kann.data import store
 from kann.data.archives import damage_explained, npz_names, open_npy, read_npz
-from kann.data.atomic_write import replacing
+from kann.data.atomic_write import all_beside, replacing
 from kann.data.reduction import read_unless_dask, row_ranges, rows_of_padded, sequence_ranges
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Int, Shaped
@@ -115,7 +115,8 @@ class States:
         """
         require_path(path)
         if not store.is_url(path) and not os.path.exists(path):
-            unfinished = store.unfinished_beside(path)  # perhaps a recording was killed before it took its name
+            # Perhaps a recording was killed before it took its name.
+            unfinished = all_beside(Path(os.path.realpath(path)), store.UNFINISHED)
             where = f"; a recording that was stopped is at {unfinished[-1]}" if unfinished else ""
             raise FileNotFoundError(f"no states at {path}{where}")
         if not store.is_url(path) and Path(path).suffix in store.NUMPY_FILES:

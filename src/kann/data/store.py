@@ -20,7 +20,7 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy
 from kann.data.archives import ALWAYS_UNPACKED, MAX_EXPANSION, MOST_NAMED, damage_explained, reason
-from kann.data.atomic_write import all_beside, beside, put_in_place, remove, require_plain_tree, resolve_target
+from kann.data.atomic_write import beside, put_in_place, remove, require_plain_tree, resolve_target
 from kann.data.reduction import LazyRows
 from kann.data.serialization import require_format
 from kann.errors import KannError, UnfinishedWarning
@@ -268,9 +268,9 @@ def read(path: str | os.PathLike[str], parts: slice = slice(None)) -> tuple[Any,
     is_whole, identity, reverse = parts == slice(None), attributes.get("id"), attributes.get("reverse", False)
     try:
         with damage_explained(path, problem="is truncated or damaged", remedy=AGAIN):
-            numbers = range(_whole_number(attributes["parts"], "parts"))[parts]
-            if not numbers:
+            if attributes["parts"] == 0:
                 raise KannError(f"{path} holds no sequences; the recording ended before its first part was written")
+            numbers = range(attributes["parts"])[parts]
             arrays = {"values": _parts(node, "values", numbers)}
             if attributes.get("inputs", "inputs" in node):  # older releases did not say
                 arrays["inputs"] = _parts(node, "inputs", numbers)
@@ -325,16 +325,10 @@ def _parts(root: Any, what: str, numbers: range) -> list[Any]:
     return found
 
 
-def _whole_number(value: Any, what: str) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{what} is {value!r}, not a whole number")
-    return value
-
-
 def _lengths(part: Any) -> Int[Array, " s"]:
     """The lengths of the sequences of a part, which must be all of its rows."""
-    lengths = [_whole_number(length, "a length") for length in part.attrs["lengths"]]
-    if min(lengths, default=0) < 1 or sum(lengths) != part.shape[0]:
+    lengths = part.attrs["lengths"]
+    if not lengths or not all(type(n) is int and n > 0 for n in lengths) or sum(lengths) != part.shape[0]:
         raise ValueError(f"the lengths of {part.path} are not those of its {part.shape[0]} rows")
     return np.array(lengths, dtype=np.int64)
 
@@ -443,11 +437,6 @@ def _attributes(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
     return attributes if isinstance(attributes, dict) else {}
-
-
-def unfinished_beside(path: str | os.PathLike[str]) -> list[Path]:
-    """Stores whose recording under this name was killed."""
-    return all_beside(Path(os.path.realpath(path)), UNFINISHED)
 
 
 def require_store_name(path: str | os.PathLike[str], *, verb: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from kann import _display
 from kann._format import confidence, fixed, from_to, percent
+from kann.analysis.cross_validation import REFIT_TO
 from kann.analysis.intervals import jackknife_error, require_level, student_width
 from kann.backends.arrays import rounding as rounding_of
 from kann.checks import require_instance, require_width
@@ -22,10 +23,6 @@ from kann.typing import Array, Float
 
 PREDICTIONS = {"identity": "identity", "one": "one operator", "each": "own map"}
 """The predictions that are compared, by name and in words."""
-
-REFIT_TO = 1e-4
-"""Most that the predictions of a map and of a fit to the states that are passed may differ, as a fraction of the
-variance, if the map was fitted to them. Rounding stays below 1e-8; other sequences are well above."""
 
 SAME_CHANGE = 1e-12
 """Fraction of the variance of a step's states below which what it changes is the same for all: that of rounding."""

@@ -10,6 +10,7 @@ import numpy as np
 from kann import _display
 from kann.backends.arrays import as_numpy, namespace, to_device_of
 from kann.checks import require_instance, require_real, require_width, short_repr
+from kann.data.moments import SYMMETRIC_TO
 from kann.data.serialization import Saved, load_npz, made, require_finite_fields, without_axes
 from kann.data.states import States
 from kann.errors import KannError
@@ -25,9 +26,6 @@ from kann.fitting.normal_equations import RidgeCurve
 from kann.fitting.pair_selection import pairs_that_read
 from kann.fitting.spectrum import decompose, residuals
 from kann.typing import AnyArray, Array, Float
-
-SYMMETRIC_TO = 1e-6
-"""How far a saved Gram matrix may be from a symmetric one, relative to its largest entry."""
 
 
 def _require_consistent(koopman: "Bilinear") -> None:

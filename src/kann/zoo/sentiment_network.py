@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from kann.typing import Array, Float, Int
 from kann.zoo.files import PROVENANCE, WEIGHTS, folder, read_provenance, require_files, with_weights
 
 try:
-    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 except ImportError as error:
     raise ImportError("reviews are split into words with tokenizers: pip install 'kann[cli]'") from error
 
@@ -37,22 +37,15 @@ WORD = r"\w+(?:'\w+)*|[^\w\s\p{C}]"
 class Vocabulary:
     """Words that a network knows, in lower case, the most frequent first.
 
-    >>> vocabulary = Vocabulary.train(["a good film", "a bad film"], size=6)
-    >>> vocabulary.words
-    ('<pad>', '<unk>', 'a', 'film', 'bad', 'good')
-    >>> vocabulary.encode(["A good plot"])
-    [array([2, 5, 1])]
+    >>> from kann import zoo
+    >>> vocabulary = zoo.load("sentiment").vocabulary
+    >>> vocabulary.words[:4]
+    ('<pad>', '<unk>', 'the', '.')
+    >>> vocabulary.encode(["A good, unheardofable plot"])
+    [array([  6,  58,   4,   1, 124])]
     """
 
     tokenizer: Tokenizer
-
-    @staticmethod
-    def train(texts: Iterable[str], *, size: int) -> "Vocabulary":
-        """The ``size`` most frequent words of some texts, `PAD` and `UNKNOWN` included."""
-        tokenizer = _empty_tokenizer()
-        trainer = trainers.WordLevelTrainer(vocab_size=size, special_tokens=[PAD, UNKNOWN], show_progress=False)
-        tokenizer.train_from_iterator(texts, trainer=trainer)
-        return Vocabulary(_without_special_tokens(tokenizer))
 
     @staticmethod
     def from_json(text: str, *, source: Any = "the vocabulary") -> "Vocabulary":
@@ -63,7 +56,7 @@ class Vocabulary:
             raise KannError(f"{source} does not begin with {PAD} and {UNKNOWN}; pass one that kann made")
         if sorted(tokenizer.get_vocab().values()) != list(range(tokenizer.get_vocab_size())):
             raise KannError(f"{source} does not number its words from 0 on without a gap; build it anew")
-        if _settings(tokenizer) != _settings(_empty_tokenizer()):
+        if _settings(tokenizer) != _settings(empty_tokenizer()):
             raise KannError(f"{source} splits words in another way than kann; pass one that kann made")
         return Vocabulary(tokenizer)
 
@@ -97,7 +90,7 @@ class Vocabulary:
         return np.array(found.ids, dtype=np.int64), list(found.offsets)
 
 
-def _empty_tokenizer() -> Tokenizer:
+def empty_tokenizer() -> Tokenizer:
     """A tokenizer that splits texts into words and knows none."""
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Sequence(  # type: ignore[assignment]
@@ -112,13 +105,6 @@ def _settings(tokenizer: Tokenizer) -> dict[str, Any]:
     content = json.loads(tokenizer.to_str())
     content["model"].pop("vocab")
     return content
-
-
-def _without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """The same tokenizer without special tokens, so that a ``<pad>`` that somebody types is not taken for padding."""
-    content = json.loads(tokenizer.to_str())
-    content["added_tokens"] = []
-    return Tokenizer.from_str(json.dumps(content))
 
 
 VOCABULARY, OPERATOR, TRUST = "vocabulary.json", "koopman.npz", "trust.npz"
