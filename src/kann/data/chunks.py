@@ -31,25 +31,6 @@ CORRECT_CHUNKS = "correct its chunks, as with dask's compute_chunk_sizes()"
 """The remedy where chunks have other shapes than the dask array says."""
 
 
-class Chunk(NamedTuple):
-    """A chunk of a dask array that a worker will read, and what is known of it before."""
-
-    name: str
-    place: Any
-    """Which of the array's blocks it is."""
-    shape: tuple[int, ...]
-    """The shape that the dask array says."""
-    lengths: Array
-    """Number of rows of each sequence; in a padded chunk 0 for those that have none here."""
-    numbers: Array
-    starts: Array
-    steps: Array
-    """As in `Block`, of sequences that have rows here."""
-    cut: tuple[Any, Any, Any, Array] | None
-    """The last rows of the sequences that the end of this chunk cuts, the block in which they go on, the first rows
-    there, and their numbers among all rows; None if no sequence is cut."""
-
-
 class PartsOfStore(NamedTuple):
     """A run of parts of a store, which a worker opens itself."""
 
@@ -76,34 +57,6 @@ def _bounds(sizes: tuple[int, ...]) -> list[tuple[int, int, int]]:
     return [(i, stop - size, stop) for i, (size, stop) in enumerate(zip(sizes, stops, strict=True)) if size]
 
 
-def _chunks_of_rows(states: Any, array: Any) -> Iterator[Chunk]:
-    """Chunks of the rows of all sequences one after the other, which may end anywhere."""
-    bounds = _bounds(array.chunks[0])
-    for (i, start, stop), following in zip(bounds, [*bounds[1:], None], strict=True):
-        at, steps, lengths = pieces(states.starts, start, stop)
-        cut = None
-        if following is not None and (at.stop == len(states.lengths) or int(states.starts[at.stop]) != stop):
-            cut = slice(-1, None), following[0], slice(0, 1), np.array([stop])
-        name, numbers = f"chunk {i} of the dask array (rows {start} to {stop - 1})", np.arange(at.start, at.stop)
-        yield Chunk(name, i, (stop - start, array.shape[1]), lengths, numbers, states.starts[at], steps, cut)
-
-
-def _chunks_of_padded(states: Any, array: Any) -> Iterator[Chunk]:
-    """Chunks of padded states, which may end at any step. Those that hold padding alone are never read."""
-    times = _bounds(array.chunks[1])
-    for i, low, high in _bounds(array.chunks[0]):
-        lengths, starts = states.lengths[low:high], states.starts[low:high]
-        for (j, early, late), following in zip(times, [*times[1:], (0, 0, 0)], strict=True):
-            here = np.clip(lengths - early, 0, late - early)
-            real, longer = np.flatnonzero(here), np.flatnonzero(lengths > late)
-            if not len(real):
-                break
-            cut = ((longer, -1), (i, following[0]), (longer, 0), starts[longer] + late) if len(longer) else None
-            name = f"chunk ({i}, {j}) of the dask array (sequences {low} to {high - 1}, steps {early} to {late - 1})"
-            shape = high - low, late - early, array.shape[2]
-            yield Chunk(name, (i, j), shape, here, low + real, starts[real], np.full(len(real), early), cut)
-
-
 def _array_tasks(states: Any, *, inputs: bool, pairs: bool) -> Iterator[tuple]:
     """The arguments of `_add_chunk` for each chunk of a dask array, or of an array that Dask reads."""
     rows, take, drives = states.values, delayed(_take), None
@@ -115,13 +68,43 @@ def _array_tasks(states: Any, *, inputs: bool, pairs: bool) -> Iterator[tuple]:
         if is_padded:  # without padding, inputs are kept as rows
             drive = drive.padded if isinstance(drive, PaddedRows) else drive.reshape(*array.shape[:2], drive.shape[1])
         drives = as_dask_array(drive, chunks=array.chunks[:-1]).to_delayed()[..., 0]
-    for chunk in (_chunks_of_padded if is_padded else _chunks_of_rows)(states, array):
-        cut = None
-        if pairs and chunk.cut is not None:
-            last, there, first, numbers = chunk.cut
-            cut = last, take(blocks[there], first), None if drives is None else take(drives[there], first), numbers
-        read = None if drives is None else drives[chunk.place]
-        yield chunk.name, blocks[chunk.place], read, *chunk[2:-1], cut
+
+    def read(place: Any) -> tuple[Any, Any]:
+        return blocks[place], None if drives is None else drives[place]
+
+    def cut(last: Any, there: Any, first: Any, numbers: Array) -> tuple | None:
+        after, drive = read(there)
+        return (last, take(after, first), None if drive is None else take(drive, first), numbers) if pairs else None
+
+    return (_padded_tasks if is_padded else _row_tasks)(states, array, read, cut)
+
+
+def _row_tasks(states: Any, array: Any, read: Callable, cut: Callable) -> Iterator[tuple]:
+    """Those of rows of all sequences one after the other, whose chunks may end anywhere."""
+    bounds = _bounds(array.chunks[0])
+    for (i, start, stop), following in zip(bounds, [*bounds[1:], None], strict=True):
+        at, steps, lengths = pieces(states.starts, start, stop)
+        end = None
+        if following is not None and (at.stop == len(states.lengths) or int(states.starts[at.stop]) != stop):
+            end = cut(slice(-1, None), following[0], slice(0, 1), np.array([stop]))
+        name, numbers = f"chunk {i} of the dask array (rows {start} to {stop - 1})", np.arange(at.start, at.stop)
+        yield name, *read(i), (stop - start, array.shape[1]), lengths, numbers, states.starts[at], steps, end
+
+
+def _padded_tasks(states: Any, array: Any, read: Callable, cut: Callable) -> Iterator[tuple]:
+    """Those of padded states, whose chunks may end at any step. Chunks that hold padding alone are never read."""
+    times = _bounds(array.chunks[1])
+    for i, low, high in _bounds(array.chunks[0]):
+        lengths, starts = states.lengths[low:high], states.starts[low:high]
+        for (j, early, late), following in zip(times, [*times[1:], (0, 0, 0)], strict=True):
+            here = np.clip(lengths - early, 0, late - early)
+            real, longer = np.flatnonzero(here), np.flatnonzero(lengths > late)
+            if not len(real):
+                break
+            end = cut((longer, -1), (i, following[0]), (longer, 0), starts[longer] + late) if len(longer) else None
+            name = f"chunk ({i}, {j}) of the dask array (sequences {low} to {high - 1}, steps {early} to {late - 1})"
+            shape, steps = (high - low, late - early, array.shape[2]), np.full(len(real), early)
+            yield name, *read((i, j)), shape, here, low + real, starts[real], steps, end
 
 
 def _store_tasks(states: Any) -> Iterator[tuple]:
