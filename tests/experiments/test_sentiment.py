@@ -455,7 +455,7 @@ def test_files_that_are_missing_or_broken(shipped, rng):
     with pytest.raises(KannError, match=r"trust\.npz has 0 modes and the operator"):
         pretrained(shipped)
     (shipped / "weights.safetensors").write_bytes(b"nothing")
-    with pytest.raises(KannError, match="holds no sentiment network"):
+    with pytest.raises(KannError, match="holds no weights of this network"):
         pretrained(shipped)
     (shipped / "koopman.npz").unlink()
     with pytest.raises(KannError, match=r"lacks koopman.npz"):
