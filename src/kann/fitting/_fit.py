@@ -9,7 +9,7 @@ from kann.data.moments import Moments
 from kann.data.reduction import are_summed_over_ranks, summed_over_ranks
 from kann.data.states import States, as_states
 from kann.errors import DependenceWarning, FewPairsWarning, KannError, PrecisionWarning
-from kann.fitting.basis import Rank, RankCurve, parse_basis, parse_rank
+from kann.fitting.basis import Rank, parse_basis, parse_rank
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.features import parse_features
 from kann.fitting.gated_sums import fit_bilinear
@@ -215,7 +215,10 @@ def _fit_linear(source: States | Moments, request: Request, groups: Any) -> Koop
     """An autonomous or a driven operator."""
     curve = None
     if request.rank.is_auto:
-        curve = _rank_curve(source, request, groups)
+        if not isinstance(source, States):
+            raise KannError("rank='auto' needs states, some of which are held out; pass them, or a number")
+        most = Rank(count=LARGEST_AUTO_RANK, is_limit=True) if source.dim >= TWO_READINGS_FROM else Rank()
+        curve = rank_curve(source, _read(source, replace(request, rank=most)).basis, request, groups=groups)
         request = replace(request, rank=Rank(count=curve.chosen))
     pairs = _read(source, request)
     step = pairs.step(offset=request.offset, ridge=request.ridge)
@@ -251,22 +254,6 @@ def _read(source: States | Moments, request: Request) -> PairsInBasis:
         return read_along(source, request)
     # Over ranks moments are summed on their devices, which Gram matrices alone are not.
     return read_once(source, request) if are_summed_over_ranks() else read_twice(source, request)
-
-
-def _rank_curve(source: States | Moments, request: Request, groups: Any) -> RankCurve:
-    """The held-out errors of ranks up to all that the states resolve, or to `LARGEST_AUTO_RANK` of many units."""
-    if not isinstance(source, States):
-        raise KannError("rank='auto' needs states, some of which are held out; pass them, or a number")
-    rank = Rank(count=LARGEST_AUTO_RANK, is_limit=True) if source.dim >= TWO_READINGS_FROM else Rank()
-    largest = replace(request, rank=rank)
-    return rank_curve(
-        source,
-        _read(source, largest).basis,
-        driven=request.driven,
-        offset=request.offset,
-        ridge=request.ridge,
-        groups=groups,
-    )
 
 
 def _warn(pairs: PairsInBasis, step: LinearStep, *, of_moments: bool) -> None:

@@ -28,32 +28,6 @@ from kann.fitting.spectrum import decompose, residuals
 from kann.typing import AnyArray, Array, Float
 
 
-def _require_consistent(koopman: "Bilinear") -> None:
-    """Raise ValueError if fields contradict each other."""
-    require_finite_fields(koopman)
-    basis, rank, bounds = koopman.basis, len(koopman.matrix), koopman.bounds
-    if koopman.decoder is None and np.abs(basis.T @ basis - np.eye(rank)).max() > rank * ORTHONORMAL_TO:
-        raise ValueError("its basis is not orthonormal")
-    if koopman.squares is not None and len(koopman.squares) != pair_count(rank):
-        raise ValueError(f"'squares' has {len(koopman.squares)} rows for {pair_count(rank)} products of coordinates")
-    if (bounds[0] > bounds[1]).any():
-        raise ValueError("'bounds' are no smallest and largest coordinates")
-    for name in ("residual_gram", "state_gram"):
-        gram = getattr(koopman, name)
-        noise = SYMMETRIC_TO * np.abs(gram).max()
-        if np.abs(gram - gram.T).max() > noise or gram.diagonal().min() < -noise:
-            raise ValueError(f"{name!r} is no Gram matrix: it is not symmetric, or has negative squares")
-    curve = koopman.ridge_curve
-    sizes = {"explained": koopman.explained, "ridge": koopman.ridge}
-    if curve is not None:
-        sizes |= {"ridges": curve.ridges, "ridge_errors": curve.errors}
-    for name, value in sizes.items():
-        if not np.min(value) >= 0:  # NaN included
-            raise ValueError(f"{name!r} holds negative numbers")
-    if koopman.features.inputs < 1 or koopman.features.count != len(koopman.drive):
-        raise ValueError(f"its features are {koopman.features.count}, and its drive has {len(koopman.drive)} rows")
-
-
 def _features_of_version_1(arrays: dict[str, Array]) -> FeatureMap:
     """Return the features that the arrays of a file of version 1 describe."""
     kind, width = KINDS[int(arrays.pop("kind"))], int(arrays.pop("inputs"))
@@ -205,7 +179,28 @@ class Bilinear(Operator, Saved):
         return content
 
     def _check(self) -> None:
-        _require_consistent(self)
+        require_finite_fields(self)
+        basis, rank, bounds = self.basis, len(self.matrix), self.bounds
+        if self.decoder is None and np.abs(basis.T @ basis - np.eye(rank)).max() > rank * ORTHONORMAL_TO:
+            raise ValueError("its basis is not orthonormal")
+        if self.squares is not None and len(self.squares) != pair_count(rank):
+            raise ValueError(f"'squares' has {len(self.squares)} rows for {pair_count(rank)} products of coordinates")
+        if (bounds[0] > bounds[1]).any():
+            raise ValueError("'bounds' are no smallest and largest coordinates")
+        for name in ("residual_gram", "state_gram"):
+            gram = getattr(self, name)
+            noise = SYMMETRIC_TO * np.abs(gram).max()
+            if np.abs(gram - gram.T).max() > noise or gram.diagonal().min() < -noise:
+                raise ValueError(f"{name!r} is no Gram matrix: it is not symmetric, or has negative squares")
+        curve = self.ridge_curve
+        sizes = {"explained": self.explained, "ridge": self.ridge}
+        if curve is not None:
+            sizes |= {"ridges": curve.ridges, "ridge_errors": curve.errors}
+        for name, value in sizes.items():
+            if not np.min(value) >= 0:  # NaN included
+                raise ValueError(f"{name!r} holds negative numbers")
+        if self.features.inputs < 1 or self.features.count != len(self.drive):
+            raise ValueError(f"its features are {self.features.count}, and its drive has {len(self.drive)} rows")
 
     def __repr__(self) -> str:
         lift = "" if self.squares is None else ", squares"
@@ -273,11 +268,10 @@ class Bilinear(Operator, Saved):
             if u != "mean":
                 raise KannError(f"u={short_repr(u)} is no input; pass numbers, None for zeros, or 'mean'")
             return self.feature_mean
-        given = as_numpy(operand(u, require_real, what="inputs")).astype(np.float64)
+        given = as_numpy(u)
         if given.shape != (self.features.inputs,):
             raise KannError(f"u has shape {given.shape}; pass one input of shape ({self.features.inputs},)")
-        self.features.require_known(given)
-        return self.features.of(given[None])[0]
+        return self._features(given[None])[0]
 
     def _features(self, inputs: AnyArray) -> Float[AnyArray, "n k"]:
         """φ of inputs (n, p)."""

@@ -166,7 +166,7 @@ def assign_folds(
 
 
 def folds_to_choose(
-    states: States, *, groups: Any, what: str, remedy: str, all_ranks: bool = False, seed: int = 0
+    states: States, *, groups: Any, what: str, remedy: str, all_ranks: bool = False
 ) -> tuple[Int[Array, " s"], int]:
     """Return the fold of each sequence, and the number of folds, to choose a rank or a ridge; raise if data are few."""
     sequences = HoldoutGroups.of(states.lengths, groups=groups, repeats=repeats_of(states))
@@ -177,7 +177,7 @@ def folds_to_choose(
             f"{remedy}, or more sequences"
         )
     count = min(FOLDS_TO_CHOOSE, available)
-    return sequences.balanced(count, seed=seed), count
+    return sequences.balanced(count, seed=0), count
 
 
 def _joined(group_of: Int[Array, " s"], repeats: Int[Array, " s"]) -> Int[Array, " s"]:

@@ -16,6 +16,7 @@ from kann.errors import KannError
 from kann.fitting.basis import Basis, RankCurve
 from kann.fitting.folds import folds_to_choose
 from kann.fitting.normal_equations import designs_of_folds, without_each
+from kann.fitting.passes import Request
 from kann.typing import AnyArray, Array, Float, Int
 
 STATES_TO_PREDICT = 20_000
@@ -190,22 +191,20 @@ HORIZONS = (1, 2, 5, 10)
 state is hard to beat and every rank looks good, and ten steps ahead little is left of what is quickly forgotten."""
 
 
-def rank_curve(
-    states: States, basis: Basis, *, driven: bool, offset: bool, ridge: float, groups: Any = None, seed: int = 0
-) -> RankCurve:
+def rank_curve(states: States, basis: Basis, request: Request, *, groups: Any = None) -> RankCurve:
     """Held-out errors of the ranks up to the number of columns of the basis; groups of sequences stay together."""
-    fold_of, _ = folds_to_choose(states, groups=groups, what="rank='auto'", remedy="a rank", seed=seed)
-    arguments = {"basis": basis.vectors, "mean": basis.mean, "driven": driven}
+    fold_of, _ = folds_to_choose(states, groups=groups, what="rank='auto'", remedy="a rank")
+    arguments = {"basis": basis.vectors, "mean": basis.mean, "driven": request.driven}
     designs = designs_of_folds(states, fold_of, **arguments)
     ranks = ranks_to_try(basis.vectors.shape[1])
     weights = [
         [
-            rest.weights(offset=offset, ridge=ridge, rounding=0.0)
+            rest.weights(offset=request.offset, ridge=request.ridge, rounding=0.0)
             for rest in without_each([design.leading(rank) for design in designs])
         ]
         for rank in ranks
     ]
-    chosen = enough_sequences(states.lengths, seed=seed)
+    chosen = enough_sequences(states.lengths, seed=0)
     found = held_out_errors(
         states[chosen],
         fold_of[chosen],

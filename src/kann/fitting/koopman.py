@@ -100,7 +100,32 @@ class Koopman(Operator, Saved):
         return content
 
     def _check(self) -> None:
-        _require_consistent(self)
+        # Raises ValueError if fields contradict each other: C V = V Λ, V U = I and, without a decoder, BᵀB = I. Matrix
+        # identities are tested on a vector of random signs, in r² operations: both sides agree only if the matrices do,
+        # up to chance. Multiplying the matrices would take minutes for thousands of units.
+        require_finite_fields(self, except_for=("residuals", "condition"))
+        matrix, basis, right, eigenvalues = self.matrix, self.basis, self.right, self.eigenvalues
+        rank = len(matrix)
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], size=rank)
+        if self.decoder is None and np.abs(basis.T @ (basis @ signs) - signs).max() > rank * ORTHONORMAL_TO:
+            raise ValueError("its basis is not orthonormal")
+        step = matrix @ (right @ signs) - right @ (eigenvalues * signs)
+        if np.linalg.norm(step) > CONSISTENT_TO * np.sqrt(rank) * np.linalg.norm(matrix):
+            raise ValueError("its eigenvalues and eigenvectors are not those of its matrix")
+        # Of nearly dependent eigenvectors the inverse is known to as many digits as the condition leaves.
+        tolerance = CONSISTENT_TO + 100 * rank * np.finfo(float).eps * self.condition
+        if tolerance < 1 and np.linalg.norm(right @ (self.left @ signs) - signs) > tolerance * np.linalg.norm(signs):
+            raise ValueError("its left eigenvectors are not the inverse of the right ones")
+        for name, least in (("explained", 0.0), ("residuals", 0.0), ("condition", 1.0 - CONSISTENT_TO), ("ridge", 0.0)):
+            if not np.min(getattr(self, name)) >= least:  # NaN included
+                raise ValueError(f"{name!r} holds numbers below {least:.0f}")
+        # `modes` needs eigenvalues by decreasing modulus, and the two of a pair side by side.
+        modulus = np.abs(eigenvalues)
+        first, second = np.flatnonzero(np.imag(eigenvalues) > 0), np.flatnonzero(np.imag(eigenvalues) < 0)
+        if not np.array_equal(first + 1, second) or (eigenvalues[first].conj() != eigenvalues[second]).any():
+            raise ValueError("its complex eigenvalues are no conjugate pairs side by side")
+        if (modulus[1:] > modulus[:-1] * (1 + CONSISTENT_TO) + np.finfo(float).tiny).any():
+            raise ValueError("its eigenvalues are not sorted by modulus")
 
     def __repr__(self) -> str:
         kind = f"driven by {self.input_dim} inputs" if self.input_dim else "autonomous"
@@ -117,38 +142,3 @@ class Koopman(Operator, Saved):
         head = ("mode", "λ", "|λ|", "period", "horizon", "residual on the fitted data")
         drawing = _display.spectrum(self.eigenvalues, self.residuals, small=TRUSTED, large=DOUBTFUL)
         return drawing + _display.table(repr(self), head, rows)
-
-
-def _require_consistent(koopman: Koopman) -> None:
-    """Raise ValueError if fields contradict each other: C V = V Λ, V U = I and, without a decoder, BᵀB = I.
-
-    Matrix identities are tested on a vector of random signs, in r² operations: both sides agree only if the matrices
-    do, up to chance. Multiplying the matrices would take minutes for thousands of units.
-    """
-    require_finite_fields(koopman, except_for=("residuals", "condition"))
-    matrix, basis, right, eigenvalues = koopman.matrix, koopman.basis, koopman.right, koopman.eigenvalues
-    rank = len(matrix)
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=rank)
-    if koopman.decoder is None and np.abs(basis.T @ (basis @ signs) - signs).max() > rank * ORTHONORMAL_TO:
-        raise ValueError("its basis is not orthonormal")
-    step = matrix @ (right @ signs) - right @ (eigenvalues * signs)
-    if np.linalg.norm(step) > CONSISTENT_TO * np.sqrt(rank) * np.linalg.norm(matrix):
-        raise ValueError("its eigenvalues and eigenvectors are not those of its matrix")
-    # Of nearly dependent eigenvectors the inverse is known to as many digits as the condition leaves.
-    tolerance = CONSISTENT_TO + 100 * rank * np.finfo(float).eps * koopman.condition
-    if tolerance < 1 and np.linalg.norm(right @ (koopman.left @ signs) - signs) > tolerance * np.linalg.norm(signs):
-        raise ValueError("its left eigenvectors are not the inverse of the right ones")
-    for name, least in (("explained", 0.0), ("residuals", 0.0), ("condition", 1.0 - CONSISTENT_TO), ("ridge", 0.0)):
-        if not np.min(getattr(koopman, name)) >= least:  # NaN included
-            raise ValueError(f"{name!r} holds numbers below {least:.0f}")
-    _require_ordered(eigenvalues)
-
-
-def _require_ordered(eigenvalues: Complex[Array, " r"]) -> None:
-    """Refuse eigenvalues that are not by decreasing modulus, or pairs that are not side by side, as `modes` needs."""
-    modulus = np.abs(eigenvalues)
-    first, second = np.flatnonzero(np.imag(eigenvalues) > 0), np.flatnonzero(np.imag(eigenvalues) < 0)
-    if not np.array_equal(first + 1, second) or (eigenvalues[first].conj() != eigenvalues[second]).any():
-        raise ValueError("its complex eigenvalues are no conjugate pairs side by side")
-    if (modulus[1:] > modulus[:-1] * (1 + CONSISTENT_TO) + np.finfo(float).tiny).any():
-        raise ValueError("its eigenvalues are not sorted by modulus")

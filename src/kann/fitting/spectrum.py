@@ -97,10 +97,15 @@ def decompose(matrix: Float[Array, "r r"], *, device_of: AnyArray | None = None)
     upper = np.flatnonzero(np.imag(values) >= 0)
     upper = upper[_order(values[upper])]
     values, vectors = values[upper], _phased(vectors[:, upper])
-    pairs = _Pairs.of(values)
-    # V and the real S with V = S Q, Q unitary, have the same singular values, and a real inverse takes a quarter of the
-    # work of a complex one.
-    real = pairs.real_form(vectors)
+    paired = np.imag(values) > 0
+    # Each conjugate goes behind the one with positive imaginary part: of each eigenvalue in its final place, the number
+    # among the upper half, and whether it is the conjugate.
+    number = np.repeat(np.arange(len(values)), 1 + paired)
+    is_conjugate = np.append(False, number[1:] == number[:-1])
+    # A real S with V = S Q and Q unitary has √2 Re v and √2 Im v as the columns of a pair. It has the singular values
+    # of V, and its inverse takes a quarter of the work of a complex one.
+    both, scale = vectors[:, number], np.where(paired, math.sqrt(2), 1.0)[number]
+    real = np.where(is_conjugate, np.imag(both), np.real(both)) * scale
     singular = as_numpy(namespace(like).linalg.svdvals(to_device_of(like, real)))
     condition = float(singular[0] / singular[-1]) if singular[-1] > 0 else math.inf
     if condition > ILL_CONDITIONED:
@@ -110,12 +115,13 @@ def decompose(matrix: Float[Array, "r r"], *, device_of: AnyArray | None = None)
             ConditionWarning,
             stacklevel=3,
         )
-    return Spectrum(
-        eigenvalues=pairs.with_conjugates(values),
-        right=pairs.with_conjugates(vectors.T).T,
-        left=pairs.with_conjugates(pairs.left_vectors(_inverse(real, condition, like))),
-        condition=condition,
-    )
+    inverse, first = _inverse(real, condition, like), np.flatnonzero(~is_conjugate)
+    left = inverse[first].astype(complex)
+    left[paired] = (left[paired] - 1j * inverse[first[paired] + 1]) / math.sqrt(2)
+    eigenvalues, right, left = values[number], both.T.copy(), left[number]
+    for each in (eigenvalues, right, left):
+        each[is_conjugate] = each[is_conjugate].conj()
+    return Spectrum(eigenvalues=eigenvalues, right=right.T, left=left, condition=condition)
 
 
 def _eigenpairs(matrix: Float[Array, "r r"], like: AnyArray) -> tuple[Complex[Array, " r"], Complex[Array, "r r"]]:
@@ -133,45 +139,6 @@ def _inverse(real: Float[Array, "r r"], condition: float, like: AnyArray) -> Flo
     """The inverse, or the pseudo-inverse of a matrix that is singular to rounding."""
     linalg, matrix = namespace(like).linalg, to_device_of(like, real)
     return as_numpy((linalg.inv if condition < 1 / np.finfo(float).eps else linalg.pinv)(matrix))
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Pairs:
-    """Where eigenvalues stand once each conjugate is put behind the one with positive imaginary part."""
-
-    paired: Array
-    """(k,) which eigenvalues have a conjugate."""
-    places: Array
-    """(k,) where each of them stands."""
-    conjugates: Array
-    """Where the conjugates stand."""
-
-    @staticmethod
-    def of(upper: Complex[Array, " k"]) -> "_Pairs":
-        """For eigenvalues with imaginary parts of at least 0, in their final order."""
-        paired = np.imag(upper) > 0
-        places = np.cumsum(1 + paired) - (1 + paired)
-        return _Pairs(paired=paired, places=places, conjugates=places[paired] + 1)
-
-    def with_conjugates(self, upper: Array) -> Complex[Array, "..."]:
-        """Put the conjugate of each paired row behind it."""
-        rows = np.empty((len(upper) + len(self.conjugates), *upper.shape[1:]), dtype=complex)
-        rows[self.places] = upper
-        rows[self.conjugates] = upper[self.paired].conj()
-        return rows
-
-    def real_form(self, vectors: Complex[Array, "r k"]) -> Float[Array, "r r"]:
-        """A real S with V = S Q and Q unitary: √2 Re v and √2 Im v for a pair. V has its inverse and condition."""
-        real = np.empty((len(vectors), len(vectors)))
-        real[:, self.places] = np.real(vectors) * np.where(self.paired, math.sqrt(2), 1.0)
-        real[:, self.conjugates] = np.imag(vectors[:, self.paired]) * math.sqrt(2)
-        return real
-
-    def left_vectors(self, inverse: Float[Array, "r r"]) -> Complex[Array, "k r"]:
-        """The rows of U = V⁻¹ for the upper eigenvalues, from the inverse of the real form."""
-        left = inverse[self.places].astype(complex)
-        left[self.paired] = (inverse[self.places][self.paired] - 1j * inverse[self.conjugates]) / math.sqrt(2)
-        return left
 
 
 def _order(values: Complex[Array, " k"]) -> Array:

@@ -227,7 +227,7 @@ class _Network:
         last = np.zeros(len(batch), dtype=np.int64)
         np.maximum.at(last, places[kept], calls[kept])
         chosen = np.flatnonzero(kept)
-        numbers, before_end = _numbers(batch)[places[kept]], (last[places] - calls)[kept]
+        numbers, before_end = batch.numbers[places[kept]], (last[places] - calls)[kept]
         return _rows_at(torch.cat(rows), chosen), _rows_at(adjoints, chosen), sizes[kept] ** 2, numbers, before_end
 
     def _gradients(self, outputs: Tensor, weights: Tensor, is_class: bool, *, is_last: bool) -> list[Tensor]:
@@ -277,18 +277,12 @@ class _Network:
         return places, calls, (times >= starts) & (times < starts + real.lengths[places])
 
 
-def _numbers(batch: Batch) -> Int[Array, " b"]:
-    """The numbers of the sequences of a batch in the data."""
-    assert batch.numbers is not None  # noqa: S101  # all batches have been numbered
-    return batch.numbers
-
-
 def _weights(outputs: Tensor, batch: Batch, labels: Any) -> Float[Array, "b t"]:
     """1 for every output that counts, 0 for padding and where the label is −100."""
     weights = step_weights(np.broadcast_to(np.float32(0), outputs.shape), batch.real)
     if labels is None:
         return weights
-    for row, number in enumerate(_numbers(batch)):
+    for row, number in enumerate(batch.numbers):
         ignored = np.asarray(as_numpy(labels[number]) == IGNORED)
         starts = None if batch.real is None else batch.real.starts
         first = 0 if starts is None else int(starts[row])
