@@ -170,7 +170,7 @@ def test_it_is_the_ridge_regression_on_all_columns(rng):
     expected = unit @ weights + target.mean(0)
     states_before = states.pairs()[0]
     z = koopman.encode(states_before)
-    found = koopman._step(z, np.hstack([u, u**2]), koopman._on_device_of(z)) / deviation
+    found = koopman._step(z, np.hstack([u, u**2]), koopman.step_weights) / deviation
     np.testing.assert_allclose(found, expected, atol=1e-9)
     missed = (target - expected) * deviation
     np.testing.assert_allclose(koopman.residual_gram, missed.T @ missed, atol=1e-8)

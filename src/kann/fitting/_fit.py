@@ -30,7 +30,7 @@ from kann.fitting.spectrum import decompose, residuals
 from kann.typing import AnyArray
 
 TWO_READINGS_FROM = 1024
-"""From so many units on, a rank of at most a quarter of them is fitted in two readings: HᵀH alone, then pairs in the
+"""Number of units from which a rank of at most a quarter of them is fitted in two readings: HᵀH, then pairs in the
 basis. That is half the work of multiplying pairs of whole states, with two d × d matrices at a time instead of five."""
 
 LARGEST_AUTO_RANK = 256
@@ -179,7 +179,7 @@ def fit(
 
 
 def _require_options(driven: Any, *, features: Any, lift: Any, offset: Any, ridge: Any) -> str:
-    """Refuse options that do not go together; says which kind of operator is asked for."""
+    """Raise if options contradict each other; return the kind of operator that is asked for."""
     require_flag(offset, "offset")
     if isinstance(driven, str):
         require_choice(driven, "driven", ("bilinear",))
@@ -257,7 +257,7 @@ def _read(source: States | Moments, request: Request) -> PairsInBasis:
 
 
 def _warn(pairs: PairsInBasis, step: LinearStep, *, of_moments: bool) -> None:
-    """Warn of rounding, of a rank that the data cannot bear, and of inputs that tell the state."""
+    """Warn of rounding, of a rank that is too large for the data, and of inputs that almost determine the state."""
     for message in filter(None, (*pairs.doubts, pairs.doubt_of_digits(step, of_moments=of_moments))):
         warnings.warn(message, PrecisionWarning, stacklevel=4)
     unknowns = len(pairs.equations.gram) - (step.offset is None)
@@ -273,7 +273,7 @@ def _warn(pairs: PairsInBasis, step: LinearStep, *, of_moments: bool) -> None:
 
 
 def _warn_of_few(count: int, unknowns: int, *, remedy: str, stacklevel: int) -> bool:
-    """Warn of fewer pairs than the unknowns need; says whether it did."""
+    """Warn of fewer pairs than the unknowns need; return whether there were too few."""
     if count >= PAIRS_PER_UNKNOWN * unknowns:
         return False
     warnings.warn(
@@ -286,7 +286,7 @@ def _warn_of_few(count: int, unknowns: int, *, remedy: str, stacklevel: int) -> 
 
 
 def _source(data: States | Moments | AnyArray, lengths: Any, *, driven: bool) -> States | Moments:
-    """What the user passed, as states that can be read more than once, or as moments."""
+    """Return the data as states that can be read more than once, or as moments."""
     if isinstance(data, Moments):
         if lengths is not None:
             raise KannError("lengths are for arrays; States and Moments know theirs")

@@ -32,8 +32,8 @@ EXACT, ROUNDED = 64 * np.finfo(np.float64).eps, 1e-7
 covariances, whose factors keep half of the digits of float64."""
 
 REPLICATES, LEADING, LEAST_SEQUENCES = 200, 32, 8
-"""Bootstrap replicates of the leading singular values, from at least so many sequences: replicates of fewer hardly
-differ, and would make every gap look certain."""
+"""Bootstrap replicates, singular values that are resampled, and the minimum number of sequences: replicates of fewer
+hardly differ, and would make every gap look certain."""
 
 JITTER = 1e-12
 """Fraction of its trace that is added to Q of a replicate."""
@@ -223,7 +223,7 @@ class Balance(Saved):
 
         They are where the states vary most, which need not be what the outputs depend on: in a sentiment network one
         balanced coordinate keeps 93 % of the decisions, and the first principal component 72 %. ``values`` are
-        variances relative to the largest, and say nothing about the number of coordinates that the outputs need.
+        variances relative to the largest, and do not show the number of coordinates that the outputs need.
 
         >>> states = np.random.default_rng(0).normal(size=(20, 50, 3)) * [1.0, 3.0, 0.1]
         >>> np.abs(Balance.of_states(states).values).round(2).tolist()

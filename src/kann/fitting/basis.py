@@ -38,7 +38,7 @@ class Rank:
     def columns(self, explained: Float[Array, " r"], *, of_units: bool) -> int:
         """How many of the columns that explain these fractions of the variance are kept.
 
-        ``of_units`` says that there is a column for every hidden unit, for the words of an error.
+        ``of_units`` is True if there is a column for every hidden unit; errors then name units.
         """
         available = len(explained)
         if self.fraction is not None:
@@ -118,11 +118,11 @@ FULL_EIGH_BELOW = 512
 """Below this many units all singular vectors cost so little that computing only a few of them saves nothing."""
 
 QUIET_EIGH_UP_TO = 64
-"""Up to so many units scipy's eigenvectors are used: numpy's wake its other threads, which takes longer than the rest
-of a small fit. Above, numpy's threads are awake from the products, and scipy's own would only compete with them."""
+"""Number of units up to which scipy computes eigenvectors: numpy's routine wakes its other threads, which takes longer
+than the rest of a small fit. Above, these are awake from the products, and scipy's would only compete with them."""
 
 LANCZOS_FROM_RATIO = 64
-"""Lanczos iteration pays where at most one direction in so many is wanted: at 4,096 units it takes 1/9 of the time for
+"""Lanczos iteration pays if at most 1/64 of the directions are wanted: at 4,096 units it takes 1/9 of the time for
 16 of them, 2/5 for 64, and twice the time for 256."""
 
 ORTHONORMAL_TO = 1e-6
@@ -396,10 +396,10 @@ def checked_directions(vectors: AnyArray, d: int) -> Float[Array, "d r"]:
 
 
 MOST_NUMBERS = 2**37
-"""How many numbers a rollout may hold: a terabyte. More steps than that are a slip of the pen."""
+"""Maximum number of values of a rollout: a terabyte. More are taken for a mistake."""
 
 MOST_STEPS = 10**8
-"""How many steps a rollout may have. They are made one by one: so many take minutes, ten times as many hours."""
+"""Maximum number of steps of a rollout. Steps are made one by one: these take minutes, ten times more take hours."""
 
 
 class Operator(ABC):
@@ -442,8 +442,8 @@ class Operator(ABC):
     def decode(self, z: AnyArray) -> Float[AnyArray, "... d"]:
         """States of coordinates (..., r): z Bᵀ + mean, or the regression of the state on the coordinates.
 
-        The latter holds where ``basis`` was a `Balance` or an array: there the coordinates tell something about the
-        rest of the state too.
+        The latter holds where ``basis`` was a `Balance` or an array: there coordinates are correlated with the
+        rest of the state.
         """
         z = operand(z, require_float, what="coordinates")
         require_width(z, self.rank, what="coordinates", of="the operator's basis")
@@ -518,7 +518,7 @@ class Operator(ABC):
 
 
 def operand(values: AnyArray, require: Callable[..., None], *, what: str) -> AnyArray:
-    """What to compute with, checked first: on a GPU the conversion to float64 would drop imaginary parts."""
+    """Check values and convert them to float64 on a GPU; unchecked, the conversion would drop imaginary parts."""
     if not hasattr(values, "dtype"):
         values = as_numpy(values)
     require_dense(values)

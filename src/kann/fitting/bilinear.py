@@ -1,4 +1,4 @@
-"""An operator that its inputs gate: each input has a matrix of its own."""
+"""An operator that its inputs gate: every input has its matrix."""
 
 import os
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from kann.fitting.features import (
     KINDS,
     FeatureMap,
     pair_count,
+    pair_index,
     pair_products,
 )
 from kann.fitting.koopman import Koopman
@@ -40,8 +41,8 @@ def _features_of_version_1(arrays: dict[str, Array]) -> FeatureMap:
 class Bilinear(Operator, Saved):
     """An operator that its inputs gate: z[t+1] ≈ z[t] C + φ D + c + Σ φ_k z[t] E_k with features φ of u[t+1].
 
-    While u is read it is one linear operator, ``koopman.at(u)``, with eigenvalues and modes of its own. Where the state
-    was lifted, products z_i z_j add (z ⊗ z) Q.
+    While u is read it is one linear operator, ``koopman.at(u)``, with its eigenvalues and modes. Where the state was
+    lifted, products z_i z_j add (z ⊗ z) Q.
 
     >>> import numpy as np, kann
     >>> rng = np.random.default_rng(0)
@@ -81,7 +82,7 @@ class Bilinear(Operator, Saved):
     basis: Float[Array, "d r"]
     """B, in columns"""
     mean: Float[Array, " d"]
-    """What is taken off a state first."""
+    """Subtracted from a state before it is projected."""
     explained: Float[Array, " r"]
     """Fraction of the states' energy Σ|h − mean|² that each coordinate explains, beyond those before it."""
     bounds: Float[Array, "2 r"]
@@ -144,7 +145,7 @@ class Bilinear(Operator, Saved):
         return (phi @ gates).reshape(len(phi), self.rank, self.rank) + to_device_of(phi, self.matrix)
 
     def pushes(self, inputs: AnyArray) -> Float[AnyArray, "n r"]:
-        """What each of many inputs (n, p) adds to the coordinates, φ(u) D + c."""
+        """The push φ(u) D + c of each of many inputs (n, p): it is added to the coordinates."""
         phi = self._features(inputs)
         return phi @ to_device_of(phi, self.drive) + to_device_of(phi, self.offset)
 
@@ -222,19 +223,19 @@ class Bilinear(Operator, Saved):
         read: Any = namespace(inputs).astype(inputs, namespace(inputs).float64)
         read = to_device_of(z, read) if isinstance(read, np.ndarray) else read
         low, high = (to_device_of(z, bound) for bound in self.bounds)
-        weights, path, xp = self._on_device_of(z), [], namespace(z)
+        weights = {name: to_device_of(z, weight) for name, weight in self.step_weights.items()}
+        path, xp = [], namespace(z)
         for t in range(steps):
             z = xp.minimum(xp.maximum(self._step(z, self.features.of(read[..., t, :]), weights), low), high)
             path.append(z)
         return path
 
-    def _on_device_of(self, z: AnyArray) -> dict[str, AnyArray]:
-        """The weights of one step where z is, those of φ ⊗ z as one matrix."""
+    @property
+    def step_weights(self) -> dict[str, Array]:
+        """The weights of one step by name: those of φ ⊗ z as one matrix, ``squares`` if the state was lifted."""
         weights = {"matrix": self.matrix, "drive": self.drive, "offset": self.offset}
-        weights["gates"] = self.gates.reshape(-1, self.rank)
-        if self.squares is not None:
-            weights["squares"] = self.squares
-        return {name: to_device_of(z, weight) for name, weight in weights.items()}
+        lifted = {} if self.squares is None else {"squares": self.squares}
+        return weights | {"gates": self.gates.reshape(-1, self.rank)} | lifted
 
     def _step(self, z: AnyArray, phi: AnyArray, weights: dict[str, AnyArray]) -> AnyArray:
         """The next coordinates of z (..., r), while features (..., k) are read."""
@@ -253,11 +254,9 @@ class Bilinear(Operator, Saved):
         require_width(z, self.rank, what="the state around which to linearise", of="the operator")
         if z.ndim != 1 or self.squares is None:
             raise KannError(f"around={short_repr(z)} is no single state; pass one of shape ({self.dim},)")
-        first, second = np.triu_indices(self.rank)
-        slopes = np.zeros((self.rank, len(first)))  # of the product of a pair, along each coordinate
-        np.add.at(slopes, (first, np.arange(len(first))), z[second])
-        np.add.at(slopes, (second, np.arange(len(first))), z[first])
-        bent = slopes @ self.squares
+        # Products of different coordinates are listed once, squares too: their slope is twice the coordinate.
+        both, places = self.squares[pair_index(self.rank)], np.arange(self.rank)
+        bent = np.tensordot(z, both, axes=1) + z[:, None] * both[places, places]
         return matrix + bent, offset + self._products(z) @ self.squares - z @ bent
 
     def _features_at(self, u: Any) -> Float[Array, " k"]:

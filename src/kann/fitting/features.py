@@ -1,6 +1,6 @@
 """Functions φ of what a network reads, which gate an operator: z' ≈ z C + φ(u) D + c + Σ φ_k(u) z E_k.
 
-A class such as `Fourier` says which functions are wanted. Fitted to the inputs of recorded states it becomes a
+A class such as `Fourier` describes functions. Fitted to the inputs of recorded states it becomes a
 `FeatureMap`, which computes them.
 """
 
@@ -34,7 +34,7 @@ def triple_count(m: int) -> int:
 
 
 def pair_index(m: int) -> Int[Array, "m m"]:
-    """Where the product of columns i and j stands among `pair_products`.
+    """The row of the product of columns i and j in `pair_products`.
 
     >>> pair_index(3).tolist()
     [[0, 1, 2], [1, 3, 4], [2, 4, 5]]
@@ -46,7 +46,7 @@ def pair_index(m: int) -> Int[Array, "m m"]:
 
 
 def triple_index(m: int) -> Int[Array, "m m m"]:
-    """Where the product of columns i, j and l stands among `triple_products`."""
+    """The row of the product of columns i, j and l in the rows that `triple_panels` yields."""
     chosen = np.array(list(itertools.combinations_with_replacement(range(m), 3)))
     index = np.empty((m, m, m), dtype=np.int64)
     for order in itertools.permutations(range(3)):
@@ -110,7 +110,7 @@ def input_sums(states: States) -> InputSums:
     inputs: Any = states.inputs
     if is_dask(inputs):
         return found
-    return replace(found, sample=float64_copy(inputs[:0]))  # of several ranks each has a device of its own
+    return replace(found, sample=float64_copy(inputs[:0]))  # every rank has its device
 
 
 def read_in_pairs(block: Block) -> AnyArray:
@@ -150,7 +150,7 @@ ARRAYS = {"pca": ("centre", "matrix"), "fourier": ("centre", "matrix", "phase")}
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FeatureMap(Stored):
-    """Functions φ of inputs (..., p), as many as ``count``; fitted, so that nothing about them is left open."""
+    """``count`` functions φ of inputs (..., p), with all numbers that they need."""
 
     kind: str
     """One of `KINDS`."""
@@ -195,7 +195,7 @@ class FeatureMap(Stored):
         if found.shape[1] != self.count:
             raise KannError(
                 f"features(inputs) gave {found.shape[1]} columns for {len(rows)} inputs and {self.count} for others; "
-                "return as many for any inputs"
+                "return the same number for all inputs"
             )
         return found.reshape(*inputs.shape[:-1], self.count)
 
@@ -253,7 +253,7 @@ def absent_function(inputs: AnyArray) -> AnyArray:
 
 
 def call_features(function: Callable[[AnyArray], AnyArray], rows: AnyArray) -> Float[AnyArray, "n k"]:
-    """What a function of the user's makes of inputs (n, p): finite numbers (n, k), where the inputs are."""
+    """Call the user's function with inputs (n, p); return finite numbers (n, k) on the device of the inputs."""
     remedy = "pass a function from inputs (n, p) to (n, k)"
     found = call_of_user(function, as_operand(rows), what="features", on=f"inputs {tuple(rows.shape)}", remedy=remedy)
     if not hasattr(found, "ndim") or found.ndim != 2 or found.shape[0] != len(rows) or not found.shape[1]:
@@ -267,7 +267,7 @@ def call_features(function: Callable[[AnyArray], AnyArray], rows: AnyArray) -> F
     return found
 
 
-# What users ask for
+# Descriptions that users pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +369,7 @@ class Fourier:
 class Tokens:
     """One column for each token of a small vocabulary; inputs are then (N, 1), the number of the token.
 
-    Without ``count`` there are as many as the largest number that was read tells.
+    Without ``count`` the largest number that was read decides how many.
 
     >>> import kann
     >>> kann.features.Tokens(50)
@@ -396,14 +396,14 @@ class Tokens:
 
 
 Spec = Inputs | Squares | Components | Fourier | Tokens
-"""What users pass for features, besides names and functions."""
+"""Types of ``features``, besides names and functions."""
 
 NAMED = {"inputs": Inputs, "squares": Squares, "pca": Components, "fourier": Fourier, "tokens": Tokens}
 """The names of features, each with its usual count."""
 
 
 def parse_features(features: Any) -> Spec | Callable[[AnyArray], AnyArray]:
-    """What the user passed for ``features``: a name, one of the classes above, a function, or None for the inputs."""
+    """Read ``features``: a name, one of the classes above, a function, or None for the inputs."""
     if features is None:
         return Inputs()
     if isinstance(features, str) and features in NAMED:

@@ -83,7 +83,7 @@ class HoldoutGroups:
     group_of: Int[Array, " s"]
     """Sequences with the same number are held out together."""
     name: str
-    """What errors call such sequences: "sequences" if each is alone."""
+    """Name of such sequences in errors: "sequences" if each is alone."""
 
     @staticmethod
     def of(
@@ -120,7 +120,7 @@ class HoldoutGroups:
         return int(np.sum(self.pairs > 0))
 
     def balanced(self, folds: int, *, seed: int) -> Int[Array, " s"]:
-        """The fold of each sequence: folds of about as many pairs of states each, at random.
+        """The fold of each sequence, at random: folds have about the same number of pairs of states.
 
         Groups are assigned from the largest on, each to the fold that has fewest pairs so far.
         """
@@ -141,11 +141,11 @@ def assign_folds(
     repeats: Int[Array, " s"] | None = None,
     seed: int = 0,
 ) -> Int[Array, " s"]:
-    """The fold of each sequence, in which it is held out: folds of about as many pairs of states each, at random.
+    """Choose at random the fold in which each sequence is held out; folds have about the same number of pairs.
 
     Sequences with the same entry in ``groups``, such as those of one patient, or in ``repeats``, which are copies of
-    each other, are held out together. Where copies leave fewer than ``folds`` different sequences or groups, there
-    are as many folds as these, and so if ``folds`` is None, but at most `FOLDS_TO_JUDGE`. Sequences of one state, which
+    each other, are held out together. Where copies leave fewer than ``folds`` different sequences or groups, or
+    ``folds`` is None, there is a fold for each of them, but at most `FOLDS_TO_JUDGE`. Sequences of one state, which
     hold no pair, belong to some fold too.
     """
     seed = require_whole_number(seed, "seed", least=0, too_small="is negative")
@@ -203,7 +203,7 @@ def group_numbers(groups: Any, count: int) -> Int[Array, " s"]:
 def _plain(groups: Any) -> list[Any]:
     """The entries of a list or of an array as Python's own numbers and texts, which can be compared."""
     entries = list(getattr(groups, "tolist", lambda: groups)())
-    # Arrays and tensors of one number would be told apart by where they are in memory.
+    # Arrays and tensors of one number would be compared by their addresses in memory.
     plain = [getattr(entry, "item", lambda entry=entry: entry)() for entry in entries]
     if any(entry is None or entry != entry for entry in plain):
         raise KannError("groups holds None or NaN, which is no group; name one for each sequence")

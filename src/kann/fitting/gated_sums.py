@@ -60,9 +60,9 @@ class GatedColumns:
     features: FeatureMap
     """φ"""
     feature_mean: Float[Array, " k"]
-    """What is taken off φ."""
+    """Subtracted from φ, …"""
     feature_scale: Float[Array, " k"]
-    """What φ is divided by after that."""
+    """… which is then divided by this."""
     rank: int
     """The number of coordinates r, which come with unit variance."""
     lift: bool
@@ -89,7 +89,7 @@ def _with_ones(rows: Float[AnyArray, "n m"]) -> Float[AnyArray, "m1 n"]:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class GatedSums(Additive):
-    """What `GatedProducts` found: sums of products by group of sequences, and the range of the coordinates."""
+    """Sums of products by group of sequences, and the range of the coordinates."""
 
     groups: dict[int, dict[str, AnyArray]]
     """Named sums of each group."""
@@ -157,7 +157,7 @@ class GatedProducts:
     def _add(self, group: int, z: AnyArray, gates: AnyArray, y: AnyArray, runs: Int[Array, " w"] | None) -> None:
         """Add products of coordinates (r1, n) and gates (k1, w), each with a row of ones, and next states (n, r).
 
-        ``runs`` says at which pairs the inputs change, if the gates are those of runs of pairs and not of each pair.
+        ``runs`` are the pairs at which the inputs change, if the gates are those of runs of pairs and not of each pair.
         """
         # Pairs that read the same input have the same gates: their products of coordinates are added before they are
         # multiplied with those of the gates. Of words, which repeat, that is most of the work.
@@ -225,12 +225,15 @@ def _add_panels(
 
 def design_of(sums: dict[str, Array], columns: GatedColumns) -> NormalEquations:
     """The Gram matrices of the design of one group, its columns in the order z, (φ₁, φ₁ z), (φ₂, φ₂ z), …, lift, 1."""
+    # The product of columns g_a z_i and g_b z_j is (g_a g_b) (z_i z_j): a pair of gates times a pair of coordinates,
+    # summed once for every order of a, b and of i, j, and copied here to all of its places.
     r1, k1 = columns.rank + 1, columns.features.count + 1
     z_pair, gate_pair = pair_index(r1), pair_index(k1)
     own = (k1 * r1, k1 * r1)
     gram = sums["gram"][gate_pair[:, None, :, None], z_pair[None, :, None, :]].reshape(own)
     target = sums["target"].reshape(k1 * r1, columns.rank)
     if columns.lift:
+        # Products of coordinates, without those of the 1 in front: with a column g_a z_i they are products of three.
         first, second = (1 + part for part in np.triu_indices(columns.rank))
         triples = triple_index(r1)[np.arange(r1)[:, None], first, second]
         cross = np.moveaxis(sums["lift_cross"][triples], -1, 0).reshape(k1 * r1, -1)
@@ -261,8 +264,8 @@ def _feature_sums(features: FeatureMap, block: Block) -> Float[Array, "3 k"]:
 
 
 ALL_FOLDS_BELOW = 1000
-"""Up to so many columns each of the folds is held out once. Of more columns, whose Gram matrices are large and slow to
-solve with, only the first fold is."""
+"""Number of columns up to which each of the folds is held out once. Of more columns, whose Gram matrices are large and
+slow to solve with, only the first fold is."""
 
 
 def fit_bilinear(

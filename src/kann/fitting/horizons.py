@@ -20,7 +20,7 @@ from kann.fitting.passes import Request
 from kann.typing import AnyArray, Array, Float, Int
 
 STATES_TO_PREDICT = 20_000
-"""Errors several steps ahead are measured on so many held-out states: enough for two digits, and quick for any data."""
+"""Number of held-out states on which errors several steps ahead are measured: enough for two digits."""
 
 ENOUGH_OF_SEQUENCES = 0.1
 """The fraction of sequences that must reach a horizon for an error to be measured there."""
@@ -187,7 +187,7 @@ class _Ahead:
 
 
 HORIZONS = (1, 2, 5, 10)
-"""A rank is judged by predictions so many steps ahead, as far as sequences are that long: one step ahead copying the
+"""Numbers of steps ahead by which a rank is judged, as far as sequences are that long: one step ahead copying the
 state is hard to beat and every rank looks good, and ten steps ahead little is left of what is quickly forgotten."""
 
 

@@ -296,7 +296,7 @@ def solve(
 def factor_if_independent(matrix: Float[Array, "q q"], floor: float) -> Float[Array, "q q"] | None:
     """The Cholesky factor, or None if the columns depend on each other: a reciprocal condition of at most ``floor``.
 
-    The diagonal of the factor alone does not tell: without exchange of rows all of it can be large although columns
+    The diagonal of the factor alone is no test: without exchange of rows all of it can be large although columns
     depend on each other.
     """
     try:
@@ -400,7 +400,7 @@ SAME_ERROR = 1e-13
 
 
 def require_ridge(ridge: Any) -> None:
-    """Raise if a ridge is no number of at least 0; None stands for a ridge that is chosen."""
+    """Raise if a ridge is no number of at least 0; None means a ridge that is chosen."""
     if ridge is not None and not require_number(ridge, "ridge", remedy="pass ridge>=0") >= 0:
         raise KannError(f"ridge={ridge} would reward large operators; pass ridge>=0")
 
@@ -429,7 +429,7 @@ def ridge_curve(equations: Sequence[NormalEquations], *, held_out: int, ridges: 
             errors[i] += np.inf if weights is None else fold.residual_sum_of_squares(weights)
     if not np.isfinite(errors).any():
         raise KannError(
-            f"no ridge up to {max(ridges)} tells the columns apart on held-out sequences; pass a larger ridge=, or "
+            f"no ridge up to {max(ridges)} separates the columns on held-out sequences; pass a larger ridge=, or "
             "fewer features"
         )
     variance = judged.variance()

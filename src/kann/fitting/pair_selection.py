@@ -1,4 +1,4 @@
-"""Chosen pairs of states: those at which something was read, or a mask says so."""
+"""Select pairs of states by a mask or by what was read."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ SAME_TO = 1e-6
 
 
 def chosen_rows(states: States, where: Any) -> Shaped[Array, " n"]:
-    """Whether the step to each state counts: a mask (N,), or what a function of the inputs says."""
+    """Whether the step to each state counts: a mask (N,), or a function of the inputs that returns one."""
     if not callable(where):
         mask = array_of(as_numpy(where))
         if mask.dtype != bool or mask.shape != (states.values.shape[0],):

@@ -2,8 +2,8 @@
 
 Usually one pass suffices: second moments of the states give the basis by their eigenvectors and the products of pairs
 in it. A product of two columns is rounded relative to these two, so moments lose digits in two cases: directions whose
-variance is below ε of the largest, and variation that is small beside the mean. Where that costs digits, `read_by_qr`
-reads the states once more and factorises the pairs themselves, which squares nothing.
+variance is below ε of the largest, and variation that is small compared with the mean. Where that costs digits,
+`read_by_qr` reads the states once more and factorises the pairs themselves, which squares nothing.
 """
 
 import math
@@ -50,7 +50,7 @@ GRAM_TOLERANCE = 1e-10
 """Relative error of C that the rounding of products, ε·(σ₁/σᵣ)², may cause before float64 states are read again."""
 
 DOUBTED_FROM = 1e-6
-"""Relative error of the operator from which a warning says so, and from which states of lower precision are read again
+"""Relative error of the operator from which a warning is given, and from which states of lower precision are read again
 if the error comes from their mean."""
 
 SMALL_VARIATION = 1e-4
@@ -58,15 +58,15 @@ SMALL_VARIATION = 1e-4
 it is their products that are coarse."""
 
 FEW_ROUNDINGS = 100
-"""States that vary by less than so many times their noise floor have hardly two digits."""
+"""States that vary by less than this multiple of their noise floor have hardly two digits."""
 
 MEAN_ROUNDINGS = 64
-"""So many roundings a mean of all states may be off: sums of 10⁶ numbers, as numpy adds them, are good to about ten."""
+"""Roundings by which a mean of all states may be off: numpy's sums of 10⁶ numbers are good to about ten."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Request:
-    """What is to be fitted."""
+    """Options of a fit."""
 
     rank: Rank
     kind: BasisKind
@@ -162,8 +162,8 @@ class PairsInBasis:
             stored = np.concatenate([stored, squares])
             rounding = np.concatenate([rounding, np.full(len(squares), self.inputs.input_rounding)])
         floor = noise_floor(len(stored), rounding.max())
-        # Numbers of low precision that are a third of their spacing apart on average are told apart: they may be exact,
-        # as whole numbers are. What is computed in float64 is rounded several times before it is stored.
+        # Numbers of low precision that are a third of their spacing apart on average count as different: they may be
+        # exact, as whole numbers are. What is computed in float64 is rounded several times before it is stored.
         constant_below = np.maximum(rounding / 4, ROUNDINGS * EPS) ** 2 * stored
         equations, shift = self.equations, (self.basis.origin - self.centre) @ self.basis.vectors
         about = equations.centred() if offset else equations.shifted(shift)
@@ -221,7 +221,7 @@ class PairsInBasis:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Units:
-    """What the Gram matrix says about the units before a basis is chosen."""
+    """Mean, energy and rounding of the units, from which the digits of their Gram matrix follow."""
 
     mean: Float[Array, " d"]
     squares: Float[Array, " d"]
@@ -478,8 +478,8 @@ def _doubts_of_directions(
         return ()
     if of_moments and units.rounding <= EPS:
         return (
-            f"the moments tell {svd.resolved} of {live} directions of the states from rounding, and left out smaller "
-            "ones if there are any; pass the states, which are then read again",
+            f"the moments resolve {svd.resolved} of {live} directions of the states above rounding, and smaller ones "
+            "are left out if there are any; pass the states, which are then read again",
         )
     # Below √ε the variation is itself what rounding leaves of two sums.
     hardly = FEW_ROUNDINGS * ROUNDINGS * units.rounding / len(units.squares) ** 0.5
@@ -502,6 +502,6 @@ def _doubt_of_basis(coordinates: Float[Array, "m r"], rounded: Float[Array, " r"
     if not np.any((singular > 10 * coordinates.shape[1] * EPS) & (singular**2 <= floor)):
         return ()
     return (
-        "the states have directions too small to be seen beside the others in this basis, and what belongs to them is "
+        "the states have directions too small to be seen next to the others in this basis, and what belongs to them is "
         "lost; pass basis='svd' or basis='pca', or scale the units alike",
     )

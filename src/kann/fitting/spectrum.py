@@ -111,7 +111,7 @@ def decompose(matrix: Float[Array, "r r"], *, device_of: AnyArray | None = None)
     if condition > ILL_CONDITIONED:
         warnings.warn(
             f"the eigenvectors are nearly dependent (condition {condition:.1e}); single eigenvalues and the "
-            "contributions of single modes are not to be trusted; lower the rank",
+            "contributions of single modes are unreliable; lower the rank",
             ConditionWarning,
             stacklevel=3,
         )
@@ -179,7 +179,7 @@ def quadratic_forms(gram: Float[Array, "r r"], vectors: Complex[Array, "r k"]) -
 
 
 def modes(eigenvalues: Complex[Array, " r"], residual: Float[Array, " r"]) -> tuple[Mode, ...]:
-    """Join conjugate pairs, which stand side by side with the positive imaginary part first."""
+    """Join conjugate pairs, which are side by side with the positive imaginary part first."""
     found = []
     for i, value in enumerate(eigenvalues.tolist()):
         if value.imag < 0:  # the second of a pair

@@ -37,12 +37,11 @@ def features_of(koopman: Koopman | Bilinear) -> FeatureMap:
 
 def operator_weights(koopman: Koopman | Bilinear) -> dict[str, Array]:
     """The arrays of a step and of the decoding: ``gates`` and ``squares`` only where the operator has them."""
-    rank = koopman.rank
-    weights = {name: getattr(koopman, name) for name in ("matrix", "drive", "basis", "mean")}
-    if koopman.decoder is not None:
-        weights["decoder"] = koopman.decoder
-    weights["offset"] = np.zeros(rank) if koopman.offset is None else koopman.offset
-    if not isinstance(koopman, Bilinear):
-        return weights | {"low": np.full(rank, -np.inf), "high": np.full(rank, np.inf)}
-    weights |= {"gates": koopman.gates.reshape(-1, rank), "low": koopman.bounds[0], "high": koopman.bounds[1]}
-    return weights if koopman.squares is None else weights | {"squares": koopman.squares}
+    if isinstance(koopman, Bilinear):
+        weights = koopman.step_weights | {"low": koopman.bounds[0], "high": koopman.bounds[1]}
+    else:
+        offset, unbounded = np.zeros(koopman.rank), np.full(koopman.rank, np.inf)
+        weights: Any = {"matrix": koopman.matrix, "drive": koopman.drive, "low": -unbounded, "high": unbounded}
+        weights["offset"] = offset if koopman.offset is None else koopman.offset
+    decoder = {} if koopman.decoder is None else {"decoder": koopman.decoder}
+    return weights | {"basis": koopman.basis, "mean": koopman.mean} | decoder
