@@ -151,7 +151,7 @@ def test_float64_directions_that_the_gram_cannot_resolve_are_fitted_all_the_same
     turned = kann.States.from_padded(values @ rotation(rng, 8))
     with (
         pytest.warns(kann.errors.PrecisionWarning, match="digits of the operator"),
-        pytest.warns(kann.errors.PrecisionWarning, match="of 8 directions of the states from rounding"),
+        pytest.warns(kann.errors.PrecisionWarning, match="of 8 directions of the states"),
     ):
         assert kann.fit(kann.Moments.of(turned)).rank < 8
 

@@ -17,15 +17,7 @@ from kann.fitting.horizons import rank_curve
 from kann.fitting.koopman import Koopman
 from kann.fitting.normal_equations import require_ridge
 from kann.fitting.pair_selection import only_pairs
-from kann.fitting.passes import (
-    LinearStep,
-    PairsInBasis,
-    Request,
-    read_along,
-    read_by_qr,
-    read_once,
-    read_twice,
-)
+from kann.fitting.passes import LinearStep, PairsInBasis, Request, read_along, read_by_qr, read_once, read_twice
 from kann.fitting.spectrum import decompose, residuals
 from kann.typing import AnyArray
 

@@ -164,11 +164,7 @@ class Balance(Saved):
 
     @staticmethod
     def of_snapshots(
-        states: AnyArray,
-        adjoints: AnyArray,
-        *,
-        sequences: Int[Array, "_"] | None = None,
-        rank: int | None = None,
+        states: AnyArray, adjoints: AnyArray, *, sequences: Int[Array, "_"] | None = None, rank: int | None = None
     ) -> "Balance":
         """Balance states with adjoints, both in rows; nothing of size d × d is formed if there are fewer rows.
 

@@ -15,13 +15,7 @@ from kann.data.serialization import Saved, load_npz, made, require_finite_fields
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import ORTHONORMAL_TO, Operator, operand
-from kann.fitting.features import (
-    KINDS,
-    FeatureMap,
-    pair_count,
-    pair_index,
-    pair_products,
-)
+from kann.fitting.features import KINDS, FeatureMap, pair_count, pair_index, pair_products
 from kann.fitting.koopman import Koopman
 from kann.fitting.normal_equations import RidgeCurve
 from kann.fitting.pair_selection import pairs_that_read

@@ -28,11 +28,6 @@ def pair_count(m: int) -> int:
     return m * (m + 1) // 2
 
 
-def triple_count(m: int) -> int:
-    """How many products of three of m columns there are."""
-    return m * (m + 1) * (m + 2) // 6
-
-
 def pair_index(m: int) -> Int[Array, "m m"]:
     """The row of the product of columns i and j in `pair_products`.
 
@@ -319,11 +314,7 @@ class Components:
         leading = vectors[:, ::-1][:, : self.count]
         largest = leading[np.abs(leading).argmax(axis=0), np.arange(self.count)]
         return FeatureMap(
-            kind="pca",
-            inputs=len(leading),
-            count=self.count,
-            centre=sums.mean,
-            matrix=leading * np.sign(largest),
+            kind="pca", inputs=len(leading), count=self.count, centre=sums.mean, matrix=leading * np.sign(largest)
         )
 
 

@@ -6,7 +6,7 @@ They are summed as (products of gates) @ (products of coordinates)ᵀ: the rows 
 each pair of states, are never made.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -30,7 +30,6 @@ from kann.fitting.features import (
     pair_panels,
     pair_products,
     read_in_pairs,
-    triple_count,
     triple_index,
     triple_panels,
 )
@@ -164,13 +163,13 @@ class GatedProducts:
         sums = self._sums.setdefault(group, {})
         pairs = pair_products(z)
         crossed = (z[:, None, :] * y.T[None, :, :]).reshape(-1, len(y))
-        _add_panels(sums, "gram", pair_panels(gates), _run_sums(pairs, runs), count=pair_count(len(gates)))
+        _add_panels(sums, "gram", pair_panels(gates), _run_sums(pairs, runs))
         add_to(sums, "target", gates @ _run_sums(crossed, runs).T)
         add_to(sums, "total", y.T @ y)
         if self._columns.lift:
             squares = pairs[len(z) :]  # the first ones hold a factor of one
             triples = (_run_sums(panel, runs) for panel in triple_panels(z, pairs))
-            _add_panels(sums, "lift_cross", triples, gates, count=triple_count(len(z)))
+            _add_panels(sums, "lift_cross", triples, gates)
             add_to(sums, "lift_gram", squares @ squares.T)
             add_to(sums, "lift_target", squares @ y)
 
@@ -212,15 +211,16 @@ def _run_sums(rows: Float[AnyArray, "m n"], runs: Int[Array, " w"] | None) -> Fl
 
 
 def _add_panels(
-    sums: dict[str, AnyArray], name: str, panels: Iterator[AnyArray], others: AnyArray, *, count: int
+    sums: dict[str, AnyArray], name: str, panels: Iterable[AnyArray], others: Float[AnyArray, "k n"]
 ) -> None:
-    """Add the products of ``count`` rows, which come in panels, with others."""
-    if name not in sums:
-        sums[name] = namespace(others).zeros((count, len(others)), dtype=others.dtype, device=others.device)
-    start = 0
-    for panel in panels:
-        sums[name][start : start + len(panel)] += panel @ others.T
-        start += len(panel)
+    """Add the products of others with each panel of rows, panel by panel: together they would not fit a cache."""
+    for i, panel in enumerate(panels):
+        add_to(sums, f"{name}{i}", panel @ others.T)
+
+
+def _joined_panels(sums: dict[str, Array], name: str) -> Float[Array, "q k"]:
+    """The products of all panels."""
+    return np.concatenate([sums[f"{name}{i}"] for i in range(len(sums)) if f"{name}{i}" in sums])
 
 
 def design_of(sums: dict[str, Array], columns: GatedColumns) -> NormalEquations:
@@ -230,13 +230,13 @@ def design_of(sums: dict[str, Array], columns: GatedColumns) -> NormalEquations:
     r1, k1 = columns.rank + 1, columns.features.count + 1
     z_pair, gate_pair = pair_index(r1), pair_index(k1)
     own = (k1 * r1, k1 * r1)
-    gram = sums["gram"][gate_pair[:, None, :, None], z_pair[None, :, None, :]].reshape(own)
+    gram = _joined_panels(sums, "gram")[gate_pair[:, None, :, None], z_pair[None, :, None, :]].reshape(own)
     target = sums["target"].reshape(k1 * r1, columns.rank)
     if columns.lift:
         # Products of coordinates, without those of the 1 in front: with a column g_a z_i they are products of three.
         first, second = (1 + part for part in np.triu_indices(columns.rank))
         triples = triple_index(r1)[np.arange(r1)[:, None], first, second]
-        cross = np.moveaxis(sums["lift_cross"][triples], -1, 0).reshape(k1 * r1, -1)
+        cross = np.moveaxis(_joined_panels(sums, "lift_cross")[triples], -1, 0).reshape(k1 * r1, -1)
         gram = np.block([[gram, cross], [cross.T, sums["lift_gram"]]])
         target = np.vstack([target, sums["lift_target"]])
     order = np.r_[1 : len(gram), 0]  # the constant goes last
@@ -301,9 +301,9 @@ def fit_bilinear(
     projection = Projection(matrix=basis.vectors / deviation, mean=basis.mean)
     make = partial(GatedProducts, columns=columns, group_of=folds, lengths=states.lengths)
     sums = accumulate(states, make, inputs=True, projection=projection, what="products")
-    if not all(np.isfinite(group["gram"]).all() for group in sums.groups.values()):
-        refuse_not_finite(states, inputs=True)
     designs = [design_of(sums.groups[fold], columns) for fold in sorted(sums.groups)]
+    if not all(np.isfinite(design.gram).all() for design in designs):
+        refuse_not_finite(states, inputs=True)
     if ridge is None:
         curve = ridge_curve(designs, held_out=held_out)
         ridge = curve.chosen

@@ -315,12 +315,7 @@ hundredfold to those that are held out: a few faint clicks in a recording made e
 
 
 def designs_of_folds(
-    states: States,
-    fold_of: Int[Array, " s"],
-    *,
-    basis: Float[Array, "d r"],
-    mean: Float[Array, " d"],
-    driven: bool,
+    states: States, fold_of: Int[Array, " s"], *, basis: Float[Array, "d r"], mean: Float[Array, " d"], driven: bool
 ) -> tuple[NormalEquations, ...]:
     """The design of each fold, in one reading of the states."""
     sums = partial(_fold_sums, fold_of=fold_of, lengths=states.lengths)

@@ -91,12 +91,7 @@ class StandIn(nn.Module):
     second: Tensor
 
     def __init__(
-        self,
-        koopman: Koopman | Bilinear,
-        *,
-        vocabulary: AnyArray | None,
-        readout: Readout | None,
-        dtype: torch.dtype,
+        self, koopman: Koopman | Bilinear, *, vocabulary: AnyArray | None, readout: Readout | None, dtype: torch.dtype
     ):
         super().__init__()
         self.features = _Features(features_of(koopman), dtype=dtype)
