@@ -1,7 +1,7 @@
 """A fitted operator as a small torch module that runs instead of the network."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -72,23 +72,10 @@ class StandIn(nn.Module):
     [1.0, 1.0, -1.0]
     """
 
-    matrix: Tensor
-    drive: Tensor
-    gates: Tensor
-    offset: Tensor
-    squares: Tensor
-    low: Tensor
-    high: Tensor
-    basis: Tensor
-    decoder: Tensor
-    mean: Tensor
-    vocabulary: Tensor
-    table: Tensor
-    known: Tensor
-    reading: Tensor
-    constant: Tensor
-    first: Tensor
-    second: Tensor
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The buffers below, which torch describes as tensors or modules."""
 
     def __init__(
         self, koopman: Koopman | Bilinear, *, vocabulary: AnyArray | None, readout: Readout | None, dtype: torch.dtype
@@ -100,9 +87,7 @@ class StandIn(nn.Module):
         self.has_squares = isinstance(koopman, Bilinear) and koopman.squares is not None
         self.has_decoder = koopman.in_coordinates
         self.has_vocabulary = vocabulary is not None
-        self.has_readout = readout is not None
-        self.reads_products = readout is not None and readout.has_products
-        self.reads_last = readout is not None and readout.per_sequence
+        self.readout = readout
         if readout is not None:
             self.register_buffer("reading", torch.as_tensor(readout.weight, dtype=dtype))
             self.register_buffer("constant", torch.as_tensor(readout.constant, dtype=dtype))
@@ -145,20 +130,21 @@ class StandIn(nn.Module):
 
         Of a network with one output per sequence: the output after ``lengths`` (n,) inputs, by default after all.
         """
-        if lengths is not None and not self.reads_last:
+        reads_last = self.readout is not None and self.readout.per_sequence
+        if lengths is not None and not reads_last:
             raise KannError("lengths= is for a readout of one output per sequence; leave it out, and ignore padding")
         z = self.coordinates(inputs, initial)
-        if not self.has_readout:
+        if self.readout is None:
             return self.decode(z)
-        if self.reads_last:
+        if reads_last:
             z = z[:, -1] if lengths is None else z[torch.arange(len(z), device=z.device), lengths.to(z.device) - 1]
         return self.read(z)
 
     def read(self, z: Float[Tensor, "... r"]) -> Float[Tensor, "... o"]:
         """Outputs of coordinates, by the readout."""
-        if not self.has_readout:
+        if self.readout is None:
             raise KannError("this stand-in has no readout; pass readout= to kann.stand_in")
-        columns = torch.cat([z, self._products(z)], dim=-1) if self.reads_products else z
+        columns = torch.cat([z, self._products(z)], dim=-1) if self.readout.has_products else z
         return columns @ self.reading + self.constant
 
     def _products(self, z: Float[Tensor, "... r"]) -> Float[Tensor, "... q"]:
