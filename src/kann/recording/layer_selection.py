@@ -67,31 +67,31 @@ def _is_compiled(what: str) -> KannError:
 def select(model: nn.Module, layer: Any) -> tuple[list[Target], bool]:
     """The layers that ``layer`` names, and whether it names a single one: a list or a pattern never does."""
     require_module(model)
-    targets, single = _select(model, layer)
+    is_several = False
+    if layer is None:
+        targets = _own_targets(*only_recurrent(model))
+    elif isinstance(layer, str):
+        targets = named(model, layer)
+        is_several = _has_wildcard(layer) and layer not in dict(model.named_modules(remove_duplicate=False))
+    elif callable(layer) and not isinstance(layer, nn.Module):
+        targets = [Target(name="output", view=layer)]
+    else:
+        targets, is_several = _all_named(model, layer), True
     for target in targets:
         if isinstance(target.module, torch.jit.ScriptModule):  # compiled code calls no hooks of Python
             raise _is_compiled(f"layer {target.path!r}")
-    return targets, single
+    return targets, len(targets) == 1 and not is_several
 
 
-def _select(model: nn.Module, layer: Any) -> tuple[list[Target], bool]:
-    if layer is None:
-        path, module = only_recurrent(model)
-        targets = _own_targets(path, module)
-        return targets, len(targets) == 1
-    if isinstance(layer, str):
-        targets = named(model, layer)
-        is_pattern = _has_wildcard(layer) and layer not in dict(model.named_modules(remove_duplicate=False))
-        return targets, len(targets) == 1 and not is_pattern
-    if callable(layer) and not isinstance(layer, nn.Module):
-        return [Target(name="output", view=layer)], True
-    if isinstance(layer, nn.Module) or not isinstance(layer, Iterable) or not getattr(layer, "ndim", 1):
-        raise KannError(f"layer is {type(layer).__name__}; pass a name, a list of names, or a function of the output")
-    require_dense(layer)
-    targets = [target for name in layer for target in named(model, name)]
+def _all_named(model: nn.Module, names: Any) -> list[Target]:
+    """The layers in a list of names, each once."""
+    if isinstance(names, nn.Module) or not isinstance(names, Iterable) or not getattr(names, "ndim", 1):
+        raise KannError(f"layer is {type(names).__name__}; pass a name, a list of names, or a function of the output")
+    require_dense(names)
+    targets = {target.name: target for name in names for target in named(model, name)}
     if not targets:
         raise KannError("layer=[] names no layer; pass at least one name, or None")
-    return list({target.name: target for target in targets}.values()), False
+    return list(targets.values())
 
 
 def only_recurrent(model: nn.Module) -> tuple[str, nn.Module]:

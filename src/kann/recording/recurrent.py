@@ -254,7 +254,9 @@ def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None =
     else:
         path, module = _named_module(model, layer, remedy="pass name= that of the readout")
         _require_what_is_read(named(model, layer)[0], layer)
-    width = _total_output_dim(module)
+    if not _is_recurrent(module):
+        raise KannError(f"{type(module).__name__} is not recurrent, so its width is unknown; pass name= of the readout")
+    width = _output_dim(module) * (1 + getattr(module, "bidirectional", False))
     modules = dict(model.named_modules())
     fitting = [key for key, part in modules.items() if _input_width(part) == width]
     candidates = fitting
@@ -312,13 +314,6 @@ def _require_what_is_read(target: Target, layer: str) -> None:
             f"{layer!r} is one direction of {target.path!r}, {_output_dim(module)} units, and a readout reads both "
             f"side by side; pass layer={target.path!r} for it, and take the columns of its weight that belong to one"
         )
-
-
-def _total_output_dim(module: Any) -> int:
-    """The width of what a recurrent module gives at each step, all directions side by side."""
-    if not _is_recurrent(module):
-        raise KannError(f"{type(module).__name__} is not recurrent, so its width is unknown; pass name= of the readout")
-    return _output_dim(module) * (1 + getattr(module, "bidirectional", False))
 
 
 def _with_following_layers(modules: dict[str, nn.Module], key: str) -> nn.Module:
