@@ -7,7 +7,7 @@ import typer
 
 import kann
 from kann.cli import loading, options
-from kann.cli.errors import errors_of_model, one_line_errors, print_result, require_free
+from kann.cli.errors import one_line_errors, print_result, require_free
 from kann.data.store import require_store_name
 from kann.errors import KannError
 
@@ -36,12 +36,11 @@ def record(
             raise KannError(
                 f"--layer {layer} may name several layers; pass one, or call kann.recording.record_layers from Python"
             )
-        run = loading.model_and_data(factory, weights, data, lengths)
-        with errors_of_model(run.source, command="record"):
+        with loading.model_and_data(factory, weights, data, lengths, command="record") as (model, values, known):
             states = kann.record(
-                run.model,
-                run.data,
-                lengths=run.lengths,
+                model,
+                values,
+                lengths=known,
                 layer=layer,
                 state=state,
                 inputs=inputs,
@@ -142,15 +141,14 @@ def effects(
     """Test modes in the running network: what it still does if only they are kept, or if they are removed."""
     loading.require_data(data)
     require_free(plot, force=force)
-    run = loading.model_and_data(factory, weights, data, lengths)
     koopman, recorded = loading.operator(operator), loading.states(states)
-    with errors_of_model(run.source, command="effects"):
+    with loading.model_and_data(factory, weights, data, lengths, command="effects") as (model, values, known):
         found = kann.effects(
-            run.model,
-            run.data,
+            model,
+            values,
             koopman,
             recorded,
-            lengths=run.lengths,
+            lengths=known,
             layer=layer,
             state=state,
             counts=_numbers(counts),
@@ -218,16 +216,15 @@ def explain(
     """Explain what a network learned: print a few sentences with figures, and write the page that shows them."""
     loading.require_data(data)
     require_free(out, force=force)
-    run = loading.model_and_data(factory, weights, data, lengths)
     more = loading.json_lists(labels=labels, tokens=tokens)
     for name, listed in (("classes", classes), ("channels", channels)):
         if listed is not None:
             more[name] = [each.strip() for each in listed.split(",")]
-    with errors_of_model(run.source, command="explain"):
+    with loading.model_and_data(factory, weights, data, lengths, command="explain") as (model, values, known):
         found = kann.explain(
-            run.model,
-            run.data,
-            lengths=run.lengths,
+            model,
+            values,
+            lengths=known,
             readout=readout,
             axis=axis,
             layer=layer,

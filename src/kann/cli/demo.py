@@ -13,7 +13,6 @@ import typer
 
 import kann
 from kann.cli.errors import one_line_errors
-from kann.typing import Array, Float, Int
 
 SEED = 0
 """Seed of the reviews."""
@@ -79,7 +78,7 @@ def explain_copy_task() -> tuple[Any, dict[str, str]]:
         model.network,
         inputs,
         labels=answers.tolist(),
-        tokens=_characters_read(inputs.numpy(), model.characters),
+        tokens=[[model.characters[code] for code in row] for row in inputs.argmax(-1).tolist()],
         classes=model.characters[:-1],
     )
     about = (
@@ -87,9 +86,3 @@ def explain_copy_task() -> tuple[Any, dict[str, str]]:
         "sign ':'."
     )
     return found, {"title": "A network that remembers three digits over thirty blanks", "about": about}
-
-
-def _characters_read(inputs: Float[Array, "s t c"], characters: list[str]) -> list[list[str]]:
-    """The character that the network reads at each step, of inputs that are 1 in the column of that character."""
-    codes: Int[Array, "s t"] = np.argmax(inputs, axis=-1)
-    return [[characters[code] for code in row] for row in codes.tolist()]

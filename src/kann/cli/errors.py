@@ -54,17 +54,6 @@ def one_line_errors(interrupted: str = "interrupted") -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
-@contextlib.contextmanager
-def errors_of_model(source: str, *, command: str) -> Iterator[None]:
-    """Turn any exception of the user's model inside this block into a `KannError` that names its data."""
-    try:
-        yield
-    except (KannError, OSError, ImportError):
-        raise
-    except Exception as error:  # the user's model may raise anything
-        raise KannError(f"the model cannot run on {source} ({named(error)}); see 'kann --debug {command}'") from error
-
-
 def named(error: Exception) -> str:
     """Return the type and the message of an error in one short line."""
     return f"{type(error).__name__}: {reason(error)}"

@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -225,26 +225,27 @@ def _tensors(path: Path) -> Any:
     return torch.load(path, weights_only=True, map_location="cpu")
 
 
-class ModelRun(NamedTuple):
-    """A model and its data, from files."""
+@contextlib.contextmanager
+def model_and_data(
+    factory: str, weights: Path | None, data: Path, lengths: Path | None = None, *, command: str
+) -> Iterator[tuple[Any, Array, Array | None]]:
+    """Build the model, read its data and the lengths of the sequences, and let the block run the model.
 
-    model: Any
-    data: Array
-    lengths: Array | None
-    """The recorder passes them to a model that reads them, too."""
-    source: str
-    """Name of the data in messages."""
-
-
-def model_and_data(factory: str, weights: Path | None, data: Path, lengths: Path | None = None) -> ModelRun:
-    """Build the model, and read its data and the lengths of the sequences."""
+    Any exception of the user's model inside the block becomes a `KannError` that names the data.
+    """
     arrays = _data_arrays(data)
     if "data" not in arrays:
         raise KannError(f"{data} holds no array 'data'; it has {sorted(arrays)}; pass numpy.savez(path, data=...)")
     values = arrays["data"]
     known = arrays.get("lengths") if lengths is None else _data_arrays(lengths)["data"]
-    source = f"{data}, whose data are {values.dtype} of shape {values.shape}"
-    return ModelRun(model=model(factory, weights), data=values, lengths=known, source=source)
+    built = model(factory, weights)
+    try:
+        yield built, values, known
+    except (KannError, OSError, ImportError):
+        raise
+    except Exception as error:  # the user's model may raise anything
+        source = f"{data}, whose data are {values.dtype} of shape {values.shape}"
+        raise KannError(f"the model cannot run on {source} ({named(error)}); see 'kann --debug {command}'") from error
 
 
 def require_data(path: Path) -> None:
@@ -289,8 +290,7 @@ def trust_in_words(known: KnownTrust) -> str:
 
 def operator_numbers(koopman: Koopman, known: KnownTrust) -> dict[str, Any]:
     """An operator in numbers, for ``--json``, with what held-out sequences say about each mode if that is known."""
-    values, residuals = ([getattr(mode, name) for mode in koopman.modes] for name in ("eigenvalue", "residual"))
-    trusts = mode_trust_rows(known) or [{}] * len(values)
+    trusts = mode_trust_rows(known) or [{}] * len(koopman.modes)
     return {
         "units": koopman.dim,
         "rank": koopman.rank,
@@ -298,8 +298,10 @@ def operator_numbers(koopman: Koopman, known: KnownTrust) -> dict[str, Any]:
         "explained": float(koopman.explained.sum()),
         "condition": finite_or_none(koopman.condition),
         "modes": [
-            {"re": value.real, "im": value.imag, "modulus": abs(value), "residual": finite_or_none(residual)} | own
-            for value, residual, own in zip(values, residuals, trusts, strict=True)
+            {"re": mode.eigenvalue.real, "im": mode.eigenvalue.imag, "modulus": mode.modulus}
+            | {"residual": finite_or_none(mode.residual)}
+            | own
+            for mode, own in zip(koopman.modes, trusts, strict=True)
         ],
         "trust": trust_numbers(known),
         "not_tested": known.reason,

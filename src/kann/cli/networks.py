@@ -9,7 +9,7 @@ import typer
 import kann
 from kann._format import fixed, percent, significant
 from kann.cli import loading, options
-from kann.cli.errors import errors_of_model, one_line_errors, print_result, require_free
+from kann.cli.errors import one_line_errors, print_result, require_free
 from kann.errors import KannError
 from kann.progress import progress
 from kann.reporting.packing import finite_or_none
@@ -96,13 +96,12 @@ def watch(
     loading.require_data(data)
     require_free(out, history, force=force)
     files = checkpoint_files(checkpoints)
-    run = loading.model_and_data(factory, None, data)
-    monitor = kann.Monitor(
-        run.model, run.data, every=1, layer=layer, state=state, rank=loading.number(rank), lengths=run.lengths
-    )
-    for step, file in progress(files.items(), what="checkpoints", total=len(files), unit="checkpoint"):
-        loading.load_weights(run.model, file)
-        with errors_of_model(run.source, command="watch"):
+    with loading.model_and_data(factory, None, data, command="watch") as (model, values, lengths):
+        monitor = kann.Monitor(
+            model, values, every=1, layer=layer, state=state, rank=loading.number(rank), lengths=lengths
+        )
+        for step, file in progress(files.items(), what="checkpoints", total=len(files), unit="checkpoint"):
+            loading.load_weights(model, file)
             monitor.update(step=step)
     seen = monitor.history
     if history is not None:
