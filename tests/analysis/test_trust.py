@@ -564,5 +564,5 @@ def test_few_sequences_are_held_out_in_as_many_folds_as_there_are(count, rng):
 
 def test_maps_of_steps_have_a_trust_of_their_own(rng, untyped):
     maps = kann.depth.fit(rng.normal(size=(20, 4, 2)))
-    with pytest.raises(kann.KannError, match=r"pass it to kann\.depth\.trust"):
+    with pytest.raises(kann.KannError, match=r"for layer maps call the function of kann\.depth"):
         kann.trust(maps, rng.normal(size=(20, 4, 2)))

@@ -145,9 +145,3 @@ def test_mistakes_are_explained(change, message, rng):
     arguments = {"data": states, "folds": 3} | change
     with pytest.raises(KannError, match=message):
         kann.depth.trust(kann.depth.fit(states), arguments.pop("data"), **arguments)
-
-
-@pytest.mark.usefixtures("untyped")
-def test_layer_maps_are_no_operator(rng):
-    with pytest.raises(KannError, match=r"pass it to kann\.depth\.trust, or its \.one to kann\.trust"):
-        kann.trust(kann.depth.fit(depth_states(rng)), depth_states(rng))

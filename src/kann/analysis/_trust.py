@@ -258,8 +258,6 @@ def trust(
         trusted mode is then called learned, or own and not learned if the untrained network has it just as well.
     """
     level = require_level(level)
-    if type(koopman).__name__ == "StepMaps":  # of kann.depth, which imports this package
-        raise KannError("koopman has a map for each step; pass it to kann.depth.trust, or its .one to kann.trust")
     if isinstance(koopman, Bilinear):
         raise KannError(f"koopman={koopman!r} has a matrix for each input, and trust judges one; {ONE_INPUT}")
     require_instance(koopman, Koopman, "koopman")
@@ -270,8 +268,14 @@ def trust(
     folded = folded_data(koopman, states, folds=folds, groups=groups, seed=seed)
     before = None
     if untrained is not None:
-        kind = _basis_kind(koopman, states)
-        before = _trust_of_untrained(koopman, untrained, kind, folds=folds, groups=groups, level=level, seed=seed)
+        earlier = require_states_of(koopman, untrained)
+        options: Any = {
+            "offset": koopman.offset is not None,
+            "driven": koopman.drive is not None,
+            "ridge": koopman.ridge,
+        }
+        options |= {"rank": min(koopman.rank, earlier.dim), "basis": _basis_kind(koopman, states)}
+        before = trust(fit(earlier, **options), earlier, folds=folds, groups=groups, level=level, seed=seed)
     errors = folded.errors()
     modes, equal = _mode_trusts(folded, level=level, untrained=before)
     return Trust(
@@ -300,14 +304,6 @@ def _basis_kind(koopman: Koopman, data: Any) -> str | Float[Array, "d r"]:
         warnings.simplefilter("ignore")  # whoever fitted the operator has seen them
         chosen = fit(data, rank=koopman.rank, basis="svd", offset=koopman.offset is not None)
     return "svd" if np.abs(chosen.basis - koopman.basis).max() < SAME_BASIS_TO else koopman.basis
-
-
-def _trust_of_untrained(koopman: Koopman, untrained: Any, basis: str | Float[Array, "d r"], **arguments: Any) -> Trust:
-    """The same for the network before training, fitted in the same way."""
-    states = require_states_of(koopman, untrained)
-    options = {"basis": basis, "offset": koopman.offset is not None, "driven": koopman.drive is not None}
-    before = fit(states, rank=min(koopman.rank, states.dim), ridge=koopman.ridge, **options)
-    return trust(before, states, **arguments)
 
 
 def _mode_trusts(

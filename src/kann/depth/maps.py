@@ -196,7 +196,11 @@ identity and the best fit, in directions of average variance."""
 def fit_steps(states: States, steps: Sequence[Steps], *, ridge: float | None, groups: Any) -> list[AffineMap]:
     """Fit an affine map to each of these pairs of steps, all in one reading of the states."""
     require_ridge(ridge)
-    fold_of, held_out = _folds(states, groups=groups) if ridge is None else (np.zeros(len(states), dtype=int), 0)
+    fold_of, held_out = np.zeros(len(states), dtype=int), 0
+    if ridge is None:
+        fold_of, held_out = folds_to_choose(states, groups=groups, what="the ridge", remedy="ridge=1e-4")
+        if states.dim > ALL_FOLDS_UP_TO:
+            fold_of, held_out = np.minimum(fold_of, 1), 1
     equations = equations_of_steps(states, fold_of, steps)
     if len(states) <= states.dim:
         warnings.warn(
@@ -220,12 +224,6 @@ def map_weights(change: NormalEquations, ridge: float) -> Float[Array, "q d"]:
     weights = change.ridge_weights(ridge)
     weights[:-1] += np.eye(change.rank)
     return weights
-
-
-def _folds(states: States, *, groups: Any) -> tuple[Int[Array, " s"], int]:
-    """The fold of each sequence, and how many folds are held out in turn to choose a ridge."""
-    folds, count = folds_to_choose(states, groups=groups, what="the ridge", remedy="ridge=1e-4")
-    return (folds, count) if states.dim <= ALL_FOLDS_UP_TO else (np.minimum(folds, 1), 1)
 
 
 def length_of(states: States) -> int:
