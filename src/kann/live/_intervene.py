@@ -224,23 +224,18 @@ class _Replacement:
             )
         states = tuple(found[:2])
         if self._state == "h":
-            states = (self._first_as_wide(found),)
+            # A cell may give an output before its state: the first that is as wide as the operator counts.
+            states = (next((part for part in found if _width_in_all(part) == self._width), found[0]),)
             if states[0].is_complex() or states[0].shape[-1] != self._width == _width_in_all(states[0]):
                 rows = self._rows_replaced(as_real(states[0]).flatten(1))
                 new = as_complex(rows.reshape(as_real(states[0]).shape), states[0])
                 return with_tensors(output, {id(states[0]): new})
-        turned = has_channels_first(module, states[0]) or self._is_image(states[0])
+        # (B, C, H, W) with as many channels as the operator has units, as along depth.
+        is_image = states[0].ndim == 4 and states[0].shape[-1] != self._width == states[0].shape[1]
+        turned = has_channels_first(module, states[0]) or is_image
         new = replaced_states(tuple(turned_if(turned, part) for part in states), self._rows_replaced, self._state)
         pairs = zip(states, new, strict=True)
         return with_tensors(output, {id(old): turned_back_if(turned, part) for old, part in pairs})
-
-    def _first_as_wide(self, found: Sequence[Tensor]) -> Tensor:
-        """The first output that is as wide as the operator: a cell may give an output before its state."""
-        return next((part for part in found if _width_in_all(part) == self._width), found[0])
-
-    def _is_image(self, values: Tensor) -> bool:
-        """Whether values are (B, C, H, W) with as many channels as the operator has units, as along depth."""
-        return values.ndim == 4 and values.shape[-1] != self._width == values.shape[1]
 
     def _rows_replaced(self, values: Tensor) -> Tensor:
         """States (..., d) with each replaced."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy import linalg, sparse
@@ -15,7 +15,7 @@ from kann.data.moments import MeanAndCovariance, mean_and_covariance
 from kann.data.reduction import Block, SumOverBlocks, accumulate, take_rows
 from kann.data.states import States, held_out_rows
 from kann.errors import KannError
-from kann.typing import AnyArray, Array, Float, Int
+from kann.typing import AnyArray, Array, Float
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -162,9 +162,10 @@ def fit_fills(
     spread = spread or mean_and_covariance(states)
     axes = [orthonormal_axes(directions, spread) for directions in chosen]
     ends = np.cumsum([own.shape[1] for own in axes])[:-1]
-    extent = accumulate(states, partial(SumOverBlocks, partial(_extent, spread.mean, np.concatenate(axes, axis=1))))
-    ranges = zip(axes, np.split(extent.low, ends), np.split(extent.high, ends), strict=True)
-    fills: list[Any] = [_linear(own, low, high, spread) for own, low, high in ranges]
+    ranges = accumulate(states, partial(SumOverBlocks, partial(_ranges, spread.mean, np.concatenate(axes, axis=1))))
+    ranges = np.array(ranges)  # of each block, lowest and highest
+    low, high = np.split(ranges[:, 0].min(axis=0), ends), np.split(ranges[:, 1].max(axis=0), ends)
+    fills: list[Any] = [_linear(*own, spread) for own in zip(axes, low, high, strict=True)]
     curved = [] if fill == "linear" else [i for i in range(len(fills)) if _can_bend(fills[i], spread, fill)]
     if not curved:
         return fills
@@ -208,18 +209,10 @@ def _bends_better(
     return bool(np.square(fitted.kept(rows) - rows).sum() < np.square(straight.kept(rows) - rows).sum())
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Extent(Additive):
-    """The range of coordinates; the sum of two ranges holds both."""
-
-    low: Float[Array, " k"]
-    high: Float[Array, " k"]
-    ADDED_BY: ClassVar = {"low": np.minimum, "high": np.maximum}
-
-
-def _extent(mean: Float[Array, " d"], axes: Float[Array, "d k"], block: Block) -> _Extent:
+def _ranges(mean: Float[Array, " d"], axes: Float[Array, "d k"], block: Block) -> list[Float[Array, "2 k"]]:
+    """A list of one: the smallest and the largest coordinates of a block."""
     s = (as_numpy(block.values) - mean) @ axes
-    return _Extent(low=s.min(axis=0), high=s.max(axis=0))
+    return [np.stack([s.min(axis=0), s.max(axis=0)])]
 
 
 def _outside(axes: Float[Array, "d q"], rows: Float[Array, "n d"]) -> Float[Array, "n d"]:
@@ -231,9 +224,8 @@ def _linear(
     axes: Float[Array, "d q"], low: Float[Array, " q"], high: Float[Array, " q"], spread: MeanAndCovariance
 ) -> Regression:
     """The linear regression of the state on its coordinates; those that do not vary predict nothing."""
-    variances, turned = np.linalg.eigh(spread.along(axes))
-    varies = variances > NO_VARIANCE * np.trace(spread.covariance)
-    inverse = (turned * np.where(varies, 1 / np.where(varies, variances, 1.0), 0.0)) @ turned.T
+    smallest = NO_VARIANCE * np.trace(spread.covariance)
+    inverse = linalg.pinvh(spread.along(axes), atol=smallest, rtol=0.0) if axes.size else np.empty((0, 0))
     # The coordinates themselves are kept exactly; the rest of the state is regressed on them.
     linear = axes.T + inverse @ _outside(axes, axes.T @ spread.covariance)
     return Regression(mean=spread.mean, axes=axes, low=low, high=high, constant=spread.mean, linear=linear)
@@ -313,18 +305,12 @@ def _deviations(linear: Regression, spread: MeanAndCovariance) -> Float[Array, "
     return np.sqrt(np.where(variances > NO_VARIANCE * np.trace(spread.covariance), variances, 1.0))
 
 
-def _pairs(count: int) -> tuple[Int[Array, " p"], Int[Array, " p"]]:
-    """Each pair of coordinates once, as two arrays."""
-    first, second = np.triu_indices(count)
-    return first, second
-
-
 def _product_sums(
     linear: Regression, deviations: Float[Array, " q"], about: Float[Array, "n d"]
 ) -> Float[Array, "f w"]:
     """Sums of products of [1, coordinates, their products] with themselves and with the states about the mean."""
     scaled = (about @ linear.axes) / deviations
-    first, second = _pairs(scaled.shape[1])
+    first, second = np.triu_indices(scaled.shape[1])
     features = np.concatenate([np.ones((len(about), 1)), scaled, scaled[:, first] * scaled[:, second]], axis=1)
     return features.T @ np.concatenate([features, about], axis=1)
 
@@ -337,7 +323,7 @@ def _quadratic(linear: Regression, sums: Float[Array, "f w"], deviations: Float[
     penalty[0] = 0.0
     weights = linalg.solve(gram + np.diag(penalty), targets, assume_a="pos")
     # Back to coordinates that are not scaled, with the mean and the coordinates themselves added.
-    first, second = _pairs(count)
+    first, second = np.triu_indices(count)
     products = np.zeros((count, count, len(linear.mean)))  # of a product and its mirror image one has the weight 0
     products[first, second] = weights[1 + count :] / (deviations[first] * deviations[second])[:, None]
     return replace(

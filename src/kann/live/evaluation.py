@@ -236,21 +236,15 @@ class Scorer:
         """Whether labels may be `IGNORED`."""
         return self.outputs == "class" and self.name in ("accuracy", "loss")
 
-    def _weights(
-        self, outputs: Shaped[Array, "b ..."], wanted: Shaped[Array, "b t ..."], batch: Batch
-    ) -> Float[Array, "b t"]:
-        """1 for every step that counts, 0 for padding and where the label is `IGNORED`."""
-        weights = step_weights(outputs, batch.real)
-        return weights * (wanted.reshape(*weights.shape, -1)[..., 0] != IGNORED) if self.may_ignore else weights
-
     def __call__(
         self, outputs: Shaped[Array, "b ..."], untouched: Shaped[Array, "b ..."], batch: Batch
     ) -> Float[Array, " b"]:
         """Score each sequence of a batch: of an R² the squared error, Σ|output − wanted|² over steps and outputs."""
         if self.function is not None:
             return self._own(outputs, untouched, batch)
-        wanted = self._wanted(outputs, untouched, batch)
-        weights = self._weights(outputs, wanted, batch)
+        wanted, weights = self._wanted(outputs, untouched, batch), step_weights(outputs, batch.real)
+        if self.may_ignore:
+            weights = weights * (wanted != IGNORED)
         if self.name == "loss":
             return _mean_over_steps(self._losses(outputs, wanted), weights)
         if self.outputs == "values":
@@ -278,11 +272,8 @@ class Scorer:
         if self.name == "agreement":
             return _by_step(untouched) if self.outputs == "values" else self._decided(untouched)
         steps, width = _by_step(outputs).shape[1:]
-        where: Any = {
-            "steps": steps,
-            "has_steps": outputs.ndim > 2,
-            "width": None if self.outputs == "class" else width,
-        }
+        kind: Any = {} if self.outputs == "class" else {"width": width}
+        where: Any = {"steps": steps, "has_steps": outputs.ndim > 2} | kind
         return labels_by_step(self.labels, batch.numbers, first_steps(batch), **where)
 
     def _decided(self, outputs: Array) -> Shaped[Array, "b t k"]:

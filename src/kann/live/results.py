@@ -120,9 +120,8 @@ class Effects(Saved):
     @property
     def metric_in_words(self) -> str:
         """The metric, and that it is an R² if it is one."""
-        if self.outputs == "values" and self.metric in ("agreement", "accuracy"):
-            return f"{self.metric} (R²)"
-        return self.metric
+        is_r_squared = self.outputs == "values" and self.metric in ("agreement", "accuracy")
+        return f"{self.metric} (R²)" if is_r_squared else self.metric
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -135,17 +134,15 @@ class Effects(Saved):
 
     def __str__(self) -> str:
         """Two tables: what is left if coordinates are kept, and if they are removed."""
-        return "\n\n".join([_text(self, "kept", self.kept), _text(self, "removed", self.removed)])
+        ends = f"  untouched {fixed(self.full)}, nothing kept {fixed(self.none)}, {len(self.judged)} sequences"
+        tables = []
+        for what, means in (("kept", self.kept), ("removed", self.removed)):
+            head = [f"{self.metric_in_words}, coordinates {what}:", *map(str, self.counts)]
+            rows = [[f"  {NAMES.get(name, name)}", *map(fixed, row)] for name, row in means.items()]
+            tables.append("\n".join([*in_columns([head, *rows]), ends]))
+        return "\n\n".join(tables)
 
     def _repr_html_(self) -> str:
         head = ["kept", *map(str, self.counts)]
         rows = [[NAMES.get(name, name), *map(fixed, means)] for name, means in self.kept.items()]
         return _display.table(repr(self), head, rows)
-
-
-def _text(effects: Effects, what: str, means: Mapping[str, Float[Array, " c"]]) -> str:
-    head = [f"{effects.metric_in_words}, coordinates {what}:", *map(str, effects.counts)]
-    lines = in_columns([head, *([f"  {NAMES.get(name, name)}", *map(fixed, row)] for name, row in means.items())])
-    ends = f"untouched {fixed(effects.full)}, nothing kept {fixed(effects.none)}"
-    lines.append(f"  {ends}, {len(effects.judged)} sequences")
-    return "\n".join(lines)
