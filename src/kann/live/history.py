@@ -81,9 +81,9 @@ class History(Saved):
         """Append a checkpoint, and the directions of its modes, which the next one needs to continue them."""
         self.require_later(checkpoint.step)
         self._checkpoints.append(checkpoint)
+        self._unused = max(self._unused, int(checkpoint.numbers.max(initial=-1)) + 1)
         if directions is not None:
             self._last = checkpoint, directions
-            self._unused = max(self._unused, int(checkpoint.numbers.max(initial=-1)) + 1)
 
     def require_later(self, step: int) -> None:
         """Refuse a step that does not follow the last one."""
@@ -183,12 +183,9 @@ class History(Saved):
     def _from_content(cls, content: dict[str, Any]) -> "History":
         _require_consistent(content)
         history = History()
+        last = content["places"][-1] if "places" in content else None
         for place in range(len(content["steps"])):
-            history.add(_checkpoint(content, place))
-        if "numbers" in content:
-            last = next(each for each in reversed(history._checkpoints) if len(each.numbers))
-            history._last = last, content["last_directions"]
-            history._unused = int(content["numbers"].max()) + 1
+            history.add(_checkpoint(content, place), content["last_directions"] if place == last else None)
         return history
 
     @classmethod
@@ -202,8 +199,8 @@ class History(Saved):
         return f"History({len(self)} checkpoints, steps {self.steps[0]} to {self.steps[-1]}, slow = {slow:.4f})"
 
     def _repr_html_(self) -> str:
-        shown_figures = [[each.step, f"{each.loss:.4g}", *(f"{each.figures[n]:.4g}" for n in FIGURES)] for each in self]
-        return _display.table(repr(self), ["step", "loss", *FIGURES], shown_figures[-12:])
+        rows = [[each.step, f"{each.loss:.4g}", *(f"{each.figures[n]:.4g}" for n in FIGURES)] for each in self]
+        return _display.table(repr(self), ["step", "loss", *FIGURES], rows[-12:])
 
 
 def require_histories(histories: Any) -> dict[str, History]:

@@ -97,7 +97,7 @@ def report(
     for section in SECTIONS:
         content |= section.numbers(inputs)
     tables: Mapping[str, Packed] = content["tables"]
-    content["tables"] = {name: table.as_json() for name, table in tables.items()}
+    content["tables"] = {name: scales for name, (_, scales) in tables.items()}
     sections = [section for section in SECTIONS if not section.needs or content[section.needs]]
     names = [*SCRIPTS_BEFORE, *(name for section in sections for name in section.scripts), *SCRIPTS_AFTER]
     html = offline.page(
@@ -105,7 +105,7 @@ def report(
         style="report.css",
         scripts=[f"scripts/{name}" for name in names],
         content=content,
-        tables={f"table-{name}": table.data for name, table in tables.items()},
+        tables={f"table-{name}": data for name, (data, _) in tables.items()},
         sections=sections,
         page=content,
     )

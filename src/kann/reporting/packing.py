@@ -4,7 +4,6 @@ import base64
 import gzip
 import json
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,20 +14,9 @@ INTEGERS = {8: np.int8, 12: np.int16, 16: np.int16}
 """The integers that a page can read, by the bits that are used of them: compressed, 12 bits take less than 16."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Packed:
-    """A table of small integers; each column has a scale that turns its integers back into numbers."""
-
-    data: str
-    """Base64 of the gzipped integers, column after column."""
-    scale: list[float]
-    """What the integers of each column are multiplied by."""
-    bits: int
-    """8, 12 or 16."""
-
-    def as_json(self) -> dict[str, Any]:
-        """What the page needs to read ``data``, which is stored in another element of the page."""
-        return {"scale": self.scale, "bits": self.bits}
+Packed = tuple[str, dict[str, Any]]
+"""A table of small integers, column after column, gzipped and in base64; and what the page needs to read it: how many
+bits there are, and the scale that turns the integers of each column back into numbers."""
 
 
 def pack(values: Float[Array, "n m"], *, bits: int = 8) -> Packed:
@@ -37,7 +25,7 @@ def pack(values: Float[Array, "n m"], *, bits: int = 8) -> Packed:
     largest = np.abs(values).max(axis=0, initial=0).astype(np.float64)
     scale = np.where(largest > 0, largest, 1) / largest_integer
     integers = np.rint(values / scale).astype(kind)
-    return Packed(data=compress(integers.T.tobytes()), scale=scale.tolist(), bits=bits)
+    return compress(integers.T.tobytes()), {"scale": scale.tolist(), "bits": bits}
 
 
 def compress_json(value: Any) -> str:
