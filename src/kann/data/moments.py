@@ -23,7 +23,7 @@ from kann.data.reduction import (
     require_finite,
 )
 from kann.data.serialization import Saved, require_finite_fields, without_axes
-from kann.data.states import States, any_rows, as_states, input_rows
+from kann.data.states import States, as_states, states_of
 from kann.errors import KannError, NotFiniteError
 from kann.typing import AnyArray, Array, Float
 
@@ -115,10 +115,8 @@ class Moments(Saved):
         Without lengths, every step of padded states counts, and rows are one sequence. ``inputs`` have the same layout.
         A batch that cannot be used raises an error and leaves the moments as they were.
         """
-        values = as_array_or_dask(values)
-        rows, counts = any_rows(values, lengths)
-        drive = input_rows(as_array_or_dask(inputs), values, lengths) if inputs is not None else None
-        self += Moments.of(States(values=rows, lengths=counts, inputs=drive))
+        drive = None if inputs is None else as_array_or_dask(inputs)
+        self += Moments.of(states_of(as_array_or_dask(values), lengths, inputs=drive))
         return self
 
     def __add__(self, other: Any) -> "Moments":

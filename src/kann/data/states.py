@@ -85,9 +85,11 @@ class States:
         Without ``lengths`` every step counts. ``inputs`` are (S, T, p). Dask arrays stay as lazy as they are.
         """
         values = as_array_or_dask(values)
-        rows, counts = padded_rows(values, lengths)
-        rows, drive = read_unless_dask(rows, input_rows(inputs, values, lengths))
-        return States(values=rows, lengths=counts, inputs=drive)
+        if values.ndim != 3:
+            raise KannError(f"padded states have axes (sequence, time, unit); got shape {tuple(values.shape)}")
+        states = states_of(values, lengths, inputs=inputs)
+        rows, drive = read_unless_dask(states.values, states.inputs)
+        return replace(states, values=rows, inputs=drive)
 
     @staticmethod
     def from_sequences(sequences: Sequence[AnyArray], inputs: Sequence[AnyArray] | None = None) -> "States":
@@ -125,9 +127,7 @@ class States:
             values, lengths, inputs = store.read(path)
             reverse = getattr(values, "reverse", False)  # a store that kann wrote knows it
         with damage_explained(path, problem="holds no states that can be used", remedy="save it again"):
-            rows, counts = any_rows(values, lengths)
-            drive = input_rows(inputs, values, lengths)
-            return States(values=rows, lengths=counts, inputs=drive, reverse=bool(reverse))
+            return states_of(values, lengths, inputs=inputs, reverse=bool(reverse))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a zarr store in chunks that end where sequences end; replaces a store that is there already."""
@@ -238,30 +238,26 @@ def as_states(data: Any, lengths: Any = None) -> States:
             f"hidden states have axes (sequence, time, unit); got shape {tuple(array.shape)}; pass states[None] for a "
             "single sequence, a list of (time, unit) arrays, or the rows of all sequences with their lengths"
         )
-    rows, counts = any_rows(array, lengths)
-    return States(values=rows, lengths=counts)
+    return states_of(array, lengths)
 
 
-def any_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Array, " s"]]:
-    """Rows and lengths of padded (S, T, d) values, of (N, d) rows with lengths, or of a single (T, d) sequence."""
-    if values.ndim != 2:
-        return padded_rows(values, lengths)
-    return values, _checked_lengths(np.array([values.shape[0]]) if lengths is None else lengths)
+def states_of(values: AnyArray, lengths: Any = None, *, inputs: AnyArray = None, reverse: bool = False) -> States:
+    """States of padded (S, T, d) values, of (N, d) rows with lengths, or of a single (T, d) sequence, without copying.
+
+    Inputs have the same layout.
+    """
+    rows, counts = _rows_of(values, lengths)
+    if inputs is not None:
+        require_dense(inputs)
+        inputs = inputs if hasattr(inputs, "ndim") else as_array(inputs)
+        _require_lined_up(inputs, values)
+        inputs, _ = _rows_of(inputs, lengths)
+    return States(values=rows, lengths=counts, inputs=inputs, reverse=reverse)
 
 
-def input_rows(inputs: AnyArray, values: AnyArray, lengths: Any) -> AnyArray:
-    """Rows of inputs that have the layout of ``values``; None if there are none."""
-    if inputs is None:
-        return None
-    require_dense(inputs)
-    if not hasattr(inputs, "ndim"):
-        inputs = as_array(inputs)
-    _require_lined_up(inputs, values)
-    return any_rows(inputs, lengths)[0]
-
-
-def padded_rows(values: AnyArray, lengths: Any = None) -> tuple[AnyArray, Int[Array, " s"]]:
-    """Rows and lengths of padded (S, T, d) values, without copying them."""
+def _rows_of(values: AnyArray, lengths: Any) -> tuple[AnyArray, Int[Array, " s"]]:
+    if values.ndim == 2:
+        return values, _checked_lengths(np.array([values.shape[0]]) if lengths is None else lengths)
     if values.ndim != 3:
         raise KannError(f"padded states have axes (sequence, time, unit); got shape {tuple(values.shape)}")
     sequences, steps = values.shape[:2]
