@@ -1,7 +1,7 @@
 """Second moments of hidden states: all that a spectral analysis needs, in d × d memory."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NoReturn
@@ -189,21 +189,21 @@ class Moments(Saved):
 
     def numpy(self) -> "Moments":
         """Return the same moments with every array in numpy, on the host."""
-        return self._with({name: as_numpy(array) for name, array in self._arrays()})
+        return self._with(as_numpy)
 
     def to_device_of(self, other: "Moments") -> "Moments":
         """Return the same moments on the device of ``other``, in its kind of array; unchanged if they are there."""
         mine, theirs = self.sum_h, other.sum_h
         if mine is None or theirs is None or (type(mine) is type(theirs) and mine.device == theirs.device):
             return self
-        return self._with({name: to_device_of(theirs, as_numpy(array)) for name, array in self._arrays()})
+        return self._with(lambda array: to_device_of(theirs, as_numpy(array)))
 
-    def _with(self, arrays: dict[str, Any]) -> "Moments":
-        """The same counts with these arrays."""
-        return Moments(**{name: getattr(self, name) for name in SCALARS} | arrays)
+    def _with(self, convert: Callable[[AnyArray], AnyArray]) -> "Moments":
+        """The same moments with each array converted."""
+        return Moments(**dict(self._items()) | {name: convert(array) for name, array in self._arrays()})
 
     def _content(self) -> dict[str, Any]:
-        return {name: value if value is None or name in SCALARS else as_numpy(value) for name, value in self._items()}
+        return dict(self.numpy()._items())
 
     @classmethod
     def _from_version_1(cls, arrays: dict[str, Array], path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -330,6 +330,7 @@ class PairProducts:
         self._rounding = self._input_rounding = 0.0
         self._totals: dict[str, AnyArray] = {}
         self._waiting: dict[str, list[AnyArray]] = {}
+        self._cuts: list[Cut] = []
 
     def add(self, block: Block) -> None:
         """Add a block; its rows are overwritten."""
@@ -365,19 +366,17 @@ class PairProducts:
     def add_cut(self, cut: Cut) -> None:
         """Add pairs whose states are counted already, in two different blocks."""
         self._pairs += len(cut.before)
-        rows = {"cut_x": cut.before, "cut_y": cut.after}
-        if cut.inputs is not None:
-            rows["cut_u"] = cut.inputs
-        for name, values in rows.items():
-            self._waiting.setdefault(name, []).append(values)
-        if sum(map(len, self._waiting["cut_x"])) >= ROWS_TO_MULTIPLY:
+        self._cuts.append(cut)
+        if sum(len(each.before) for each in self._cuts) >= ROWS_TO_MULTIPLY:
             self._multiply_cuts()
 
     def _multiply_cuts(self) -> None:
-        x, y = self._pop_waiting("cut_x"), self._pop_waiting("cut_y")
+        cuts, self._cuts = self._cuts, []
+        join = namespace(cuts[0].before).concat
+        x, y = join([each.before for each in cuts]), join([each.after for each in cuts])
         add_to(self._totals, "xy", x.T @ y)
-        if "cut_u" in self._waiting:
-            u = self._pop_waiting("cut_u")
+        if cuts[0].inputs is not None:
+            u = join([each.inputs for each in cuts])
             add_to(self._totals, "xu", x.T @ u)
             add_to(self._totals, "uy", u.T @ y)
             self._add_rows("u", u)
@@ -390,22 +389,20 @@ class PairProducts:
 
     def _collect(self, name: str, rows: AnyArray) -> None:
         """Add rows once there are enough of them to multiply."""
-        waiting = self._waiting.setdefault(name, [])
-        waiting.append(rows)
-        if sum(map(len, waiting)) >= ROWS_TO_MULTIPLY:
-            self._add_rows(name, self._pop_waiting(name))
+        self._waiting.setdefault(name, []).append(rows)
+        if sum(map(len, self._waiting[name])) >= ROWS_TO_MULTIPLY:
+            self._add_waiting(name)
 
-    def _pop_waiting(self, name: str) -> AnyArray:
-        """Remove the rows that wait under this name, and join them."""
+    def _add_waiting(self, name: str) -> None:
         rows = self._waiting.pop(name)
-        return namespace(rows[0]).concat(rows)
+        self._add_rows(name, namespace(rows[0]).concat(rows))
 
     def result(self) -> Moments:
         """The totals as moments."""
-        if "cut_x" in self._waiting:
+        if self._cuts:
             self._multiply_cuts()
         for name in list(self._waiting):
-            self._add_rows(name, self._pop_waiting(name))
+            self._add_waiting(name)
         values: dict[str, Any] = {name: self._totals.get(name) for name in ("sum_u", "xu", "uy")}
         for name, parts in self.PARTS.items():
             values[name] = self._sum(parts)
