@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import kann
-from kann.analysis.distances import transport
+from kann.analysis.comparison import Compared, DistanceConfig
+from kann.analysis.distances import carried_by_modes, transport
 from kann.errors import KannError
 
 SEQUENCES, STEPS, INPUTS = 24, 40, 2
@@ -156,6 +157,18 @@ def test_spans_are_turned_by_their_angles():
     states = [driven_states(np.diag([0.9, 0.2]), np.array([[1.0, 0.3]]), turn=each) for each in (np.eye(2), turn)]
     found = kann.distance(*map(full, states), kind="subspace", modes=1)
     assert found == pytest.approx(math.sin(angle), abs=1e-6)
+
+
+def test_a_span_has_no_more_dimensions_than_were_asked_for():
+    pair = 0.8 * np.array([[math.cos(0.5), math.sin(0.5)], [-math.sin(0.5), math.cos(0.5)]])
+    matrix = np.zeros((4, 4))
+    matrix[0, 0], matrix[1:3, 1:3], matrix[3, 3] = 0.95, pair, 0.2
+    koopman = full(driven_states(matrix, np.ones((1, 4))))
+    sizes = [len(koopman.modes[number].indices) for number in np.argsort(-carried_by_modes(koopman))]
+    assert sizes == [1, 2, 1]  # two dimensions are the first mode and the last one: half a pair is no mode
+    for most in (1, 2, 3, 4):
+        config = DistanceConfig(kind="subspace", steps=64, modes=most, rank=None, weights="carried", level=0.95)
+        assert Compared.of(koopman, config).whole.shape == (4, most)
 
 
 @pytest.mark.parametrize(("kind", "noise"), [("response", 0.3), ("spectrum", 0.3), ("subspace", 0.02)])

@@ -160,4 +160,3 @@ def test_results_tell_what_they_are(maps, rng):
     assert repr(found.each[1]) == "AffineMap(step 1, 6 units, ridge 1e-02)"
     assert "<td>3</td>" in found._repr_html_()
     assert "steps 0 to 2" in repr(kann.depth.fit_span(along(maps, rng), 0, 2))
-    assert np.allclose(np.prod(found.each[0].eigenvalues), np.linalg.det(found.each[0].matrix))

@@ -17,7 +17,7 @@ from kann.analysis.cross_validation import are_moments
 from kann.analysis.decisions import linear_weight
 from kann.analysis.distances import (
     Response,
-    leading_modes,
+    carried_by_modes,
     nearest_modes,
     response_distance,
     span_of,
@@ -26,6 +26,7 @@ from kann.analysis.distances import (
     weighed_spectrum,
 )
 from kann.analysis.intervals import jackknife_error, require_level, student_width
+from kann.analysis.modes import first_modes
 from kann.checks import (
     entries_by_name,
     require_choice,
@@ -94,7 +95,9 @@ class Compared:
         weight = linear_weight(readout, koopman.dim, name=f"the readout of {name}")
         wanted = np.zeros(0)
         if config.kind == "subspace":  # of all fits the modes nearest to those of the whole
-            leading = leading_modes(koopman, count=config.modes, among=_trusted(koopman, groups, name))
+            carried = carried_by_modes(koopman)
+            order = sorted(_trusted(koopman, groups, name), key=lambda number: -carried[number])
+            leading = first_modes(koopman, order, config.modes)
             wanted = np.array([koopman.modes[number].eigenvalue for number in leading])
 
         def view(koopman: Koopman) -> Any:

@@ -152,18 +152,6 @@ def span_of(koopman: Koopman, modes: Sequence[int]) -> Float[Array, "d k"]:
     return np.linalg.qr((np.array(rows) @ koopman.state_vectors).T)[0]
 
 
-def leading_modes(koopman: Koopman, *, count: int, among: Sequence[int]) -> list[int]:
-    """The modes that carry most of the states, until they have ``count`` dimensions; of a pair, both."""
-    carried = carried_by_modes(koopman)
-    chosen, dimensions = [], 0
-    for number in sorted(among, key=lambda number: -carried[number]):
-        if dimensions >= count:
-            break
-        chosen.append(number)
-        dimensions += len(koopman.modes[number].indices)
-    return chosen
-
-
 def nearest_modes(koopman: Koopman, eigenvalues: Complex[Array, " k"]) -> list[int]:
     """The mode nearest to each eigenvalue, none of them twice."""
     from scipy.optimize import linear_sum_assignment  # here, since it takes long to import

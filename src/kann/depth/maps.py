@@ -22,7 +22,7 @@ from kann.fitting.basis import operand, parse_rank
 from kann.fitting.folds import folds_to_choose
 from kann.fitting.koopman import Koopman
 from kann.fitting.normal_equations import NormalEquations, require_ridge, ridge_curve, sum_of
-from kann.typing import AnyArray, Array, Complex, Float, Int
+from kann.typing import AnyArray, Array, Float, Int
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -49,12 +49,6 @@ class AffineMap(Stored):
     def dim(self) -> int:
         """The number of hidden units d."""
         return len(self.offset)
-
-    @property
-    def eigenvalues(self) -> Complex[Array, " d"]:
-        """The eigenvalues of A by decreasing modulus: what the map does to deviations from its fixed point."""
-        values = np.linalg.eigvals(self.matrix).astype(complex)
-        return values[np.argsort(-np.abs(values), kind="stable")]
 
     def predict(self, h: AnyArray) -> Float[AnyArray, "... d"]:
         """The later states of states (..., d); a numpy array, or a tensor on the GPU where the states are."""
