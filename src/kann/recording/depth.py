@@ -1,7 +1,6 @@
 """Record along depth: the layers of a network are the steps of time."""
 
 import contextlib
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
@@ -11,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from kann.errors import KannError, PaddingWarning
+from kann.errors import KannError
 from kann.recording.layer_selection import Target
 from kann.recording.sequence_data import Batch, tensors_of
 from kann.recording.tracer import (
@@ -35,7 +34,6 @@ class DepthTracer(Tracer):
         super().__init__(["depth"])
         self._targets, self._embedding = targets, embedding
         self._starts_with_input = starts_with_input  # h_0 is what the first block reads
-        self._has_warned = False
 
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Hook the blocks and the embedding."""
@@ -87,13 +85,10 @@ class DepthTracer(Tracer):
         layers = [(name, value, self._outputs[0][0].module) for name, value in self._first]
         layers += [(target.name, value, target.module) for target, value in self._outputs]
         rows = depth_rows(layers, self.batch, of=self._targets[0].path)
-        if self._is_masked and not self._has_warned and self.batch.real_of(self._targets[0].path) is None:
-            self._has_warned = True
-            warnings.warn(
+        if self._is_masked and self.batch.real_of(self._targets[0].path) is None:
+            self.warn_once(
                 "the network's attention masks some positions as padding, and they were recorded like all others; pass "
-                "lengths=, or a mask, to leave them out",
-                PaddingWarning,
-                stacklevel=2,
+                "lengths=, or a mask, to leave them out"
             )
         yield "depth", rows
 
@@ -149,17 +144,15 @@ def depth_rows(layers: Sequence[tuple[str, Tensor, nn.Module | None]], batch: Ba
     """
     named = [(name, _positions(values, module, batch)) for name, values, module in layers]
     _require_equal_shapes(named)
-    batch_sequences, positions = named[0][1].shape[:2]
-    real = batch.real_of(of)
-    if positions == 1:  # a vector for the whole sequence, in which padding has no place
-        real = None
-    # Padding is dropped from each layer as it would be along time.
-    flat = [Padded(values=values).rows(real, limit=batch.limit, layer="depth") for _, values in named]
-    values = torch.stack([rows.values for rows in flat], dim=1)
-    positions_of = flat[0].lengths
+    batch_sequences, positions, width = named[0][1].shape
+    # A vector for the whole sequence has no padding.
+    real = None if positions == 1 else batch.real_of(of)
+    layered = Padded(values=torch.stack([values for _, values in named], dim=2).flatten(2))
+    rows = layered.rows(real, limit=batch.limit, layer="depth")  # whose padding is dropped as it is along time
+    values, positions_of = rows.values.reshape(-1, width), rows.lengths
     return SequenceRows(
-        padded=(values.reshape(-1, values.shape[2]),),
-        lengths=np.full(len(values), len(named)),
+        padded=(values,),
+        lengths=np.full(len(rows.values), len(named)),
         batch_sequences=batch_sequences,
         origins=np.repeat(np.arange(len(positions_of)), positions_of),
     )

@@ -1,7 +1,6 @@
 """Record torch's fused recurrent modules: every layer, both directions, h and c."""
 
 import contextlib
-import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +13,7 @@ from torch.nn.functional import dropout, linear
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.overrides import TorchFunctionMode
 
-from kann.errors import KannError, PaddingWarning
+from kann.errors import KannError
 from kann.recording.layer_selection import Target
 from kann.recording.recurrent import gate_values, lstm_gates
 from kann.recording.runner import in_force, shared
@@ -258,7 +257,6 @@ class FusedTracer(Tracer):
         needs_lower_layers = options.inputs and module.num_layers > 1
         # The module's own output is then all that is needed, and its layers need not be run one by one.
         self._output_suffices = only_last and options.state == "h" and not needs_lower_layers
-        self._warned = False
 
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Ask to be told of the kernel calls inside the module's ``forward``, and of what hooks make of its output.
@@ -293,7 +291,11 @@ class FusedTracer(Tracer):
         """Run the kernel, whole or layer by layer, keep what its layers gave, and return its result."""
         padding = self._padding_read_first(kernel)
         if padding is not None:
-            self._warn_of_padding()
+            self.warn_once(
+                f"{self._targets[0].path!r} is bidirectional and reads the padding before the sequence; its states "
+                "were recorded from the sequences alone, which differs from what the model computes; pack the "
+                "sequences in the model, or pass lengths of all steps to record the padding too"
+            )
             result, passes = run(), run_layers(kernel.packed(padding))[1]
         elif self._output_suffices:
             result = run()
@@ -355,19 +357,6 @@ class FusedTracer(Tracer):
         # Lengths that do not fit raise in `take`, with the name of the layer.
         fits = len(real) == sequences and int(real.lengths.max()) <= steps
         return real if kernel.directions == 2 and fits and int(real.lengths.min()) < steps else None
-
-    def _warn_of_padding(self) -> None:
-        """Warn, once, that states are recorded from the sequences alone, which the model does otherwise."""
-        if self._warned:
-            return
-        self._warned = True
-        warnings.warn(
-            f"{self._targets[0].path!r} is bidirectional and reads the padding before the sequence; its states "
-            "were recorded from the sequences alone, which differs from what the model computes; pack the "
-            "sequences in the model, or pass lengths of all steps to record the padding too",
-            PaddingWarning,
-            stacklevel=2,
-        )
 
     def _states(self, layer: Pass, target: Target) -> Padded | SequenceRows:
         """The states of one layer and direction, copied: the model may change its output in place later."""

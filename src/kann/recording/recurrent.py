@@ -157,16 +157,12 @@ def gate_values(target: Target) -> Callable[[Tensor], Tensor]:
             f"inputs='gates' are of torch's recurrent layers, and {target.path!r} is {type(module).__name__}; "
             "pass inputs=True"
         )
-    suffix = _parameter_suffix(target)
+    step = _step(target)
 
     def gates(x: Tensor) -> Tensor:
-        weight: Any = getattr(module, f"weight_ih{suffix}")
-        bias, state_bias = (getattr(module, f"{name}{suffix}", None) for name in ("bias_ih", "bias_hh"))
-        from_state = weight.new_zeros(len(weight)) if state_bias is None else state_bias
-        nothing = weight.new_zeros(1, weight.shape[1])
-        values, at_zero = (
-            _gates(module, linear(part.to(weight.dtype), weight, bias), from_state) for part in (x, nothing)
-        )
+        weight: Any = step.weights()[0]
+        h, nothing = weight.new_zeros(1, step.dim), weight.new_zeros(1, step.input_dim)
+        values, at_zero = (_gates(module, *step.parts(h, read)[0][2:]) for read in (x, nothing))
         return values - at_zero[0]
 
     return gates
@@ -193,14 +189,18 @@ def step_of(model: nn.Module, layer: str | None = None) -> RecurrentStep:
     if len(targets) != 1:
         raise KannError(f"layer={layer!r} means {[target.name for target in targets]}; pass one of them")
     (target,) = targets
-    module: Any = target.module
-    if not _is_recurrent(module):
+    if not _is_recurrent(target.module):
         raise KannError(
-            f"{target.path!r} is {type(module).__name__}, not one of torch's recurrent modules; "
+            f"{target.path!r} is {type(target.module).__name__}, not one of torch's recurrent modules; "
             "pass a function step(h, x) of your own to the analysis"
         )
-    suffix = _parameter_suffix(target)
-    output_dim = _output_dim(module)
+    return _step(target)
+
+
+def _step(target: Target) -> RecurrentStep:
+    """One step of a recurrent layer."""
+    module: Any = target.module
+    suffix, output_dim = _parameter_suffix(target), _output_dim(module)
     return RecurrentStep(
         name=target.name,
         dim=output_dim + (module.hidden_size if isinstance(module, nn.LSTM | nn.LSTMCell) else 0),

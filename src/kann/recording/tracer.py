@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from torch.nn.functional import pad
 
 from kann.backends.arrays import indices_for, run_indices
 from kann.checks import require_dense, require_float
-from kann.errors import KannError
+from kann.errors import KannError, PaddingWarning
 from kann.recording.layer_selection import Target
 from kann.recording.sequence_data import Batch, RealSteps, packed_lengths, tensors_of
 from kann.typing import Array, Float, Int
@@ -315,7 +316,7 @@ class Tracer(ABC):
         return self._thread == threading.get_ident()
 
     def __init__(self, names: Sequence[str]):
-        self._names = names
+        self._names, self._has_warned = names, False
 
     def names(self) -> Sequence[str]:
         """The names of its layers in the order in which `take` gives them, as far as the model tells before it runs."""
@@ -335,6 +336,12 @@ class Tracer(ABC):
     @abstractmethod
     def take(self, output: Any) -> NamedRows:
         """The rows of the batch, after the model has returned ``output``."""
+
+    def warn_once(self, message: str) -> None:
+        """Warn of padding, in the first batch alone."""
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(message, PaddingWarning, stacklevel=3)
 
     def rows(self, padded: Padded, layer: str) -> SequenceRows:
         """The real steps of what the layer gave for the batch."""
