@@ -78,7 +78,7 @@ def states(path: str) -> States:
 
 
 def require_inputs(data: States | Moments, path: str) -> None:
-    """Refuse to fit what inputs do to states that were recorded without them."""
+    """Raise if states were recorded without the inputs that a driven fit needs."""
     has_inputs = data.input_dim > 0 if isinstance(data, Moments) else data.inputs is not None
     if not has_inputs:
         raise KannError(
@@ -274,7 +274,7 @@ def _data_arrays(path: Path) -> dict[str, Any]:
 
 
 def trust_in(koopman: Koopman, data: States | Moments) -> KnownTrust:
-    """How far the operator can be trusted, measured on sequences of its own data that are held out in turn."""
+    """How far the operator can be trusted, measured on sequences of its data that are held out in turn."""
     if isinstance(data, Moments):
         return KnownTrust(trust=None, reason="moments of all sequences together leave nothing to hold out")
     return known_trust(koopman, data)

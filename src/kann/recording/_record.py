@@ -337,7 +337,7 @@ def _rows_of_batches(data: SequenceData, tracers: Sequence[Tracer]) -> NamedRows
 
 
 def _require_count(rows: SequenceRows, batch: Batch, layer: str) -> None:
-    """Refuse a layer that saw other sequences than the batch holds, which happens where axes are confused."""
+    """Raise if a layer saw other sequences than the batch holds, which happens where axes are confused."""
     count, seen = batch.count, rows.batch_sequences
     if count is None or seen == count:
         return
@@ -355,11 +355,11 @@ def _require_count(rows: SequenceRows, batch: Batch, layer: str) -> None:
 
 
 NUMBERS = {"float": np.float32, "double": np.float64, "float16": np.float16, "int64": np.int64, "int32": np.int32}
-"""What ONNX calls types of numbers, and what numpy does; any other input is passed as it is."""
+"""The types of numbers by their names in ONNX; any other input is passed as it is."""
 
 
 def _is_session(model: Any) -> bool:
-    """Whether this is a session of ONNX Runtime, told by its methods, so that the package need not be there."""
+    """True for a session of ONNX Runtime. Its methods decide, so that the package need not be installed."""
     return all(callable(getattr(model, name, None)) for name in ("run", "get_inputs", "get_outputs"))
 
 

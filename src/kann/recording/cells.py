@@ -108,7 +108,7 @@ class CallTracer(Tracer):
     # Modules that give whole sequences
 
     def _whole_sequences(self) -> NamedRows:
-        """Each call as sequences of its own, unless each is a single step: then all of them are one stretch of time."""
+        """Each call as new sequences, unless each is a single step: then all of them are one stretch of time."""
         if self._options.initial or self._options.state != "h":
             raise KannError(
                 f"layer {self._path!r} gives (B, T, d) and has neither an initial state nor a cell state; "
@@ -121,7 +121,7 @@ class CallTracer(Tracer):
             yield self._name, self.rows(call, self._path)
 
     def _padded(self, call: _Call) -> Padded:
-        """What one call gave, and what it read if that is wanted, both as (B, T, ...)."""
+        """The states that one call gave, and its inputs if they are recorded, both as (B, T, ...)."""
         values = call.outputs[0]
         if values.ndim > 3:
             values = values.flatten(2)
@@ -147,7 +147,7 @@ class CallTracer(Tracer):
             yield self._name, self._loop_rows(self._with_first_state(loop))
 
     def _as_steps(self) -> list[_Call]:
-        """The calls with nothing but states as outputs, (B, d) each: a cell may also give an output of its own."""
+        """The calls with nothing but states as outputs, (B, d) each: a cell may also give other outputs."""
         places = range(len(self._calls[0].outputs))
         if not self._is_torch_cell:
             places = _passed_on(self._calls) or places
@@ -250,7 +250,7 @@ class CallTracer(Tracer):
         return places
 
     def _read(self, call: _Call, places: Sequence[int]) -> Float[Tensor, "b p"]:
-        """What a call read besides its own states, which are at ``places``."""
+        """The inputs of a call other than its states, which are at ``places``."""
         sequences = len(call.outputs[0])
         others = [arg for i, arg in enumerate(call.args) if i not in places]
         read = [arg for arg in others if arg.is_floating_point() and arg.ndim == 2 and len(arg) == sequences]
@@ -263,7 +263,7 @@ class CallTracer(Tracer):
 
 
 def _arguments_of_torch_cell(args: Any, kwargs: Any, output: Tensor) -> list[Tensor]:
-    """What one of torch's cells was given: always [x, h] or [x, h, c]."""
+    """The arguments of one of torch's cells: always [x, h] or [x, h, c]."""
     x, hidden = (*args, *(kwargs[key] for key in ("input", "hx") if key in kwargs), None)[:2]
     states = list(tensors_of(hidden)) or [torch.zeros_like(output)] * 2
     return [*tensors_of(x), *states]

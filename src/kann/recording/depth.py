@@ -48,7 +48,7 @@ class DepthTracer(Tracer):
             hook_last(module, self._on_embedding, stack)
 
     def _on_attention(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Note that self-attention is told of padding: a mask that is true, or −∞, where nothing is read."""
+        """Note that self-attention masks padding: its mask is true, or −∞, where nothing is read."""
         mask = kwargs.get("key_padding_mask")
         is_own = len(args) > 1 and args[0] is args[1]  # else the mask is of what another network gave
         if self._is_masked or mask is None or not is_own or not self.is_watching:
@@ -121,7 +121,7 @@ def _positions(values: Tensor, module: nn.Module | None, batch: Batch) -> Float[
 
 
 def _require_equal_shapes(layers: Sequence[tuple[str, Tensor]]) -> None:
-    """Refuse blocks of different widths or numbers of positions, and name the longest run of equal ones."""
+    """Raise for blocks of different widths or numbers of positions, and name the longest run of equal ones."""
     if len(layers) < 2:
         raise KannError(f"depth has one state, {layers[0][0]!r}; pass at least two blocks, or the embedding too")
     runs = [list(run) for _, run in groupby(layers, key=lambda layer: layer[1].shape)]
@@ -137,7 +137,7 @@ def _require_equal_shapes(layers: Sequence[tuple[str, Tensor]]) -> None:
 
 
 def depth_rows(layers: Sequence[tuple[str, Tensor, nn.Module | None]], batch: Batch, *, of: str) -> SequenceRows:
-    """Each position of each sequence of the batch becomes a sequence of its own: h_0, h_1, … h_L.
+    """Make a sequence h_0, h_1, … h_L of each position of each sequence of the batch.
 
     ``layers`` are names, outputs and modules. ``of`` is the name of one of the blocks, which tells those of a decoder
     from others.

@@ -46,7 +46,7 @@ class Kernel:
     function: Callable[..., Any]
     """Which of `KERNELS`."""
     data: Float[Tensor, "t b p"] | Float[Tensor, "n p"]
-    """What it reads, in order of time: padded, or packed."""
+    """Its inputs, in order of time: padded, or packed."""
     sizes: Tensor | None
     """Batch sizes of packed data; None for padded data."""
     order: Int[Array, " b"] | None
@@ -141,17 +141,17 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Pass:
-    """What one layer read and gave, in all its directions."""
+    """Inputs and outputs of one layer, in all its directions."""
 
     kernel: Kernel
     """The call of this layer alone, with what it read."""
     output: Tensor
     """h of all steps, the directions side by side; shaped as what was read."""
     replaced: Tensor | None = None
-    """What forward hooks of the user made of ``output``, in the same shape; None if there are none."""
+    """The output as forward hooks of the user changed it, in the same shape; None if there are none."""
 
     def states(self, state: str, *, reverse: bool) -> Tensor:
-        """What ``state`` names of one direction: "h" as hooks may have changed it, "c", or "hc" for both."""
+        """The states of one direction: "h" as hooks may have changed it, "c", or "hc" for both side by side."""
         output = self.output if self.replaced is None else self.replaced
         parts = [self._c(reverse) if part == "c" else self._half(output, reverse) for part in state]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)  # which would copy a single one
@@ -235,7 +235,7 @@ class Intercept(TorchFunctionMode):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _FusedCall:
-    """What one call of a fused module gave."""
+    """The results of one call of a fused module."""
 
     start: Tensor
     """(l, b, d) h before the first step."""

@@ -28,7 +28,7 @@ class Target:
     """One layer to record."""
 
     name: str
-    """What the result is called."""
+    """The name of the result."""
     path: str = ""
     """Name of the module, as in ``named_modules()``."""
     module: nn.Module | None = None
@@ -46,7 +46,7 @@ class Target:
 
 
 def require_module(model: Any) -> None:
-    """Refuse what is not a torch module, such as an ONNX session, an exported program or a function."""
+    """Raise for anything but a torch module, such as an ONNX session, an exported program or a function."""
     if isinstance(model, nn.Module):
         return
     raise KannError(

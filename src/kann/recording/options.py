@@ -32,7 +32,7 @@ class RunOptions(TypedDict, total=False):
 
 
 class LayerOptions(RunOptions, total=False):
-    """What to record of layers, as in `kann.record`, with `RunOptions`."""
+    """Options of recording layers, as in `kann.record`, with `RunOptions`."""
 
     layer: str | Iterable[str] | Callable[[Any], Any] | None
     """The name of a layer, a list of names, a pattern, or a function of the model's output. Default: the only one."""

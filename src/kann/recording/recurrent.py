@@ -146,7 +146,7 @@ def gru_gates(from_input: Tensor, from_state: Tensor) -> list[Tensor]:
 
 
 def gate_values(target: Target) -> Callable[[Tensor], Tensor]:
-    """What a recurrent layer's weights make of an input alone: its gates at a state of zeros, from inputs (..., p).
+    """Make a function from inputs (..., p) to the gates of a recurrent layer at a state of zeros.
 
     Of a GRU r, z and the candidate n; of an LSTM i, f, g and o; of an RNN its next state. What zeros give is taken off,
     so that reading nothing is zero.
@@ -221,7 +221,7 @@ def _output_dim(module: Any) -> int:
 
 
 def _parameter_suffix(target: Target) -> str:
-    """What torch appends to the parameters' names for one layer and direction: nothing for a cell."""
+    """The suffix that torch gives the parameters of one layer and direction: none for a cell."""
     if not isinstance(target.module, nn.RNNBase):
         return ""
     return f"_l{target.level}" + "_reverse" * target.reverse
@@ -300,7 +300,7 @@ def _named_module(model: nn.Module, name: str, *, remedy: str) -> tuple[str, nn.
 
 
 def _require_what_is_read(target: Target, layer: str) -> None:
-    """Refuse a part of a fused module that a readout does not read alone: a lower layer, or one of two directions."""
+    """Raise for a part of a fused module that no readout reads alone: a lower layer, or one of two directions."""
     module = target.module
     if not isinstance(module, nn.RNNBase) or layer == target.path:
         return

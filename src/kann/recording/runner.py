@@ -20,7 +20,7 @@ class _Change:
     """A change that is in force."""
 
     value: Any
-    """What its context manager gave."""
+    """The value of its context manager."""
     undo: contextlib.ExitStack
     """Undoes the change when it is closed."""
     users: int = 0

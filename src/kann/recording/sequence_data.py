@@ -48,7 +48,7 @@ class RealSteps:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Batch:
-    """What a model is called with once."""
+    """The data of one call of a model."""
 
     content: Any
     """The batch as the data gave it."""
@@ -246,7 +246,7 @@ class SequenceData:
             ) from error
 
     def _explained(self, error: Exception, content: Any) -> KannError | None:
-        """What to do about a model that cannot read a batch; None for any other error, which is the model's own."""
+        """Explain why a model cannot read a batch; None for any other error, which the model itself raised."""
         if isinstance(error, KannError):
             return None
         tensors, line = list(tensors_of(content)), (str(error).splitlines() or [""])[0]
@@ -287,7 +287,7 @@ class SequenceData:
         return {name: part.num_embeddings for name, part in modules if isinstance(part, nn.Embedding)}
 
     def _explained_embedding(self, tensors: list[Tensor]) -> KannError | None:
-        """What to do about numbers that an embedding does not have, as words or as positions."""
+        """Explain that an embedding lacks rows, for words or for positions; None if it lacks none."""
         sizes = self._embeddings()
         numbers = [part for part in tensors if part.numel() and not is_state(part)]
         if not sizes or not numbers:

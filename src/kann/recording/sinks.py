@@ -120,7 +120,7 @@ class StoreSink(Sink):
 
 
 class _BlockSink(Sink):
-    """Lets rows wait until there are enough for one product: few cost as much as many."""
+    """Lets rows wait until there are enough for one product: a product of a few rows takes as long."""
 
     def __init__(self, name: str, stack: contextlib.ExitStack):
         super().__init__(name, stack)
@@ -159,8 +159,8 @@ class MomentsSink(_BlockSink):
     def _measure(self, parts: list[SequenceRows]) -> None:
         """Measure rows. They are checked for NaN and Inf just before the next ones are measured.
 
-        A check at once would wait for the GPU, and the GPU then for the model's next batch. (To measure on a CUDA
-        stream of its own was tried and takes as long: large products leave no room for the model's small kernels.)
+        A check at once would wait for the GPU, and the GPU then for the model's next batch. (To measure on another CUDA
+        stream was tried and takes as long: large products leave no room for the model's small kernels.)
         """
         self._add_measured()
         rows = joined(parts)

@@ -59,7 +59,7 @@ class SequenceRows:
 
     @property
     def inputs(self) -> Float[Tensor, "n p"] | None:
-        """What the layer read to reach each of them, or None."""
+        """The input with which the layer reached each of them, or None."""
         return self._real_rows(self.padded[1]) if len(self.padded) > 1 else None
 
     def _real_rows(self, rows: Float[Tensor, "m _"]) -> Float[Tensor, "n _"]:
@@ -93,12 +93,12 @@ def starts_of(lengths: Int[Array, " s"]) -> Int[Array, " s"]:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Padded:
-    """What a layer did with a batch in which every sequence takes the same number of steps."""
+    """The states and inputs of a layer in a batch in which every sequence takes the same number of steps."""
 
     values: Float[Tensor, "b t d"]
     """The states."""
     inputs: Float[Tensor, "b t p"] | None = None
-    """What the layer read to reach them, or None."""
+    """The inputs with which the layer reached them, or None."""
     initial: Float[Tensor, "b d"] | None = None
     """The state before the first step, where it is to be recorded too."""
 
@@ -178,7 +178,7 @@ def previous_places(sizes: Int[Array, " t"], *, reverse: bool) -> Int[Array, " n
 
 
 def _require_states(values: Tensor, layer: str) -> None:
-    """Refuse what a layer gave if it is not an array of real numbers with at least one unit."""
+    """Raise unless a layer gave an array of real numbers with at least one unit."""
     require_dense(values)
     require_float(values, what=f"states of layer {layer!r}")
     if 0 in values.shape[1:]:
@@ -189,7 +189,7 @@ def _require_states(values: Tensor, layer: str) -> None:
 
 
 def _require_fits(real: RealSteps, *, sequences: int, steps: int, layer: str) -> None:
-    """Refuse lengths of other sequences than a layer saw, or that reach further than it went."""
+    """Raise if lengths are of other sequences than a layer saw, or exceed its steps."""
     if len(real) != sequences:
         raise KannError(
             f"layer {layer!r} gave {sequences} sequences; there are {len(real)} lengths for this batch; "
@@ -204,7 +204,7 @@ def _require_fits(real: RealSteps, *, sequences: int, steps: int, layer: str) ->
 
 
 def require_right_padding(real: RealSteps, *, layer: str) -> None:
-    """Refuse padding on the left for a layer that reads step after step, and so the padding before the sequence."""
+    """Raise for padding on the left: a layer that reads step after step reads it before the sequence."""
     if real.starts is not None:
         raise KannError(
             f"the padding of the batch is on the left, where {layer!r} reads it before the sequence; pad on the right"
@@ -220,7 +220,7 @@ def as_real(tensor: Tensor) -> Tensor:
 
 
 def as_complex(real: Tensor, like: Tensor) -> Tensor:
-    """What `as_real` was given: complex numbers if ``like`` is complex, else the tensor as it is."""
+    """Undo `as_real`: complex numbers if ``like`` is complex, else the tensor as it is."""
     if not like.is_complex():
         return real
     first, second = real.chunk(2, dim=-1)
@@ -284,12 +284,12 @@ def has_time_first(values: Tensor, module: nn.Module | None, batch: Batch) -> bo
 
 
 NamedRows = Iterator[tuple[str, SequenceRows]]
-"""What a batch gave: the name of each layer, and the rows of the batch's sequences."""
+"""The results of a batch: the name of each layer, and the rows of the batch's sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateOptions:
-    """What to record of a layer."""
+    """Options of recording a layer."""
 
     state: str = "h"
     """``h``, ``c`` or ``hc``."""
@@ -365,7 +365,7 @@ def hook_last(module: nn.Module, hook: Callable[..., Any], stack: contextlib.Exi
 
 
 def require_called(calls: Sequence[Any], name: str) -> None:
-    """Refuse a layer that was not called."""
+    """Raise if a layer was not called."""
     if not calls:
         raise KannError(
             f"layer {name!r} was never called while the model ran (calls count in the thread that records alone); "
@@ -374,7 +374,7 @@ def require_called(calls: Sequence[Any], name: str) -> None:
 
 
 def join_calls(calls: Sequence[Padded]) -> Padded:
-    """What several calls gave, each of which continued the one before, as if it had been one call."""
+    """Join calls, each of which continued the one before, as if it had been one call."""
     if len(calls) == 1:
         return calls[0]
     inputs = [call.inputs for call in calls if call.inputs is not None]
