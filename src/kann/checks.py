@@ -203,12 +203,10 @@ def require_real(values: AnyArray, *, what: str) -> None:
 
 def require_float(values: AnyArray, *, what: str) -> None:
     """Raise for complex and integer values."""
+    require_real(values, what=what)
     kind = _kind(values)
-    if "float" in kind:
-        return
-    if "complex" in kind:
-        raise KannError(f"{what} are {kind}; pass real numbers, such as the real and imaginary parts side by side")
-    raise KannError(f"{what} are {kind}; pass floating-point numbers, such as {what}.astype('float32')")
+    if "float" not in kind:
+        raise KannError(f"{what} are {kind}; pass floating-point numbers, such as {what}.astype('float32')")
 
 
 def _kind(values: AnyArray) -> str:

@@ -337,10 +337,9 @@ def _require_alike(values: Sequence[Any], inputs: Sequence[Any] | None = None) -
     """Raise for parts of different width or type, and inputs that do not go with the values."""
     for parts in (values, inputs or values):
         for part, rows in zip(parts, values, strict=True):
-            if part.ndim != 2 or part.shape[0] != rows.shape[0] or part.chunks[1] != part.shape[1]:
-                raise ValueError(f"{part.path} has shape {part.shape} in chunks of {part.chunks}")
-            if part.shape[1] != parts[0].shape[1] or part.dtype != parts[0].dtype:
-                raise ValueError(f"{part.path} has another width or type than the first part")
+            expected = (rows.shape[0], parts[0].shape[1]), parts[0].dtype
+            if (part.shape, part.dtype) != expected or part.chunks[1] != part.shape[1]:
+                raise ValueError(f"{part.path} is {part.dtype} of shape {part.shape} in chunks of {part.chunks}")
 
 
 def _foreign(node: Any, path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
