@@ -153,3 +153,12 @@ def with_step_name(text: str, step_name: str) -> str:
     'one layer misses 0.1 of it'
     """
     return text.replace("one step ", f"one {step_name} ")
+
+
+def finite_or_none(value: float) -> float | None:
+    """The number, or None where it is NaN or infinite, which JSON cannot say.
+
+    >>> finite_or_none(2.5), finite_or_none(float("inf"))
+    (2.5, None)
+    """
+    return value if math.isfinite(value) else None

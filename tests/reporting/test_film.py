@@ -6,7 +6,7 @@ from matplotlib.animation import FFMpegWriter
 from PIL import Image
 
 import kann
-from kann.reporting._film import checkpoint_at, film_content
+from kann.reporting.plots import checkpoint_at, film_content
 from tests.reporting.histories import history
 
 MANY = {"one": history(), "<two>": history(3, first=5, dead=1)}

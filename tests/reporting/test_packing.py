@@ -4,7 +4,8 @@ import gzip
 import numpy as np
 import pytest
 
-from kann.reporting.packing import finite_or_none, pack
+from kann._format import finite_or_none
+from kann.reporting.offline import pack
 
 
 @pytest.mark.parametrize(("bits", "kind"), [(8, np.int8), (12, np.int16), (16, np.int16)])

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kann._format import finite_or_none
 from kann.cli.errors import named
 from kann.data.archives import damage_explained, npz_names, read_npz, reason, require_file
 from kann.data.moments import Moments
@@ -20,7 +21,6 @@ from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.folds import FEWEST_FOLDS
 from kann.fitting.koopman import Koopman
-from kann.reporting.packing import finite_or_none
 from kann.reporting.trust import KnownTrust, known_trust, mode_trust_rows, trust_numbers
 from kann.typing import Array
 

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 import typer
 
 import kann
-from kann._format import fixed, percent, significant
+from kann._format import finite_or_none, fixed, percent, significant
 from kann.cli import loading, options
 from kann.cli.errors import one_line_errors, print_result, require_free
 from kann.errors import KannError
 from kann.progress import progress
-from kann.reporting.packing import finite_or_none
 
 ENDINGS = (".safetensors", ".pt", ".pth")
 """Endings of checkpoint files."""

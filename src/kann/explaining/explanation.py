@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from kann import _display
+from kann._format import finite_or_none
 from kann.analysis._movers import Mover, Movers
 from kann.analysis._trust import Trust
 from kann.backends.arrays import as_numpy
@@ -38,7 +39,6 @@ from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
 from kann.live.results import Effects
 from kann.reporting.operators import layer_numbers
-from kann.reporting.packing import finite_or_none
 from kann.reporting.trust import KnownTrust, mode_trust_rows, trust_numbers
 from kann.typing import Array, Int
 

@@ -23,7 +23,7 @@ from kann.reporting.answers import output_names, readout_is_all
 from kann.reporting.cards import mode_cards
 from kann.reporting.curves import effect_numbers
 from kann.reporting.inputs import PageOptions, ReportInputs, checked_inputs
-from kann.reporting.packing import Packed
+from kann.reporting.offline import Packed
 from kann.typing import AnyArray
 
 STATEMENTS_FIRST = 5

@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from kann._format import percent, significant
+from kann._format import finite_or_none, percent, significant
 from kann.live.results import NAMES, Effects
-from kann.reporting.packing import finite_or_none
 from kann.typing import Array, Float
 
 SCORES = {

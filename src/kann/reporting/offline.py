@@ -1,16 +1,20 @@
 """Pages that work offline: one file, no access to a network."""
 
 import base64
+import gzip
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kann._format import percent
 from kann._version import __version__
 from kann.data.atomic_write import replacing
-from kann.reporting.packing import compress, compress_json
+from kann.typing import Array, Float
 
 try:
     import jinja2
@@ -73,3 +77,34 @@ def points(values: list[float], width: int, height: int, largest: float) -> str:
     step = width / max(1, len(values) - 1)
     places = [(i * step, height / 2 * (1 - value / largest)) for i, value in enumerate(values)]
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+
+
+# Tables of numbers
+
+INTEGERS = {8: np.int8, 12: np.int16, 16: np.int16}
+"""The integers that a page can read, by the bits that are used of them: compressed, 12 bits take less than 16."""
+
+
+Packed = tuple[str, dict[str, Any]]
+"""A table of small integers, column after column, gzipped and in base64; and what the page needs to read it: how many
+bits there are, and the scale that turns the integers of each column back into numbers."""
+
+
+def pack(values: Float[Array, "n m"], *, bits: int = 8) -> Packed:
+    """Round each column to integers of 8, 12 or 16 bits: within 1/254, 1/4,094 or 1/65,534 of its largest value."""
+    kind, largest_integer = INTEGERS[bits], 2 ** (bits - 1) - 1
+    largest = np.abs(values).max(axis=0, initial=0).astype(np.float64)
+    scale = np.where(largest > 0, largest, 1) / largest_integer
+    integers = np.rint(values / scale).astype(kind)
+    return compress(integers.T.tobytes()), {"scale": scale.tolist(), "bits": bits}
+
+
+def compress_json(value: Any) -> str:
+    """A value as compressed JSON: whatever text is in it, none of it can close the HTML element that holds it."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return compress(text.encode("utf-8", "replace"))
+
+
+def compress(data: bytes) -> str:
+    """Base64 of the gzipped bytes. No time is stored, so that the same report is always the same file."""
+    return base64.b64encode(gzip.compress(data, mtime=0)).decode()

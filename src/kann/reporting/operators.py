@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kann._format import with_step_name
+from kann._format import finite_or_none, with_step_name
 from kann.analysis.fidelity import Predictor, agreement, driving_inputs
 from kann.backends.arrays import as_numpy
 from kann.depth._trust import PREDICTIONS, StepTrust
@@ -13,7 +13,6 @@ from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.reporting.answers import readout_is_all
 from kann.reporting.inputs import ReportInputs
-from kann.reporting.packing import finite_or_none
 from kann.reporting.trust import KnownTrust, mode_trust_rows
 from kann.typing import Array, Float
 

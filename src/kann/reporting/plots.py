@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from kann._format import confidence
+from kann._format import confidence, finite_or_none
 from kann.analysis._movers import Movers
 from kann.analysis._pseudospectrum import Pseudospectrum
 from kann.analysis._trust import Trust
@@ -33,9 +33,8 @@ from kann.depth.results import METHODS, PROFILED, BypassEffects, Profile
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
-from kann.live.history import History, require_histories
+from kann.live.history import FIGURES, Checkpoint, History, require_histories
 from kann.live.results import NAMES, Effects
-from kann.reporting._film import all_steps, checkpoint_at, film_content
 from kann.reporting.curves import is_fraction, score_in_words
 from kann.reporting.inputs import checked_step_seconds
 from kann.reporting.trust import require_trust_of
@@ -748,3 +747,38 @@ def _draw_checkpoints(ax: Axes, runs: Mapping[str, History], step: int) -> list[
     ax.set(xlim=(-bound, bound), ylim=(-bound, bound), aspect="equal", xlabel="Re λ", ylabel="Im λ")
     ax.set_title(f"step {step}")
     return []
+
+
+def film_content(runs: Mapping[str, History]) -> dict[str, Any]:
+    """All numbers of the page: steps of all runs, and of each run its loss, figures and modes at each checkpoint."""
+    return {"steps": all_steps(runs), "runs": [_run_content(name, history) for name, history in runs.items()]}
+
+
+def all_steps(runs: Mapping[str, History]) -> list[int]:
+    """The steps at which any of the runs has a checkpoint, in their order."""
+    return np.unique(np.concatenate([history.steps for history in runs.values()])).tolist()
+
+
+def checkpoint_at(history: History, step: int) -> Checkpoint | None:
+    """The last checkpoint that is no later than a step; None before the first one."""
+    place = int(np.searchsorted(history.steps, step, side="right")) - 1
+    return None if place < 0 else history[place]
+
+
+def _run_content(name: str, history: History) -> dict[str, Any]:
+    return {
+        "name": name,
+        "steps": history.steps.tolist(),
+        "loss": [finite_or_none(value) for value in history.loss.tolist()],
+        "figures": {figure: [finite_or_none(value) for value in history.figure(figure).tolist()] for figure in FIGURES},
+        "modes": [_modes_content(checkpoint) for checkpoint in history],
+    }
+
+
+def _modes_content(checkpoint: Checkpoint) -> list[list[Any]]:
+    """Number, real and imaginary part, what it carries, and whether it is trusted, for each mode."""
+    columns = (checkpoint.numbers, checkpoint.eigenvalues, checkpoint.carried, checkpoint.trusted)
+    return [
+        [number, round(value.real, 6), round(value.imag, 6), round(carried, 6), int(trusted)]
+        for number, value, carried, trusted in zip(*(column.tolist() for column in columns), strict=True)
+    ]

@@ -13,7 +13,7 @@ from kann.data.reduction import map_rows
 from kann.errors import KannError
 from kann.reporting.answers import as_steps, label_texts, output_names, predictions
 from kann.reporting.inputs import ReportInputs
-from kann.reporting.packing import Packed, pack
+from kann.reporting.offline import Packed, pack
 from kann.typing import AnyArray, Array, Float
 
 MAX_EMBEDDED_STATES = 3000

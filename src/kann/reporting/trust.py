@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from kann._format import fixed, part_of, percent, significant
+from kann._format import finite_or_none, fixed, part_of, percent, significant
 from kann.analysis._pseudospectrum import MARGIN, pseudospectrum
 from kann.analysis._trust import Trust, trust
 from kann.checks import require_instance
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
-from kann.reporting.packing import finite_or_none
 
 PLANE_POINTS = 41
 """Points on each side of the page's pseudospectrum."""
