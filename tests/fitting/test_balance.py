@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import dask.array as da
 import numpy as np
 import pytest
+import torch
 from scipy.linalg import solve_discrete_lyapunov
 
 import kann
@@ -124,6 +126,15 @@ def test_without_adjoints_directions_are_principal_components(rng, n):
     np.testing.assert_allclose(np.abs(np.sum(scaled * components[: balance.rank].T, axis=0)), 1, atol=1e-6)
     assert balance.count is None
     assert not balance.has_adjoints
+
+
+def test_small_components_keep_their_digits_wherever_the_states_are(rng):
+    values = rng.normal(size=(6, 50, 3)) * [1.0, 1e-3, 1e-6] @ rotation(rng, 3) + 1
+    variances = np.linalg.svd((values - values.mean(axis=(0, 1))).reshape(-1, 3), compute_uv=False) ** 2
+    for states in (values, da.from_array(values, chunks=(2, 20, 3)), torch.tensor(values)):
+        balance = Balance.of_states(kann.States.from_padded(states))
+        np.testing.assert_allclose(balance.values, variances / variances[0], rtol=1e-6)
+        assert balance.rank == 3
 
 
 def test_saved_and_loaded(rng, tmp_path):

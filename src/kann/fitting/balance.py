@@ -15,7 +15,7 @@ from kann.data.reduction import Block, SumOverBlocks, accumulate
 from kann.data.serialization import Saved, require_finite_fields
 from kann.data.states import as_states
 from kann.errors import KannError
-from kann.fitting.basis import operand
+from kann.fitting.basis import operand, signs_of
 from kann.typing import AnyArray, Array, Float, Int
 
 CONSISTENT_TO = 1e-6
@@ -339,8 +339,7 @@ def _balanced(
     for at in blocks:
         directions[at] = y.columns(at).T @ left
         decoder[:, at] = right.T @ x.columns(at)
-    largest = directions[np.abs(directions).argmax(axis=0), np.arange(k)]
-    signs = np.where(largest < 0, -1.0, 1.0)
+    signs = signs_of(directions)
     return Balance(
         values=values / values[0], directions=directions * signs, decoder=decoder * signs[:, None], mean=mean
     )

@@ -270,7 +270,7 @@ def _svd(
     values: Float[Array, " k"], vectors: Float[Array, "d k"], *, energy: float, floor: float | Float[Array, " k"]
 ) -> StateSVD:
     resolved = int(np.sum(values > floor))
-    return StateSVD(values=values, vectors=_signed(vectors), energy=energy, resolved=resolved)
+    return StateSVD(values=values, vectors=vectors * signs_of(vectors), energy=energy, resolved=resolved)
 
 
 def _eigenpairs(gram: AnyArray, count: int) -> tuple[Float[Array, " k"], Float[Array, "d k"]]:
@@ -304,10 +304,10 @@ def _lanczos(gram: Float[Array, "d d"], count: int) -> tuple[Float[Array, " k"],
     return found
 
 
-def _signed(vectors: Float[Array, "d r"]) -> Float[Array, "d r"]:
-    """Fix the sign of each column: its component of largest modulus is positive."""
+def signs_of(vectors: Float[Array, "d r"]) -> Float[Array, " r"]:
+    """Return ±1 for each column, so that times it the component of largest modulus is positive."""
     largest = vectors[np.abs(vectors).argmax(axis=0), np.arange(vectors.shape[1])]
-    return vectors * np.where(largest < 0, -1.0, 1.0)
+    return np.where(largest < 0, -1.0, 1.0)
 
 
 def require_variation(varies: bool) -> None:

@@ -20,6 +20,7 @@ from kann.data.reduction import Block, SumOverBlocks, accumulate
 from kann.data.serialization import Stored
 from kann.data.states import States
 from kann.errors import KannError
+from kann.fitting.basis import signs_of
 from kann.typing import AnyArray, Array, Float, Int
 
 
@@ -312,9 +313,8 @@ class Components:
             raise KannError(f"{len(sums.total)} inputs have no {self.count} components; pass count<={len(sums.total)}")
         _, vectors = np.linalg.eigh(sums.covariance)
         leading = vectors[:, ::-1][:, : self.count]
-        largest = leading[np.abs(leading).argmax(axis=0), np.arange(self.count)]
         return FeatureMap(
-            kind="pca", inputs=len(leading), count=self.count, centre=sums.mean, matrix=leading * np.sign(largest)
+            kind="pca", inputs=len(leading), count=self.count, centre=sums.mean, matrix=leading * signs_of(leading)
         )
 
 
