@@ -338,16 +338,30 @@ class _AlongSums(Additive):
     """|H|²"""
 
 
-def _along_sums(projection: Projection, part: Block | Cut) -> _AlongSums:
-    """The sums of a block, or of pairs at a cut, whose states are counted: products of d × k, none of d × d."""
-    pairs, cross, energy = PairProducts(), np.zeros_like(projection.matrix), 0.0
-    if isinstance(part, Block):
-        z = projection.of(part.values)  # the rows are then those about the centre
-        cross, energy = as_numpy(part.values.T @ z), float(row_products(part.values, part.values).sum())
-        pairs.add(replace(part, values=z))
-    else:
-        pairs.add_cut(replace(part, before=projection.of(part.before), after=projection.of(part.after)))
-    return _AlongSums(moments=pairs.result().numpy(), cross=cross, energy=energy)
+class _AlongProducts:
+    """Accumulates `_AlongSums`: products of d × k, none of d × d."""
+
+    needs_pairs = True
+
+    def __init__(self, projection: Projection) -> None:
+        self._projection, self._pairs = projection, PairProducts()
+        self._cross, self._energy = np.zeros_like(projection.matrix), 0.0
+
+    def add(self, block: Block) -> None:
+        """Add a block; its rows are overwritten."""
+        z = self._projection.of(block.values)  # the rows are then those about the centre
+        self._cross += as_numpy(block.values.T @ z)
+        self._energy += float(row_products(block.values, block.values).sum())
+        self._pairs.add(replace(block, values=z))
+
+    def add_cut(self, cut: Cut) -> None:
+        """Add pairs that the end of a block separates."""
+        before, after = self._projection.of(cut.before), self._projection.of(cut.after)
+        self._pairs.add_cut(replace(cut, before=before, after=after))
+
+    def result(self) -> _AlongSums:
+        """The sums, on the host."""
+        return _AlongSums(moments=self._pairs.result().numpy(), cross=self._cross, energy=self._energy)
 
 
 def read_along(states: States, request: Request) -> PairsInBasis:
@@ -361,8 +375,8 @@ def read_along(states: States, request: Request) -> PairsInBasis:
     if not np.isfinite(units.norm):
         refuse_not_finite(states, inputs=False)
     vectors, centre = checked_directions(kind.own, states.dim), units.about(kind)
-    along = partial(_along_sums, Projection(matrix=vectors, mean=centre))
-    found = accumulate(states, partial(SumOverBlocks, along, along), inputs=request.driven, what="coordinates")
+    make = partial(_AlongProducts, Projection(matrix=vectors, mean=centre))
+    found = accumulate(states, make, inputs=request.driven, what="coordinates")
     moments = found.moments
     moments.sequences = number_of_all_ranks(len(states))
     moments.require_pairs()
