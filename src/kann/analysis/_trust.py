@@ -9,14 +9,7 @@ import numpy as np
 
 from kann import _display
 from kann._format import confidence, format_eigenvalue, from_to, part_of, percent
-from kann.analysis.cross_validation import (
-    ONE_INPUT,
-    Folds,
-    are_moments,
-    folded_data,
-    moments_where,
-    require_states_of,
-)
+from kann.analysis.cross_validation import ONE_INPUT, Folds, are_moments, folded_data, moments_where, require_states_of
 from kann.analysis.intervals import require_level
 from kann.analysis.mode_evidence import Group, Intervals, groups_of, held_out_residuals, variation_of
 from kann.analysis.trust_rule import (

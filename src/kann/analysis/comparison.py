@@ -27,13 +27,7 @@ from kann.analysis.distances import (
 )
 from kann.analysis.intervals import jackknife_error, require_level, student_width
 from kann.analysis.modes import first_modes
-from kann.checks import (
-    entries_by_name,
-    require_choice,
-    require_flag,
-    require_path,
-    require_whole_number,
-)
+from kann.checks import entries_by_name, require_choice, require_flag, require_path, require_whole_number
 from kann.data.atomic_write import replacing
 from kann.data.moments import Moments
 from kann.data.serialization import Saved

@@ -51,14 +51,9 @@ class Intervals:
         square_error = error(np.real((values - conjugates) ** 2 / 4), whole=-(np.imag(whole) ** 2))
         apart = np.sqrt(np.maximum(0.0, width * square_error - np.imag(whole) ** 2))
         as_real, axis = np.abs(np.real(whole)), np.where(np.real(whole) < 0, np.pi, 0.0)
+        reach = width * error(np.abs(values), whole=modulus)
         return Intervals(
-            modulus=_reaching(
-                modulus,
-                width * error(np.abs(values), whole=modulus),
-                apart > 0,
-                np.abs(as_real - apart),
-                as_real + apart,
-            ),
+            modulus=_reaching(modulus, reach, apart > 0, np.abs(as_real - apart), as_real + apart),
             angle=_reaching(angle, width * error(_angles_from(values, whole), whole=angle), apart > 0, axis, axis),
             errors=np.hypot(error(np.real(values), whole=np.real(whole)), error(np.imag(values), whole=np.imag(whole))),
             width=width,
