@@ -183,18 +183,9 @@ class Trust(Saved):
     def _repr_html_(self) -> str:
         rows = []
         for number, mode in enumerate(self.modes[:12]):
-            low, high = mode.interval
             figures = (f"{value:.3g}" for value in (mode.residual, mode.copying, mode.null))
-            rows.append(
-                [
-                    number,
-                    format_eigenvalue(mode.eigenvalue),
-                    f"{low:.4f} – {high:.4f}",
-                    *figures,
-                    mode.verdict,
-                    mode.why,
-                ]
-            )
+            ends = " – ".join(f"{end:.4f}" for end in mode.interval)
+            rows.append([number, format_eigenvalue(mode.eigenvalue), ends, *figures, mode.verdict, mode.why])
         head = ("mode", "λ", f"{confidence(self.level)} of |λ|", "residual", "copying", "shuffled", "trusted", "why")
         return _display.table(repr(self), head, rows)
 

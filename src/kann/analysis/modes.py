@@ -103,10 +103,7 @@ def _summed_magnitude(koopman: Koopman, block: Block) -> Float[Array, " r"]:
 
 
 def reconstruct(
-    koopman: Koopman,
-    h: AnyArray,
-    modes: int | Mode | Iterable[int | Mode],
-    part: str = "real",
+    koopman: Koopman, h: AnyArray, modes: int | Mode | Iterable[int | Mode], part: str = "real"
 ) -> Float[AnyArray, "... d"]:
     """States of which only these modes are kept: h B V_S U_S Bᵀ.
 

@@ -54,10 +54,7 @@ def _judge(labels: Any, batch: Batch, untouched: Tensor) -> Callable[[Tensor], S
         decided = logarithms.argmax(-1)
         # Of a class that is impossible for both the product would be 0 · −∞.
         divergence = torch.nan_to_num(own.exp() * (own - logarithms), nan=0.0).sum(-1)
-        found = {
-            "kl": _mean(divergence, weights),
-            "agreement": _mean((decided == own.argmax(-1)).double(), weights),
-        }
+        found = {"kl": _mean(divergence, weights), "agreement": _mean((decided == own.argmax(-1)).double(), weights)}
         if wanted is not None:
             loss = -logarithms.gather(-1, wanted.clamp(min=0)[..., None])[..., 0]
             found["loss"] = _mean(loss, has_label)
