@@ -369,7 +369,14 @@ class SequenceData:
         """Batches of ``batch_size`` sequences of ``count``; none begins after ``max_sequences``."""
         count = min(count, self.max_sequences or count)
         cuts = [slice(low, min(low + self.batch_size, count)) for low in range(0, count, self.batch_size)]
-        return (replace(batch_of(cut), count=cut.stop - cut.start) for cut in cuts), len(cuts)
+
+        def batches() -> Iterator[Batch]:
+            for cut in cuts:
+                batch = batch_of(cut)
+                batch.count = cut.stop - cut.start
+                yield batch
+
+        return batches(), len(cuts)
 
     def _cut_mapping(self, data: Mapping[str, Any]) -> tuple[Iterator[Batch], int]:
         """Cut a mapping of tensors, such as a tokenizer returns, as one large batch."""
