@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import DataLoader
 
 import kann
+from kann.fitting.balance import OUTPUTS
 from kann.live import _balance
 from kann.live._intervene import only_target, replaced
 from tests.live.models import Blocks, Loop, OwnCell, Reader
@@ -129,11 +130,12 @@ def test_adjoints_are_derivatives(case, snapshots):
         with torch.no_grad(), replaced(model, target, change, state=state, width=balance.dim):
             return model(x)
 
-    # The same signs and order of the sequences as in balance: from the same seed.
-    torch.manual_seed(0)
-    order = torch.from_numpy(np.random.default_rng(0).permutation(5))
-    x = x[order]
-    v = torch.randn_like(model(x)).sign()
+    # The same signs and order of the sequences as in balance: from the same seed and the numbers of the sequences.
+    order = np.random.default_rng(0).permutation(5)
+    x = x[torch.from_numpy(order)]
+    shape = model(x).shape[1:]
+    drawn = [np.random.default_rng((0, 0, number)).standard_normal(shape, dtype=np.float32) for number in order]
+    v = torch.from_numpy(np.sign(drawn))
     expected = (v * (outputs(1e-6) - outputs(-1e-6))).sum() / 2e-6
     assert float((adjoints[:, 0] @ direction).sum()) == pytest.approx(float(expected), rel=1e-6)
 
@@ -450,3 +452,45 @@ class Last(nn.Module):
     def forward(self, outputs):
         """From what the layer gives."""
         return outputs[0][:, -1]
+
+
+def test_neither_batches_nor_the_length_of_others_change_what_is_drawn():
+    torch.manual_seed(0)
+    model, x = Own(lambda y: y), [torch.randn(length, 3) for length in (4, 9, 5, 7, 4, 6, 8, 3)]
+    together, alone = (kann.balance(model, x, batch_size=size, outputs="values") for size in (8, 1))
+    np.testing.assert_allclose(together.directions, alone.directions, rtol=1e-3, atol=1e-4)  # states are float32
+    other = kann.balance(model, x, batch_size=8, outputs="values", seed=1)
+    assert not np.allclose(together.directions, other.directions, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "function", "kind"),
+    [
+        ("auto", lambda y: y[:, -1], "class"),
+        ("auto", lambda y: y, "values"),  # as wide as the inputs
+        ("labels", lambda y: y[:, -1], "labels"),
+        ("class", lambda y: y[:, -1, 0], "single"),
+    ],
+)
+def test_the_table_says_what_the_outputs_were_taken_for(outputs, function, kind, tmp_path):
+    balance = kann.balance(Own(function), torch.randn(12, 5, 3), outputs=outputs)
+    assert balance.outputs == kind
+    assert f"outputs: {OUTPUTS[kind]}" in str(balance).splitlines()[0]
+    balance.save(tmp_path / "balance.npz")
+    assert kann.Balance.load(tmp_path / "balance.npz").outputs == kind
+    assert "outputs" not in str(kann.Balance.of_states(np.random.default_rng(0).normal(size=(20, 5, 3))))
+
+
+def test_answers_whose_label_is_missing_do_not_count():
+    torch.manual_seed(0)
+    model, x = Own(lambda y: y[:, -1]), torch.randn(12, 5, 3)
+    labels = np.zeros((12, 3))
+    labels[:, 1:] = -100  # of three answers the first alone counts
+    first = Own(lambda y: y[:, -1, 0])
+    first.load_state_dict(model.state_dict())
+    one = kann.balance(first, x)
+    balance = kann.balance(model, x, labels=labels, outputs="labels")
+    assert np.abs(balance.directions[:, 0] @ one.directions[:, 0]) > 0.9 * np.square(one.directions[:, 0]).sum()
+    labels[:6] = -100
+    some = kann.balance(model, x, labels=labels, outputs="labels")
+    np.testing.assert_allclose(some.mean, kann.balance(first, x[6:]).mean, rtol=1e-5)

@@ -254,6 +254,28 @@ def test_several_labels_are_answers_of_their_own(every, sequences, rng):
 
 
 @pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_answers_without_a_label_do_not_count(every, metric, sequences, rng):
+    model = Answers(every=every)
+    own = own_outputs(model, sequences)
+    labels = [rng.integers(0, 2, size=each.shape) for each in own]
+    missing = [np.where(rng.random(size=each.shape) < 0.5, -100, each) for each in labels]
+    for each, known in zip(missing, labels, strict=True):
+        each.flat[0] = known.flat[0]  # one answer counts at least
+    found = measured(model, sequences, labels=missing, outputs="labels", metric=metric)
+
+    def score(outputs, wanted):
+        counts = wanted != -100
+        if metric == "accuracy":
+            return np.mean((outputs > 0)[counts] == wanted[counts])
+        binary = nn.functional.binary_cross_entropy_with_logits
+        return float(binary(torch.tensor(outputs[counts]), torch.tensor(wanted[counts]).double()))
+
+    expected = np.array([score(*pair) for pair in zip(own, missing, strict=True)])
+    np.testing.assert_allclose(found.full_scores, expected[found.judged], atol=1e-6)
+
+
+@pytest.mark.parametrize("every", [False, True])
 def test_values_are_judged_by_r_squared(every, sequences, rng):
     model = Answers(every=every)
     agreement = measured(model, sequences, outputs="values")

@@ -44,6 +44,9 @@ LEVEL = 0.95
 SHOWN = 12
 """Coordinates in a printed table."""
 
+OUTPUTS = {"class": "classes", "labels": "labels", "values": "values", "single": "one number"}
+"""How a printed table names what outputs were taken for."""
+
 LEAST_VALUE, LEAST_TAIL, LEAST_RATIO, LEAST_LEAD = 0.05, 0.01, 2.5, 2.0
 """See `count_before_gap`. Chosen on linear systems with k = 1 … 10 equal or unequal values before a gap and flat,
 geometric or power-law tails, estimated from 64 or 256 sequences (tests/fitting/test_balance_count.py): gaps by a factor
@@ -112,6 +115,8 @@ class Balance(Saved):
     """The leading singular values of bootstrap replicates over sequences; None for fewer than 8 sequences."""
     has_adjoints: bool = True
     """False for principal components, see `of_states`."""
+    outputs: str | None = None
+    """What `kann.balance` took the outputs of the network for: "class", "labels", "values", or "single" for one."""
 
     instead = "pass what kann.balance or Balance.of_states returned"
 
@@ -241,6 +246,8 @@ class Balance(Saved):
             raise ValueError("its decoder does not belong to its directions")
         if values[0] != 1 or values.min() < 0 or len(values) < self.rank or (np.diff(values) > 0).any():
             raise ValueError("its values do not decrease from 1")
+        if self.outputs is not None and self.outputs not in OUTPUTS:
+            raise ValueError("its outputs are of an unknown kind")
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{value:.2g}" for value in self.values[:6]) + (", …" if len(self.values) > 6 else "")
@@ -251,7 +258,8 @@ class Balance(Saved):
         for i, value in enumerate(self.values[: min(SHOWN, self.rank)]):
             following = f"{self.values[i + 1] / value:.2f}" if i + 1 < len(self.values) else "–"
             rows.append([f"{i + 1}{' <' if i + 1 == self.count else ''}", f"{value:.3f}", following])
-        return "\n".join([f"{self.dim} units, {self._count_in_words()}", *_display.in_columns(rows)])
+        taken_for = "" if self.outputs is None else f"; outputs: {OUTPUTS[self.outputs]}"
+        return "\n".join([f"{self.dim} units, {self._count_in_words()}{taken_for}", *_display.in_columns(rows)])
 
     def _count_in_words(self) -> str:
         if self.count is None:

@@ -1,6 +1,7 @@
 """Balance a running network: adjoints of its states, by automatic differentiation through every step."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -14,7 +15,14 @@ from kann.checks import require_choice, require_sequence, require_whole_number
 from kann.errors import KannError
 from kann.fitting.balance import Balance
 from kann.live._intervene import only_target, replaced, width_of
-from kann.live.evaluation import IGNORED, outputs_of, require_label_of_each, step_weights
+from kann.live.evaluation import (
+    IGNORED,
+    first_steps,
+    labels_by_step,
+    outputs_of,
+    require_label_of_each,
+    step_weights,
+)
 from kann.progress import progress
 from kann.recording._record import record
 from kann.recording.layer_selection import Target
@@ -83,14 +91,16 @@ def balance(
         What the outputs are. ``"class"``: only differences along the last axis count. ``"labels"``, ``"values"``: each
         output counts by itself. ``"auto"``: values if they have the shape of what the network reads, else classes.
     labels
-        The label of each sequence, or of each of its steps; outputs whose label is −100 do not count.
+        The label of each sequence, or of each of its steps; outputs whose label is −100 do not count. Of
+        ``outputs="labels"``, those of each output.
     sequences
         Number of sequences to run, drawn at random from data that are not batches, else the first ones.
     draws
         Number of random combinations of the outputs of each sequence, or of each step where there are outputs at
         every step. One is exact for a single output per sequence.
     seed
-        Seed of everything random. With several outputs, another batch size or device draws other combinations.
+        Seed of everything random. Combinations of outputs are drawn for each sequence by its number, so that the
+        batch size and the device do not change them.
     run
         How to read the data and to call the model, as in `kann.record`. ``batch_size`` is chosen by memory.
 
@@ -123,7 +133,7 @@ def balance(
             source.batch_size = 1
             batches = source.groups()  # the longest first, to measure its graph
         width = width_of(target, state) or _recorded_width(source, batches[0], layer, state)
-    network = _Network(source, target, state, width)
+    network = _Network(source, target, state, width, kind=outputs, seed=seed)
     with torch.inference_mode(False), evaluation_mode(model, gradients=True):
         torch.manual_seed(seed)
         if drawn is not None:
@@ -135,8 +145,8 @@ def balance(
         is_shown = run.get("progress", True)
         bar = progress(batches, what="balance", total=len(batches), unit="batch") if is_shown else batches
         for batch in bar:
-            snapshots.add(*network.adjoints(batch, kind=outputs, labels=labels, draws=draws))
-    return snapshots.balance()
+            snapshots.add(*network.adjoints(batch, labels=labels, draws=draws))
+    return replace(snapshots.balance(), outputs=network.kind)
 
 
 def _first_batches(source: SequenceData, sequences: int) -> list[Batch]:
@@ -164,8 +174,9 @@ def _recorded_width(source: SequenceData, batch: Batch, layer: Any, state: str) 
 class _Network:
     """A network whose adjoints are computed, and the layer whose states they are of."""
 
-    def __init__(self, source: SequenceData, target: Target, state: str, width: int):
+    def __init__(self, source: SequenceData, target: Target, state: str, width: int, *, kind: str, seed: int):
         self._source, self._target = source, target
+        self.kind, self._seed = kind, seed
         self._place: Any = {"state": state, "width": width}
         self._states: list[Tensor] = []
         self._zeros: list[Tensor] = []
@@ -201,19 +212,20 @@ class _Network:
         available = GRAPH_BYTES.get(device.type if device else "cpu", GRAPH_BYTES["cpu"])
         return max(1, available // max(1, needed))
 
-    def adjoints(self, batch: Batch, *, kind: str, labels: Any, draws: int) -> "_Rows":
+    def adjoints(self, batch: Batch, *, labels: Any, draws: int) -> "_Rows":
         """Compute states and adjoints, without those of padding and those that no output depends on."""
         outputs = outputs_of(self._run(batch), len(batch))
         if not self._states:
             raise KannError(f"layer {self._target.path!r} was not called; pass one that the model uses")
         outputs = outputs[:, None] if outputs.ndim == 1 else outputs
-        weights = torch.from_numpy(_weights(outputs, batch, labels)).to(outputs)
-        is_class = outputs.shape[-1] > 1 and (
-            kind == "class" or (kind == "auto" and not _is_like_inputs(outputs, batch))
-        )
-        if outputs[0].numel() - is_class == 1:
+        if outputs.shape[-1] == 1:
+            self.kind = "single"
+        elif self.kind == "auto":
+            self.kind = "values" if _is_like_inputs(outputs, batch) else "class"
+        weights = torch.from_numpy(_weights(outputs, batch, labels, self.kind)).to(outputs)
+        if outputs[0].numel() - (self.kind == "class") == 1:
             draws = 1  # there is one combination, but for its sign
-        found = [self._gradients(outputs, weights, is_class, is_last=i == draws - 1) for i in range(draws)]
+        found = [self._gradients(outputs, weights, batch, draw, is_last=draw == draws - 1) for draw in range(draws)]
         rows = [self._rows(states, batch) for states in self._states]
         adjoints = torch.stack([torch.cat([self._rows(g, batch) for g in each]) for each in found], dim=1)
         sizes = torch.linalg.vector_norm(adjoints, dim=(1, 2), dtype=torch.float64).cpu().numpy()
@@ -230,16 +242,16 @@ class _Network:
         numbers, before_end = batch.numbers[places[kept]], (last[places] - calls)[kept]
         return _rows_at(torch.cat(rows), chosen), _rows_at(adjoints, chosen), sizes[kept] ** 2, numbers, before_end
 
-    def _gradients(self, outputs: Tensor, weights: Tensor, is_class: bool, *, is_last: bool) -> list[Tensor]:
+    def _gradients(self, outputs: Tensor, weights: Tensor, batch: Batch, draw: int, *, is_last: bool) -> list[Tensor]:
         """Gradients of a random combination of the outputs with respect to the states of each call."""
         if not outputs.requires_grad:
             raise KannError(f"the outputs have no gradient, as after detach(), no_grad() or argmax(); {FALLBACK}")
-        v = torch.randn_like(outputs)
-        if is_class:
+        v = torch.from_numpy(self._normal_numbers(outputs, batch, draw)).to(outputs)
+        if self.kind == "class":
             v = v - v.mean(dim=-1, keepdim=True)
         # Of length 1: a single output counts alike in all sequences, and one draw of its sign is exact.
         v = v / torch.linalg.vector_norm(v, dim=-1, keepdim=True)
-        v = v * weights.reshape(len(v), -1, *[1] * (v.ndim - 2))
+        v = v * weights
         try:
             found = torch.autograd.grad(outputs, self._zeros, v, retain_graph=not is_last, allow_unused=True)
         except RuntimeError as error:
@@ -250,6 +262,16 @@ class _Network:
                 f"after detach() or argmax(); {FALLBACK}"
             )
         return [zero.detach() if each is None else each for zero, each in zip(self._zeros, found, strict=True)]
+
+    def _normal_numbers(self, outputs: Tensor, batch: Batch, draw: int) -> Float[Array, "b ..."]:
+        """Random numbers for each output: from its first step on, those of a sequence depend on its number alone."""
+        drawn = [
+            np.random.default_rng((self._seed, draw, number)).standard_normal(outputs.shape[1:], dtype=np.float32)
+            for number in batch.numbers.tolist()
+        ]
+        if outputs.ndim > 2:
+            drawn = [np.roll(own, start, axis=0) for own, start in zip(drawn, first_steps(batch), strict=True)]
+        return np.stack(drawn)
 
     def _rows(self, values: Tensor, batch: Batch) -> Float[Tensor, "n d"]:
         """States as rows; of whole sequences one sequence after the other."""
@@ -277,21 +299,24 @@ class _Network:
         return places, calls, (times >= starts) & (times < starts + real.lengths[places])
 
 
-def _weights(outputs: Tensor, batch: Batch, labels: Any) -> Float[Array, "b t"]:
+def _weights(outputs: Tensor, batch: Batch, labels: Any, kind: str) -> Float[Array, "b ..."]:
     """1 for every output that counts, 0 for padding and where the label is −100."""
     weights = step_weights(np.broadcast_to(np.float32(0), outputs.shape), batch.real)
+    shape, starts = (*weights.shape, *[1] * (outputs.ndim - 2)), first_steps(batch)
     if labels is None:
-        return weights
-    for row, number in enumerate(batch.numbers):
+        return weights.reshape(shape)
+    if kind == "labels":
+        steps, width = weights.shape[1], outputs.shape[-1]
+        own = labels_by_step(labels, batch.numbers, starts, steps=steps, has_steps=outputs.ndim > 2, width=width)
+        return (weights[..., None] * (own != IGNORED)).reshape(outputs.shape)
+    for row, (number, start) in enumerate(zip(batch.numbers, starts, strict=True)):
         ignored = np.asarray(as_numpy(labels[number]) == IGNORED)
-        starts = None if batch.real is None else batch.real.starts
-        first = 0 if starts is None else int(starts[row])
         if ignored.ndim == 1 and weights.shape[1] > 1:
-            first = 0 if len(ignored) == weights.shape[1] else first
+            first = 0 if len(ignored) == weights.shape[1] else int(start)
             weights[row, first : first + len(ignored)][ignored] = 0
         elif ignored.all():
             weights[row] = 0
-    return weights
+    return weights.reshape(shape)
 
 
 def _is_like_inputs(outputs: Tensor, batch: Batch) -> bool:

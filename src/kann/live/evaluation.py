@@ -177,8 +177,8 @@ class ScoreOptions(TypedDict, total=False):
     labels, if there are any), that returns one number for each sequence."""
     labels: Any
     """The class of each sequence, or of each of its steps for a model that gives (sequences, steps, outputs). With
-    several outputs that are labels or values, (outputs,) of each sequence or (steps, outputs). Steps of class −100 do
-    not count; sequences without another are left out."""
+    several outputs that are labels or values, (outputs,) of each sequence or (steps, outputs). Classes and labels of
+    −100 do not count; sequences without another are left out."""
     outputs: str
     """As in `kann.agreement`. ``"class"`` (the default): the largest of several outputs, or whether a single one
     exceeds ``threshold``. ``"labels"``: each output is a yes-or-no answer; agreement and accuracy are fractions of
@@ -234,7 +234,7 @@ class Scorer:
     @property
     def may_ignore(self) -> bool:
         """Whether labels may be `IGNORED`."""
-        return self.outputs == "class" and self.name in ("accuracy", "loss")
+        return self.outputs in ("class", "labels") and self.name in ("accuracy", "loss")
 
     def __call__(
         self, outputs: Shaped[Array, "b ..."], untouched: Shaped[Array, "b ..."], batch: Batch
@@ -242,14 +242,14 @@ class Scorer:
         """Score each sequence of a batch: of an R² the squared error, Σ|output − wanted|² over steps and outputs."""
         if self.function is not None:
             return self._own(outputs, untouched, batch)
-        wanted, weights = self._wanted(outputs, untouched, batch), step_weights(outputs, batch.real)
+        wanted, weights = self._wanted(outputs, untouched, batch), step_weights(outputs, batch.real)[..., None]
         if self.may_ignore:
-            weights = weights * (wanted != IGNORED)
+            weights = weights * (wanted.reshape(*weights.shape[:2], -1) != IGNORED)
         if self.name == "loss":
             return _mean_over_steps(self._losses(outputs, wanted), weights)
         if self.outputs == "values":
-            return np.einsum("bto,bt->b", np.square(_by_step(outputs) - wanted), weights)
-        return _mean_over_steps(self._decided(outputs) == wanted.reshape(*weights.shape, -1), weights)
+            return np.sum(np.square(_by_step(outputs) - wanted) * weights, axis=(1, 2))
+        return _mean_over_steps(self._decided(outputs) == wanted.reshape(*weights.shape[:2], -1), weights)
 
     def variation(self, untouched: Shaped[Array, "b ..."], batch: Batch) -> Comparison:
         """How far the wanted values of a batch vary; those of several batches are added with +."""
@@ -316,10 +316,11 @@ def step_weights(outputs: Shaped[Array, "b ..."], real: RealSteps | None) -> Flo
     return ((steps >= starts[:, None]) & (steps < (starts + real.lengths)[:, None])).astype(np.float64)
 
 
-def _mean_over_steps(values: Shaped[Array, "b t ..."], weights: Float[Array, "b t"]) -> Float[Array, " b"]:
-    """The mean over the real steps of each sequence, and over the answers of each step."""
-    of_steps = values.reshape(*weights.shape, -1).mean(axis=2)
-    return (of_steps * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
+def _mean_over_steps(values: Shaped[Array, "b t ..."], weights: Float[Array, "b t _"]) -> Float[Array, " b"]:
+    """The mean over the steps, and the answers of each step, that count."""
+    values = values.reshape(*weights.shape[:2], -1)
+    weights = np.broadcast_to(weights, values.shape)
+    return (values * weights).sum(axis=(1, 2)) / np.maximum(weights.sum(axis=(1, 2)), 1)
 
 
 def outputs_of(output: Any, sequences: int) -> Tensor:
