@@ -27,7 +27,7 @@ from kann_experiments.sentiment import task as task_module
 from kann_experiments.sentiment.analysis import study_network
 from kann_experiments.sentiment.corpus import Reviews, load_corpus, train_vocabulary
 from kann_experiments.sentiment.highlighting import WORD_KINDS
-from kann_experiments.sentiment.live import bench, learned, measurements, words
+from kann_experiments.sentiment.live import bench, words
 from kann_experiments.sentiment.live.measurements import LiveResult
 from kann_experiments.sentiment.quantities import QUANTITIES
 from kann_experiments.sentiment.shipped import ShippedOperator, ship
@@ -68,8 +68,6 @@ def small():
         patch.setattr(stand_ins, "COORDINATES", (4,))
         patch.setattr(stand_ins, "COMPONENTS", 6)
         patch.setattr(words, "captum_attributions", lambda _: {})
-        patch.setattr(learned, "STEPS", learned.TESTED_EVERY)
-        patch.setattr(measurements, "LEARNED", (1,))
         for arch in CONFIGS:
             patch.setitem(task_module.CONFIGS, arch, tiny(arch))
         yield patch

@@ -32,13 +32,6 @@ LIVE = (
             ("pca", "    ", "principal components"),
         )
     ),
-    *(
-        Quantity(
-            key=f"live_learned_{start}_{count}", what=f"{count} learned by gradient, from {what}", format="percent"
-        )
-        for count in (1, 2, 4)
-        for start, what in (("balanced", "the balanced ones"), ("random", "random ones"))
-    ),
     Quantity(key="live_needs_balanced", what="balanced coordinates that keep 95 % of the decisions, of 1, 2, 4, 8, 16"),
     Quantity(key="live_needs_modes", what="    modes"),
     Quantity(key="live_needs_pca", what="    principal components"),

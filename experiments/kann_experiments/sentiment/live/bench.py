@@ -29,10 +29,10 @@ RECORDED_REVIEWS = 1000
 """Training reviews whose states operators and fills are fitted to: 240,000 states, 600 for each bin of a curve."""
 
 CHOOSING_REVIEWS = 1024
-"""Validation reviews that subspaces are learned on: agreement is then known to 1.5 %."""
+"""Validation reviews that learned subspaces are chosen on: agreement is then known to 1.5 %."""
 
 CHOOSING_BATCH, JUDGING_BATCH = 128, 1024
-"""Reviews that are run together. Few for a step of learning; many for judging, since a GPU takes as long for a step of
+"""Reviews that are run together. Few for recording; many for judging, since a GPU takes as long for a step of
 a thousand reviews as for one of a hundred (5 GB of its memory where reviews are longest)."""
 
 JUDGED_ON_CPU = 2000
@@ -65,15 +65,15 @@ class Bench:
     positive: Shaped[Array, " s"]
     """Which of them the untouched network calls positive."""
 
-    def kept(self, changes: Mapping[str, Change], *, source: SequenceData | None = None) -> dict[str, Array]:
-        """Which decisions, on test reviews by default, stay as they are under each change, by its name."""
+    def kept(self, changes: Mapping[str, Change], *, fill: str = "auto") -> dict[str, Array]:
+        """Which decisions on test reviews stay as they are under each change, by its name."""
         _, scores, _ = run_changes(
-            source or self.judging,
+            self.judging,
             self.replaced,
             list(changes.values()),
             self.states,
             self.spread,
-            fill="auto",
+            fill=fill,
             scorer=Scorer.of("agreement"),
         )
         return dict(zip(changes, scores[1:] == 1, strict=True))

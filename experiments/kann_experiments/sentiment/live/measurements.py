@@ -17,7 +17,6 @@ from kann.zoo.sentiment_network import SentimentNetwork
 from kann_experiments.sentiment.corpus import Corpus
 from kann_experiments.sentiment.groups import Groups
 from kann_experiments.sentiment.live.bench import CHOOSING_BATCH, LAYER, Bench, make_bench
-from kann_experiments.sentiment.live.learned import learned_subspace
 from kann_experiments.sentiment.live.words import flipped_by_deletion
 from kann_experiments.sentiment.task import JUDGED
 from kann_experiments.training import generator
@@ -27,9 +26,6 @@ DRAWS = 3
 
 COUNTS = (2, 4, 8, 16)
 """How many coordinates are kept together."""
-
-LEARNED = (1, 2, 4)
-"""Dimensions of the subspaces that are learned."""
 
 MODES_RANK = 16
 """Rank of the driven operator whose modes are kept, by their contribution to the logit."""
@@ -65,21 +61,20 @@ def measure_live(
     """Find coordinates on training reviews, and judge them, and the paper's groups, on test reviews."""
     with evaluation_mode(network):
         bench = make_bench(network, corpus, seed=seed)
-        chosen = _coordinates(bench, seed)
-        changes = _changes_of_one(bench, chosen, seed) | _changes_of_several(chosen) | _learned(bench, chosen, seed)
+        chosen = coordinates(bench, seed)
+        changes = _changes_of_one(bench, chosen, seed) | _changes_of_several(chosen)
         if paper is not None:
             changes |= _changes_of_groups(bench, paper, seed)
         kept = bench.kept(changes)
         flips = flipped_by_deletion(bench, chosen["balanced"][:, 0], seed=seed)
     numbers = _numbers_of_one(bench, kept) | _numbers_of_several(kept) | _numbers_of_groups(bench, kept)
-    numbers |= {f"live_{name}": _fraction(same) for name, same in kept.items() if name.startswith("learned_")}
     numbers |= {f"words_{name}": flipped for name, flipped in flips.items()}
     return LiveResult(numbers=numbers, details={"rank of the modes": min(MODES_RANK, bench.states.dim)})
 
 
 def kept_by_coordinates(bench: Bench, seed: int) -> dict[str, float]:
     """How many decisions each kind of coordinates keeps, random ones included for several coordinates too."""
-    chosen = _coordinates(bench, seed)
+    chosen = coordinates(bench, seed)
     changes = _changes_of_one(bench, chosen, seed) | _changes_of_several(chosen)
     for count in COUNTS:
         drawn = _random_like(bench, chosen["balanced"][:, :count], f"random_{count}", seed)
@@ -89,7 +84,7 @@ def kept_by_coordinates(bench: Bench, seed: int) -> dict[str, float]:
     return numbers | {f"live_random_{count}": _mean_of_draws(kept, f"random_{count}") for count in COUNTS}
 
 
-def _coordinates(bench: Bench, seed: int) -> dict[str, Float[Array, "d _"]]:
+def coordinates(bench: Bench, seed: int) -> dict[str, Float[Array, "d _"]]:
     """Directions by the way in which they are chosen, the most important first."""
     words: dict[str, Any] = {"layer": LAYER, "state": bench.state, "batch_size": CHOOSING_BATCH, "seed": seed}
     koopman = kann.fit(bench.states, rank=min(MODES_RANK, bench.states.dim), driven=True)
@@ -124,16 +119,6 @@ def _random_like(bench: Bench, like: Float[Array, "d k"], name: str, seed: int) 
     """Draws of as many random directions, in which the states vary as much."""
     axes, rng = orthonormal_axes(like, bench.spread), generator(seed, JUDGED, like.shape[1])
     return {f"{name}_{draw}": random_like(axes, bench.spread, rng) for draw in range(DRAWS)}
-
-
-def _learned(bench: Bench, chosen: Mapping[str, Float[Array, "d _"]], seed: int) -> dict[str, Change]:
-    """Subspaces that are learned by gradient, started from the balanced one and at random."""
-    changes, rng = {}, generator(seed, JUDGED, 0)
-    for count in LEARNED:
-        starts = {"balanced": chosen["balanced"][:, :count], "random": rng.normal(size=(bench.spread.dim, count))}
-        for name, start in starts.items():
-            changes[f"learned_{name}_{count}"] = Change(directions=learned_subspace(bench, start))
-    return changes
 
 
 def _numbers_of_one(bench: Bench, kept: Kept) -> dict[str, float]:
