@@ -15,7 +15,7 @@ from kann.data.archives import read_npz
 from kann.data.serialization import Decoder, Encoder, save_arrays
 from kann.errors import KannError
 from kann.explaining.explanation import SavedReadout
-from kann.explaining.readout_search import PartReadout, RectifiedReadout, head_of
+from kann.explaining.readout_search import StateReadout, head_of
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
 from tests.reporting.html_pages import content_of
@@ -186,7 +186,7 @@ def test_a_head_is_passed_again_and_reads_what_it_read(make, tmp_path):
 
 def test_readouts_of_part_of_a_state_come_back_with_a_linear_head():
     states = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-    readout = PartReadout(RectifiedReadout(nn.Linear(3, 2)), 3)
+    readout = StateReadout(head=nn.Linear(3, 2), units=3, is_rectified=True)
     np.testing.assert_array_equal(SavedReadout.of(readout).restored()(states), readout(states))
     head = nn.Linear(3, 2, bias=False)
     torch.testing.assert_close(SavedReadout.of(head).restored()(torch.ones(1, 3)), head(torch.ones(1, 3)))
@@ -201,7 +201,7 @@ def test_a_linear_layer_with_a_forward_of_its_own_is_not_taken_for_a_linear_one(
         pass
 
     assert isinstance(SavedReadout.of(Doubled(3, 2)), str)
-    assert SavedReadout.of(Named(3, 2)).readout == "Named"
+    assert SavedReadout.of(Named(3, 2)).weight.shape == (2, 3)
 
 
 def test_a_file_that_lacks_a_result_is_refused(tmp_path):

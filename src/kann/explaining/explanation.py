@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from kann import _display
@@ -26,14 +25,7 @@ from kann.data.states import States
 from kann.depth._trust import StepTrust
 from kann.errors import KannError
 from kann.explaining.facts import Facts
-from kann.explaining.readout_search import (
-    AbsentReadout,
-    LinearReadout,
-    PartReadout,
-    RectifiedReadout,
-    head_of,
-    with_head,
-)
+from kann.explaining.readout_search import StateReadout, head_of, linear_readout, with_head
 from kann.fitting.balance import Balance
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
@@ -81,44 +73,33 @@ def require_saved(place: Path) -> None:
 class SavedReadout(Stored):
     """A readout as a file holds it: a linear layer, or what is read of a state before the head."""
 
-    readout: str
-    """The name of its class."""
     head: "SavedReadout | str | None" = None
-    """The head behind `PartReadout` and `RectifiedReadout`; its text if no file can hold it."""
-    units: int = 0
+    """The head behind a `StateReadout`; its text if no file can hold it, None for a linear layer."""
+    units: int | None = None
+    is_rectified: bool = False
     weight: Array | None = None
     bias: Array | None = None
 
     @staticmethod
     def of(readout: Any) -> "SavedReadout | str":
         """Return what a file can hold of a readout: its text if it is not linear."""
-        name = type(readout).__name__
-        if isinstance(readout, PartReadout):
-            return SavedReadout(readout=name, head=SavedReadout.of(readout.head), units=readout.units)
-        if isinstance(readout, RectifiedReadout):
-            return SavedReadout(readout=name, head=SavedReadout.of(readout.head))
+        if isinstance(readout, StateReadout):
+            head = SavedReadout.of(readout.head)
+            return SavedReadout(head=head, units=readout.units, is_rectified=readout.is_rectified)
         # A layer with a ``forward`` of its own may do anything.
-        if isinstance(readout, LinearReadout) or getattr(type(readout), "forward", None) is nn.Linear.forward:
+        if getattr(type(readout), "forward", None) is nn.Linear.forward:
             bias = None if readout.bias is None else as_numpy(readout.bias)
-            return SavedReadout(readout=name, weight=as_numpy(readout.weight), bias=bias)
+            return SavedReadout(weight=as_numpy(readout.weight), bias=bias)
         return str(readout)
 
     def restored(self) -> Any:
         """Return the readout."""
-        head = self.head.restored() if isinstance(self.head, SavedReadout) else self.head
-        if self.readout == PartReadout.__name__:
-            return PartReadout(head, self.units)
-        if self.readout == RectifiedReadout.__name__:
-            return RectifiedReadout(head)
+        if self.head is not None:
+            head = self.head.restored() if isinstance(self.head, SavedReadout) else self.head
+            return StateReadout(head=head, units=self.units, is_rectified=self.is_rectified)
         if self.weight is None:
             raise ValueError("its readout has no weight")
-        if self.readout == LinearReadout.__name__:
-            return LinearReadout(self.weight, self.bias)  # pyright: ignore[reportArgumentType]
-        width, outputs = self.weight.shape[::-1]
-        linear = nn.Linear(width, outputs, bias=self.bias is not None, dtype=torch.from_numpy(self.weight).dtype)
-        kept = {"weight": self.weight, "bias": self.bias}
-        linear.load_state_dict({name: torch.from_numpy(each.copy()) for name, each in kept.items() if each is not None})
-        return linear
+        return linear_readout(self.weight, self.bias)
 
 
 def saved_states(states: States) -> dict[str, Any]:
@@ -142,7 +123,8 @@ def content_of_version_1(arrays: dict[str, Array], place: Path) -> dict[str, Any
             arrays[name] = flat.reshape(shape, order=plain["order"])
             return {"array": name}
         if "readout" in plain and "fields" not in plain:
-            return {"result": SavedReadout.__name__, "fields": plain}
+            known = {"units": plain.get("units") or None, "is_rectified": plain["readout"] == "RectifiedReadout"}
+            return {"result": SavedReadout.__name__, "fields": plain | known}
         return plain
 
     plain = json.loads(bytes(arrays["content"]), object_hook=as_now)
@@ -162,7 +144,7 @@ def with_readout(explanation: Any, readout: Any) -> Any:
     if readout is not None:
         page["readout"] = with_head(kept, readout) if head_of(readout) is readout else readout
     elif isinstance(head_of(kept), str):  # its text alone could be kept
-        page["readout"] = with_head(kept, AbsentReadout(head_of(kept)))
+        page["readout"] = kept if isinstance(kept, StateReadout) else StateReadout(head=kept)
         choices += (WITHOUT_READOUT,)
     return replace(explanation, page=page, choices=choices)
 
@@ -343,7 +325,7 @@ class Explanation(Stored):
             "sentences": self.sentences,
             "choices": self.choices,
         }
-        if isinstance(head_of(self.page.get("readout")), AbsentReadout):
+        if isinstance(head_of(self.page.get("readout")), str):
             arguments["readout"] = None
         return arguments
 

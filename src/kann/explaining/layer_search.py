@@ -165,14 +165,11 @@ def equal_blocks(probe: Probe, numbers: Int[Array, " k"]) -> tuple[list[str], bo
         run: list[str] = []
         for child, part in module.named_children():
             name = f"{path}.{child}".removeprefix(".")
-            last = seen.get(run[-1]) if run else None
-            is_alike = last is not None and type(last.module) is type(part) and name in seen
-            if is_alike and last.gave.shape == seen[name].gave.shape:
+            kinds = [(type(each.module), each.gave.shape) for each in map(seen.get, [*run[-1:], name]) if each]
+            if len(kinds) == 2 and kinds[0] == kinds[1]:
                 run.append(name)
-            elif name in seen and next(part.children(), None) is not None:  # a block is made of several modules
-                run = [name]
-            else:
-                run = []
+            else:  # a block is made of several modules
+                run = [name] if name in seen and next(part.children(), None) is not None else []
             if len(run) >= max(2, len(best)):
                 best = list(run)
     if not best:

@@ -18,7 +18,7 @@ from kann.explaining.sequences import Sequences
 from kann.live.evaluation import IGNORED, Scorer, labels_by_step, score_runs
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import SequenceData
-from kann.typing import Array, Float, Int, Shaped
+from kann.typing import Array, Int, Shaped
 
 LEVEL = 0.95
 """Confidence level of the interval of the score."""
@@ -40,19 +40,13 @@ class Outputs:
     why: str
 
     def require_names(self, classes: Sequence[str] | None) -> None:
-        """Refuse another number of names than there are classes, or answers."""
-        told = self.count
-        if self.kind == "class":
-            told = max(2, self.count)
+        """Raise for another number of names than there are classes, or answers."""
+        told, of = (max(2, self.count), "classes") if self.kind == "class" else (self.count, "answers")
         if classes is not None and self.kind != "values" and len(classes) != told:
             raise KannError(
-                f"classes= has {len(classes)} names, and the network's {self.count} outputs tell {told} {self._told} "
-                "apart; pass one name for each, or outputs= if they are something else"
+                f"classes= has {len(classes)} names, and the network's {self.count} outputs tell {told} {of} apart; "
+                "pass one name for each, or outputs= if they are something else"
             )
-
-    @property
-    def _told(self) -> str:
-        return {"class": "classes", "labels": "answers", "values": "values"}[self.kind]
 
 
 def kind_of_outputs(outputs: Shaped[Array, "s ..."], inputs: Shaped[Array, "t ..."], options: Options) -> Outputs:
@@ -60,23 +54,17 @@ def kind_of_outputs(outputs: Shaped[Array, "s ..."], inputs: Shaped[Array, "t ..
     real = outputs[np.isfinite(outputs)]
     if not len(real):
         raise KannError("all outputs of the network are NaN or Inf, so that they say nothing; look at its weights")
-    threshold = 0.0
-    if real.min() >= 0 and real.max() <= 1:
-        threshold = 0.5
-    kind, reason = options.outputs, "as you asked"
-    if kind is None:
-        kind, reason = _told_by_labels(options.labels, outputs) or _told_by_shape(outputs, inputs, options)
+    threshold = 0.5 if real.min() >= 0 and real.max() <= 1 else 0.0
+    told = (options.outputs, "as you asked") if options.outputs else _told_by_labels(options.labels, outputs)
+    kind, reason = told or _told_by_shape(outputs, inputs, options, threshold)
     names = {
         "class": "a class (the largest output, or whether a single one exceeds the threshold)",
         "labels": "several yes-or-no answers",
         "values": "values, compared by R²",
     }
-    why = f"Outputs are taken as {names[kind]}: {reason}."
-    if options.outputs is None:
-        why += " Pass outputs= if they are something else."
-    count = 1
-    if outputs.ndim > 1:
-        count = outputs.shape[-1]
+    remedy = "" if options.outputs else " Pass outputs= if they are something else."
+    why = f"Outputs are taken as {names[kind]}: {reason}.{remedy}"
+    count = outputs.shape[-1] if outputs.ndim > 1 else 1
     return Outputs(kind=kind, threshold=threshold, count=count, why=why)
 
 
@@ -87,9 +75,9 @@ def _told_by_labels(labels: Any, outputs: Shaped[Array, "s ..."]) -> tuple[str, 
     if isinstance(labels[0], str):
         return "class", "labels are names"
     first = [as_numpy(labels[i]) for i in range(min(len(labels), 50))]
-    values = np.concatenate([each.ravel().astype(np.float64) for each in first])
+    values = np.unique(np.concatenate([each.ravel().astype(np.float64) for each in first]))
     has_axis = first[0].ndim == outputs.ndim - 1 and outputs.ndim > 1
-    are_marks = set(np.unique(values)) <= {0.0, 1.0} or set(np.unique(values)) <= {-1.0, 1.0}
+    are_marks = set(values) <= {0.0, 1.0} or set(values) <= {-1.0, 1.0}
     if has_axis and are_marks and outputs.shape[-1] > 1:
         return "labels", "each label has a mark for each output"
     if not np.array_equal(values, np.round(values)):
@@ -98,7 +86,7 @@ def _told_by_labels(labels: Any, outputs: Shaped[Array, "s ..."]) -> tuple[str, 
 
 
 def _told_by_shape(
-    outputs: Shaped[Array, "s ..."], inputs: Shaped[Array, "t ..."], options: Options
+    outputs: Shaped[Array, "s ..."], inputs: Shaped[Array, "t ..."], options: Options, threshold: float
 ) -> tuple[str, str]:
     """What shapes and signs of the outputs say."""
     if options.classes is not None:
@@ -107,15 +95,11 @@ def _told_by_shape(
     own = outputs.shape[1:]
     if is_real and (own in (inputs.shape, (*inputs.shape, 1)) or (*own, 1) == inputs.shape):
         return "values", "they have the shape of what the network reads"
-    width = 1
-    if outputs.ndim > 1:
-        width = outputs.shape[-1]
+    width = outputs.shape[-1] if outputs.ndim > 1 else 1
     if width > 1 and not (outputs.ndim == 2 and is_real and outputs.shape[1] == len(inputs) > 1):
         return "class", f"there are {width} for each decision"
     real = outputs[np.isfinite(outputs)]
-    positive = float((real > 0).mean())
-    if real.min() >= 0 and real.max() <= 1:
-        positive = float((real > 0.5).mean())
+    positive = float((real > threshold).mean())
     if RARE <= positive <= 1 - RARE:
         return "class", f"there is one, and {percent(positive)} of them say yes"
     return "values", "there is one, and nearly all of them have the same sign"
@@ -123,9 +107,7 @@ def _told_by_shape(
 
 def without_one_hot(labels: Any, outputs: Shaped[Array, "s ..."], kind: str | None) -> Any:
     """Return classes for labels that are one-hot rows, one for each decision; other labels as they are."""
-    if labels is None or kind not in (None, "class") or outputs.ndim < 2 or outputs.shape[-1] < 2:
-        return labels
-    if any(isinstance(label, str) for label in labels):
+    if labels is None or kind not in (None, "class") or outputs.ndim < 2 or outputs.shape[-1] < 2 or has_names(labels):
         return labels
     rows = [as_numpy(label) for label in labels]
     if any(row.ndim != outputs.ndim - 1 or row.shape[-1] != outputs.shape[-1] for row in rows):
@@ -135,27 +117,25 @@ def without_one_hot(labels: Any, outputs: Shaped[Array, "s ..."], kind: str | No
     return [row.argmax(axis=-1) for row in rows]
 
 
+def has_names(labels: Any) -> bool:
+    """Whether some labels are names of classes."""
+    return any(isinstance(label, str) for label in labels)
+
+
 def plain_labels(labels: Any, outputs: Outputs, sequences: Sequences, *, has_steps: bool) -> Any:
     """Labels without padding, and without the last axis that a single output has; names stay as they are."""
-    if any(isinstance(label, str) for label in labels):
+    if has_names(labels):
         return labels
     plain = [as_numpy(label) for label in labels]
     if any(label.dtype.kind not in "iubf" for label in plain):
         return labels
-    if outputs.kind == "class" and outputs.count == 1:
-        plain = [_without_last_axis(label, axes=int(has_steps)) for label in plain]
+    if outputs.kind == "class" and outputs.count == 1:  # BCEWithLogitsLoss wants an axis of size 1
+        plain = [each[..., 0] if each.ndim == 1 + has_steps and each.shape[-1] == 1 else each for each in plain]
     # A label without axes is one for all steps, and so is one whose only axis is that of several outputs.
     axes = 1 + int(outputs.kind != "class" and outputs.count > 1)
     if has_steps and sequences.knows_positions and all(label.ndim >= axes for label in plain):
         return _without_padding(plain, sequences)
     return plain
-
-
-def _without_last_axis(label: Shaped[Array, "..."], *, axes: int) -> Shaped[Array, "..."]:
-    """A label of ``axes`` axes, if it has one more of size 1, as BCEWithLogitsLoss wants it."""
-    if label.ndim == axes + 1 and label.shape[-1] == 1:
-        return label[..., 0]
-    return label
 
 
 def _without_padding(labels: list[Shaped[Array, "..."]], sequences: Sequences) -> list[Shaped[Array, "..."]]:
@@ -198,14 +178,13 @@ class Accuracy(Stored):
 def require_labels_that_fit(
     options: Options, outputs: Outputs, given: Shaped[Array, "k ..."], sequences: Sequences, numbers: Int[Array, " k"]
 ) -> None:
-    """Refuse labels that cannot be compared with outputs; ``given`` are those of the sequences ``numbers``."""
+    """Raise for labels that cannot be compared with outputs; ``given`` are those of the sequences ``numbers``."""
     labels: Any = options.labels
     if labels is None:
         return
     has_steps = given.ndim > 2
-    steps, width = 1, int(np.prod(given.shape[1:], dtype=int))
-    if has_steps:
-        steps, width = given.shape[1], int(np.prod(given.shape[2:], dtype=int))
+    steps = given.shape[1] if has_steps else 1
+    width = int(np.prod(given.shape[1 + has_steps :], dtype=int))
     starts = np.zeros(len(numbers), dtype=np.int64)
     if outputs.kind == "class":
         _require_known_names(labels, options.classes)
@@ -220,7 +199,7 @@ def require_labels_that_fit(
             )
         labels_by_step(known, numbers, starts, steps=steps, has_steps=has_steps)
         own_axes = 0
-    elif any(isinstance(label, str) for label in labels):
+    elif has_names(labels):
         return
     else:
         known = [as_numpy(label) for label in labels]
@@ -238,7 +217,7 @@ def require_labels_that_fit(
 
 
 def _require_known_names(labels: Any, classes: Any) -> None:
-    """Refuse names of classes that do not say which output they are."""
+    """Raise for names of classes that do not say which output they are."""
     names = [label for label in labels if isinstance(label, str)]
     if not names:
         return
@@ -261,9 +240,9 @@ def measure_accuracy(
 
     ``source`` gives these sequences to the network; ``numbers`` are theirs among all sequences.
     """
-    labels, problem = _comparable(options, outputs, numbers)
-    if labels is None:
-        return None, (problem,)
+    labels = _comparable(options, outputs, numbers)
+    if isinstance(labels, str):
+        return None, (labels,)
     own = [labels[number] for number in numbers]
     scorer = Scorer.of("accuracy", own, outputs=outputs.kind, threshold=outputs.threshold)
     with evaluation_mode(model):
@@ -281,30 +260,28 @@ def measure_accuracy(
     return found, ()
 
 
-def _comparable(options: Options, outputs: Outputs, held_out: Int[Array, " h"]) -> tuple[list[Any] | None, str]:
-    """Return the labels as numbers that outputs can be compared with; None if they do not fit, and why."""
+def _comparable(options: Options, outputs: Outputs, held_out: Int[Array, " h"]) -> list[Any] | str:
+    """Return the labels as numbers that outputs can be compared with; if they do not fit, why."""
     labels: Any = options.labels
-    if outputs.kind == "class":
-        known = class_numbers(labels, options.classes)
-        if known is None:
-            return None, "How well the network does was not measured: labels are no whole numbers."
-        every = np.concatenate([np.ravel(known[i]) for i in held_out])
-        every = every[every != IGNORED]
-        if not len(every):
-            return None, f"How often the network is right was not measured: all labels are {IGNORED}."
-        classes = max(2, outputs.count)
-        if every.min() >= 0 and every.max() < classes:
-            return known, ""
-        return None, (
-            f"How often the network is right was not measured: labels run from {every.min()} to {every.max()}, and "
-            f"its outputs tell classes 0 to {classes - 1} apart."
-        )
-    if any(isinstance(label, str) for label in labels):
-        return None, "How well the network does was not measured: labels are names, and outputs are no classes."
-    numbers = [as_numpy(label).astype(np.float64) for label in labels]
-    if outputs.kind == "labels":  # marks may be 0 and 1, or −1 and 1
-        return [(label > 0).astype(np.float64) for label in numbers], ""
-    return numbers, ""
+    if outputs.kind != "class":
+        if has_names(labels):
+            return "How well the network does was not measured: labels are names, and outputs are no classes."
+        numbers = [as_numpy(label).astype(np.float64) for label in labels]
+        # Marks may be 0 and 1, or −1 and 1.
+        return [(label > 0).astype(np.float64) for label in numbers] if outputs.kind == "labels" else numbers
+    known = class_numbers(labels, options.classes)
+    if known is None:
+        return "How well the network does was not measured: labels are no whole numbers."
+    every = np.concatenate([np.ravel(known[i]) for i in held_out])
+    every, classes = every[every != IGNORED], max(2, outputs.count)
+    if not len(every):
+        return f"How often the network is right was not measured: all labels are {IGNORED}."
+    if every.min() >= 0 and every.max() < classes:
+        return known
+    return (
+        f"How often the network is right was not measured: labels run from {every.min()} to {every.max()}, and its "
+        f"outputs tell classes 0 to {classes - 1} apart."
+    )
 
 
 def class_numbers(labels: Any, classes: Any) -> list[Any] | None:
@@ -324,21 +301,11 @@ def _most_frequent(labels: list[Any], held_out: Int[Array, " h"]) -> float:
 
     Of several yes-or-no labels each output has a most frequent one.
     """
-    columns = [_in_columns(np.asarray(label)) for label in labels]
-    every = np.concatenate(columns)
-    usual = np.array([_mode_of(own[own != IGNORED]) for own in every.T])
-    return float(
-        np.mean([(own == usual)[own != IGNORED].mean() for i in held_out if ((own := columns[i]) != IGNORED).any()])
-    )
-
-
-def _in_columns(label: Shaped[Array, "..."]) -> Float[Array, "t o"]:
-    """One row for each label of a step: whole numbers are one column, rows of marks several."""
-    if label.dtype.kind == "f":
-        return label.reshape(-1, label.shape[-1])
-    return label.reshape(-1, 1).astype(np.float64)
-
-
-def _mode_of(values: Float[Array, " n"]) -> float:
-    found, counts = np.unique(values, return_counts=True)
-    return float(found[counts.argmax()])
+    columns = [np.asarray(label) for label in labels]  # one of whole numbers, or several of marks
+    columns = [each.reshape(-1, each.shape[-1] if each.dtype.kind == "f" and each.ndim else 1) for each in columns]
+    usual = []
+    for own in np.concatenate(columns).T:
+        values, counts = np.unique(own[own != IGNORED], return_counts=True)
+        usual.append(values[counts.argmax()])
+    held = (columns[i] for i in held_out)
+    return float(np.mean([(own == usual)[own != IGNORED].mean() for own in held if (own != IGNORED).any()]))

@@ -1,12 +1,14 @@
 """Find the readout of the explained states, and how the network's outputs come of it."""
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import expit, logit
 from torch import nn
+from torch.nn.utils import skip_init
 
 from kann.analysis.decisions import read_out
 from kann.backends.arrays import as_numpy
@@ -34,83 +36,61 @@ WAYS = {
 """How a network may come to its outputs, in words."""
 
 
-class PartReadout:
-    """A readout of the first units of a state: a head that reads h where h and c were recorded side by side."""
-
-    def __init__(self, head: Any, units: int):
-        self.head, self.units = head, units
-
-    def __call__(self, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
-        """The outputs of states."""
-        return read_out(self.head, h[:, : self.units])
+NOT_FOUND = "No readout of these states was found."
 
 
-class RectifiedReadout:
-    """A head that reads states behind ReLU."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StateReadout:
+    """What a head reads of a state: its first units, such as h where h and c were recorded side by side."""
 
-    def __init__(self, head: Any):
-        self.head = head
+    head: Any
+    """A module or a function; the text of one that no file can hold."""
+    units: int | None = None
+    """None for all."""
+    is_rectified: bool = False
+    """True if the head reads them behind ReLU."""
 
     def __call__(self, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
         """The outputs of states."""
-        return read_out(self.head, np.maximum(h, 0))
-
-
-class AbsentReadout:
-    """In place of a head that no file can hold: its text, which says what it was."""
-
-    def __init__(self, text: str):
-        self._text = text
-
-    def __call__(self, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
-        """Refused, with what to do."""
-        raise KannError(
-            f"the readout {self._text} was not saved, since it is not linear; pass it to "
-            "kann.Explanation.open(folder, readout=...)"
-        )
-
-    def __str__(self) -> str:
-        return self._text
+        if isinstance(self.head, str):
+            raise KannError(
+                f"the readout {self.head} was not saved, since it is not linear; pass it to "
+                "kann.Explanation.open(folder, readout=...)"
+            )
+        h = h[:, : self.units]
+        return read_out(self.head, np.maximum(h, 0) if self.is_rectified else h)
 
 
 def head_of(readout: Any) -> Any:
-    """The head that a readout of part of a state, or of rectified states, calls in the end."""
-    while isinstance(readout, PartReadout | RectifiedReadout):
-        readout = readout.head
-    return readout
+    """The head that a readout of states calls in the end."""
+    return head_of(readout.head) if isinstance(readout, StateReadout) else readout
 
 
 def with_head(readout: Any, head: Any) -> Any:
     """A readout that reads the same of a state, and gives it to another head."""
-    if isinstance(readout, PartReadout):
-        return PartReadout(with_head(readout.head, head), readout.units)
-    if isinstance(readout, RectifiedReadout):
-        return RectifiedReadout(with_head(readout.head, head))
-    return head
+    return replace(readout, head=with_head(readout.head, head)) if isinstance(readout, StateReadout) else head
 
 
-class LinearReadout:
-    """A linear readout by its weight: outputs are h @ weight.T + bias."""
-
-    def __init__(self, weight: Float[Array, "o d"], bias: Float[Array, " o"]):
-        self.weight, self.bias = weight, bias
-
-    def __call__(self, h: Float[Array, "n d"]) -> Float[Array, "n o"]:
-        """The outputs of states."""
-        return h @ self.weight.T + self.bias
+def linear_readout(weight: Float[Array, "o d"], bias: Float[Array, " o"] | None) -> nn.Linear:
+    """A linear layer with this weight, in its precision."""
+    dtype = torch.from_numpy(weight).dtype
+    linear: Any = skip_init(nn.Linear, *weight.shape[::-1], bias=bias is not None, dtype=dtype)
+    known = {"weight": weight, "bias": bias}
+    linear.load_state_dict({name: torch.from_numpy(each.copy()) for name, each in known.items() if each is not None})
+    return linear
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Reading:
     """What reads the explained states."""
 
-    readout: Any
-    """From states to the network's outputs, for the page; None if that is not known."""
-    weight: Float[Array, "o d"] | None
-    """The weight of the linear layer that reads the states; None if there is none."""
-    is_output: bool
-    """Whether the rows of the weight are the network's outputs."""
     why: str
+    readout: Any = None
+    """From states to the network's outputs, for the page; None if that is not known."""
+    weight: Float[Array, "o d"] | None = None
+    """The weight of the linear layer that reads the states; None if there is none."""
+    is_output: bool = False
+    """Whether the rows of the weight are the network's outputs."""
     before_sigmoid: bool = False
     """Whether the network's outputs are sigmoids of what the readout gives, which exceeds 0 where they exceed 0.5."""
 
@@ -121,15 +101,19 @@ def find_reading(
     """The readout that the user names or the only one that fits; ``outputs`` are the network's for these states."""
     head = _head(model, place, asked)
     if head is None:
-        return Reading(readout=None, weight=None, is_output=False, why="No readout of these states was found.")
+        return Reading(why=NOT_FOUND)
     if not hasattr(head, "parameters") and callable(head):
-        read_out(head, as_numpy(states.values[:1]))  # refused here if it cannot read such states
-        return Reading(readout=head, weight=None, is_output=False, why="The readout is the function that you passed.")
+        read_out(head, as_numpy(states.values[:1]))  # raises if it cannot read such states
+        return Reading(readout=head, why="The readout is the function that you passed.")
     linear = _first_linear(head)
     if linear is None:
-        return Reading(readout=head, weight=None, is_output=False, why="The readout is not linear.")
+        return Reading(readout=head, why="The readout is not linear.")
     weight = _as_wide(linear, place, states.dim, asked)
-    return _judged(head, linear, weight, place, states, outputs)
+    if weight is None:
+        return Reading(why=NOT_FOUND)
+    if not isinstance(head, nn.Module):
+        head = linear = linear_readout(weight, np.zeros(len(weight)))
+    return _compared(head, linear, weight, place, states, outputs)
 
 
 def _head(model: nn.Module, place: Place, asked: Any) -> Any:
@@ -138,16 +122,15 @@ def _head(model: nn.Module, place: Place, asked: Any) -> Any:
         return readout_of(model, name=asked)
     if asked is not None:
         return asked
-    if place.axis == "depth" or place.target is None or place.target.module is None:
+    module: Any = place.target and place.target.module
+    if place.target is None or module is None:
         return None
-    module = place.target.module
-    if isinstance(module, nn.RNNBase) and place.target.level not in (-1, module.num_layers - 1):
-        return None  # the readout reads the last layer
-    if isinstance(module, nn.RNNBase | nn.RNNCellBase):
+    if not isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        return _only_linear_after(model, place.target.path)
+    if not isinstance(module, nn.RNNBase) or place.target.level in (-1, module.num_layers - 1):
         with contextlib.suppress(KannError):
             return readout_of(model, place.target.path or None)
-        return None
-    return _only_linear_after(model, place.target.path)
+    return None  # the readout reads the last layer
 
 
 def _only_linear_after(model: nn.Module, path: str) -> nn.Module | None:
@@ -158,9 +141,7 @@ def _only_linear_after(model: nn.Module, path: str) -> nn.Module | None:
         for name, part in model.named_modules()
         if isinstance(part, nn.Linear) and names.index(name) > names.index(path) and not name.startswith(f"{path}.")
     ]
-    if len(after) == 1:
-        return after[0]
-    return None
+    return after[0] if len(after) == 1 else None
 
 
 def _first_linear(head: Any) -> Any:
@@ -170,9 +151,7 @@ def _first_linear(head: Any) -> Any:
     if isinstance(getattr(head, "weight", None), nn.Parameter):
         return head
     first = next((part for part in head.modules() if list(part.parameters(recurse=False))), None)
-    if isinstance(first, nn.Linear):
-        return first
-    return None
+    return first if isinstance(first, nn.Linear) else None
 
 
 def _as_wide(linear: Any, place: Place, width: int, asked: Any) -> Float[Array, "o d"] | None:
@@ -185,10 +164,7 @@ def _as_wide(linear: Any, place: Place, width: int, asked: Any) -> Float[Array, 
     if place.state == "c":
         return None
     if weight.ndim == 2 and weight.shape[1] == 2 * own and _is_bidirectional(place):
-        columns = slice(0, own)
-        if place.target is not None and place.target.reverse:
-            columns = slice(own, 2 * own)
-        weight = weight[:, columns]
+        weight = weight[:, own:] if place.target is not None and place.target.reverse else weight[:, :own]
     if weight.ndim == 2 and weight.shape[1] == own < width:
         weight = np.pad(weight, ((0, 0), (0, width - own)))
     if weight.ndim == 2 and weight.shape[1] == width:
@@ -205,40 +181,28 @@ def _is_bidirectional(place: Place) -> bool:
     return bool(place.target is not None and getattr(place.target.module, "bidirectional", False))
 
 
-def _judged(
-    head: Any,
+def _compared(
+    head: nn.Module,
     linear: Any,
-    weight: Float[Array, "o d"] | None,
+    weight: Float[Array, "o d"],
     place: Place,
     states: States,
     outputs: Shaped[Array, "s ..."],
 ) -> Reading:
-    """Whether the head gives the network's outputs, and of which states."""
-    if weight is None:
-        return Reading(readout=None, weight=None, is_output=False, why="No readout of these states was found.")
-    units = as_numpy(getattr(linear, "weight", linear)).shape[1]
-    if not isinstance(head, nn.Module):
-        head = LinearReadout(weight, np.zeros(len(weight)))
-        units = weight.shape[1]
-    way, behind = None, ""
+    """Find whether the head gives the network's outputs, and of which states."""
+    units, is_linear, way, before_sigmoid = as_numpy(linear.weight).shape[1], linear is head, None, False
+    what = "a linear readout" if is_linear else "a head that begins with a linear layer"
     if not _is_bidirectional(place):
         way = _way(head, units, states, outputs)
-        if way is None:
-            way, behind = _way_behind_relu(head, units, states, outputs)
-    if behind:
-        return Reading(
-            readout=PartReadout(RectifiedReadout(head), units),
-            weight=weight,
-            is_output=False,
-            why=f"The network decides by a head behind ReLU {behind}, found and checked against its outputs.",
-        )
-    is_linear = linear is head or isinstance(head, LinearReadout)
-    what = "a linear readout"
-    if not is_linear:
-        what = "a head that begins with a linear layer"
-    before_sigmoid = way is None and not _is_bidirectional(place)
-    if before_sigmoid:
-        way, what = _way_before_sigmoid(head, units, states, outputs), f"the sigmoid of {what}"
+        behind_relu = StateReadout(head=head, units=units, is_rectified=True)
+        for reader, rectified, more in ((behind_relu, False, ""), (head, True, ", each behind ReLU")):
+            found = None if way else _way(reader, units, states, outputs, rectified=rectified)
+            if found is not None:
+                why = f"The network decides by a head behind ReLU {WAYS[found]}{more}, found and checked against its "
+                return Reading(readout=behind_relu, weight=weight, why=f"{why}outputs.")
+        before_sigmoid = way is None and outputs.size > 0 and bool(((outputs >= 0) & (outputs <= 1)).all())
+        if before_sigmoid:
+            way, what = _way(lambda h: expit(read_out(head, h)), units, states, outputs), f"the sigmoid of {what}"
     if way is not None:
         return Reading(
             readout=_for_page(head, weight, units, states.dim, is_linear=is_linear),
@@ -247,17 +211,16 @@ def _judged(
             why=f"The network's outputs are {what} {WAYS[way]}, found and checked against them.",
             before_sigmoid=before_sigmoid,
         )
-    if is_linear and outputs.ndim <= 2 and outputs.reshape(len(outputs), -1).shape[1] == len(weight):
-        return _of_one_direction(weight, states, outputs)
-    why = "The layer that reads these states was found, but not how the outputs come of it."
-    return Reading(readout=None, weight=weight, is_output=False, why=why)
-
-
-def _way_before_sigmoid(head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."]) -> Any:
-    """How the head reads states if the outputs are probabilities that a sigmoid made; None if they are not."""
-    if not outputs.size or outputs.min() < 0 or outputs.max() > 1:
-        return None
-    return _way(lambda h: _sigmoid(read_out(head, h)), units, states, outputs)
+    flat = outputs.reshape(len(outputs), -1)
+    if is_linear and outputs.ndim <= 2 and flat.shape[1] == len(weight):
+        # The rest of what it reads counts with its mean, so that mean outputs are right.
+        ends = as_numpy(states.values[states.starts + states.lengths - 1]).astype(np.float64)
+        readout = linear_readout(weight, flat.mean(axis=0) - ends.mean(axis=0) @ weight.T)
+        why = "The readout reads more than these states; the rest of what it reads counts with its mean."
+        return Reading(readout=readout, weight=weight, is_output=True, why=why)
+    return Reading(
+        weight=weight, why="The layer that reads these states was found, but not how the outputs come of it."
+    )
 
 
 def outputs_before_sigmoid(readout: Any, ends: Float[Array, "s d"], outputs: Shaped[Array, "s ..."]) -> Array:
@@ -266,21 +229,9 @@ def outputs_before_sigmoid(readout: Any, ends: Float[Array, "s d"], outputs: Sha
     It is taken from the outputs if the readout reads other states too. In float32 they tell little from 10 on.
     """
     read = read_out(readout, ends)
-    if _are_same(_sigmoid(read), outputs):
+    if _are_same(expit(read), outputs):
         return read
-    return torch.logit(torch.from_numpy(outputs).double(), eps=LEAST_PROBABILITY).numpy()
-
-
-def _sigmoid(values: Array) -> Array:
-    return torch.sigmoid(torch.from_numpy(values)).numpy()
-
-
-def _of_one_direction(weight: Float[Array, "o d"], states: States, outputs: Shaped[Array, "s ..."]) -> Reading:
-    """A readout that reads more than these states: the rest counts with its mean, so that mean outputs are right."""
-    ends = as_numpy(states.values[states.starts + states.lengths - 1]).astype(np.float64)
-    bias = outputs.reshape(len(outputs), -1).mean(axis=0) - ends.mean(axis=0) @ weight.T
-    why = "The readout reads more than these states; the rest of what it reads counts with its mean."
-    return Reading(readout=LinearReadout(weight, bias), weight=weight, is_output=True, why=why)
+    return logit(np.clip(outputs.astype(np.float64), LEAST_PROBABILITY, 1 - LEAST_PROBABILITY))
 
 
 def _for_page(head: Any, weight: Float[Array, "o d"], units: int, width: int, *, is_linear: bool) -> Any:
@@ -288,22 +239,9 @@ def _for_page(head: Any, weight: Float[Array, "o d"], units: int, width: int, *,
     if units == width:
         return head
     if not is_linear:
-        return PartReadout(head, units)
-    bias = np.zeros(len(weight))
-    if getattr(head, "bias", None) is not None:
-        bias = as_numpy(head.bias).astype(np.float64)
-    return LinearReadout(weight, bias)
-
-
-def _way_behind_relu(head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."]) -> tuple[str | None, str]:
-    """The same for a head behind ReLU, of each state or of what they are pooled to, and in words; empty if of none."""
-    way = _way(RectifiedReadout(head), units, states, outputs)
-    if way is not None:
-        return way, WAYS[way]
-    way = _way(head, units, states, outputs, rectified=True)
-    if way is not None:
-        return way, f"{WAYS[way]}, each behind ReLU"
-    return None, ""
+        return StateReadout(head=head, units=units)
+    bias = getattr(head, "bias", None)
+    return linear_readout(weight, None if bias is None else as_numpy(bias).astype(np.float64))
 
 
 def _way(

@@ -137,7 +137,7 @@ class Sequences:
     def repeats(self) -> Int[Array, " s"]:
         """For each sequence the number of the first one that reads the same, with the same length."""
         first: dict[bytes, int] = {}
-        lengths = [None] * self.count if self._lengths is None else self._lengths
+        lengths: Any = [None] * self.count if self._lengths is None else self._lengths
         digests = (hashlib.blake2b(_bytes_of([lengths[i], self._only(i)])).digest() for i in range(self.count))
         return np.array([first.setdefault(digest, i) for i, digest in enumerate(digests)], dtype=int)
 

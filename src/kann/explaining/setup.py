@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -34,7 +35,7 @@ from kann.live.evaluation import Scorer
 from kann.recording._record import record
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import SequenceData
-from kann.typing import Array, Int
+from kann.typing import Array, Float, Int
 
 LEAST_SEQUENCES = 12
 """Fewer sequences cannot be held out in folds, and leave some to be judged live."""
@@ -122,7 +123,9 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
     if outputs is not None and options.layer is None and place.axis == "time":
         place, scan = most_worth(probe, place, options, outputs)
     usable = _within_time(probe, min(sequences.count, options.max_sequences or sequences.count), clock)
-    together = _together(sequences, options)
+    # Those of one group, and those that read the same, stay together.
+    ones = np.ones(sequences.count, dtype=int)
+    together = HoldoutGroups.of(ones, groups=options.group_of, repeats=sequences.repeats()).group_of
     fitted, held_out = _split(usable, together[usable], options.seed)
     choices = [place.why, about_outputs]
     if place.axis == "depth" and options.tokens is not None:
@@ -132,10 +135,8 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
             "The model takes lengths, and none were passed: all steps count as real. Pass lengths= if some are padding."
         )
     left_out = sequences.count - len(usable)
-    choices.append(
-        f"{len(fitted)} sequences were fitted, and {len(held_out)} others held out for the live test"
-        + (f"; {left_out} were left out, since time would not have been enough." if left_out else ".")
-    )
+    more = f"; {left_out} were left out, since time would not have been enough." if left_out else "."
+    choices.append(f"{len(fitted)} sequences were fitted, and {len(held_out)} others held out for the live test{more}")
     return Setup(
         model=model,
         options=options,
@@ -169,11 +170,16 @@ def most_worth(probe: Probe, place: Place, options: Options, outputs: Outputs) -
         return place, ()
     own = full_name(place.target)
     numbers = evenly_spaced(probe.sequences.count, SCANNED)
-    scores = {}
+    data, run = probe.sequences.part(numbers)
+    run["progress"], scores = False, dict[str, float]()
     for name in names:
         with contextlib.suppress(KannError):  # a layer that is called in a way that cannot be replaced
-            scores[name] = _held_at_mean(probe, name, options, outputs, numbers)
-    best = min(scores, key=lambda name: scores[name], default=own)
+            where = {"layer": name, "state": place_along_time(probe.model, name, options).state}
+            states = record(probe.model, data, **where, **run)
+            held = [Change(directions=np.empty((states.dim, 0)))]
+            score = scores_of(SequenceData(probe.model, data, **run), where, states, held, outputs)
+            scores[name] = max(0.0, float(score[0]))  # R² of values may be less
+    best = min(scores, key=scores.__getitem__, default=own)
     if own in scores and scores[best] < scores[own] - MATTERS_MORE:
         why = (
             f"Layer {best!r} is explained: of {len(scores)} recurrent layers and directions it matters most. Held at "
@@ -188,24 +194,22 @@ def most_worth(probe: Probe, place: Place, options: Options, outputs: Outputs) -
     return place, tuple(sorted(worth, key=lambda each: each.score))
 
 
-def _held_at_mean(probe: Probe, name: str, options: Options, outputs: Outputs, numbers: Int[Array, " k"]) -> float:
-    """Return the agreement of the network with itself while one layer is held at its mean; of values R², at least 0."""
-    model, (data, run) = probe.model, probe.sequences.part(numbers)
-    run["progress"] = False
-    state = place_along_time(model, name, options).state
-    states = record(model, data, layer=name, state=state, **run)
-    target, state = replaced_layer(model, name, state, states.dim)
-    with evaluation_mode(model):
+def scores_of(
+    source: SequenceData, where: Mapping[str, Any], states: States, changes: Sequence[Change], outputs: Outputs
+) -> Float[Array, " c"]:
+    """Return the mean score over all sequences of the network with a layer's states changed in each of some ways."""
+    target, state = replaced_layer(source.model, **where, width=states.dim)
+    with evaluation_mode(source.model):
         _, scores, _ = run_changes(
-            SequenceData(model, data, **run),
-            partial(replaced, model, target, state=state, width=states.dim),
-            [Change(directions=np.empty((states.dim, 0)))],
+            source,
+            partial(replaced, source.model, target, state=state, width=states.dim),
+            changes,
             states,
             mean_and_covariance(states),
-            fill="linear",
+            fill="auto",
             scorer=Scorer.of(outputs=outputs.kind, threshold=outputs.threshold),
         )
-    return max(0.0, float(scores[1].mean()))
+    return scores[1:].mean(axis=1)
 
 
 def _refuse_shuffled(data: Any, options: Options) -> None:
@@ -251,19 +255,12 @@ def _within_time(probe: Probe, count: int, clock: Clock) -> Int[Array, " k"]:
     return evenly_spaced(count, int(min(count, affordable)))
 
 
-def _together(sequences: Sequences, options: Options) -> Int[Array, " n"]:
-    """For each sequence a number that it shares with those of its group, and with repeats of it."""
-    lengths = np.ones(sequences.count, dtype=int)
-    return HoldoutGroups.of(lengths, groups=options.group_of, repeats=sequences.repeats()).group_of
-
-
 def _split(
     numbers: Int[Array, " k"], together: Int[Array, " k"], seed: int
 ) -> tuple[Int[Array, " _"], Int[Array, " _"]]:
     """The sequences to fit and those to hold out, at random; all of a group, and all repeats, on one side."""
     rng = np.random.default_rng(seed)
-    wanted = min(int(HELD_OUT * len(numbers)), MOST_HELD_OUT)
-    is_held = np.zeros(len(numbers), dtype=bool)
+    wanted, is_held = min(int(HELD_OUT * len(numbers)), MOST_HELD_OUT), np.zeros(len(numbers), dtype=bool)
     for group in rng.permutation(np.unique(together)):
         if is_held.sum() >= wanted:
             break

@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from kann.analysis._trust import ModeTrust, Trust, trust
 from kann.analysis.modes import mode_directions
 from kann.analysis.trust_rule import SAME_EIGENVALUE, SAME_RATE, SMALLEST_MODULUS
 from kann.backends.arrays import as_numpy
-from kann.data.moments import mean_and_covariance
 from kann.data.states import States
 from kann.depth._trust import StepTrust
 from kann.depth._trust import trust as trust_of_maps
@@ -27,13 +25,12 @@ from kann.explaining.operators import Operators, fit_operators
 from kann.explaining.outputs import Accuracy, Outputs, measure_accuracy
 from kann.explaining.readout_search import Reading, find_reading
 from kann.explaining.sequences import Sequences, reads_channels, require_same_direction, tokens_of
-from kann.explaining.setup import Setup
+from kann.explaining.setup import Setup, scores_of
 from kann.fitting.balance import Balance
 from kann.fitting.folds import FEWEST_FOLDS, FOLDS_TO_JUDGE
 from kann.live._balance import balance
-from kann.live._effects import Change, effects, run_changes
+from kann.live._effects import Change, effects
 from kann.live._intervene import replaced, replaced_layer
-from kann.live.evaluation import Scorer
 from kann.live.mode_selection import modes_that_matter
 from kann.live.results import Effects
 from kann.recording.runner import evaluation_mode
@@ -162,25 +159,11 @@ def folds_of(sequences: int, groups: Any) -> int:
 # Balance
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class LivePlace:
-    """Where states are replaced in the running network, and the states that are recorded there."""
-
-    layer: Any
-    state: str
-    states: States
-
-    @property
-    def where(self) -> dict[str, Any]:
-        """As `kann.effects` takes them."""
-        return {"layer": self.layer, "state": self.state}
-
-
-def live_place(setup: Setup, recorded: Recorded) -> LivePlace:
-    """Return where states are replaced: the layer itself, or the block in the middle along depth."""
+def live_place(setup: Setup, recorded: Recorded) -> tuple[dict[str, Any], States]:
+    """Return the layer and state that are replaced, and the states there: along depth of the block in the middle."""
     states, place = recorded.states, setup.place
     if place.axis == "time":
-        return LivePlace(layer=place.live_layer, state=place.state, states=states)
+        return {"layer": place.live_layer, "state": place.state}, states
     names: Any = place.layer
     if not isinstance(names, Sequence) or isinstance(names, str):
         raise KannError(
@@ -188,16 +171,16 @@ def live_place(setup: Setup, recorded: Recorded) -> LivePlace:
             "names of its blocks"
         )
     if len(names) == 1 and states.lengths.max() > 1 + int(place.embedding):
-        return LivePlace(layer=names[0], state="h", states=States(values=states.values, lengths=states.lengths))
+        return {"layer": names[0], "state": "h"}, States(values=states.values, lengths=states.lengths)
     at = len(names) // 2
     rows = states.starts + at + int(place.embedding)
     middle = States(values=as_numpy(states.values)[rows], lengths=np.ones(len(rows), dtype=int))
-    return LivePlace(layer=names[at], state="h", states=middle)
+    return {"layer": names[at], "state": "h"}, middle
 
 
 def balance_states(setup: Setup, recorded: Recorded) -> Balance:
     """Find the coordinates that the outputs depend on."""
-    where = live_place(setup, recorded).where
+    where, _ = live_place(setup, recorded)
     if recorded.outputs is None:
         raise KannError("the network gives no outputs that could be compared")
     data, run = setup.source(setup.fitted_numbers)
@@ -210,45 +193,30 @@ def balance_states(setup: Setup, recorded: Recorded) -> Balance:
 class Scores:
     """Scores the network with directions of its state kept or removed, on held-out sequences."""
 
-    def __init__(self, setup: Setup, recorded: Recorded, place: LivePlace):
+    def __init__(self, setup: Setup, recorded: Recorded):
+        self.where, self.states = live_place(setup, recorded)
         outputs: Any = recorded.outputs
         if outputs is None:
             raise KannError("the network gives no outputs that could be compared")
-        self.setup, self.place, self.outputs = setup, place, outputs
+        self.outputs = outputs
         self.data, self.run = setup.source(setup.held_out)
         self.source = SequenceData(setup.model, self.data, **self.run)
-        self._spread = mean_and_covariance(place.states)
 
     def of(self, changes: Sequence[Change]) -> Float[Array, " c"]:
         """Return the mean score of each change."""
-        model, place = self.setup.model, self.place
-        target, state = replaced_layer(model, place.layer, place.state, place.states.dim)
-        with evaluation_mode(model):
-            _, scores, _ = run_changes(
-                self.source,
-                partial(replaced, model, target, state=state, width=place.states.dim),
-                changes,
-                place.states,
-                self._spread,
-                fill="auto",
-                scorer=Scorer.of(outputs=self.outputs.kind, threshold=self.outputs.threshold),
-            )
-        return scores[1:].mean(axis=1)
+        return scores_of(self.source, self.where, self.states, changes, self.outputs)
 
     def seconds_of_a_run(self) -> float:
         """Estimate the seconds of one run over all sequences, by the second run of one batch of them.
 
         The first one takes longer: memory is taken, and the weights of the layer are looked up.
         """
-        batches, took, place, model = self.source.groups(), 0.0, self.place, self.setup.model
-        batch = batches[len(batches) // 2]  # they are sorted by length
-        target, state = replaced_layer(model, place.layer, place.state, place.states.dim)
+        model, width, batches = self.source.model, self.states.dim, self.source.groups()
+        batch, took = batches[len(batches) // 2], 0.0  # they are sorted by length
+        target, state = replaced_layer(model, **self.where, width=width)
         for _ in range(2):
             began = time.monotonic()
-            with (
-                evaluation_mode(model),
-                replaced(model, target, lambda h: h.clone(), state=state, width=place.states.dim),
-            ):
+            with evaluation_mode(model), replaced(model, target, lambda h: h.clone(), state=state, width=width):
                 self.source.call(batch)
             took = time.monotonic() - began
         return took * sum(map(len, batches)) / len(batch)
@@ -260,7 +228,7 @@ def operator_size(setup: Setup, recorded: Recorded, found: Balance) -> tuple[int
         interval = found.count_interval
         known = f" ({interval[0]} to {interval[1]} over resampled sequences)" if interval else ""
         return found.count, f"The singular values of its balanced coordinates have a gap after {found.count}{known}."
-    scores = Scores(setup, recorded, live_place(setup, recorded))
+    scores = Scores(setup, recorded)
     counts = [count for count in SIZES[0][0] if count < found.rank]
     if not counts:
         return found.rank, "All balanced coordinates are used: there is one."
@@ -327,25 +295,23 @@ def judged(own: ModeTrust, theirs: Sequence[ModeTrust]) -> ModeTrust:
     """
     if not own.trusted:
         return own
-    if abs(own.eigenvalue) < SHORTEST_MEMORY:
-        why = f"{own.why}; own, not learned: half of it is left after a step or so, which is no memory"
-        return replace(own, learned=False, why=why)
-    rate = _rate(own.eigenvalue)
+    rate, why = _rate(own.eigenvalue), ""
     near = [mode.eigenvalue for mode in theirs if abs(mode.eigenvalue - own.eigenvalue) <= SAME_EIGENVALUE]
     same = [each for each in near if rate / SAME_RATE <= _rate(each) <= rate * SAME_RATE]
     if own.eigenvalue.imag:
         same += [m.eigenvalue for m in theirs if m.eigenvalue.imag and _rate(m.eigenvalue) <= SAME_RATE * rate]
     slower = [each for each in near if rate / AMONG <= _rate(each) <= rate]
     faster = [each for each in near if rate <= _rate(each) <= rate * AMONG]
-    if same:
+    if abs(own.eigenvalue) < SHORTEST_MEMORY:
+        why = "half of it is left after a step or so, which is no memory"
+    elif same:
         nearest = min(same, key=lambda each: abs(each - own.eigenvalue))
-        why = f"{own.why}; own, not learned: an untrained copy has it just as well ({format_eigenvalue(nearest)})"
-        return replace(own, learned=False, why=why)
-    if slower and faster:
+        why = f"an untrained copy has it just as well ({format_eigenvalue(nearest)})"
+    elif slower and faster:
         names = f"{format_eigenvalue(max(slower, key=_rate))} and {format_eigenvalue(min(faster, key=_rate))}"
-        why = f"{own.why}; own, not learned: untrained copies have {names} on both sides of it"
-        return replace(own, learned=False, why=why)
-    return replace(own, learned=True, why=f"{own.why}; learned: no untrained copy has such a mode")
+        why = f"untrained copies have {names} on both sides of it"
+    judgement = f"own, not learned: {why}" if why else "learned: no untrained copy has such a mode"
+    return replace(own, learned=not why, why=f"{own.why}; {judgement}")
 
 
 def _rate(eigenvalue: complex) -> float:
@@ -370,19 +336,15 @@ class LiveTest:
 
 def run_live_test(setup: Setup, recorded: Recorded, found: Operators, balanced: Balance | None) -> LiveTest:
     """Measure how well the network does with few coordinates: balanced, modes, components, readout, random."""
-    place, koopman = live_place(setup, recorded), found.koopman
-    scores, choices = Scores(setup, recorded, place), list[str]()
+    koopman, scores, choices = found.koopman, Scores(setup, recorded), list[str]()
     if setup.place.axis == "depth":
-        at = (
-            f"after block {place.layer!r}, in the middle"
-            if len(setup.place.layer) > 1
-            else (f"after every use of block {place.layer!r}")
-        )
+        block, is_middle = repr(scores.where["layer"]), len(setup.place.layer) > 1
+        at = f"after block {block}, in the middle" if is_middle else f"after every use of block {block}"
         choices.append(f"Live, coordinates along depth were kept and removed {at}.")
     counts, draws = size_in_time(setup, scores, choices)
     limit = max(koopman.rank, 0 if balanced is None else balanced.rank)
     options: Any = {
-        **place.where,
+        **scores.where,
         **scores.run,
         "outputs": scores.outputs.kind,
         "threshold": scores.outputs.threshold,
@@ -392,13 +354,13 @@ def run_live_test(setup: Setup, recorded: Recorded, found: Operators, balanced: 
         "draws": draws,
     }
     both = koopman if balanced is None else balanced
-    tested = effects(setup.model, scores.data, both, place.states, koopman=koopman, **options)
+    tested = effects(setup.model, scores.data, both, scores.states, koopman=koopman, **options)
     numbers = setup.sequences.sorted_by_length(setup.held_out)
     tested = replace(tested, judged=numbers[tested.judged])
     if recorded.reading.weight is None:  # the layer that was taken for the readout reads other states
-        known: dict[str, Any] = {name: getattr(tested, name) for name in ("kept_scores", "removed_scores", "fills")}
-        kept = {name: {m: own[m] for m in own if m != "readout"} for name, own in known.items()}
-        tested = replace(tested, **kept)
+        tables: dict[str, Any] = {name: getattr(tested, name) for name in ("kept_scores", "removed_scores", "fills")}
+        others = {name: {m: own[m] for m in own if m != "readout"} for name, own in tables.items()}
+        tested = replace(tested, **others)
     is_whole = len(tested.judged) == len(numbers)
     alone: dict[int, tuple[float, float]] = {}
     if is_whole:
