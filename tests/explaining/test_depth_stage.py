@@ -12,13 +12,13 @@ from kann._format import percent
 from kann.errors import KannError
 from kann.explaining import setup as setting
 from kann.explaining import stages
-from kann.explaining.facts import depth_facts, layer_names
+from kann.explaining.facts import layer_names
 from kann.explaining.operators import Operators
 from kann.explaining.options import Clock, Options
 from kann.explaining.sentences import sentences_of
 from tests.explaining import networks
 from tests.explaining.networks import seeded, words
-from tests.explaining.test_sentences import ERRORS, NETWORK, facts
+from tests.explaining.test_sentences import NETWORK, TRUST, facts
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +37,10 @@ def layers_in_words(steps, *, layer=None, errors=(0.18, 0.44)):
     known = None
     if errors is not None:
         own, copying = errors
-        known = replace(ERRORS, horizon=1, first=own, last=own, copying_first=copying, copying_last=copying)
-    depth = None if steps is None else depth_facts(steps, layer)
+        known = replace(TRUST, horizons=np.array([1]), error=np.array([own]), copying_error=np.array([copying]))
+    names = () if steps is None else tuple(layer_names(len(steps), layer))
     network = replace(NETWORK, axis="depth", depth=4.0)
-    found = sentences_of(facts(network=network, depth=depth, errors=known, balanced=False))
+    found = sentences_of(facts(network=network, steps=steps, step_names=names, trust=known, balanced=False))
     return next(each for each in found if each.startswith("On held-out"))
 
 

@@ -13,7 +13,7 @@ from kann.analysis._trust import ModeTrust, Trust
 from kann.explaining import facts as gathering
 from kann.explaining import sentences as wording
 from kann.explaining import stages
-from kann.explaining.facts import Errors, Facts, Gates, InputFact, Kept, Live, Memory, Network, Push, Verdict
+from kann.explaining.facts import Facts, Gates, InputFact, Kept, Live, Memory, Network, Push, Verdict
 from kann.explaining.outputs import Accuracy
 from kann.live.results import Effects
 
@@ -22,7 +22,6 @@ NETWORK = Network(
     units=8,
     axis="time",
     is_fed_back=True,
-    is_recurrent=True,
     has_other_direction=False,
     has_other_layers=False,
     opposite=None,
@@ -49,7 +48,16 @@ MEMORY = Memory(
 )
 KEPT = Kept(count=1, method="balanced", score=0.93, low=0.9, high=0.96, recovered=0.86, others={"pca": 0.7})
 LIVE = Live(outputs="class", full=1.0, none=0.5, sequences=40, level=0.95, fewest=KEPT, nearly_all=KEPT, best=KEPT)
-ERRORS = Errors(horizon=8, first=0.01, last=0.1, copying_first=0.2, copying_last=0.4, reads_nothing=False)
+TRUST = Trust(
+    modes=(),
+    horizons=np.array([1, 8]),
+    error=np.array([0.01, 0.1]),
+    copying_error=np.array([0.2, 0.4]),
+    folds=3,
+    level=0.95,
+    pairs=100,
+    unknowns=3,
+)
 
 
 def facts(**changed):
@@ -61,8 +69,9 @@ def facts(**changed):
         "live": LIVE,
         "memories": (MEMORY,),
         "gates": None,
-        "errors": ERRORS,
-        "depth": None,
+        "trust": TRUST,
+        "steps": None,
+        "step_names": (),
         "reaching": (),
         "reached": 0.0,
         "kind": "driven",
@@ -132,9 +141,9 @@ def random_facts(rng):
     chosen = {
         "live": live if rng.random() < 0.8 else None,
         "accuracy": accuracy if rng.random() < 0.5 else None,
-        "errors": ERRORS if rng.random() < 0.8 else None,
+        "trust": TRUST if rng.random() < 0.8 else None,
     }
-    known = tuple(memories) if chosen["errors"] else None
+    known = tuple(memories) if chosen["trust"] else None
     verdict = gathering.verdict_of(chosen["live"], chosen["accuracy"], known)
     return facts(**chosen, memories=tuple(memories), verdict=verdict)
 
@@ -249,16 +258,7 @@ def test_modes_that_are_not_trusted_are_no_headline():
         why="",
         learned=True,
     )
-    trust = Trust(
-        modes=(judged,) * len(effects.koopman.modes),
-        horizons=np.array([1]),
-        error=np.array([0.1]),
-        copying_error=np.array([0.2]),
-        folds=3,
-        level=0.95,
-        pairs=100,
-        unknowns=3,
-    )
+    trust = replace(TRUST, modes=(judged,) * len(effects.koopman.modes))
     assert gathering.live_facts(effects, trust).fewest.method == "modes"
     unlearned = replace(trust, modes=(replace(judged, learned=False),) * len(trust.modes))
     assert gathering.live_facts(effects, unlearned).fewest.method == "pca"
@@ -470,7 +470,7 @@ def test_an_untrained_rnn_has_learned_nothing(seed):
 
 
 def test_memory_of_a_network_that_inputs_gate():
-    gates = Gates(error=0.01, driven_error=0.1, agreement=None, at_zero=0.9 + 0j, at_mean=0.7 + 0j, inputs=())
+    gates = Gates(error=0.01, driven_error=0.1, at_zero=0.9 + 0j, at_mean=0.7 + 0j, inputs=())
     text = " ".join(wording.sentences_of(facts(gates=gates)))
     assert "while it reads zeros the slowest mode (λ = 0.9000) is halved in 6.6 steps" in text
     assert "at the mean input the slowest mode (λ = 0.7000)" in text
@@ -483,7 +483,6 @@ def test_what_each_input_does_is_said():
         InputFact(name="0", eigenvalue=1 + 0j, does=gathering.what_it_does(1 + 0j)),
         InputFact(name="1", eigenvalue=-1.058 + 0j, does=gathering.what_it_does(-1.058 + 0j)),
     )
-    gates = Gates(error=0.01, driven_error=0.9, agreement=0.93, at_zero=1 + 0j, at_mean=0.1 + 0j, inputs=inputs)
+    gates = Gates(error=0.01, driven_error=0.9, at_zero=1 + 0j, at_mean=0.1 + 0j, inputs=inputs)
     text = " ".join(wording.sentences_of(facts(gates=gates)))
     assert "0 keeps it (λ = 1.0000), 1 flips it (λ = -1.0580)" in text
-    assert "agrees in 93.0 %" in text

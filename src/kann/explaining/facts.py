@@ -93,8 +93,6 @@ class Network(Stored):
     """"time" or "depth"."""
     is_fed_back: bool
     """True if the network goes on from a replaced state."""
-    is_recurrent: bool
-    """True for recurrent modules of torch."""
     has_other_direction: bool
     has_other_layers: bool
     opposite: str | None
@@ -166,11 +164,11 @@ class Memory(Stored):
     eigenvalue: complex
     dimension: int
     """2 for a pair of eigenvalues."""
-    interval: tuple[float, float] | None
+    interval: tuple[float, float] | None = None
     """Of |λ|; None if trust was not measured."""
-    residual: float | None
-    trusted: bool | None
-    learned: bool | None
+    residual: float | None = None
+    trusted: bool | None = None
+    learned: bool | None = None
     near: bool
     """True if it is not trusted, and only since its residual is up to twice the limit."""
     kept: float | None
@@ -199,7 +197,7 @@ class InputFact(Stored):
     eigenvalue: complex
     """The slowest eigenvalue of the matrix while it is read."""
     does: str
-    """"keeps", "flips", "turns", "halves" (forgets slowly), "forgets" or "grows"."""
+    """"keeps", "flips", "turns", "halves" (forgets slowly) or "forgets"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,38 +208,10 @@ class Gates(Stored):
     """Held-out error of the gated operator."""
     driven_error: float
     """Held-out error of the operator to which inputs only add."""
-    agreement: float | None
-    """Agreement of the stand-in with the network; None if not measured."""
     at_zero: complex | None
     """The slowest eigenvalue while zeros are read; None if they never are."""
     at_mean: complex
     inputs: tuple[InputFact, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors(Stored):
-    """Held-out errors of the operator, as fractions of the variance of the states."""
-
-    horizon: int
-    first: float
-    last: float
-    copying_first: float
-    copying_last: float
-    reads_nothing: bool
-    """True if they are of steps that read nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DepthFacts(Stored):
-    """Maps of single layers along depth."""
-
-    names: tuple[str, ...]
-    better: tuple[int, ...]
-    """Layers whose own map is surely better than copying."""
-    one_is_worse: tuple[int, ...]
-    """Layers where the operator for all is worse than copying."""
-    linear_part: tuple[float, ...]
-    own_errors: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,8 +227,12 @@ class Facts(Stored):
     memories: tuple[Memory, ...]
     """All modes, as in ``koopman.modes``."""
     gates: Gates | None
-    errors: Errors | None
-    depth: DepthFacts | None
+    trust: Trust | None
+    """None if it was not measured."""
+    steps: StepTrust | None
+    """Errors of the maps of single layers along depth."""
+    step_names: tuple[str, ...]
+    """The names of these layers; none if they have no names, as those in a model's output."""
     reaching: tuple[int, ...]
     """The modes that reach the outputs, if they are few; the largest contribution first."""
     reached: float
@@ -288,19 +262,19 @@ def facts_of(results: Results) -> Facts:
     """Gather all that the sentences are made from."""
     found, trust, effects = results.operators, results.trust, results.live.effects if results.live else None
     live = None if effects is None else live_facts(effects, trust)
-    memories = tuple(memories_of(results, effects))
+    memories, gates, steps = tuple(memories_of(results, effects)), _gates(results), results.steps
     reaching, reached = _reaching(results)
-    accuracy, gates = results.accuracy, _gates(results)
     return Facts(
-        verdict=verdict_of(live, accuracy, memories if trust is not None else None, gates),
+        verdict=verdict_of(live, results.accuracy, memories if trust is not None else None, gates),
         network=_network(results),
         scan=results.setup.scan,
-        accuracy=accuracy,
+        accuracy=results.accuracy,
         live=live,
         memories=memories,
         gates=gates,
-        errors=None if trust is None else _errors(trust, found.kind),
-        depth=None if results.steps is None else depth_facts(results.steps, results.setup.place.layer),
+        trust=trust,
+        steps=steps,
+        step_names=() if steps is None else tuple(layer_names(len(steps), results.setup.place.layer)),
         reaching=reaching,
         reached=reached,
         kind=found.kind,
@@ -321,8 +295,7 @@ def verdict_of(
         return Verdict(word="partly", decided_by="unmeasured", figure=math.nan, limit=LARGEST_RESIDUAL)
     trusted = [memory for memory in memories if memory.trusted]
     learned = [memory for memory in trusted if memory.learned is not False]
-    is_known = (live is not None and live.fewest is not None) or (gates is not None and bool(gates.inputs))
-    is_right = accuracy is not None and is_known
+    is_right = accuracy is not None and bool((live and live.fewest) or (gates and gates.inputs))
     if learned:
         recovered = 1.0 if live is None else live.best.recovered if live.best else 0.0
         is_enough = live is None or (live.fewest is not None and recovered >= ENOUGH)
@@ -330,13 +303,10 @@ def verdict_of(
         return Verdict(word=word, decided_by="coordinates", figure=recovered, limit=ENOUGH)
     if trusted:
         return Verdict(word="partly" if is_right else "nothing", decided_by="learned", figure=0.0, limit=1.0)
-    near = min((m.residual for m in memories if m.near and m.residual is not None), default=None)
-    best = min((m.residual for m in memories if m.residual is not None), default=math.inf)
-    is_partly = near is not None or is_right
-    figure = best if near is None else near
-    return Verdict(
-        word="partly" if is_partly else "nothing", decided_by="residual", figure=figure, limit=LARGEST_RESIDUAL
-    )
+    near = [memory for memory in memories if memory.near]
+    best = min((m.residual for m in near or memories if m.residual is not None), default=math.inf)
+    word = "partly" if near or is_right else "nothing"
+    return Verdict(word=word, decided_by="residual", figure=best, limit=LARGEST_RESIDUAL)
 
 
 # The network and its layers
@@ -345,35 +315,21 @@ def verdict_of(
 def _network(results: Results) -> Network:
     place, setup = results.setup.place, results.setup
     module: Any = place.target.module if place.target is not None else None
-    is_recurrent = isinstance(module, nn.RNNBase)
+    is_recurrent, longest = isinstance(module, nn.RNNBase), float(results.recorded.states.lengths.max())
     both = bool(is_recurrent and module.bidirectional)
-    depth = math.inf
-    if place.axis == "depth":
-        depth = float(results.recorded.states.lengths.max() - int(place.embedding))
+    depth = longest - int(place.embedding) if place.axis == "depth" else math.inf
     layer = place.layer if place.target is None else place.target.name
     return Network(
         layer=f"{layer[0]} to {layer[-1]}" if isinstance(layer, list | tuple) else str(layer),
         units=results.recorded.states.dim,
         axis=place.axis,
         is_fed_back=place.is_fed_back,
-        is_recurrent=is_recurrent,
         has_other_direction=both,
         has_other_layers=bool(is_recurrent and module.num_layers > 1),
         opposite=f"{layer}_reverse" if both and not place.target.reverse else None,  # type: ignore[union-attr]
         step_seconds=setup.options.step_seconds,
         depth=depth,
-        longest=min(depth, float(results.recorded.states.lengths.max())),
-    )
-
-
-def depth_facts(steps: StepTrust, layers: Any) -> DepthFacts:
-    """Gather the errors of the maps of single layers."""
-    return DepthFacts(
-        names=tuple(layer_names(len(steps), layers)),
-        better=tuple(int(i) for i in steps.better_than_identity),
-        one_is_worse=tuple(int(i) for i in steps.one_is_worse),
-        linear_part=tuple(float(part) for part in steps.linear_part),
-        own_errors=tuple(float(error) for error in steps.errors["each"]),
+        longest=min(depth, longest),
     )
 
 
@@ -488,15 +444,14 @@ def memory_of(
 ) -> Memory:
     """Gather the facts of one mode."""
     mode, judged = koopman.modes[number], trust.modes[number] if trust is not None else None
+    known = {} if judged is None else {name: getattr(judged, name) for name in ("residual", "trusted", "learned")}
     up, down = pushes_of(movers, number)
     return Memory(
         mode=number,
         eigenvalue=complex(mode.eigenvalue),
         dimension=len(mode.indices),
         interval=None if judged is None else (float(judged.interval[0]), float(judged.interval[1])),
-        residual=None if judged is None else float(judged.residual),
-        trusted=None if judged is None else judged.trusted,
-        learned=None if judged is None else judged.learned,
+        **known,
         near=judged is not None and is_near(judged),
         kept=None if kept is None else float(kept),
         is_named=is_named,
@@ -562,8 +517,7 @@ def _raised(movers: Movers | None, number: int, classes: Any) -> str | None:
         return None
     moved, names = movers.outputs[movers.modes.index(number)], list(classes or ())
     place = int(np.abs(moved).argmax())
-    if len(moved) == 1 and len(names) == 2:
-        return f"“{names[1]}”"
+    names = names[1:] if len(moved) == 1 and len(names) == 2 else names
     if len(names) == len(moved):
         return f"“{names[place]}”"
     return "the output" if len(moved) == 1 else f"output {place}"
@@ -598,7 +552,6 @@ def _gates(results: Results) -> Gates | None:
     return Gates(
         error=float(found.gated_errors[0]),
         driven_error=float(found.gated_errors[1]),
-        agreement=None,
         at_zero=complex(found.bilinear.at().modes[0].eigenvalue) if reads_zeros else None,
         at_mean=complex(found.bilinear.at("mean").modes[0].eigenvalue),
         inputs=tuple(_input_facts(found, as_numpy(states.inputs), results.setup.channels)),
@@ -635,14 +588,3 @@ def what_it_does(eigenvalue: complex) -> str:
     if eigenvalue.real < 0:
         return "flips"
     return "keeps" if abs(eigenvalue) >= HOLDS else "halves"
-
-
-def _errors(trust: Trust, kind: str) -> Errors:
-    return Errors(
-        horizon=int(trust.horizons[-1]),
-        first=float(trust.error[0]),
-        last=float(trust.error[-1]),
-        copying_first=float(trust.copying_error[0]),
-        copying_last=float(trust.copying_error[-1]),
-        reads_nothing=kind == "quiet",
-    )

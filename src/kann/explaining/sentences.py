@@ -16,19 +16,17 @@ from kann._format import (
     percent,
     plural,
 )
+from kann.analysis._trust import Trust
 from kann.analysis.decisions import read_out
 from kann.backends.arrays import as_numpy
+from kann.depth._trust import StepTrust
 from kann.explaining.facts import (
     HOLDS,
-    DepthFacts,
     Facts,
-    InputFact,
     Kept,
     Live,
     Memory,
     Network,
-    Push,
-    layer_names,
 )
 from kann.explaining.outputs import Accuracy
 from kann.explaining.readout_search import outputs_before_sigmoid
@@ -65,10 +63,10 @@ def _nothing(facts: Facts) -> str:
     if decided_by == "score" and facts.accuracy is not None:
         return f"Nothing can be concluded about the task: {_not_right(facts.accuracy)}."
     if decided_by == "held" and facts.live is not None:
-        decides = facts.live.outputs != "values"
-        about = "decides by" if decides else "makes its outputs of"
         judged = f"all {facts.live.sequences} held-out sequences"
-        same = f"it decides {judged} as before" if decides else f"its outputs for {judged} stay the same"
+        about, same = "decides by", f"it decides {judged} as before"
+        if facts.live.outputs == "values":
+            about, same = "makes its outputs of", f"its outputs for {judged} stay the same"
         other = f" Pass layer={network.opposite!r} for the other direction." if network.opposite else ""
         return (
             f"Nothing can be concluded about what the network {about}: with its state{_part(network)} held at the mean "
@@ -138,18 +136,17 @@ def _how_right(facts: Facts) -> str:
         return f"The network's outputs match the labels of held-out sequences with an R² of {fixed(found.score)}. "
     if found.outputs == "labels":
         return f"The network's answers are right in {percent(found.score)} on the held-out sequences. "
-    return f"The network is right on {percent(found.score)} of the held-out {_judged(facts)}. "
-
-
-def _judged(facts: Facts) -> str:
-    return "sequences" if facts.accuracy is None or not facts.accuracy.of_steps else "steps"
+    return (
+        f"The network is right on {percent(found.score)} of the held-out {'steps' if found.of_steps else 'sequences'}. "
+    )
 
 
 def _how_many_trusted(facts: Facts) -> str | None:
-    if facts.errors is None:
+    if facts.trust is None:
         return None
-    modes = "the only mode" if len(facts.memories) == 1 else f"the {len(facts.memories)} modes"
-    return f"{len(facts.trusted)} of {modes} of its operator can be trusted."
+    if len(facts.memories) == 1:
+        return f"The only mode of its operator {'can' if facts.trusted else 'cannot'} be trusted."
+    return f"{len(facts.trusted)} of the {len(facts.memories)} modes of its operator can be trusted."
 
 
 # The live test
@@ -171,11 +168,14 @@ def _live(facts: Facts) -> str | None:
     others = [f"{NAMES[name]} {_score(live, kept.others[name])}" for name in ("pca", "random") if name in kept.others]
     others.append(f"its mean state alone {_score(live, live.none)}")
     keeps = "keeps" if kept.count == 1 else "keep"
-    share = {"class": " of its decisions", "labels": " of its answers", "values": ""}[live.outputs]
-    result = f"{_score(live, kept.score)}{share}" if share else f"its outputs with an R² of {_score(live, kept.score)}"
+    words = {"class": "decisions", "labels": "answers", "values": "outputs"}[live.outputs]
+    result = f"{_score(live, kept.score)} of its {words}"
+    if live.outputs == "values":
+        result = f"its outputs with an R² of {_score(live, kept.score)}"
     sentence = (
         f"{_how_right(facts)}In the running network {_coordinates(kept)} of {network.units}, kept after "
-        f"{_kept_after(network)}, {keeps} {result} ({_interval(live, kept)}, {live.sequences} held-out sequences); "
+        f"{_kept_after(network)}, {keeps} {result} ({confidence(live.level)} interval {_score(live, kept.low)} "
+        f"to {_score(live, kept.high)}, {live.sequences} held-out sequences); "
         f"{', '.join(others)}."
     )
     more = live.nearly_all
@@ -185,13 +185,8 @@ def _live(facts: Facts) -> str | None:
     if unused:
         sentence += f" It does not use {' and '.join(repr(name) for name in unused)}."
     if facts.verdict.word == "nothing":
-        sentence += f" That says how few are enough for its {outputs_in_words(live)}, not that training made them."
+        sentence += f" That says how few are enough for its {words}, not that training made them."
     return sentence
-
-
-def outputs_in_words(live: Live | None) -> str:
-    """Name what the network gives."""
-    return {"class": "decisions", "labels": "answers", "values": "outputs"}[live.outputs if live else "values"]
 
 
 def _basis(kept: Kept) -> str:
@@ -227,10 +222,6 @@ def _part(network: Network) -> str:
 
 def _score(live: Live, value: float) -> str:
     return fixed(value) if live.outputs == "values" else percent(value)
-
-
-def _interval(live: Live, kept: Kept) -> str:
-    return f"{confidence(live.level)} interval {_score(live, kept.low)} to {_score(live, kept.high)}"
 
 
 # Memories
@@ -287,12 +278,10 @@ def pushed(memory: Memory) -> str:
     """Write what pushes a mode."""
     if memory.pushed_by is None:
         return ""
-    sides = [f"{way} by {_names(side)}" for way, side in (("up", memory.up), ("down", memory.down)) if side]
+    both = (("up", memory.up), ("down", memory.down))
+    named = ((way, ", ".join(f"“{each.name}”" for each in side[:NAMES_SHOWN])) for way, side in both)
+    sides = [f"{way} by {names}" for way, names in named if names]
     return f" is pushed {' and '.join(sides)}" if sides else f", surely pushed by none of the {memory.pushed_by}"
-
-
-def _names(side: Sequence[Push]) -> str:
-    return ", ".join(f"“{each.name}”" for each in side[:NAMES_SHOWN])
 
 
 def staying(memory: Memory, network: Network) -> str:
@@ -360,9 +349,12 @@ def _gates(facts: Facts) -> str | None:
     if gates is None:
         return None
     if gates.inputs:
-        agreement = "" if gates.agreement is None else f", whose stand-in agrees in {percent(gates.agreement)}"
-        each = ", ".join(_input(each) for each in gates.inputs)
-        return f"Inputs gate this network: {each} (an operator that misses {percent(gates.error)}{agreement})."
+        does = {"halves": "lets it fade", "forgets": "clears it"}
+        each = ", ".join(
+            f"{fact.name} {does.get(fact.does, f'{fact.does} it')} (λ = {format_eigenvalue(fact.eigenvalue)})"
+            for fact in gates.inputs
+        )
+        return f"Inputs gate this network: {each} (an operator that misses {percent(gates.error)})."
     if facts.kind == "quiet" or gates.at_zero is None:
         return None
     times = [
@@ -378,77 +370,60 @@ def _gates(facts: Facts) -> str | None:
     )
 
 
-def _input(fact: InputFact) -> str:
-    does = {
-        "keeps": "keeps it",
-        "flips": "flips it",
-        "turns": "turns it",
-        "halves": "lets it fade",
-        "forgets": "clears it",
-    }[fact.does]
-    return f"{fact.name} {does} (λ = {format_eigenvalue(fact.eigenvalue)})"
-
-
 def _errors(facts: Facts) -> str:
     """Write held-out errors of the operator next to those of copying."""
-    errors, step_name = facts.errors, facts.network.step_name
-    if errors is None:
+    trust, step_name = facts.trust, facts.network.step_name
+    if trust is None:
         return "How far modes can be trusted was not measured."
     of = "its balanced coordinates" if facts.balanced else "the states"
     text = (
-        f"On held-out sequences{', where nothing is read,' if errors.reads_nothing else ''} one {step_name} of the "
-        f"operator misses {percent(errors.first)} of the variance of {of}, and copying the previous state "
-        f"{percent(errors.copying_first)}"
+        f"On held-out sequences{', where nothing is read,' if facts.kind == 'quiet' else ''} one {step_name} of the "
+        f"operator misses {percent(trust.error[0])} of the variance of {of}, and copying the previous state "
+        f"{percent(trust.copying_error[0])}"
     )
-    if errors.horizon > 1:
-        text += f"; over {errors.horizon} {step_name}s {percent(errors.last)} and {percent(errors.copying_last)}"
+    if len(trust.horizons) > 1:
+        last = f"{percent(trust.error[-1])} and {percent(trust.copying_error[-1])}"
+        text += f"; over {trust.horizons[-1]} {step_name}s {last}"
     return f"{text}."
 
 
 def _layers(facts: Facts) -> str | None:
     """Write which layers are linear; None if no maps were fitted to single layers."""
-    depth = facts.depth
-    if depth is None:
+    steps = facts.steps
+    if steps is None:
         return None
-    total, better = len(depth.linear_part), len(depth.better)
+    total, better = len(steps), len(steps.better_than_identity)
     which = f"{better} of the {total} layers"
     if better in (0, total):
         which = f"{'each' if better else 'none'} of the {total} layers"
     return (
         f"On held-out sequences a linear map of its own is surely better than copying the state for {which}"
-        f"{_most_and_least(depth)}. {_one_operator(facts, depth)}"
+        f"{_most_and_least(steps, facts.step_names)}. {_one_operator(facts.trust, steps)}"
     )
 
 
-def _most_and_least(depth: DepthFacts) -> str:
+def _most_and_least(steps: StepTrust, names: Sequence[str]) -> str:
     """Write which layer is most linear and which is least, unless that reads the same."""
-    parts = np.array(depth.linear_part)
-    names = [f"“{name}”" for name in depth.names] or [f"layer {number + 1}" for number in range(len(parts))]
+    parts = steps.linear_part
+    names = [f"“{name}”" for name in names] or [f"layer {number + 1}" for number in range(len(parts))]
     if np.isnan(parts).all():
         return ""
-
-    def told(part: float) -> str:
-        return percent(part) if part > 0 else "nothing"
-
     most, least = int(np.nanargmax(parts)), int(np.nanargmin(parts))
-    text = f"; the most linear is {names[most]} (its map tells {told(parts[most])} of what it does)"
-    if np.isfinite(parts).sum() == 1:
-        return text
-    if told(parts[most]) == told(parts[least]):
-        return f"; of what a layer does, its map tells {told(parts[most])}"
-    return f"{text}, the least {names[least]} ({told(parts[least])})"
+    best, worst = (percent(part) if part > 0 else "nothing" for part in (parts[most], parts[least]))
+    if best == worst and np.isfinite(parts).sum() > 1:
+        return f"; of what a layer does, its map tells {best}"
+    text = f"; the most linear is {names[most]} (its map tells {best} of what it does)"
+    return text if most == least else f"{text}, the least {names[least]} ({worst})"
 
 
-def _one_operator(facts: Facts, depth: DepthFacts) -> str:
+def _one_operator(trust: Trust | None, steps: StepTrust) -> str:
     """Write the one operator for all layers next to copying and own maps; no praise of a mean that few layers make."""
-    low, high = percent(min(depth.own_errors)), percent(max(depth.own_errors))
+    low, high = percent(steps.errors["each"].min()), percent(steps.errors["each"].max())
     own = f"own maps miss {low}" if low == high else f"own maps miss {low} to {high}"
-    worse, total, figures = len(depth.one_is_worse), len(depth.own_errors), ""
-    if facts.errors is not None:
-        figures = (
-            f"misses {percent(facts.errors.first)} of the states' variance, and copying "
-            f"{percent(facts.errors.copying_first)}"
-        )
+    worse, total, figures = len(steps.one_is_worse), len(steps), ""
+    if trust is not None:
+        own_error, copying = percent(trust.error[0]), percent(trust.copying_error[0])
+        figures = f"misses {own_error} of the states' variance, and copying {copying}"
     if most_are_worse(worse, total):
         says = f"One operator for all layers misses more than copying at {worse} of the {total}"
         more = f", so that its mean over layers says little (it {figures})" if figures else ""
@@ -459,7 +434,7 @@ def _one_operator(facts: Facts, depth: DepthFacts) -> str:
 def _caveats(facts: Facts) -> str:
     """Write what must not be concluded."""
     parts = []
-    if facts.errors is None:
+    if facts.trust is None:
         parts.append("no mode may be called the network's own, since trust was not measured")
     else:
         total, trusted = len(facts.memories), len(facts.trusted)
@@ -506,7 +481,7 @@ def page_of(results: Results, facts: Facts) -> dict[str, Any]:
         page["classes"] = list(options.classes)
     labels = None if options.labels is None else [options.labels[i] for i in numbers]
     if setup.place.axis == "depth":
-        page["step_names"] = layer_names(len(results.steps), setup.place.layer) or None if results.steps else None
+        page["step_names"] = list(facts.step_names) or None
         positions = positions_of(setup.sequences, numbers, len(shown))
         if labels is not None:
             labels = [label for label, count in zip(labels, positions.tolist(), strict=True) for _ in range(count)]
