@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 import kann
+from kann.analysis.decisions import read_out
 from kann.errors import KannError
 from kann.explaining import stages
 from kann.explaining.options import Options
@@ -225,7 +226,7 @@ def test_predictions_on_the_page_are_the_networks_own(generator, tmp_path):
     shown = [int(row["prediction"]) for row in page["sequences"]]
     assert shown == own[found.held_out[: len(shown)]].tolist()
     ends = found.states.starts + found.states.lengths - 1
-    assert shown != found.page["readout"](found.states.values[ends]).argmax(axis=1).tolist()
+    assert shown != read_out(found.page["readout"], found.states.values[ends]).argmax(axis=1).tolist()
     assert not page["readout_is_all"]
     assert page["fit"]["agreement"] is None
 

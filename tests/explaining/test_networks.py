@@ -11,6 +11,7 @@ from kann_experiments.copy.task import Task
 from torch import nn
 
 import kann
+from kann.analysis.decisions import read_out
 from kann import zoo
 from tests import flipflop
 from tests.explaining import networks
@@ -140,7 +141,7 @@ def test_an_lstm_whose_head_reads_h(generator):
     ends = found.states.starts + found.states.lengths - 1
     with torch.no_grad():
         truth = network.head(torch.from_numpy(found.states.values[ends, :4])).numpy()
-    np.testing.assert_allclose(found.page["readout"](found.states.values[ends]), truth, atol=1e-5)
+    np.testing.assert_allclose(read_out(found.page["readout"], found.states.values[ends]), truth, atol=1e-5)
 
 
 def test_stacked_layers_that_decide_at_every_step(generator, tmp_path):

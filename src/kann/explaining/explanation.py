@@ -52,23 +52,6 @@ MOVERS_LISTED = 10
 # Files
 
 
-def require_free(place: Path, *, overwrite: bool) -> None:
-    """Raise for a file in place of the folder, and to replace what is in it unless the user says so."""
-    if place.exists() and not place.is_dir():
-        raise KannError(f"{place} is a file; pass the name of a folder")
-    there = next((name for name in OWN_FILES if (place / name).exists()), None)
-    if there is not None and not overwrite:
-        raise KannError(f"{place / there} exists; pass overwrite=True to replace it, or another folder")
-
-
-def require_saved(place: Path) -> None:
-    """Raise for what is no folder of a saved explanation."""
-    if not place.exists():
-        raise FileNotFoundError(f"there is no folder {place}")
-    if not (place / RESULTS_FILE).is_file():
-        raise KannError(f"{place} holds no {RESULTS_FILE}; pass a folder that Explanation.save() wrote whole")
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SavedReadout(Stored):
     """A readout as a file holds it: a linear layer, or what is read of a state before the head."""
@@ -152,38 +135,6 @@ def with_readout(explanation: Any, readout: Any) -> Any:
 # The result
 
 
-def explanation_numbers(explanation: Any) -> dict[str, Any]:
-    """Sentences and figures as JSON takes them."""
-    koopman = explanation.koopman
-    known = KnownTrust(trust=explanation.trust, reason="")
-    own = mode_trust_rows(known) or [{}] * len(koopman.modes)
-    effects = pushes = None
-    if explanation.effects is not None:
-        effects = effects_numbers(explanation.effects)
-    if explanation.movers is not None:
-        pushes = movers_numbers(explanation.movers)
-    return {
-        "sentences": list(explanation.sentences),
-        "choices": list(explanation.choices),
-        "verdict": explanation.verdict,
-        "step_seconds": explanation.page.get("step_seconds"),
-        "units": koopman.dim,
-        "rank": koopman.rank,
-        "driven": koopman.drive is not None,
-        "modes": [
-            {"re": mode.eigenvalue.real, "im": mode.eigenvalue.imag, "modulus": mode.modulus, **row}
-            for mode, row in zip(koopman.modes, own, strict=True)
-        ],
-        "trust": trust_numbers(known),
-        "steps": layer_numbers(explanation.steps, explanation.page.get("step_names")),
-        "effects": effects,
-        "alone": {str(mode): list(scores) for mode, scores in explanation.alone.items()},
-        "movers": pushes,
-        "accuracy": explanation.accuracy,
-        "held_out": explanation.held_out.tolist(),
-    }
-
-
 def movers_numbers(movers: Movers) -> dict[str, Any]:
     """What pushes each mode, the surest first."""
 
@@ -205,15 +156,14 @@ def movers_numbers(movers: Movers) -> dict[str, Any]:
 def effects_numbers(found: Effects) -> dict[str, Any]:
     """What a live test measured."""
 
-    def table(means: Any, *, removed: bool) -> dict[str, Any]:
+    def table(means: Mapping[str, Any], *, removed: bool) -> dict[str, Any]:
+        rows = {name: (mean, found.interval(name, removed=removed)) for name, mean in means.items()}
         return {
             name: {
-                "mean": [finite_or_none(float(each)) for each in mean],
-                "interval": [
-                    [finite_or_none(float(end)) for end in ends] for ends in found.interval(name, removed=removed)
-                ],
+                "mean": list(map(finite_or_none, mean.tolist())),
+                "interval": [list(map(finite_or_none, ends)) for ends in interval.tolist()],
             }
-            for name, mean in means.items()
+            for name, (mean, interval) in rows.items()
         }
 
     return {
@@ -314,17 +264,8 @@ class Explanation(Stored):
 
     def page_arguments(self) -> dict[str, Any]:
         """Return the states that the page shows, and all arguments of `kann.report`."""
-        arguments: dict[str, Any] = {
-            **self.page,
-            "states": self.states,
-            "trust": self.trust,
-            "steps": self.steps,
-            "effects": self.effects,
-            "movers": self.movers,
-            "alone": self.alone,
-            "sentences": self.sentences,
-            "choices": self.choices,
-        }
+        own = ("states", "trust", "steps", "effects", "movers", "alone", "sentences", "choices")
+        arguments = {**self.page, **{name: getattr(self, name) for name in own}}
         if isinstance(head_of(self.page.get("readout")), str):
             arguments["readout"] = None
         return arguments
@@ -340,7 +281,11 @@ class Explanation(Stored):
         require_path(folder)
         require_flag(overwrite, "overwrite")
         place = Path(folder)
-        require_free(place, overwrite=overwrite)
+        if place.exists() and not place.is_dir():
+            raise KannError(f"{place} is a file; pass the name of a folder")
+        there = next((name for name in OWN_FILES if (place / name).exists()), None)
+        if there is not None and not overwrite:
+            raise KannError(f"{place / there} exists; pass overwrite=True to replace it, or another folder")
         with replacing_files(place, OWN_FILES) as new:
             self.koopman.save(new / "koopman.npz")
             if self.bilinear is not None:
@@ -369,7 +314,10 @@ class Explanation(Stored):
         """
         require_path(folder)
         place = Path(folder)
-        require_saved(place)
+        if not place.exists():
+            raise FileNotFoundError(f"there is no folder {place}")
+        if not (place / RESULTS_FILE).is_file():
+            raise KannError(f"{place} holds no {RESULTS_FILE}; pass a folder that Explanation.save() wrote whole")
         return with_readout(load_npz(place / RESULTS_FILE, Explanation), readout)
 
     def _content(self) -> dict[str, Any]:
@@ -392,7 +340,28 @@ class Explanation(Stored):
 
     def numbers(self) -> dict[str, Any]:
         """Sentences and figures as JSON takes them."""
-        return explanation_numbers(self)
+        koopman, known = self.koopman, KnownTrust(trust=self.trust, reason="")
+        judged = mode_trust_rows(known) or [{}] * len(koopman.modes)
+        return {
+            "sentences": list(self.sentences),
+            "choices": list(self.choices),
+            "verdict": self.verdict,
+            "step_seconds": self.page.get("step_seconds"),
+            "units": koopman.dim,
+            "rank": koopman.rank,
+            "driven": koopman.drive is not None,
+            "modes": [
+                {"re": mode.eigenvalue.real, "im": mode.eigenvalue.imag, "modulus": mode.modulus, **row}
+                for mode, row in zip(koopman.modes, judged, strict=True)
+            ],
+            "trust": trust_numbers(known),
+            "steps": layer_numbers(self.steps, self.page.get("step_names")),
+            "effects": None if self.effects is None else effects_numbers(self.effects),
+            "alone": {str(mode): list(scores) for mode, scores in self.alone.items()},
+            "movers": None if self.movers is None else movers_numbers(self.movers),
+            "accuracy": self.accuracy,
+            "held_out": self.held_out.tolist(),
+        }
 
     def show(self, *, height: int = 900) -> InlinePage:
         """The whole page in a notebook, without network; ``height`` is in pixels."""

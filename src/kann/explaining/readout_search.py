@@ -68,7 +68,8 @@ def head_of(readout: Any) -> Any:
 
 def with_head(readout: Any, head: Any) -> Any:
     """A readout that reads the same of a state, and gives it to another head."""
-    return replace(readout, head=with_head(readout.head, head)) if isinstance(readout, StateReadout) else head
+    reads_all = not isinstance(readout, StateReadout) or (readout.units is None and not readout.is_rectified)
+    return head if reads_all else replace(readout, head=with_head(readout.head, head))
 
 
 def linear_readout(weight: Float[Array, "o d"], bias: Float[Array, " o"] | None) -> nn.Linear:
