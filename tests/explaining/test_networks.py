@@ -11,8 +11,8 @@ from kann_experiments.copy.task import Task
 from torch import nn
 
 import kann
-from kann.analysis.decisions import read_out
 from kann import zoo
+from kann.analysis.decisions import read_out
 from tests import flipflop
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words

@@ -95,7 +95,7 @@ def explain(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         results = stages.run_stages(look(model, data, given))
-    facts, live = facts_of(results), results.live
+    facts = facts_of(results)
     return Explanation(
         sentences=sentences_of(facts),
         choices=(*results.choices, *_warned(caught)),
@@ -106,8 +106,8 @@ def explain(
         states=results.recorded.shown,
         trust=results.trust,
         steps=results.steps,
-        effects=live.effects if live else None,
-        alone=live.alone if live else {},
+        effects=results.effects,
+        alone=results.alone,
         movers=results.movers,
         accuracy=(facts.accuracy.score, facts.accuracy.baseline) if facts.accuracy else None,
         held_out=results.setup.held_out,

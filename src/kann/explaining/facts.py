@@ -260,9 +260,9 @@ class Facts(Stored):
 
 def facts_of(results: Results) -> Facts:
     """Gather all that the sentences are made from."""
-    found, trust, effects = results.operators, results.trust, results.live.effects if results.live else None
+    found, trust, effects = results.operators, results.trust, results.effects
     live = None if effects is None else live_facts(effects, trust)
-    memories, gates, steps = tuple(memories_of(results, effects)), _gates(results), results.steps
+    memories, gates, steps = tuple(memories_of(results)), _gates(results), results.steps
     reaching, reached = _reaching(results)
     return Facts(
         verdict=verdict_of(live, results.accuracy, memories if trust is not None else None, gates),
@@ -418,10 +418,10 @@ def _are_doubtful(effects: Effects, trust: Trust | None, count: int) -> bool:
 # Modes
 
 
-def memories_of(results: Results, effects: Effects | None) -> list[Memory]:
+def memories_of(results: Results) -> list[Memory]:
     """Gather the facts of each mode."""
     koopman, trust, movers = results.operators.koopman, results.trust, results.movers
-    alone = results.live.alone if results.live else {}
+    effects, alone = results.effects, results.alone
     kept = {}
     if effects is not None and effects.full != effects.none:
         kept = {mode: (scores[0] - effects.none) / (effects.full - effects.none) for mode, scores in alone.items()}

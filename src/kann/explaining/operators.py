@@ -1,5 +1,6 @@
 """Fit the operators of an explanation: one that is explained, and one that its inputs gate."""
 
+import contextlib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from kann.fitting.folds import group_numbers
 from kann.fitting.horizons import HORIZONS
 from kann.fitting.koopman import Koopman
 from kann.fitting.pair_selection import only_pairs
-from kann.typing import Array, Float, Int, Shaped
+from kann.typing import Array, Float, Shaped
 
 CLEAR = 2.0
 """Gates count if they make the error this many times smaller: they have many more unknowns."""
@@ -81,8 +82,7 @@ class Operators:
     def like(self, states: States, groups: Any, balance: Balance | None) -> "Operators":
         """Fit other states of the same kind in the same way."""
         if self.kind == "quiet":
-            states, source = only_pairs(states, reads_nothing)
-            groups = source if groups is None else [groups[i] for i in source]
+            states, groups = _quiet_pieces(states, groups)
         rank = min(self.koopman.rank, states.dim if balance is None else balance.rank)
         driven = self.koopman.drive is not None
         koopman = fit(states, rank=rank, basis="pca" if balance is None else balance, driven=driven)
@@ -94,33 +94,34 @@ def reads_nothing(inputs: Any) -> Shaped[Array, " n"]:
     return (as_numpy(inputs) == 0).all(axis=-1)
 
 
+def _quiet_pieces(states: States, groups: Any) -> tuple[States, Any]:
+    """Return the runs of steps that read nothing, and what each is held out with."""
+    pieces, source = only_pairs(states, reads_nothing)
+    return pieces, source if groups is None else [groups[i] for i in source]
+
+
 def fit_operators(states: States, groups: Any, balance: Balance | None, count: int | None) -> Operators:
     """Fit an operator of ``count`` balanced coordinates, or of principal components where nothing could be balanced.
 
     It reads the inputs, unless there are none or they are the signal itself.
     """
+    koopman, predicted = None, 0.0 if states.inputs is None else inputs_predicted(states)
+    basis = "principal components" if balance is None else "balanced coordinates"
     if states.inputs is None:
         why = "what the layer reads was not recorded"
-        return _autonomous(states, groups, balance, count, why)
-    predicted = inputs_predicted(states)
-    if predicted >= PREDICTED_FROM:
+    elif predicted >= PREDICTED_FROM:
         why = f"the state predicts {percent(predicted)} of the next input, which is the signal itself or fed back"
-        return _autonomous(states, groups, balance, count, why)
-    driven = _driven(states, groups, balance, count)
-    if driven is None:
-        return _autonomous(states, groups, balance, count, "inputs contain the state")
-    note = f"The operator reads the inputs and has rank {driven.rank} {_basis_in_words(balance)}."
-    found = Operators(koopman=driven, kind="driven", states=states, groups=groups, notes=(note,))
-    return _with_gates(found, balance, count)
-
-
-def _basis_in_words(balance: Balance | None) -> str:
-    return "in principal components" if balance is None else "in balanced coordinates"
-
-
-def _autonomous(states: States, groups: Any, balance: Balance | None, count: int | None, why: str) -> Operators:
+    else:
+        why = "inputs contain the state"
+        with warnings.catch_warnings(), contextlib.suppress(DependenceWarning):
+            warnings.simplefilter("error", DependenceWarning)
+            koopman = _fit(states, groups, balance, count, driven=True)
+    if koopman is not None:
+        note = f"The operator reads the inputs and has rank {koopman.rank} in {basis}."
+        found = Operators(koopman=koopman, kind="driven", states=states, groups=groups, notes=(note,))
+        return _with_gates(found, balance, count)
     koopman = _fit(states, groups, balance, count, driven=False)
-    note = f"The operator is autonomous, of rank {koopman.rank} {_basis_in_words(balance)}: {why}."
+    note = f"The operator is autonomous, of rank {koopman.rank} in {basis}: {why}."
     return Operators(koopman=koopman, kind="autonomous", states=states, groups=groups, notes=(note,))
 
 
@@ -130,27 +131,14 @@ def inputs_predicted(states: States) -> float:
     rows = rows[:: max(1, len(rows) // MOST_STARTS)]
     inputs = as_numpy(states.inputs)[rows].astype(np.float64)
     previous = as_numpy(states.values)[rows - 1].astype(np.float64)
-    if len(rows) < 4 * states.dim:  # too few to tell
-        return 0.0
     inputs -= inputs.mean(axis=0)
-    total = float(np.square(inputs).sum())
-    if total == 0:
+    if len(rows) < 4 * states.dim or not inputs.any():  # too few to tell
         return 0.0
     known = np.concatenate([previous, np.ones((len(previous), 1))], axis=1)
     half = len(rows) // 2  # fitted to one half of the sequences, measured on the other
     weights = np.linalg.lstsq(known[:half], inputs[:half], rcond=1e-6)[0]
     missed = np.square(inputs[half:] - known[half:] @ weights).sum()
     return 1 - float(missed) / float(np.square(inputs[half:]).sum() or np.inf)
-
-
-def _driven(states: States, groups: Any, balance: Balance | None, count: int | None) -> Koopman | None:
-    """Fit the operator that reads the inputs; None if inputs contain the state."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DependenceWarning)
-        try:
-            return _fit(states, groups, balance, count, driven=True)
-        except DependenceWarning:
-            return None
 
 
 def _fit(states: States, groups: Any, balance: Balance | None, count: int | None, *, driven: bool) -> Koopman:
@@ -188,8 +176,7 @@ def _with_gates(driven: Operators, balance: Balance | None, count: int | None) -
             "was read, and .bilinear.at(u) has those at an input u (docs/gates.md)."
         )
         return replace(driven, bilinear=gated, gated_errors=errors, notes=(*driven.notes, note))
-    pieces, source = only_pairs(states, is_quiet)
-    groups: Int[Array, " s"] | list[Any] = source if driven.groups is None else [driven.groups[i] for i in source]
+    pieces, groups = _quiet_pieces(states, driven.groups)
     quiet = _fit(pieces, groups, balance, count, driven=False)
     note = (
         f"{figures}. So that modes are the network's own, they are those of the {percent(is_quiet.mean())} of steps "
@@ -218,8 +205,7 @@ def _compare_gates(driven: Operators, options: Mapping[str, Any]) -> tuple[float
     states, groups = driven.states, driven.groups
     group_of = np.arange(len(states)) if groups is None else group_numbers(groups, len(states))
     is_kept = group_of % KEPT_FOR_COMPARING == 0
-    if groups is not None:
-        groups = [group for group, kept in zip(groups, is_kept, strict=True) if not kept]
+    groups = None if groups is None else group_of[~is_kept]
     try:
         gated = _fit_gated(states[~is_kept], groups, options)
         linear = fit(states[~is_kept], driven=True, **options)

@@ -1,5 +1,6 @@
 """What the user of `kann.explain` may say, in one object."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ class Clock:
     """Counts the seconds of a budget; without one there is always time."""
 
     def __init__(self, seconds: int | float | None):
-        self._started, self._seconds = time.monotonic(), seconds
+        self._started, self._seconds = time.monotonic(), math.inf if seconds is None else seconds
 
     @property
     def spent(self) -> float:
@@ -30,22 +31,16 @@ class Clock:
     @property
     def left(self) -> float:
         """Seconds that are left; infinite without a budget."""
-        if self._seconds is None:
-            return float("inf")
         return self._seconds - self.spent
 
     def require(self, seconds: int | float, what: str) -> None:
-        """Refuse to begin what would take longer than is left, where nothing could be explained without it."""
+        """Raise before something that would take longer than is left, where nothing could be explained without it."""
+        if seconds < self.left and self.left > 0:
+            return
+        problem = f", and {what} takes about {seconds:.1f}; pass more seconds, or fewer sequences"
         if self.left <= 0:
-            raise KannError(
-                f"out of time: {self.spent:.1f} of seconds={self._seconds:g} are spent before {what} began (a first "
-                "call also loads libraries); pass more seconds"
-            )
-        if seconds >= self.left:
-            raise KannError(
-                f"out of time: {self.spent:.1f} of seconds={self._seconds:g} are spent, and {what} takes about "
-                f"{seconds:.1f}; pass more seconds, or fewer sequences"
-            )
+            problem = f" before {what} began (a first call also loads libraries); pass more seconds"
+        raise KannError(f"out of time: {self.spent:.1f} of seconds={self._seconds:g} are spent{problem}")
 
 
 class ExplainOptions(RunOptions, total=False):

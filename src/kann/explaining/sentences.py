@@ -172,15 +172,17 @@ def _live(facts: Facts) -> str | None:
     result = f"{_score(live, kept.score)} of its {words}"
     if live.outputs == "values":
         result = f"its outputs with an R² of {_score(live, kept.score)}"
+    after = f"every step{_part(network)}" if network.is_fed_back else "every step of what it gives"
+    after = "its middle block" if network.axis == "depth" else after
     sentence = (
-        f"{_how_right(facts)}In the running network {_coordinates(kept)} of {network.units}, kept after "
-        f"{_kept_after(network)}, {keeps} {result} ({confidence(live.level)} interval {_score(live, kept.low)} "
+        f"{_how_right(facts)}In the running network {_coordinates(kept)} of {network.units}, kept after {after}, "
+        f"{keeps} {result} ({confidence(live.level)} interval {_score(live, kept.low)} "
         f"to {_score(live, kept.high)}, {live.sequences} held-out sequences); "
         f"{', '.join(others)}."
     )
     more = live.nearly_all
     if more is not None and more.count > kept.count:
-        sentence += f" With {more.count}, {_basis(more)} keep {_score(live, more.score)}."
+        sentence += f" With {more.count}, {NAMES[more.method].split(',')[0]} keep {_score(live, more.score)}."
     unused = [each.layer for each in facts.scan if each.score >= UNUSED and not each.is_explained]
     if unused:
         sentence += f" It does not use {' and '.join(repr(name) for name in unused)}."
@@ -245,13 +247,9 @@ def _memories(facts: Facts) -> str | None:
         moduli = sorted({f"{abs(memory.eigenvalue):.3f}" for memory in memories})
         sizes = f"|λ| = {moduli[0]}" if len(moduli) == 1 else f"|λ| from {moduli[0]} to {moduli[-1]}"
         sizes += ", a pair of eigenvalues counts twice" if count > len(memories) else ""
-        learned, number, of_them = (
-            sum(memory.dimension for memory in memories if memory.learned),
-            number_word(count),
-            "",
-        )
-        if facts.copies_compared and learned < count:
-            of_them = f" ({number_word(learned).lower() if learned else 'none'} of them learned)"
+        number, learned = number_word(count), sum(memory.dimension for memory in memories if memory.learned)
+        is_less = facts.copies_compared and learned < count
+        of_them = f" ({number_word(learned).lower() if learned else 'none'} of them learned)" if is_less else ""
         if memories is holding:
             counted.append(f"{number} memories can be trusted{of_them}, coordinates {does} ({sizes}).")
         else:
@@ -262,16 +260,13 @@ def _memories(facts: Facts) -> str | None:
 
 def _memory(memory: Memory, facts: Facts) -> str:
     """Write one mode: how long it stays, what up means, and what pushes it."""
-    eigenvalue = format_eigenvalue(memory.eigenvalue)
     raises = f"; up raises {memory.raises}" if memory.raises else ""
-    turns = turning(memory, facts.network)
-    mode = f"mode {memory.mode} (λ = {eigenvalue}, {staying(memory, facts.network)}{turns}{raises})"
-    phrase = memory.phrase
-    telling = ""
+    stays = f"{staying(memory, facts.network)}{turning(memory, facts.network)}"
+    phrase, telling = memory.phrase, ""
     if phrase is not None:
         words = f"“{' '.join(phrase.words)}” pushes it by {phrase.push:+.2f}"
         telling = f" ({words}, its words alone by {phrase.expected:+.2f})"
-    return f"{mode}{pushed(memory)}{telling}"
+    return f"mode {memory.mode} (λ = {format_eigenvalue(memory.eigenvalue)}, {stays}{raises}){pushed(memory)}{telling}"
 
 
 def pushed(memory: Memory) -> str:
@@ -312,8 +307,7 @@ def turning(memory: Memory, network: Network) -> str:
 
 
 def _time(modulus: float, network: Network) -> str:
-    steps = half_life(modulus)
-    return _duration(steps, number_of_steps(steps), network)
+    return _duration(half_life(modulus), number_of_steps(half_life(modulus)), network)
 
 
 def _duration(steps: float, text: str, network: Network) -> str:
@@ -393,12 +387,10 @@ def _layers(facts: Facts) -> str | None:
     if steps is None:
         return None
     total, better = len(steps), len(steps.better_than_identity)
-    which = f"{better} of the {total} layers"
-    if better in (0, total):
-        which = f"{'each' if better else 'none'} of the {total} layers"
+    which = {0: "none", total: "each"}.get(better, str(better))
     return (
-        f"On held-out sequences a linear map of its own is surely better than copying the state for {which}"
-        f"{_most_and_least(steps, facts.step_names)}. {_one_operator(facts.trust, steps)}"
+        f"On held-out sequences a linear map of its own is surely better than copying the state for {which} of the "
+        f"{total} layers{_most_and_least(steps, facts.step_names)}. {_one_operator(facts.trust, steps)}"
     )
 
 

@@ -322,20 +322,13 @@ def _rate(eigenvalue: complex) -> float:
 # Live test
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class LiveTest:
-    """Coordinates kept and removed in the running network."""
+def run_live_test(
+    setup: Setup, recorded: Recorded, found: Operators, balanced: Balance | None
+) -> tuple[Effects, dict[int, tuple[float, float]], list[str]]:
+    """Measure how well the network does with few coordinates: balanced, modes, components, readout, random.
 
-    effects: Effects
-    alone: Mapping[int, tuple[float, float]]
-    """For modes that matter the score with each alone kept, and alone removed."""
-    choices: tuple[str, ...]
-    is_whole: bool
-    """False if it was interrupted."""
-
-
-def run_live_test(setup: Setup, recorded: Recorded, found: Operators, balanced: Balance | None) -> LiveTest:
-    """Measure how well the network does with few coordinates: balanced, modes, components, readout, random."""
+    Returns for modes that matter the score with each alone kept and alone removed too, unless it was interrupted.
+    """
     koopman, scores, choices = found.koopman, Scores(setup, recorded), list[str]()
     if setup.place.axis == "depth":
         block, is_middle = repr(scores.where["layer"]), len(setup.place.layer) > 1
@@ -361,16 +354,13 @@ def run_live_test(setup: Setup, recorded: Recorded, found: Operators, balanced: 
         tables: dict[str, Any] = {name: getattr(tested, name) for name in ("kept_scores", "removed_scores", "fills")}
         others = {name: {m: own[m] for m in own if m != "readout"} for name, own in tables.items()}
         tested = replace(tested, **others)
-    is_whole = len(tested.judged) == len(numbers)
     alone: dict[int, tuple[float, float]] = {}
-    if is_whole:
-        modes = modes_that_matter(koopman, effects=tested) or [0]
-        changes = [
-            Change(directions=mode_directions(koopman, mode), keep=keep) for mode in modes for keep in (True, False)
-        ]
-        means = scores.of(changes).tolist()
-        alone = {mode: (means[2 * i], means[2 * i + 1]) for i, mode in enumerate(modes)}
-    return LiveTest(effects=tested, alone=alone, choices=tuple(choices), is_whole=is_whole)
+    if len(tested.judged) == len(numbers):
+        for mode in modes_that_matter(koopman, effects=tested) or [0]:
+            directions = mode_directions(koopman, mode)
+            kept, removed = scores.of([Change(directions=directions, keep=keep) for keep in (True, False)]).tolist()
+            alone[mode] = (kept, removed)
+    return tested, alone, choices
 
 
 def size_in_time(setup: Setup, scores: Scores, choices: list[str]) -> tuple[tuple[int, ...], int]:
@@ -445,7 +435,9 @@ class Results:
     balance: Balance | None
     trust: Trust | None
     steps: StepTrust | None
-    live: LiveTest | None
+    effects: Effects | None
+    alone: Mapping[int, tuple[float, float]]
+    """For modes that matter the score with each alone kept, and alone removed."""
     accuracy: Accuracy | None
     movers: Movers | None
     choices: tuple[str, ...]
@@ -486,8 +478,7 @@ def run_stages(setup: Setup) -> Results:
     setup.clock.require(0.0, "recording")
     recorded = record_states(setup)
     setup.clock.require(0.0, "fitting")
-    balanced: Any = None
-    count = None
+    balanced, count = None, None
     chain.choices += recorded.choices
     along_time = setup.place.axis == "time"
     if recorded.outputs is not None:
@@ -503,10 +494,10 @@ def run_stages(setup: Setup) -> Results:
     chain.choices += found.notes
     steps = None if along_time else chain.run("fitting a map for each layer", lambda: map_each_layer(setup, found))
     live = chain.run("testing live", lambda: run_live_test(setup, recorded, found, balanced))
-    if live is not None:
-        chain.choices += live.choices
-        if not live.is_whole:
-            chain.stop("testing live")
+    tested, alone, about_test = live or (None, {}, [])
+    chain.choices += about_test
+    if tested is not None and len(tested.judged) < len(setup.held_out):
+        chain.stop("testing live")
     scored = chain.run("measuring how well it does", lambda: measure_score(setup, recorded))
     judged_modes = chain.run("asking how far to trust it", lambda: ask_for_trust(setup, recorded, found, basis))
     if judged_modes is not None and (reason := why_no_copies(setup)):
@@ -521,7 +512,8 @@ def run_stages(setup: Setup) -> Results:
         balance=balanced,
         trust=judged_modes,
         steps=steps,
-        live=live,
+        effects=tested,
+        alone=alone,
         accuracy=accuracy,
         movers=pushes,
         choices=(*setup.choices, *chain.choices, *about_labels, *about_inputs),
