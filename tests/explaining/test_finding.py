@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from kann.explaining.layer_search import Probe, evenly_spaced, module_with_memory
+from kann.explaining.layer_search import evenly_spaced, module_with_memory
 from kann.explaining.options import Options
 from kann.explaining.sequences import Sequences
 from kann.zoo.copy_task import OrthogonalRNN
@@ -25,8 +25,7 @@ class Copier(nn.Module):
 
 
 def memory(network, x):
-    probe = Probe(network, Sequences(network, x, Options()))
-    return module_with_memory(probe, evenly_spaced(len(x), 4))
+    return module_with_memory(Sequences(network, x, Options()), evenly_spaced(len(x), 4))
 
 
 def test_a_memory_is_found_though_all_read_the_same_at_most_steps(generator):

@@ -14,11 +14,10 @@ from kann.data.serialization import Stored
 from kann.errors import KannError
 from kann.explaining.options import Options
 from kann.explaining.sequences import Sequences
-from kann.live.evaluation import outputs_of
 from kann.recording.layer_selection import Target, fused_layers, select
 from kann.recording.runner import evaluation_mode
-from kann.recording.sequence_data import SequenceData, tensors_of
-from kann.typing import Array, Int, Shaped
+from kann.recording.sequence_data import tensors_of
+from kann.typing import Array, Int
 
 CHANGED = 1e-6
 """An output that differs by more than this fraction of its largest number has changed: float32 rounds to 1e-7."""
@@ -37,38 +36,18 @@ class Seen:
     gave: Tensor
 
 
-class Probe:
-    """A model and how to call it on some of the sequences."""
+def modules_seen(sequences: Sequences, numbers: Int[Array, " k"], *, changed_at: int | None = None) -> list[Seen]:
+    """What each module read and gave, in the order in which they finished, in the first batch.
 
-    def __init__(self, model: nn.Module, sequences: Sequences):
-        self.model, self.sequences = model, sequences
-
-    def outputs(self, numbers: Int[Array, " k"]) -> Shaped[Array, "k ..."]:
-        """What the model decides by, for these sequences; steps behind the end of a short one are NaN."""
-        data = self._data(numbers)
-        with evaluation_mode(self.model):
-            found = [as_numpy(outputs_of(data.call(batch), data.count_of(batch))) for batch in data.batches()]
-        longest = np.max([part.shape[1:] for part in found], axis=0)
-        missing = [[(0, most - own) for most, own in zip(longest, part.shape[1:], strict=True)] for part in found]
-        padded = zip(found, missing, strict=True)
-        return np.concatenate([np.pad(part, [(0, 0), *pad], constant_values=np.nan) for part, pad in padded])
-
-    def modules(self, numbers: Int[Array, " k"], *, changed_at: int | None = None) -> list[Seen]:
-        """What each module read and gave, in the order in which they finished, in the first batch.
-
-        With ``changed_at``, each sequence reads at that step what the one before it reads.
-        """
-        data, seen = self._data(numbers), list[Seen]()
-        with evaluation_mode(self.model), _watched(self.model, seen):
-            batch = next(data.batches())
-            if changed_at is not None:
-                batch.content = _changed(batch.content, changed_at, self.sequences.axis)
-            data.call(batch)
-        return seen
-
-    def _data(self, numbers: Int[Array, " k"]) -> SequenceData:
-        data, run = self.sequences.part(numbers)
-        return SequenceData(self.model, data, **run)
+    With ``changed_at``, each sequence reads at that step what the one before it reads.
+    """
+    data, seen = sequences.data(numbers), list[Seen]()
+    with evaluation_mode(sequences.model), _watched(sequences.model, seen):
+        batch = next(data.batches())
+        if changed_at is not None:
+            batch.content = _changed(batch.content, changed_at, sequences.axis)
+        data.call(batch)
+    return seen
 
 
 @contextlib.contextmanager
@@ -110,16 +89,16 @@ def _changed(content: Any, step: int, axis: int) -> Any:
     return content
 
 
-def module_with_memory(probe: Probe, numbers: Int[Array, " k"]) -> tuple[str, str | None] | None:
+def module_with_memory(sequences: Sequences, numbers: Int[Array, " k"]) -> tuple[str, str | None] | None:
     """The first module whose output at later steps, and at no earlier one, follows what was read at one step.
 
     With it the module inside it that every state passes on its way to the next step, if there is one.
     """
-    steps = len(probe.sequences.steps(int(numbers[0])))
-    at = _step_to_change(probe.sequences, numbers, steps)
+    steps = len(sequences.steps(int(numbers[0])))
+    at = _step_to_change(sequences, numbers, steps)
     if at is None:
         return None
-    before, after = (probe.modules(numbers, changed_at=step) for step in (None, at))
+    before, after = (modules_seen(sequences, numbers, changed_at=step) for step in (None, at))
     for one, other in zip(before, after, strict=False):
         if any(isinstance(part, HIDES_TIME) for part in one.module.modules()) or one.gave.ndim != 3:
             continue
@@ -154,14 +133,14 @@ def _remembers(one: Tensor, other: Tensor, at: int) -> bool:
     return bool((change[:at] <= limit).all() and (change[at + 1 : at + 3] > limit).all())
 
 
-def equal_blocks(probe: Probe, numbers: Int[Array, " k"]) -> tuple[list[str], bool] | None:
+def equal_blocks(sequences: Sequences, numbers: Int[Array, " k"]) -> tuple[list[str], bool] | None:
     """The longest run of modules of one class that follow each other inside a module and give the same shape.
 
     With them whether the first of them reads states of that shape too.
     """
-    seen = {each.name: each for each in probe.modules(numbers)}
+    seen = {each.name: each for each in modules_seen(sequences, numbers)}
     best: list[str] = []
-    for path, module in probe.model.named_modules():
+    for path, module in sequences.model.named_modules():
         run: list[str] = []
         for child, part in module.named_children():
             name = f"{path}.{child}".removeprefix(".")
@@ -193,11 +172,11 @@ class Place:
 
     layer: Any
     """As `kann.record` takes it."""
-    state: str
     axis: str
-    target: Target | None
+    state: str = "h"
+    target: Target | None = None
     """The layer along time; None along depth."""
-    embedding: bool
+    embedding: bool = False
     """Along depth: whether what the first block reads is the first state."""
     why: str
     """What was chosen and why, in a sentence."""
@@ -231,28 +210,27 @@ class LayerWorth(Stored):
     is_explained: bool
 
 
-def find_place(probe: Probe, options: Options) -> Place:
+def find_place(sequences: Sequences, options: Options) -> Place:
     """The layer that the user names; else the recurrent one, one with a memory of its own, or blocks along depth."""
+    model = sequences.model
     if options.layer is not None:
-        return _named(probe, options)
-    recurrent = [
-        (path, part) for path, part in probe.model.named_modules() if isinstance(part, nn.RNNBase | nn.RNNCellBase)
-    ]
+        return _named(model, options)
+    recurrent = [(path, part) for path, part in model.named_modules() if isinstance(part, nn.RNNBase | nn.RNNCellBase)]
     if recurrent and options.axis != "depth":
-        return _recurrent(probe.model, recurrent, options)
-    numbers = evenly_spaced(probe.sequences.count, PROBED)
-    blocks = equal_blocks(probe, numbers)
+        return _recurrent(model, recurrent, options)
+    numbers = evenly_spaced(sequences.count, PROBED)
+    blocks = equal_blocks(sequences, numbers)
     if options.axis != "depth":
-        memory = module_with_memory(probe, numbers)
+        memory = module_with_memory(sequences, numbers)
         # Causal attention looks back too, and hands on no state: its blocks are explained if there are such.
         name, step_name = memory or ("", None)
-        around = [probe.model.get_submodule(each) for each in (name, name.rpartition(".")[0])]
+        around = [model.get_submodule(each) for each in (name, name.rpartition(".")[0])]
         if memory is not None and (blocks is None or not any(map(_only_attends, around))):
             why = (
                 f"Layer {name!r} is explained: it is the first module whose output at later steps follows what was "
                 "read before."
             )
-            place = place_along_time(probe.model, name, options, why)
+            place = place_along_time(model, name, options, why)
             return replace(place, live_layer=step_name or name, is_fed_back=bool(step_name))
     if blocks is None:
         raise KannError(
@@ -264,7 +242,7 @@ def find_place(probe: Probe, options: Options) -> Place:
         f"The network is explained along depth: it has no recurrent layer, and its blocks {names[0]!r} to "
         f"{names[-1]!r} give states of one width. A step is a layer."
     )
-    return Place(layer=names, state="h", axis="depth", target=None, embedding=reads_same, why=why)
+    return Place(layer=names, axis="depth", embedding=reads_same, why=why)
 
 
 def recurrent_targets(path: str, module: nn.Module) -> list[Target]:
@@ -279,24 +257,22 @@ def full_name(target: Target) -> str:
     return numbered[0].name if numbered else target.name
 
 
-def _named(probe: Probe, options: Options) -> Place:
+def _named(model: nn.Module, options: Options) -> Place:
     """What the user named."""
-    what = f"Layer {options.layer!r} is"
-    if isinstance(options.layer, list | tuple) and len(options.layer) > 1:
-        what = f"Layers {options.layer[0]!r} to {options.layer[-1]!r} are"
-    why = f"{what} explained, as you asked."
+    layer, why = options.layer, f"Layer {options.layer!r} is explained, as you asked."
+    if isinstance(layer, list | tuple) and len(layer) > 1:
+        why = f"Layers {layer[0]!r} to {layer[-1]!r} are explained, as you asked."
+        if options.axis != "depth":
+            raise KannError(
+                f"layer= names {len(layer)} layers; along time an explanation is of one: call explain for each, or "
+                "pass axis='depth' if they are blocks"
+            )
     if options.axis == "depth":
-        targets, _ = select(probe.model, options.layer)
-        layer = options.layer
+        targets, _ = select(model, layer)
         if all(target.module is not None for target in targets):  # else they are found in the model's output
             layer = [target.name for target in targets]
-        return Place(layer=layer, state="h", axis="depth", target=None, embedding=False, why=why)
-    if isinstance(options.layer, list | tuple) and len(options.layer) > 1:
-        raise KannError(
-            f"layer= names {len(options.layer)} layers; along time an explanation is of one: call explain for each, or "
-            "pass axis='depth' if they are blocks"
-        )
-    place = place_along_time(probe.model, options.layer, options, why)
+        return Place(layer=layer, axis="depth", why=why)
+    place = place_along_time(model, layer, options, why)
     if place.target is not None and _only_attends(place.target.module):
         why = (
             f"{place.why} Positions are taken as time. Attention hands no state from one position to the next, so read "
@@ -309,12 +285,9 @@ def _named(probe: Probe, options: Options) -> Place:
 
 def _only_attends(module: Any) -> bool:
     """Whether a module has attention, also that of other packages, and nothing recurrent."""
-    if not isinstance(module, nn.Module):
-        return False
-    parts = list(module.modules())
-    if any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in parts):
-        return False
-    return any("attention" in type(part).__name__.lower() for part in parts)
+    parts = list(module.modules()) if isinstance(module, nn.Module) else []
+    is_recurrent = any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in parts)
+    return not is_recurrent and any("attention" in type(part).__name__.lower() for part in parts)
 
 
 def place_along_time(model: nn.Module, layer: Any, options: Options, why: str = "") -> Place:
@@ -337,7 +310,6 @@ def place_along_time(model: nn.Module, layer: Any, options: Options, why: str = 
         state=state,
         axis="time",
         target=target,
-        embedding=False,
         why=why,
         live_layer=target.name,
         is_fed_back=isinstance(target.module, nn.RNNBase | nn.RNNCellBase),

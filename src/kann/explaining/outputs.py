@@ -91,15 +91,13 @@ def _told_by_shape(
     """What shapes and signs of the outputs say."""
     if options.classes is not None:
         return "class", "their classes were named"
-    is_real = inputs.dtype.kind == "f"
-    own = outputs.shape[1:]
+    is_real, own = inputs.dtype.kind == "f", outputs.shape[1:]
     if is_real and (own in (inputs.shape, (*inputs.shape, 1)) or (*own, 1) == inputs.shape):
         return "values", "they have the shape of what the network reads"
     width = outputs.shape[-1] if outputs.ndim > 1 else 1
     if width > 1 and not (outputs.ndim == 2 and is_real and outputs.shape[1] == len(inputs) > 1):
         return "class", f"there are {width} for each decision"
-    real = outputs[np.isfinite(outputs)]
-    positive = float((real > threshold).mean())
+    positive = float((outputs[np.isfinite(outputs)] > threshold).mean())
     if RARE <= positive <= 1 - RARE:
         return "class", f"there is one, and {percent(positive)} of them say yes"
     return "values", "there is one, and nearly all of them have the same sign"

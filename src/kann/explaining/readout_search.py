@@ -1,7 +1,9 @@
 """Find the readout of the explained states, and how the network's outputs come of it."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,14 @@ WAYS = {
     "sum": "of the sum of its states",
 }
 """How a network may come to its outputs, in words."""
+
+POOLS: dict[str, Callable[[Array], Array]] = {
+    "last": lambda h: h[-1],
+    "mean": partial(np.mean, axis=0),
+    "max": partial(np.max, axis=0),
+    "sum": partial(np.sum, axis=0),
+}
+"""What a head that decides once may read of the states (t, d) of a sequence."""
 
 
 NOT_FOUND = "No readout of these states was found."
@@ -136,20 +146,16 @@ def _head(model: nn.Module, place: Place, asked: Any) -> Any:
 
 def _only_linear_after(model: nn.Module, path: str) -> nn.Module | None:
     """The only linear layer that follows a module."""
-    names = [name for name, _ in model.named_modules()]
-    after = [
-        part
-        for name, part in model.named_modules()
-        if isinstance(part, nn.Linear) and names.index(name) > names.index(path) and not name.startswith(f"{path}.")
-    ]
-    return after[0] if len(after) == 1 else None
+    modules = list(model.named_modules())
+    first = next(i for i, (name, _) in enumerate(modules) if name == path)
+    after = [part for name, part in modules[first + 1 :] if not name.startswith(f"{path}.")]
+    linear = [part for part in after if isinstance(part, nn.Linear)]
+    return linear[0] if len(linear) == 1 else None
 
 
 def _first_linear(head: Any) -> Any:
     """The linear layer that a head begins with, or a weight that was passed as it is."""
-    if not isinstance(head, nn.Module):
-        return head
-    if isinstance(getattr(head, "weight", None), nn.Parameter):
+    if not isinstance(head, nn.Module) or isinstance(getattr(head, "weight", None), nn.Parameter):
         return head
     first = next((part for part in head.modules() if list(part.parameters(recurse=False))), None)
     return first if isinstance(first, nn.Linear) else None
@@ -159,9 +165,7 @@ def _as_wide(linear: Any, place: Place, width: int, asked: Any) -> Float[Array, 
     """The weight for the recorded units: one of two directions, and nothing of the cell state."""
     weight = as_numpy(getattr(linear, "weight", linear))
     require_real(weight, what="readout weights")
-    own = width
-    if place.target is not None and "h" in place.state:
-        own = width_of(place.target, "h") or width
+    own = (place.target and "h" in place.state and width_of(place.target, "h")) or width
     if place.state == "c":
         return None
     if weight.ndim == 2 and weight.shape[1] == 2 * own and _is_bidirectional(place):
@@ -249,29 +253,18 @@ def _way(
     head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."], *, rectified: bool = False
 ) -> str | None:
     """Of which states the head gives the network's outputs; None if of none."""
-    rows = [own[:, :units] for own in states]
-    if rectified:
-        rows = [np.maximum(own, 0) for own in rows]
+    rows = [np.maximum(own[:, :units], 0) if rectified else own[:, :units] for own in states]
     if outputs.ndim >= 3 or (outputs.ndim == 2 and outputs.shape[1] == states.lengths.max() > 1):
         made = [read_out(head, own) for own in rows]
-        truth = [own[: len(part)] for own, part in zip(outputs, made, strict=True)]
-        if states.reverse:
-            truth = [own[::-1] for own in truth]
+        order = slice(None, None, -1 if states.reverse else 1)
+        truth = [own[: len(part)][order] for own, part in zip(outputs, made, strict=True)]
         if _are_same(np.concatenate(made), np.concatenate(truth)):
             return "every"
     if outputs.ndim >= 3:
         return None
     # A network may also have as many outputs as a sequence has steps.
-    pooled = {
-        "last": [own[-1] for own in rows],
-        "mean": [own.mean(axis=0) for own in rows],
-        "max": [own.max(axis=0) for own in rows],
-        "sum": [own.sum(axis=0) for own in rows],
-    }
-    for name, each in pooled.items():
-        if _are_same(read_out(head, np.stack(each)), outputs):
-            return name
-    return None
+    pooled = ((name, read_out(head, np.stack([pool(own) for own in rows]))) for name, pool in POOLS.items())
+    return next((name for name, made in pooled if _are_same(made, outputs)), None)
 
 
 def _are_same(made: Array, truth: Array) -> bool:

@@ -451,15 +451,12 @@ def _caveats(facts: Facts) -> str:
 def subtitle(facts: Facts) -> str:
     """Write the line under the title of the page: the verdict, the layer, the outputs, and whether inputs gate."""
     verdict = {"found": "Found", "partly": "Partly explained", "nothing": "Nothing can be concluded"}
-    parts = [verdict[facts.verdict.word], f"layer {facts.network.layer!r}, {facts.network.units} units"]
-    if facts.network.axis == "depth":
-        parts[1] = f"layers {facts.network.layer}, {facts.network.units} units"
-    if facts.live is not None:
-        outputs = {"class": "outputs are a class", "labels": "outputs are answers", "values": "outputs are values"}
-        parts.append(outputs[facts.live.outputs])
-    if facts.gates is not None:
-        parts.append("inputs gate")
-    return " · ".join(parts)
+    network = facts.network
+    layer = f"layers {network.layer}" if network.axis == "depth" else f"layer {network.layer!r}"
+    kinds = {"class": "outputs are a class", "labels": "outputs are answers", "values": "outputs are values"}
+    outputs = kinds[facts.live.outputs] if facts.live else ""
+    parts = [verdict[facts.verdict.word], f"{layer}, {network.units} units", outputs, facts.gates and "inputs gate"]
+    return " · ".join(filter(None, parts))
 
 
 def page_of(results: Results, facts: Facts) -> dict[str, Any]:
@@ -476,7 +473,7 @@ def page_of(results: Results, facts: Facts) -> dict[str, Any]:
         page["step_names"] = list(facts.step_names) or None
         positions = positions_of(setup.sequences, numbers, len(shown))
         if labels is not None:
-            labels = [label for label, count in zip(labels, positions.tolist(), strict=True) for _ in range(count)]
+            labels = [labels[i] for i in np.repeat(np.arange(len(labels)), positions)]
     else:
         page["tokens"] = tokens_of(options.tokens, setup.sequences, numbers, shown)
         if page["tokens"] is None:
@@ -501,7 +498,7 @@ def _own_outputs(results: Results) -> Shaped[Array, "s ..."] | None:
     reading, shown = results.recorded.reading, results.recorded.shown
     if reading.readout is None:
         return None
-    own = results.setup.probe.outputs(results.setup.shown_numbers)
+    own = results.setup.sequences.outputs(results.setup.shown_numbers)
     ends = as_numpy(shown.values[shown.starts + shown.lengths - 1])
     if own.shape != read_out(reading.readout, ends).shape or not np.isfinite(own).all():
         return None

@@ -19,6 +19,8 @@ from kann.checks import require_names
 from kann.data.states import States, require_one_per_state
 from kann.errors import KannError
 from kann.explaining.options import Options
+from kann.live.evaluation import outputs_of
+from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import SequenceData, real_steps, tensors_of
 from kann.typing import Array, Int, Shaped
 
@@ -41,7 +43,7 @@ class Sequences:
 
     def __init__(self, model: nn.Module, data: Any, options: Options):
         _require_sequences(data)
-        self._run = options.run
+        self.model, self._run = model, options.run
         if isinstance(data, PackedSequence):
             data, self._run["collate"] = unpack_sequence(data), partial(pack_sequence, enforce_sorted=False)
         source = SequenceData(model, data, lengths=options.lengths, **self._run)
@@ -71,6 +73,21 @@ class Sequences:
         self._lengths = None if is_by_batch else lengths
         known = data.get("attention_mask") if self._lengths is None and isinstance(data, Mapping) else self._lengths
         self._real = None if known is None else real_steps(known)
+
+    def data(self, numbers: Int[Array, " k"]) -> SequenceData:
+        """Return some sequences in batches, with the call of the model."""
+        data, run = self.part(numbers)
+        return SequenceData(self.model, data, **run)
+
+    def outputs(self, numbers: Int[Array, " k"]) -> Shaped[Array, "k ..."]:
+        """What the model decides by, for these sequences; steps behind the end of a short one are NaN."""
+        data = self.data(numbers)
+        with evaluation_mode(self.model):
+            found = [as_numpy(outputs_of(data.call(batch), data.count_of(batch))) for batch in data.batches()]
+        longest = np.max([part.shape[1:] for part in found], axis=0)
+        missing = [[(0, most - own) for most, own in zip(longest, part.shape[1:], strict=True)] for part in found]
+        padded = zip(found, missing, strict=True)
+        return np.concatenate([np.pad(part, [(0, 0), *pad], constant_values=np.nan) for part, pad in padded])
 
     def part(self, numbers: Int[Array, " k"]) -> tuple[Any, dict[str, Any]]:
         """Return the data of some sequences and their `RunOptions`, as `kann.record` and `kann.effects` take them.
@@ -240,9 +257,8 @@ def require_same_direction(tokens: Sequence[Sequence[str]], sequences: Sequences
     backwards = _fit([own[::-1] for own in tokens], read)
     if forwards < FITS_NOT and backwards >= FITS:
         raise KannError(
-            f"tokens run in the other direction than the data: turned round they fit the numbers of words that are "
-            f"read in {percent(backwards)} of places, as they are in {percent(forwards)}; pass them in the order "
-            f"of the text"
+            f"tokens run in the other direction than the data: turned round they fit the numbers of words read in "
+            f"{percent(backwards)} of places, as they are in {percent(forwards)}; pass them in the order of the text"
         )
 
 
@@ -254,9 +270,7 @@ def _fit(tokens: Sequence[Sequence[str]], read: Sequence[Array]) -> float:
             counts.setdefault(word, Counter())[number] += 1
     repeated = [each for each in counts.values() if each.total() > 1]
     total = sum(each.total() for each in repeated)
-    if not total:
-        return 1.0
-    return sum(max(each.values()) for each in repeated) / total
+    return sum(max(each.values()) for each in repeated) / total if total else 1.0
 
 
 def channels_of(channels: Any, sequences: Sequences) -> tuple[str, ...] | None:

@@ -18,7 +18,6 @@ from kann.errors import KannError
 from kann.explaining.layer_search import (
     LayerWorth,
     Place,
-    Probe,
     evenly_spaced,
     find_place,
     full_name,
@@ -75,13 +74,10 @@ class Setup:
     model: nn.Module
     options: Options
     sequences: Sequences
-    probe: Probe
     clock: Clock
     place: Place
     outputs: Outputs | None
     """None if the model gives none that can be compared."""
-    together: Int[Array, " n"]
-    """For each sequence a number; those with the same are of one group, or repeats, and stay on one side of a split."""
     fitted_numbers: Int[Array, " k"]
     """Numbers of the sequences that are fitted."""
     held_out: Int[Array, " h"]
@@ -116,13 +112,12 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
     options.require_one_each(sequences.count)
     channels = channels_of(options.channels, sequences)
     sequences.require_real_steps()
-    probe = Probe(model, sequences)
-    place = find_place(probe, options)
-    outputs, options, about_outputs = _outputs_and_labels(probe, options)
+    place = find_place(sequences, options)
+    outputs, options, about_outputs = _outputs_and_labels(sequences, options)
     scan: tuple[LayerWorth, ...] = ()
     if outputs is not None and options.layer is None and place.axis == "time":
-        place, scan = most_worth(probe, place, options, outputs)
-    usable = _within_time(probe, min(sequences.count, options.max_sequences or sequences.count), clock)
+        place, scan = most_worth(sequences, place, options, outputs)
+    usable = _within_time(sequences, min(sequences.count, options.max_sequences or sequences.count), clock)
     # Those of one group, and those that read the same, stay together.
     ones = np.ones(sequences.count, dtype=int)
     together = HoldoutGroups.of(ones, groups=options.group_of, repeats=sequences.repeats()).group_of
@@ -141,11 +136,9 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
         model=model,
         options=options,
         sequences=sequences,
-        probe=probe,
         clock=clock,
         place=place,
         outputs=outputs,
-        together=together,
         fitted_numbers=sequences.sorted_by_length(fitted),
         held_out=held_out,
         shown_numbers=_to_show(sequences, held_out),
@@ -155,29 +148,31 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
     )
 
 
-def most_worth(probe: Probe, place: Place, options: Options, outputs: Outputs) -> tuple[Place, tuple[LayerWorth, ...]]:
+def most_worth(
+    sequences: Sequences, place: Place, options: Options, outputs: Outputs
+) -> tuple[Place, tuple[LayerWorth, ...]]:
     """Hold each recurrent layer and direction at its mean, and choose another one if it clearly matters more.
 
     Returns what each is worth too, the one that matters most first; nothing where there is a single one.
     """
+    model = sequences.model
     names = [
         target.name
-        for path, module in probe.model.named_modules()
+        for path, module in model.named_modules()
         if isinstance(module, nn.RNNBase | nn.RNNCellBase)
         for target in recurrent_targets(path, module)
     ]
     if not 1 < len(names) <= MOST_SCANNED or place.target is None:
         return place, ()
     own = full_name(place.target)
-    numbers = evenly_spaced(probe.sequences.count, SCANNED)
-    data, run = probe.sequences.part(numbers)
+    data, run = sequences.part(evenly_spaced(sequences.count, SCANNED))
     run["progress"], scores = False, dict[str, float]()
     for name in names:
         with contextlib.suppress(KannError):  # a layer that is called in a way that cannot be replaced
-            where = {"layer": name, "state": place_along_time(probe.model, name, options).state}
-            states = record(probe.model, data, **where, **run)
+            where = {"layer": name, "state": place_along_time(model, name, options).state}
+            states = record(model, data, **where, **run)
             held = [Change(directions=np.empty((states.dim, 0)))]
-            score = scores_of(SequenceData(probe.model, data, **run), where, states, held, outputs)
+            score = scores_of(SequenceData(model, data, **run), where, states, held, outputs)
             scores[name] = max(0.0, float(score[0]))  # R² of values may be less
     best = min(scores, key=scores.__getitem__, default=own)
     if own in scores and scores[best] < scores[own] - MATTERS_MORE:
@@ -186,7 +181,7 @@ def most_worth(probe: Probe, place: Place, options: Options, outputs: Outputs) -
             f"its mean the network agrees with itself in {percent(scores[best])}, with {own!r} held in "
             f"{percent(scores[own])}; pass layer= for another."
         )
-        place, own = replace(place_along_time(probe.model, best, options), why=why), best
+        place, own = replace(place_along_time(model, best, options), why=why), best
     elif len(scores) > 1:
         listed = ", ".join(f"{name!r} {percent(score)}" for name, score in scores.items())
         place = replace(place, why=f"{place.why} With single layers held at their mean, agreement is {listed}.")
@@ -223,12 +218,11 @@ def _refuse_shuffled(data: Any, options: Options) -> None:
         )
 
 
-def _outputs_and_labels(probe: Probe, options: Options) -> tuple[Outputs | None, Options, str]:
+def _outputs_and_labels(sequences: Sequences, options: Options) -> tuple[Outputs | None, Options, str]:
     """What outputs are, told by those of a few sequences; options with labels as plain as these; and a sentence."""
-    sequences = probe.sequences
     probed = evenly_spaced(sequences.count, PROBED)
     try:
-        given = probe.outputs(probed)
+        given = sequences.outputs(probed)
         options = replace(options, labels=without_one_hot(options.labels, given, options.outputs))
         outputs = kind_of_outputs(given, sequences.steps(0), options)
     except KannError as error:
@@ -241,13 +235,13 @@ def _outputs_and_labels(probe: Probe, options: Options) -> tuple[Outputs | None,
     return outputs, options, outputs.why
 
 
-def _within_time(probe: Probe, count: int, clock: Clock) -> Int[Array, " k"]:
+def _within_time(sequences: Sequences, count: int, clock: Clock) -> Int[Array, " k"]:
     """The numbers of the sequences that can be recorded in time, spread over all of them."""
     if clock.left == float("inf"):
         return np.arange(count)
     numbers, began = evenly_spaced(count, PROBED), time.monotonic()
     with contextlib.suppress(KannError):  # what gives nothing that could be compared runs all the same
-        probe.outputs(numbers)  # it has run before: the first run takes longer than those that follow
+        sequences.outputs(numbers)  # it has run before: the first run takes longer than those that follow
     per_sequence = (time.monotonic() - began) / len(numbers)
     affordable = RECORDING_MAY_TAKE * clock.left / max(per_sequence, 1e-6)
     if affordable < LEAST_SEQUENCES:

@@ -115,7 +115,7 @@ def record_states(setup: Setup) -> Recorded:
     outputs, given = setup.outputs, np.empty((len(setup.shown_numbers), 0))
     if outputs is not None:
         try:
-            given = setup.probe.outputs(setup.shown_numbers)
+            given = setup.sequences.outputs(setup.shown_numbers)
         except KannError as error:  # one that gives packed sequences may have looked like one row for each
             outputs = None
             choices.append(f"Outputs were not compared after all: {error}.")
@@ -133,14 +133,11 @@ def record_states(setup: Setup) -> Recorded:
 
 def _groups(setup: Setup, states: States) -> Any:
     """Return who each sequence of states comes from: the user's groups, or along depth the sequence itself."""
-    groups: Any = setup.options.group_of
-    if groups is not None:
-        groups = groups[setup.fitted_numbers].tolist()
+    numbers, groups = setup.fitted_numbers, setup.options.group_of
+    own = None if groups is None else groups[numbers]
     if setup.place.axis == "depth":
-        positions = positions_of(setup.sequences, setup.fitted_numbers, len(states))
-        own = setup.fitted_numbers.tolist() if groups is None else groups
-        groups = [group for group, count in zip(own, positions.tolist(), strict=True) for _ in range(count)]
-    return groups
+        own = np.repeat(numbers if own is None else own, positions_of(setup.sequences, numbers, len(states)))
+    return None if own is None else own.tolist()
 
 
 def positions_of(sequences: Sequences, numbers: Int[Array, " k"], total: int) -> Int[Array, " k"]:
