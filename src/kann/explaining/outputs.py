@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from kann._format import percent
 from kann.analysis.intervals import interval_of_mean
@@ -17,7 +16,6 @@ from kann.explaining.options import Options
 from kann.explaining.sequences import Sequences
 from kann.live.evaluation import IGNORED, Scorer, labels_by_step, score_runs
 from kann.recording.runner import evaluation_mode
-from kann.recording.sequence_data import SequenceData
 from kann.typing import Array, Int, Shaped
 
 LEVEL = 0.95
@@ -232,27 +230,26 @@ def _require_known_names(labels: Any, classes: Any) -> None:
 
 
 def measure_accuracy(
-    model: nn.Module, source: SequenceData, outputs: Outputs, options: Options, numbers: Int[Array, " h"]
+    sequences: Sequences, held_out: Int[Array, " h"], outputs: Outputs | None, options: Options
 ) -> tuple[Accuracy | None, tuple[str, ...]]:
-    """Compare the outputs for held-out sequences with their labels; None if these do not fit, and why.
-
-    ``source`` gives these sequences to the network; ``numbers`` are theirs among all sequences.
-    """
+    """Compare the outputs for held-out sequences with their labels; None if there are none that fit, and why."""
+    if outputs is None or options.labels is None:
+        return None, ()
+    numbers = sequences.sorted_by_length(held_out)
     labels = _comparable(options, outputs, numbers)
     if isinstance(labels, str):
         return None, (labels,)
     own = [labels[number] for number in numbers]
     scorer = Scorer.of("accuracy", own, outputs=outputs.kind, threshold=outputs.threshold)
-    with evaluation_mode(model):
-        _, (scores,) = score_runs(source, [], scorer, what="accuracy")
+    with evaluation_mode(sequences.model):
+        _, (scores,) = score_runs(sequences.data(numbers), [], scorer, what="accuracy")
     low, high = interval_of_mean(scores, LEVEL)
-    baseline = 0.0 if outputs.kind == "values" else _most_frequent(labels, numbers)
     found = Accuracy(
         outputs=outputs.kind,
         score=float(scores.mean()),
         low=float(low),
         high=float(high),
-        baseline=baseline,
+        baseline=0.0 if outputs.kind == "values" else _most_frequent(labels, numbers),
         of_steps=outputs.kind == "class" and np.ndim(own[0]) > 0,
     )
     return found, ()

@@ -62,42 +62,35 @@ def _nothing(facts: Facts) -> str:
     decided_by, network = facts.verdict.decided_by, facts.network
     if decided_by == "score" and facts.accuracy is not None:
         return f"Nothing can be concluded about the task: {_not_right(facts.accuracy)}."
+    does = "hands on from block to block" if network.axis == "depth" else "remembers"
+    why, other = _best_residual(facts), ""
     if decided_by == "held" and facts.live is not None:
         judged = f"all {facts.live.sequences} held-out sequences"
-        about, same = "decides by", f"it decides {judged} as before"
+        does, same = "decides by", f"it decides {judged} as before"
         if facts.live.outputs == "values":
-            about, same = "makes its outputs of", f"its outputs for {judged} stay the same"
+            does, same = "makes its outputs of", f"its outputs for {judged} stay the same"
+        why = f"with its state{_part(network)} held at the mean {same}"
         other = f" Pass layer={network.opposite!r} for the other direction." if network.opposite else ""
-        return (
-            f"Nothing can be concluded about what the network {about}: with its state{_part(network)} held at the mean "
-            f"{same}.{other}"
-        )
-    if decided_by == "learned":
+    elif decided_by == "learned":
         count = len(facts.trusted)
         modes = "the one mode" if count == 1 else f"all {count} modes"
-        return (
-            f"Nothing can be concluded about what the network learned: untrained copies have {modes} that can be "
-            "trusted just as well."
-        )
-    does = "hands on from block to block" if network.axis == "depth" else "remembers"
-    return f"Nothing can be concluded about what the network {does}: {_best_residual(facts)}."
+        does, why = "learned", f"untrained copies have {modes} that can be trusted just as well"
+    return f"Nothing can be concluded about what the network {does}: {why}.{other}"
 
 
 def _partly(facts: Facts) -> str | None:
     """Say what decides that only a part is explained."""
     if facts.verdict.word != "partly":
         return None
-    decided_by = facts.verdict.decided_by
-    if decided_by == "residual":
-        return f"Only a part can be concluded: {_best_residual(facts)}."
-    if decided_by == "learned":
-        return "Only a part can be concluded: untrained copies have the trusted modes just as well."
-    if decided_by == "coordinates":
-        return (
-            "Only a part can be concluded: modes can be trusted, and no few coordinates keep enough of its "
-            f"outputs (the best bring back {percent(facts.verdict.figure)}, limit {confidence(facts.verdict.limit)})."
-        )
-    return "Only a part can be concluded: how far modes can be trusted was not measured."
+    best, limit = percent(facts.verdict.figure), confidence(facts.verdict.limit)
+    why = {
+        "residual": _best_residual(facts),
+        "learned": "untrained copies have the trusted modes just as well",
+        "coordinates": "modes can be trusted, and no few coordinates keep enough of its outputs (the best bring back "
+        f"{best}, limit {limit})",
+        "unmeasured": "how far modes can be trusted was not measured",
+    }[facts.verdict.decided_by]
+    return f"Only a part can be concluded: {why}."
 
 
 def _best_residual(facts: Facts) -> str:
@@ -107,10 +100,8 @@ def _best_residual(facts: Facts) -> str:
     figure, limit = facts.verdict.figure, facts.verdict.limit
     if not math.isfinite(figure) or figure <= limit:
         return which
-    return (
-        f"{which} (one {facts.network.step_name} misses {percent(figure)} of the best one on held-out sequences, limit "
-        f"{confidence(limit)})"
-    )
+    missed = f"one {facts.network.step_name} misses {percent(figure)} of the best one on held-out sequences"
+    return f"{which} ({missed}, limit {confidence(limit)})"
 
 
 def _not_right(found: Accuracy) -> str:
@@ -167,18 +158,17 @@ def _live(facts: Facts) -> str | None:
         )
     others = [f"{NAMES[name]} {_score(live, kept.others[name])}" for name in ("pca", "random") if name in kept.others]
     others.append(f"its mean state alone {_score(live, live.none)}")
-    keeps = "keeps" if kept.count == 1 else "keep"
     words = {"class": "decisions", "labels": "answers", "values": "outputs"}[live.outputs]
     result = f"{_score(live, kept.score)} of its {words}"
     if live.outputs == "values":
         result = f"its outputs with an R² of {_score(live, kept.score)}"
     after = f"every step{_part(network)}" if network.is_fed_back else "every step of what it gives"
     after = "its middle block" if network.axis == "depth" else after
+    keeps = "keeps" if kept.count == 1 else "keep"
+    interval = f"{confidence(live.level)} interval {_score(live, kept.low)} to {_score(live, kept.high)}"
     sentence = (
-        f"{_how_right(facts)}In the running network {_coordinates(kept)} of {network.units}, kept after {after}, "
-        f"{keeps} {result} ({confidence(live.level)} interval {_score(live, kept.low)} "
-        f"to {_score(live, kept.high)}, {live.sequences} held-out sequences); "
-        f"{', '.join(others)}."
+        f"{_how_right(facts)}In the running network {_coordinates(kept)} of {network.units}, kept after {after}, {keeps} "
+        f"{result} ({interval}, {live.sequences} held-out sequences); {', '.join(others)}."
     )
     more = live.nearly_all
     if more is not None and more.count > kept.count:
@@ -191,28 +181,14 @@ def _live(facts: Facts) -> str | None:
     return sentence
 
 
-def _basis(kept: Kept) -> str:
-    return NAMES[kept.method].split(",")[0]
-
-
 def _coordinates(kept: Kept) -> str:
-    one = {
-        "balanced": "one balanced coordinate",
-        "modes": "one mode",
-        "readout": "the direction of the readout",
-        "pca": "one principal component",
-    }
-    if kept.count > 1 and kept.method == "readout":
-        return f"{kept.count} directions of the readout"
-    return one[kept.method] if kept.count == 1 else f"{kept.count} {_basis(kept)}"
-
-
-def _kept_after(network: Network) -> str:
-    if network.axis == "depth":
-        return "its middle block"
-    if not network.is_fed_back:
-        return "every step of what it gives"
-    return f"every step{_part(network)}"
+    one, several = {
+        "balanced": ("one balanced coordinate", "balanced coordinates"),
+        "modes": ("one mode", "modes"),
+        "readout": ("the direction of the readout", "directions of the readout"),
+        "pca": ("one principal component", "principal components"),
+    }[kept.method]
+    return one if kept.count == 1 else f"{kept.count} {several}"
 
 
 def _part(network: Network) -> str:

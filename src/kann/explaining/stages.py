@@ -219,41 +219,44 @@ class Scores:
         return took * sum(map(len, batches)) / len(batch)
 
 
-def operator_size(setup: Setup, recorded: Recorded, found: Balance) -> tuple[int, str]:
+def operator_size(setup: Setup, recorded: Recorded, found: Balance) -> tuple[int, list[str]]:
     """Return the number of balanced coordinates of the operator, and why."""
     if found.count is not None:
         interval = found.count_interval
         known = f" ({interval[0]} to {interval[1]} over resampled sequences)" if interval else ""
-        return found.count, f"The singular values of its balanced coordinates have a gap after {found.count}{known}."
+        return found.count, [f"The singular values of its balanced coordinates have a gap after {found.count}{known}."]
     scores = Scores(setup, recorded)
     counts = [count for count in SIZES[0][0] if count < found.rank]
     if not counts:
-        return found.rank, "All balanced coordinates are used: there is one."
+        return found.rank, ["All balanced coordinates are used: there is one."]
     if setup.clock.left < 2 * len(counts) * scores.seconds_of_a_run() / LIVE_MAY_TAKE:
         count = min(8, found.rank)
-        return count, f"The singular values have no gap; {count} balanced coordinates are used: time."
+        return count, [f"The singular values have no gap; {count} balanced coordinates are used: time."]
     kept = scores.of([Change(directions=found.directions[:, :count]) for count in counts])
     limit = kept.max() - NEARLY_BEST
     count = counts[int(np.argmax(kept >= limit))]
     if 2 * count > found.rank:
-        return found.rank, f"The singular values have no gap, and all {found.rank} balanced coordinates are used."
+        return found.rank, [f"The singular values have no gap, and all {found.rank} balanced coordinates are used."]
     used = plural("balanced coordinate", str(count))
     text = f"The singular values have no gap; the operator has {used}, the fewest that keep the outputs as any number."
-    return count, text
+    return count, [text]
 
 
 # Trust
 
 
-def ask_for_trust(setup: Setup, recorded: Recorded, found: Operators, balanced: Balance | None) -> Trust:
+def ask_for_trust(
+    setup: Setup, recorded: Recorded, found: Operators, balanced: Balance | None
+) -> tuple[Trust, list[str]]:
     """Measure how far modes can be trusted, and which of them untrained copies of the network have too."""
     data, options = found.to_trust(folds_of(len(found.states), found.groups), setup.options.seed)
     own = trust(found.koopman, data, **options)
-    if not own.trusted or why_no_copies(setup):
-        return own
+    reason = why_no_copies(setup)
+    if not own.trusted or reason:
+        return own, [f"The network was not compared with untrained copies: {reason}."] if reason else []
     copies = [trust_of_copy(setup, recorded, found, balanced is not None, seed) for seed in range(COPIES)]
     theirs = [mode for copy in copies for trusted in copy for mode in trusted.modes if mode.trusted]
-    return replace(own, modes=tuple(judged(mode, theirs) for mode in own.modes), untrained=copies[0][0])
+    return replace(own, modes=tuple(judged(mode, theirs) for mode in own.modes), untrained=copies[0][0]), []
 
 
 def why_no_copies(setup: Setup) -> str:
@@ -321,7 +324,7 @@ def _rate(eigenvalue: complex) -> float:
 
 def run_live_test(
     setup: Setup, recorded: Recorded, found: Operators, balanced: Balance | None
-) -> tuple[Effects, dict[int, tuple[float, float]], list[str]]:
+) -> tuple[tuple[Effects, dict[int, tuple[float, float]]], list[str]]:
     """Measure how well the network does with few coordinates: balanced, modes, components, readout, random.
 
     Returns for modes that matter the score with each alone kept and alone removed too, unless it was interrupted.
@@ -353,11 +356,11 @@ def run_live_test(
         tested = replace(tested, **others)
     alone: dict[int, tuple[float, float]] = {}
     if len(tested.judged) == len(numbers):
-        for mode in modes_that_matter(koopman, effects=tested) or [0]:
-            directions = mode_directions(koopman, mode)
-            kept, removed = scores.of([Change(directions=directions, keep=keep) for keep in (True, False)]).tolist()
-            alone[mode] = (kept, removed)
-    return tested, alone, choices
+        modes = modes_that_matter(koopman, effects=tested) or [0]
+        spans = [mode_directions(koopman, mode) for mode in modes]
+        means = scores.of([Change(directions=span, keep=keep) for span in spans for keep in (True, False)])
+        alone = dict(zip(modes, zip(means[::2].tolist(), means[1::2].tolist(), strict=True), strict=True))
+    return (tested, alone), choices
 
 
 def size_in_time(setup: Setup, scores: Scores, choices: list[str]) -> tuple[tuple[int, ...], int]:
@@ -371,17 +374,6 @@ def size_in_time(setup: Setup, scores: Scores, choices: list[str]) -> tuple[tupl
                 choices.append(f"The live test was made smaller, to {len(counts)} numbers of coordinates: time.")
             return counts, draws
     raise KannError(f"one run takes {one:.1f} seconds, and {setup.clock.left:.0f} are left")
-
-
-def measure_score(setup: Setup, recorded: Recorded) -> tuple[Accuracy | None, tuple[str, ...]]:
-    """Compare the outputs for held-out sequences with their labels; None if there are none that fit, and why."""
-    if recorded.outputs is None or setup.options.labels is None:
-        return None, ()
-    data, run = setup.source(setup.held_out)
-    numbers = setup.sequences.sorted_by_length(setup.held_out)
-    return measure_accuracy(
-        setup.model, SequenceData(setup.model, data, **run), recorded.outputs, setup.options, numbers
-    )
 
 
 # Movers and maps of layers
@@ -447,15 +439,17 @@ class _Chain:
         self._setup, self._is_stopped = setup, False
         self.choices: list[str] = []
 
-    def run(self, name: str, stage: Callable[[], Any]) -> Any:
-        """Return what a stage gives; None if it is left out."""
+    def run(self, name: str, stage: Callable[[], tuple[Any, Sequence[str]]]) -> Any:
+        """Return the result of a stage, which gives it with its choices; None if it is left out."""
         if self._is_stopped:
             return None
         if self._setup.clock.left <= 0:
             self.choices.append(f"Time was up before {name}: that part is left out.")
             return None
         try:
-            return stage()
+            result, choices = stage()
+            self.choices += choices
+            return result
         except KannError as error:
             self.choices.append(f"{name[0].upper()}{name[1:]} was left out: {error}.")
         except KeyboardInterrupt:
@@ -479,39 +473,34 @@ def run_stages(setup: Setup) -> Results:
     chain.choices += recorded.choices
     along_time = setup.place.axis == "time"
     if recorded.outputs is not None:
-        balanced = chain.run("balancing", lambda: balance_states(setup, recorded))
+        balanced = chain.run("balancing", lambda: (balance_states(setup, recorded), ()))
     if balanced is not None and along_time and setup.place.is_fed_back:
-        sized = chain.run("sizing", lambda: operator_size(setup, recorded, balanced))
-        if sized is not None:
-            count, why = sized
-            chain.choices.append(why)
+        count = chain.run("sizing", lambda: operator_size(setup, recorded, balanced))
     setup.clock.require(0.0, "fitting")
     basis = balanced if count is not None else None
     found = fit_operators(recorded.states, recorded.groups, basis, count)
     chain.choices += found.notes
-    steps = None if along_time else chain.run("fitting a map for each layer", lambda: map_each_layer(setup, found))
+    steps = None
+    if not along_time:
+        steps = chain.run("fitting a map for each layer", lambda: (map_each_layer(setup, found), ()))
     live = chain.run("testing live", lambda: run_live_test(setup, recorded, found, balanced))
-    tested, alone, about_test = live or (None, {}, [])
-    chain.choices += about_test
+    tested, alone = live or (None, {})
     if tested is not None and len(tested.judged) < len(setup.held_out):
         chain.stop("testing live")
-    scored = chain.run("measuring how well it does", lambda: measure_score(setup, recorded))
-    judged_modes = chain.run("asking how far to trust it", lambda: ask_for_trust(setup, recorded, found, basis))
-    if judged_modes is not None and (reason := why_no_copies(setup)):
-        chain.choices.append(f"The network was not compared with untrained copies: {reason}.")
-    pushed = chain.run("finding what pushes modes", lambda: find_movers(setup, recorded, found))
-    accuracy, about_labels = scored or (None, ())
-    pushes, about_inputs = pushed or (None, ())
+    about_score = (setup.sequences, setup.held_out, recorded.outputs, setup.options)
+    accuracy = chain.run("measuring how well it does", lambda: measure_accuracy(*about_score))
+    own_trust = chain.run("asking how far to trust it", lambda: ask_for_trust(setup, recorded, found, basis))
+    pushes = chain.run("finding what pushes modes", lambda: find_movers(setup, recorded, found))
     return Results(
         setup=setup,
         recorded=recorded,
         operators=found,
         balance=balanced,
-        trust=judged_modes,
+        trust=own_trust,
         steps=steps,
         effects=tested,
         alone=alone,
         accuracy=accuracy,
         movers=pushes,
-        choices=(*setup.choices, *chain.choices, *about_labels, *about_inputs),
+        choices=(*setup.choices, *chain.choices),
     )
