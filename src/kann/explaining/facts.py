@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from kann._format import significant
-from kann.analysis._movers import Mover, Movers, Phrase
+from kann.analysis._movers import Movers, Phrase
 from kann.analysis._trust import ModeTrust, Trust
 from kann.analysis.modes import first_modes, mode_variances
 from kann.analysis.trust_rule import COPYING_SLACK, LARGEST_RESIDUAL, NULL_FRACTION, WIDEST_INTERVAL
@@ -23,6 +23,7 @@ from kann.explaining.stages import Results, why_no_copies
 from kann.fitting.koopman import Koopman
 from kann.live.mode_selection import ADDS, modes_that_matter
 from kann.live.results import Effects
+from kann.typing import Array
 
 ENOUGH, NEARLY_ALL = 0.75, 0.9
 """Fractions of the score. The headline has the fewest coordinates that bring back the first: they do most of the work;
@@ -169,18 +170,18 @@ class Memory(Stored):
     residual: float | None = None
     trusted: bool | None = None
     learned: bool | None = None
-    near: bool
+    near: bool = False
     """True if it is not trusted, and only since its residual is up to twice the limit."""
-    kept: float | None
+    kept: float | None = None
     """Fraction of the score that it brings back if it alone is kept; None if not measured."""
-    is_named: bool
+    is_named: bool = False
     """True if sentences speak of it."""
-    pushed_by: str | None
+    pushed_by: str | None = None
     """"tokens" or "inputs"; None if the cause is not known."""
-    up: tuple[Push, ...]
-    down: tuple[Push, ...]
-    phrase: Phrase | None
-    raises: str | None
+    up: tuple[Push, ...] = ()
+    down: tuple[Push, ...] = ()
+    phrase: Phrase | None = None
+    raises: str | None = None
     """The output that grows if the mode goes up."""
 
     @property
@@ -424,7 +425,8 @@ def memories_of(results: Results) -> list[Memory]:
     effects, alone = results.effects, results.alone
     kept = {}
     if effects is not None and effects.full != effects.none:
-        kept = {mode: (scores[0] - effects.none) / (effects.full - effects.none) for mode, scores in alone.items()}
+        gained = effects.full - effects.none
+        kept = {mode: float((scores[0] - effects.none) / gained) for mode, scores in alone.items()}
     named = _named(koopman, trust, effects, movers, alone, kept)
     classes = results.setup.options.classes
     return [
@@ -443,23 +445,20 @@ def memory_of(
     classes: Any,
 ) -> Memory:
     """Gather the facts of one mode."""
-    mode, judged = koopman.modes[number], trust.modes[number] if trust is not None else None
-    known = {} if judged is None else {name: getattr(judged, name) for name in ("residual", "trusted", "learned")}
-    up, down = pushes_of(movers, number)
+    mode, known = koopman.modes[number], dict[str, Any]()
+    if trust is not None:
+        judged = trust.modes[number]
+        known = {name: getattr(judged, name) for name in ("interval", "residual", "trusted", "learned")}
+        known["near"] = is_near(judged)
+    if movers is not None and number in movers.modes:
+        known |= _moved(movers, number, classes)
     return Memory(
         mode=number,
         eigenvalue=complex(mode.eigenvalue),
         dimension=len(mode.indices),
-        interval=None if judged is None else (float(judged.interval[0]), float(judged.interval[1])),
-        **known,
-        near=judged is not None and is_near(judged),
-        kept=None if kept is None else float(kept),
+        kept=kept,
         is_named=is_named,
-        pushed_by=None if movers is None or movers.by == "steps" else movers.by,
-        up=up,
-        down=down,
-        phrase=_phrase(movers, number),
-        raises=_raised(movers, number, classes) if up or down else None,
+        **known,
     )
 
 
@@ -489,34 +488,24 @@ def _named(
     return matter[:MODES_NAMED]
 
 
-def pushes_of(movers: Movers | None, number: int) -> tuple[tuple[Push, ...], tuple[Push, ...]]:
-    """Return what surely pushes a mode up and down, the strongest first."""
-    if movers is None or number not in movers.modes or movers.by == "steps":
-        return (), ()
-    both = movers.up(number), movers.down(number)
-    least = NEGLIGIBLE * max((abs(each.push) for side in both for each in side if each.sure), default=0.0)
-
-    def named(side: list[Mover]) -> tuple[Push, ...]:
-        return tuple(Push(name=m.name, push=float(m.push)) for m in side if m.sure and abs(m.push) >= least)
-
-    return named(both[0]), named(both[1])
-
-
-def _phrase(movers: Movers | None, number: int) -> Phrase | None:
-    """Return the two words in a row that push the mode most otherwise than their sum."""
-    if movers is None or number not in movers.modes:
-        return None
-    phrases = movers.phrases[movers.modes.index(number)]
-    telling = [each for each in phrases if each.sure and abs(each.push - each.expected) >= TELLING]
-    return max(telling, key=lambda each: abs(each.push - each.expected), default=None)
+def _moved(movers: Movers, number: int, classes: Any) -> dict[str, Any]:
+    """Return what surely pushes a mode, the strongest first, and which output grows if the mode goes up."""
+    place = movers.modes.index(number)
+    telling = [each for each in movers.phrases[place] if each.sure and abs(each.push - each.expected) >= TELLING]
+    phrase = max(telling, key=lambda each: abs(each.push - each.expected), default=None)
+    if movers.by == "steps":
+        return {"phrase": phrase}
+    sides = movers.up(number), movers.down(number)
+    least = NEGLIGIBLE * max((abs(each.push) for side in sides for each in side if each.sure), default=0.0)
+    sure = ([each for each in side if each.sure and abs(each.push) >= least] for side in sides)
+    up, down = (tuple(Push(name=each.name, push=float(each.push)) for each in side) for side in sure)
+    raises = _raised(movers.outputs[place], classes) if movers.outputs is not None and (up or down) else None
+    return {"phrase": phrase, "pushed_by": movers.by, "up": up, "down": down, "raises": raises}
 
 
-def _raised(movers: Movers | None, number: int, classes: Any) -> str | None:
+def _raised(moved: Array, classes: Any) -> str:
     """Return the name of the output that grows most if the mode goes up; a single one is the second of two classes."""
-    if movers is None or movers.outputs is None:
-        return None
-    moved, names = movers.outputs[movers.modes.index(number)], list(classes or ())
-    place = int(np.abs(moved).argmax())
+    names, place = list(classes or ()), int(np.abs(moved).argmax())
     names = names[1:] if len(moved) == 1 and len(names) == 2 else names
     if len(names) == len(moved):
         return f"“{names[place]}”"

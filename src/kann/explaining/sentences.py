@@ -167,8 +167,8 @@ def _live(facts: Facts) -> str | None:
     keeps = "keeps" if kept.count == 1 else "keep"
     interval = f"{confidence(live.level)} interval {_score(live, kept.low)} to {_score(live, kept.high)}"
     sentence = (
-        f"{_how_right(facts)}In the running network {_coordinates(kept)} of {network.units}, kept after {after}, {keeps} "
-        f"{result} ({interval}, {live.sequences} held-out sequences); {', '.join(others)}."
+        f"{_how_right(facts)}In the running network {_coordinates(kept)} of {network.units}, kept after {after}, "
+        f"{keeps} {result} ({interval}, {live.sequences} held-out sequences); {', '.join(others)}."
     )
     more = live.nearly_all
     if more is not None and more.count > kept.count:
