@@ -1,8 +1,9 @@
 """Find the layer whose states are explained, if the user does not name it."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,34 +42,23 @@ def modules_seen(sequences: Sequences, numbers: Int[Array, " k"], *, changed_at:
 
     With ``changed_at``, each sequence reads at that step what the one before it reads.
     """
-    data, seen = sequences.data(numbers), list[Seen]()
-    with evaluation_mode(sequences.model), _watched(sequences.model, seen):
+    data, model, seen = sequences.data(numbers), sequences.model, list[Seen]()
+
+    def note(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        gave, read = _first_real(output), _first_real((args, kwargs))
+        if gave is not None:
+            shape = () if read is None else tuple(read.shape)
+            seen.append(Seen(name=name, module=module, read=shape, gave=gave.detach().clone()))
+
+    with evaluation_mode(model), contextlib.ExitStack() as stack:
+        for name, module in model.named_modules():
+            if name:
+                stack.callback(module.register_forward_hook(partial(note, name), with_kwargs=True).remove)
         batch = next(data.batches())
         if changed_at is not None:
             batch.content = _changed(batch.content, changed_at, sequences.axis)
         data.call(batch)
     return seen
-
-
-@contextlib.contextmanager
-def _watched(model: nn.Module, seen: list[Seen]) -> Iterator[None]:
-    """Note what every module below the model reads and gives."""
-
-    def watch(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            gave = _first_real(output)
-            read = _first_real((args, kwargs))
-            if gave is not None:
-                shape = () if read is None else tuple(read.shape)
-                seen.append(Seen(name=name, module=module, read=shape, gave=gave.detach().clone()))
-
-        return hook
-
-    with contextlib.ExitStack() as stack:
-        for name, module in model.named_modules():
-            if name:
-                stack.callback(module.register_forward_hook(watch(name), with_kwargs=True).remove)
-        yield
 
 
 def _first_real(value: Any) -> Tensor | None:
@@ -111,7 +101,7 @@ def _step_to_change(sequences: Sequences, numbers: Int[Array, " k"], steps: int)
     """A step at which sequences read different things, with steps before and after it; None if there is none."""
     read = [sequences.steps(int(number))[:steps] for number in numbers]
     if len({each.shape for each in read}) > 1:  # of different lengths: every step that all have will do
-        return next(iter(range(min(map(len, read)) // 3, 0, -1)), None)
+        return min(map(len, read)) // 3 or None
     differs = [t for t in range(1, steps - 2) if any((each[t] != read[0][t]).any() for each in read)]
     return min(differs, key=lambda t: abs(t - steps // 3), default=None)
 

@@ -131,14 +131,14 @@ def inputs_predicted(states: States) -> float:
     rows = rows[:: max(1, len(rows) // MOST_STARTS)]
     inputs = as_numpy(states.inputs)[rows].astype(np.float64)
     previous = as_numpy(states.values)[rows - 1].astype(np.float64)
-    inputs -= inputs.mean(axis=0)
-    if len(rows) < 4 * states.dim or not inputs.any():  # too few to tell
+    if len(rows) < 4 * states.dim:  # too few to tell
         return 0.0
+    inputs -= inputs.mean(axis=0)
     known = np.concatenate([previous, np.ones((len(previous), 1))], axis=1)
     half = len(rows) // 2  # fitted to one half of the sequences, measured on the other
     weights = np.linalg.lstsq(known[:half], inputs[:half], rcond=1e-6)[0]
     missed = np.square(inputs[half:] - known[half:] @ weights).sum()
-    return 1 - float(missed) / float(np.square(inputs[half:]).sum() or np.inf)
+    return 1 - float(missed) / float(np.square(inputs[half:]).sum() or np.inf) if inputs.any() else 0.0
 
 
 def _fit(states: States, groups: Any, balance: Balance | None, count: int | None, *, driven: bool) -> Koopman:

@@ -10,7 +10,7 @@ import numpy as np
 
 from kann.analysis.decisions import OUTPUTS
 from kann.backends.arrays import as_numpy
-from kann.checks import require_choice, require_flag, require_number, require_sequence, require_whole_number, short_repr
+from kann.checks import require_choice, require_number, require_sequence, require_whole_number, short_repr
 from kann.errors import KannError
 from kann.fitting.folds import group_numbers
 from kann.recording.options import RunOptions
@@ -94,12 +94,10 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse wrong arguments before anything runs."""
-        if self.state is not None:
-            require_choice(self.state, "state", ("h", "c", "hc"))
-        if self.axis is not None:
-            require_choice(self.axis, "axis", ("time", "depth"))
-        if self.outputs is not None:
-            require_choice(self.outputs, "outputs", OUTPUTS)
+        choices = {"state": ("h", "c", "hc"), "axis": ("time", "depth"), "outputs": OUTPUTS}
+        for name, words in choices.items():
+            if getattr(self, name) is not None:
+                require_choice(getattr(self, name), name, words)
         for name in ("labels", "tokens", "groups", "classes"):
             if getattr(self, name) is not None:
                 require_sequence(getattr(self, name), name)
@@ -109,9 +107,7 @@ class Options:
             value = getattr(self, name)
             if value is not None and not require_number(value, name, remedy=f"pass {name}>0") > 0:
                 raise KannError(f"{name}={value} is no stretch of time; pass {name}>0")
-        require_whole_number(self.batch_size, "batch_size")
         require_whole_number(self.seed, "seed", least=0, too_small="is negative")
-        require_flag(self.progress, "progress")
 
     def _require_words(self) -> None:
         """Refuse one text for each sequence: which of its words is read at which step is not known."""

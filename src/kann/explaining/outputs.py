@@ -72,7 +72,7 @@ def _told_by_labels(labels: Any, outputs: Shaped[Array, "s ..."]) -> tuple[str, 
         return None
     if isinstance(labels[0], str):
         return "class", "labels are names"
-    first = [as_numpy(labels[i]) for i in range(min(len(labels), 50))]
+    first = [as_numpy(label) for label in labels[:50]]
     values = np.unique(np.concatenate([each.ravel().astype(np.float64) for each in first]))
     has_axis = first[0].ndim == outputs.ndim - 1 and outputs.ndim > 1
     are_marks = set(values) <= {0.0, 1.0} or set(values) <= {-1.0, 1.0}
@@ -215,9 +215,7 @@ def require_labels_that_fit(
 def _require_known_names(labels: Any, classes: Any) -> None:
     """Raise for names of classes that do not say which output they are."""
     names = [label for label in labels if isinstance(label, str)]
-    if not names:
-        return
-    if classes is None:
+    if names and classes is None:
         raise KannError(
             f"labels are names, such as {short_repr(names[0])}, and nothing says which output each of them stands for; "
             f"pass classes={short_repr(sorted(set(names)))}, in the order of the outputs"
