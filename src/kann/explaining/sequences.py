@@ -70,7 +70,9 @@ class Sequences:
         is_by_batch = isinstance(lengths, str | int) or callable(lengths)
         self.knows_positions = not is_by_batch and not self._sizes
         """True if `positions` leaves padding out: of batches, and by lengths that they know, it cannot."""
-        self._lengths = None if is_by_batch else lengths
+        self._lengths = None if is_by_batch or lengths is None else as_numpy(lengths)
+        if self._lengths is not None:
+            source.lengths = self._lengths  # converted once
         known = data.get("attention_mask") if self._lengths is None and isinstance(data, Mapping) else self._lengths
         self._real = None if known is None else real_steps(known)
 
@@ -97,7 +99,7 @@ class Sequences:
         if not self._sizes:
             taken = self._source.take(numbers)
             return taken.data, {**self._run, "lengths": taken.lengths}
-        lengths = self._source.lengths if self._lengths is None else as_numpy(self._lengths)[np.sort(numbers)]
+        lengths = self._source.lengths if self._lengths is None else self._lengths[np.sort(numbers)]
         # Not a list, in which matrices would be sequences.
         return DataLoader(self._batches(numbers), batch_size=None), {**self._run, "lengths": lengths}  # pyright: ignore[reportArgumentType]
 
@@ -125,6 +127,8 @@ class Sequences:
         """How many steps each of these sequences has, without padding where lengths or a mask tell it."""
         if self._real is not None:
             return self._real.lengths[numbers]
+        if self._is_tensor and self._source.data.ndim > 1:
+            return np.full(len(numbers), self._source.data.shape[1 - self.axis])
         return np.array([len(self.steps(number)) for number in numbers.tolist()])
 
     def starts(self, numbers: Int[Array, " k"]) -> Int[Array, " k"]:
@@ -154,7 +158,7 @@ class Sequences:
     def repeats(self) -> Int[Array, " s"]:
         """For each sequence the number of the first one that reads the same, with the same length."""
         first: dict[bytes, int] = {}
-        lengths: Any = [None] * self.count if self._lengths is None else self._lengths
+        lengths: Any = [None] * self.count if self._lengths is None else self._lengths.tolist()
         digests = (hashlib.blake2b(_bytes_of([lengths[i], self._only(i)])).digest() for i in range(self.count))
         return np.array([first.setdefault(digest, i) for i, digest in enumerate(digests)], dtype=int)
 
@@ -163,7 +167,7 @@ class Sequences:
         data = self._source.data
         if self._lengths is None or self._real is None or not self._is_tensor or data.ndim < 2:
             return
-        steps, marks = data.shape[1 - self.axis], as_numpy(self._lengths)
+        steps, marks = data.shape[1 - self.axis], self._lengths
         if marks.ndim == 2 and marks.shape[1] != steps:
             raise KannError(
                 f"lengths= is a mask of {marks.shape[1]} steps, and the data have {steps}; pass one mark for each step"
