@@ -10,7 +10,6 @@ import torch
 import kann
 from kann._format import percent
 from kann.errors import KannError
-from kann.explaining import setup as setting
 from kann.explaining import stages
 from kann.explaining.facts import layer_names
 from kann.explaining.operators import Operators
@@ -67,7 +66,7 @@ def test_one_operator_beside_the_maps_is_the_one_that_is_explained(encoder, monk
     maps = []
     monkeypatch.setattr(stages, "fit_maps", lambda *data, **how: maps.append(kann.depth.fit(*data, **how)) or maps[-1])
     found = stages.run_stages(
-        setting.look(seeded(networks.Encoder), words(torch.Generator().manual_seed(0)), Options(progress=False))
+        stages.look(seeded(networks.Encoder), words(torch.Generator().manual_seed(0)), Options(progress=False))
     )
     assert np.allclose(maps[0].one.eigenvalues, encoder.koopman.eigenvalues)
     assert np.allclose(found.steps.errors["each"], encoder.steps.errors["each"])
@@ -75,7 +74,7 @@ def test_one_operator_beside_the_maps_is_the_one_that_is_explained(encoder, monk
 
 def test_out_of_time_it_is_left_out_with_a_sentence(generator, monkeypatch):
     model, data = seeded(networks.Encoder), words(generator)
-    found = setting.look(model, data, Options(seconds=600, progress=False))
+    found = stages.look(model, data, Options(seconds=600, progress=False))
     fit = stages.fit_operators
 
     def spend(*arguments):
@@ -92,7 +91,7 @@ def test_maps_that_would_take_too_long_are_left_out_with_a_sentence(rng, monkeyp
     monkeypatch.setattr(stages, "SECONDS_FOR_EACH", 10.0)
     states = kann.States.from_padded(rng.normal(size=(20, 3, 2)))
     monkeypatch.setattr(Clock, "left", 100.0)
-    setup = setting.look(seeded(networks.Encoder), words(torch.Generator().manual_seed(0)), Options())
+    setup = stages.look(seeded(networks.Encoder), words(torch.Generator().manual_seed(0)), Options())
     found = Operators(koopman=kann.fit(states), kind="autonomous", states=states, groups=None)
     with pytest.raises(KannError, match="it takes about 160 seconds, and 100 are left; pass more seconds"):
         stages.map_each_layer(setup, found)

@@ -12,7 +12,6 @@ import kann
 from kann.errors import KannError, UnfinishedWarning
 from kann.explaining import operators as choosing
 from kann.explaining import options as clock
-from kann.explaining import setup as setting
 from kann.explaining import stages
 from kann.explaining.options import Options
 from kann.recording.sequence_data import SequenceData, real_steps
@@ -119,7 +118,7 @@ def test_the_first_run_does_not_tell_how_long_others_take(reader, generator, wat
             watch[0] += waits.pop()
         return model(x)
 
-    found = setting.look(reader, numbers(generator), Options(seconds=400, forward=forward))
+    found = stages.look(reader, numbers(generator), Options(seconds=400, forward=forward))
     assert len(found.fitted_numbers) + len(found.held_out) == 24  # a quarter of 300 s would be 18 runs like the first
 
 
@@ -202,7 +201,7 @@ def test_repeats_are_held_out_together(kind, generator):
     different = numbers(generator)[:12]
     x = torch.cat([different, different])
     content = {"tensor": x, "list": list(x), "mapping": {"x": x}, "batches": [x[:10], x[10:]]}[kind]
-    found = setting.look(seeded(lambda: Named(nn.GRU(2, 3, batch_first=True))), content, Options())
+    found = stages.look(seeded(lambda: Named(nn.GRU(2, 3, batch_first=True))), content, Options())
     fitted, held_out = (set((part % 12).tolist()) for part in (found.fitted_numbers, found.held_out))
     assert not fitted & held_out
     assert len(found.fitted_numbers) + len(found.held_out) == 24
@@ -273,7 +272,7 @@ def test_lengths_may_be_a_mask(generator):
     padded = words(generator)
     lengths = torch.tensor([8 + i % 5 for i in range(SEQUENCES)])
     mask = torch.arange(padded.shape[1]) < lengths[:, None]
-    found = [setting.look(reader, padded, Options(lengths=each)) for each in (lengths, mask)]
+    found = [stages.look(reader, padded, Options(lengths=each)) for each in (lengths, mask)]
     assert found[0].fitted_numbers.tolist() == found[1].fitted_numbers.tolist()
     parts = [real_steps(each.sequences.part(np.arange(5))[1]["lengths"]).lengths.tolist() for each in found]
     assert parts[0] == parts[1]

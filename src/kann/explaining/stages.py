@@ -1,4 +1,4 @@
-"""The stages of an explanation after its set-up: record, balance, fit, test live, ask for trust, find movers."""
+"""The stages of an explanation: set up, record, balance, fit, test live, ask for trust, find movers."""
 
 import contextlib
 import math
@@ -6,37 +6,90 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from torch import nn
+from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
-from kann._format import format_eigenvalue, plural
+from kann._format import format_eigenvalue, percent, plural
 from kann.analysis._movers import Movers, movers
 from kann.analysis._trust import ModeTrust, Trust, trust
 from kann.analysis.modes import mode_directions
 from kann.analysis.trust_rule import SAME_EIGENVALUE, SAME_RATE, SMALLEST_MODULUS
 from kann.backends.arrays import as_numpy
+from kann.data.moments import mean_and_covariance
 from kann.data.states import States
 from kann.depth._trust import StepTrust
 from kann.depth._trust import trust as trust_of_maps
 from kann.depth.maps import fit as fit_maps
 from kann.errors import KannError, UnfinishedWarning
+from kann.explaining.layer_search import (
+    LayerWorth,
+    Place,
+    evenly_spaced,
+    find_place,
+    full_name,
+    place_along_time,
+    recurrent_targets,
+)
 from kann.explaining.operators import Operators, fit_operators
-from kann.explaining.outputs import Accuracy, Outputs, measure_accuracy
+from kann.explaining.options import Clock, Options
+from kann.explaining.outputs import (
+    Accuracy,
+    Outputs,
+    kind_of_outputs,
+    measure_accuracy,
+    plain_labels,
+    require_labels_that_fit,
+    without_one_hot,
+)
 from kann.explaining.readout_search import Reading, find_reading
-from kann.explaining.sequences import Sequences, reads_channels, require_same_direction, tokens_of
-from kann.explaining.setup import Setup, scores_of
+from kann.explaining.sequences import Sequences, channels_of, reads_channels, require_same_direction, tokens_of
 from kann.fitting.balance import Balance
-from kann.fitting.folds import FEWEST_FOLDS, FOLDS_TO_JUDGE
+from kann.fitting.folds import FEWEST_FOLDS, FOLDS_TO_JUDGE, HoldoutGroups
 from kann.live._balance import balance
-from kann.live._effects import Change, effects
+from kann.live._effects import Change, effects, run_changes
 from kann.live._intervene import replaced, replaced_layer
+from kann.live.evaluation import Scorer
 from kann.live.mode_selection import modes_that_matter
 from kann.live.results import Effects
+from kann.recording._record import record
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import SequenceData
 from kann.recording.untrained import untrained_twin
 from kann.typing import Array, Float, Int
+
+LEAST_SEQUENCES = 12
+"""Fewer sequences cannot be held out in folds, and leave some to be judged live."""
+
+PROBED = 32
+"""Sequences that are run first, to see what the outputs are and how long it takes."""
+
+HELD_OUT = 0.4
+"""Fraction of the sequences that nothing is fitted to: coordinates are judged live on them."""
+
+MOST_HELD_OUT = 320
+"""More of them would make the live test long: an agreement of 93 % is then known to 3 %."""
+
+SHOWN = 60
+"""How many sequences the page shows."""
+
+MOST_STATES_SHOWN = 20_000
+"""With more states the page would grow beyond what opens at once."""
+
+RECORDING_MAY_TAKE = 0.25
+"""Fraction of the time budget for recording; of more sequences some are left out."""
+
+SCANNED, MOST_SCANNED = 64, 12
+"""Sequences that are run with each recurrent layer held at its mean; with more layers than this none is."""
+
+MATTERS_MORE = 0.1
+"""Another layer than the usual one is explained if holding it loses more agreement by this."""
+
+RANDOM_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+"""What DataLoaders draw sequences with in another order each time."""
 
 WIDEST_INPUTS_NAMED = 64
 """Inputs are named one by one if there are at most so many."""
@@ -76,6 +129,216 @@ SECONDS_FOR_EACH = 3e-8
 
 MAPS_MAY_TAKE = 0.5
 """Fraction of the time that is left which maps of layers may take."""
+
+
+# Set up
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Setup:
+    """The network, its data, and the layer that is explained."""
+
+    model: nn.Module
+    options: Options
+    sequences: Sequences
+    clock: Clock
+    place: Place
+    outputs: Outputs | None
+    """None if the model gives none that can be compared."""
+    fitted_numbers: Int[Array, " k"]
+    """Numbers of the sequences that are fitted."""
+    held_out: Int[Array, " h"]
+    shown_numbers: Int[Array, " s"]
+    """Those of the held-out sequences that the page shows."""
+    channels: tuple[str, ...] | None
+    """The names of what is read at each step, if the user gave them."""
+    scan: tuple[LayerWorth, ...] = ()
+    """Candidate layers and what they are worth."""
+    choices: tuple[str, ...] = ()
+
+    def record(self, model: nn.Module, numbers: Int[Array, " k"], *, inputs: bool) -> States:
+        """Record the states of some sequences."""
+        data, run = self.sequences.part(numbers)
+        where: Any = self.place.recorded | ({"inputs": True} if inputs else {})
+        return record(model, data, **run, **where)
+
+    def source(self, numbers: Int[Array, " k"]) -> tuple[Any, dict[str, Any]]:
+        """Return some sequences, long ones first, and how the network reads them."""
+        return self.sequences.part(self.sequences.sorted_by_length(numbers))
+
+
+def look(model: nn.Module, data: Any, options: Options) -> Setup:
+    """Find the layer and what outputs are, and hold sequences out."""
+    _refuse_shuffled(data, options)
+    clock = Clock(options.seconds)
+    sequences = Sequences(model, data, options)
+    if sequences.count < LEAST_SEQUENCES:
+        raise KannError(
+            f"there are {sequences.count} sequences, and whole ones are held out; pass at least {LEAST_SEQUENCES}"
+        )
+    options.require_one_each(sequences.count)
+    channels = channels_of(options.channels, sequences)
+    sequences.require_real_steps()
+    place = find_place(sequences, options)
+    outputs, options, about_outputs = _outputs_and_labels(sequences, options)
+    scan: tuple[LayerWorth, ...] = ()
+    if outputs is not None and options.layer is None and place.axis == "time":
+        place, scan = most_worth(sequences, place, options, outputs)
+    usable = _within_time(sequences, min(sequences.count, options.max_sequences or sequences.count), clock)
+    # Those of one group, and those that read the same, stay together.
+    ones = np.ones(sequences.count, dtype=int)
+    together = HoldoutGroups.of(ones, groups=options.group_of, repeats=sequences.repeats()).group_of
+    fitted, held_out = _split(usable, together[usable], options.seed)
+    choices = [place.why, about_outputs]
+    if place.axis == "depth" and options.tokens is not None:
+        choices.append("tokens= was not used: along depth a step is a layer, and no word is read at it.")
+    if sequences.counts_padding:
+        choices.append(
+            "The model takes lengths, and none were passed: all steps count as real. Pass lengths= if some are padding."
+        )
+    left_out = sequences.count - len(usable)
+    more = f"; {left_out} were left out, since time would not have been enough." if left_out else "."
+    choices.append(f"{len(fitted)} sequences were fitted, and {len(held_out)} others held out for the live test{more}")
+    return Setup(
+        model=model,
+        options=options,
+        sequences=sequences,
+        clock=clock,
+        place=place,
+        outputs=outputs,
+        fitted_numbers=sequences.sorted_by_length(fitted),
+        held_out=held_out,
+        shown_numbers=_to_show(sequences, held_out),
+        channels=channels,
+        scan=scan,
+        choices=tuple(choices),
+    )
+
+
+def most_worth(
+    sequences: Sequences, place: Place, options: Options, outputs: Outputs
+) -> tuple[Place, tuple[LayerWorth, ...]]:
+    """Hold each recurrent layer and direction at its mean, and choose another one if it clearly matters more.
+
+    Returns what each is worth too, the one that matters most first; nothing where there is a single one.
+    """
+    model = sequences.model
+    names = [
+        target.name
+        for path, module in model.named_modules()
+        if isinstance(module, nn.RNNBase | nn.RNNCellBase)
+        for target in recurrent_targets(path, module)
+    ]
+    if not 1 < len(names) <= MOST_SCANNED or place.target is None:
+        return place, ()
+    own = full_name(place.target)
+    data, run = sequences.part(evenly_spaced(sequences.count, SCANNED))
+    run["progress"], scores = False, dict[str, float]()
+    for name in names:
+        with contextlib.suppress(KannError):  # a layer that is called in a way that cannot be replaced
+            where = {"layer": name, "state": place_along_time(model, name, options).state}
+            states = record(model, data, **where, **run)
+            held = [Change(directions=np.empty((states.dim, 0)))]
+            score = scores_of(SequenceData(model, data, **run), where, states, held, outputs)
+            scores[name] = max(0.0, float(score[0]))  # R² of values may be less
+    best = min(scores, key=scores.__getitem__, default=own)
+    if own in scores and scores[best] < scores[own] - MATTERS_MORE:
+        why = (
+            f"Layer {best!r} is explained: of {len(scores)} recurrent layers and directions it matters most. Held at "
+            f"its mean the network agrees with itself in {percent(scores[best])}, with {own!r} held in "
+            f"{percent(scores[own])}; pass layer= for another."
+        )
+        place, own = replace(place_along_time(model, best, options), why=why), best
+    elif len(scores) > 1:
+        listed = ", ".join(f"{name!r} {percent(score)}" for name, score in scores.items())
+        place = replace(place, why=f"{place.why} With single layers held at their mean, agreement is {listed}.")
+    worth = [LayerWorth(layer=name, score=score, is_explained=name == own) for name, score in scores.items()]
+    return place, tuple(sorted(worth, key=lambda each: each.score))
+
+
+def scores_of(
+    source: SequenceData, where: Mapping[str, Any], states: States, changes: Sequence[Change], outputs: Outputs
+) -> Float[Array, " c"]:
+    """Return the mean score over all sequences of the network with a layer's states changed in each of some ways."""
+    target, state = replaced_layer(source.model, **where, width=states.dim)
+    with evaluation_mode(source.model):
+        _, scores, _ = run_changes(
+            source,
+            partial(replaced, source.model, target, state=state, width=states.dim),
+            changes,
+            states,
+            mean_and_covariance(states),
+            fill="auto",
+            scorer=Scorer.of(outputs=outputs.kind, threshold=outputs.threshold),
+        )
+    return scores[1:].mean(axis=1)
+
+
+def _refuse_shuffled(data: Any, options: Options) -> None:
+    """Raise for a DataLoader that gives sequences in another order each time, if something belongs to each of them."""
+    given = [name for name in ("labels", "tokens", "groups") if getattr(options, name) is not None]
+    samplers = [getattr(data, "sampler", None), getattr(getattr(data, "batch_sampler", None), "sampler", None)]
+    if given and any(isinstance(sampler, RANDOM_SAMPLERS) for sampler in samplers):
+        raise KannError(
+            f"the DataLoader shuffles, so {' and '.join(given)} cannot be told which sequence they belong to; pass "
+            "DataLoader(dataset, batch_size=..., shuffle=False)"
+        )
+
+
+def _outputs_and_labels(sequences: Sequences, options: Options) -> tuple[Outputs | None, Options, str]:
+    """What outputs are, told by those of a few sequences; options with labels as plain as these; and a sentence."""
+    probed = evenly_spaced(sequences.count, PROBED)
+    try:
+        given = sequences.outputs(probed)
+        options = replace(options, labels=without_one_hot(options.labels, given, options.outputs))
+        outputs = kind_of_outputs(given, sequences.steps(0), options)
+    except KannError as error:
+        return None, options, f"Outputs were not compared: {error}."
+    outputs.require_names(options.classes)
+    if options.labels is not None:
+        plain = plain_labels(options.labels, outputs, sequences, has_steps=given.ndim > 2)
+        options = replace(options, labels=plain)
+    require_labels_that_fit(options, outputs, given, sequences, probed)
+    return outputs, options, outputs.why
+
+
+def _within_time(sequences: Sequences, count: int, clock: Clock) -> Int[Array, " k"]:
+    """The numbers of the sequences that can be recorded in time, spread over all of them."""
+    if clock.left == float("inf"):
+        return np.arange(count)
+    numbers, began = evenly_spaced(count, PROBED), time.monotonic()
+    with contextlib.suppress(KannError):  # what gives nothing that could be compared runs all the same
+        sequences.outputs(numbers)  # it has run before: the first run takes longer than those that follow
+    per_sequence = (time.monotonic() - began) / len(numbers)
+    affordable = RECORDING_MAY_TAKE * clock.left / max(per_sequence, 1e-6)
+    if affordable < LEAST_SEQUENCES:
+        clock.require(LEAST_SEQUENCES * per_sequence / RECORDING_MAY_TAKE, f"recording {LEAST_SEQUENCES} sequences")
+    return evenly_spaced(count, int(min(count, affordable)))
+
+
+def _split(
+    numbers: Int[Array, " k"], together: Int[Array, " k"], seed: int
+) -> tuple[Int[Array, " _"], Int[Array, " _"]]:
+    """The sequences to fit and those to hold out, at random; all of a group, and all repeats, on one side."""
+    rng = np.random.default_rng(seed)
+    wanted, is_held = min(int(HELD_OUT * len(numbers)), MOST_HELD_OUT), np.zeros(len(numbers), dtype=bool)
+    for group in rng.permutation(np.unique(together)):
+        if is_held.sum() >= wanted:
+            break
+        is_held |= together == group
+    if is_held.all():
+        raise KannError(
+            f"all {len(numbers)} sequences would be held out, since those of one group, and those that read the same, "
+            "are held out together; pass more different sequences, and more and smaller groups"
+        )
+    return numbers[~is_held], numbers[is_held]
+
+
+def _to_show(sequences: Sequences, held_out: Int[Array, " k"]) -> Int[Array, " _"]:
+    """Some of the sequences that were held out: as many as a person looks at."""
+    shown = held_out[:SHOWN]
+    sizes = np.cumsum([len(sequences.steps(int(i))) for i in shown])
+    return shown[: max(1, int(np.searchsorted(sizes, MOST_STATES_SHOWN)))]
 
 
 # Record
