@@ -420,14 +420,18 @@ def _are_doubtful(effects: Effects, trust: Trust | None, count: int) -> bool:
 
 
 def memories_of(results: Results) -> list[Memory]:
-    """Gather the facts of each mode."""
+    """Gather the facts of each mode. Named are those that matter live and can be trusted, as far as that is known."""
     koopman, trust, movers = results.operators.koopman, results.trust, results.movers
-    effects, alone = results.effects, results.alone
-    kept = {}
+    effects, alone, kept = results.effects, results.alone, dict[int, float]()
     if effects is not None and effects.full != effects.none:
         gained = effects.full - effects.none
         kept = {mode: float((scores[0] - effects.none) / gained) for mode, scores in alone.items()}
-    named = _named(koopman, trust, effects, movers, alone, kept)
+    named = modes_that_matter(koopman, trust=trust, effects=effects, movers=movers, alone=alone)
+    if trust is not None:
+        learned = [number for number in trust.trusted if trust.modes[number].learned is not False]
+        own = learned or list(trust.trusted)
+        named = [number for number in named if number in own] or own
+    named = ([number for number in named if kept.get(number, 1.0) > ADDS] or named)[:MODES_NAMED]
     classes = results.setup.options.classes
     return [
         memory_of(koopman, number, trust, movers, kept.get(number), number in named, classes)
@@ -473,19 +477,6 @@ def is_near(judged: ModeTrust) -> bool:
         and abs(judged.eigenvalue) >= NEAR_FROM
         and not judged.constant
     )
-
-
-def _named(
-    koopman: Koopman, trust: Trust | None, effects: Effects | None, movers: Movers | None, alone: Any, kept: Any
-) -> list[int]:
-    """Return the modes that sentences speak of: those that matter live and can be trusted, as far as that is known."""
-    matter = modes_that_matter(koopman, trust=trust, effects=effects, movers=movers, alone=alone)
-    if trust is not None:
-        learned = [number for number in trust.trusted if trust.modes[number].learned is not False]
-        own = learned or list(trust.trusted)
-        matter = [number for number in matter if number in own] or own
-    matter = [number for number in matter if kept.get(number, 1.0) > ADDS] or matter
-    return matter[:MODES_NAMED]
 
 
 def _moved(movers: Movers, number: int, classes: Any) -> dict[str, Any]:
