@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kann._format import percent
+from kann.analysis._trust import Trust, trust
 from kann.backends.arrays import as_numpy
 from kann.data.moments import Moments
 from kann.data.states import States
@@ -16,7 +17,7 @@ from kann.errors import DependenceWarning, FewPairsWarning, KannError
 from kann.fitting._fit import fit
 from kann.fitting.balance import Balance
 from kann.fitting.bilinear import Bilinear
-from kann.fitting.folds import group_numbers
+from kann.fitting.folds import FEWEST_FOLDS, FOLDS_TO_JUDGE, group_numbers
 from kann.fitting.horizons import HORIZONS
 from kann.fitting.koopman import Koopman
 from kann.fitting.pair_selection import only_pairs
@@ -67,17 +68,18 @@ class Operators:
     """Operators to compare with, by name."""
     notes: tuple[str, ...] = ()
 
-    def to_trust(self, folds: int, seed: int) -> tuple[States | list[Moments], dict[str, Any]]:
-        """Return what `kann.trust` measures on, and how it holds sequences out.
+    def trust(self, seed: int) -> Trust:
+        """Measure how far modes can be trusted.
 
         Pieces of steps that read nothing are short, and a memory is the same all through one of them: states in
         shuffled order would predict it as well. So they are folds of moments, whose null shuffles over all pieces.
         """
+        folds = folds_of(len(self.states), self.groups)
         if self.kind != "quiet":
-            return self.states, {"groups": self.groups, "folds": folds, "seed": seed}
+            return trust(self.koopman, self.states, groups=self.groups, folds=folds, seed=seed)
         fold_of = group_numbers(self.groups, len(self.states)) % folds
         parts = [Moments.of(self.states[fold_of == fold], inputs=False) for fold in range(folds)]
-        return parts, {"folds": folds, "seed": seed}
+        return trust(self.koopman, parts, folds=folds, seed=seed)
 
     def like(self, states: States, groups: Any, balance: Balance | None) -> "Operators":
         """Fit other states of the same kind in the same way."""
@@ -92,6 +94,12 @@ class Operators:
 def reads_nothing(inputs: Any) -> Shaped[Array, " n"]:
     """Return which steps read zeros."""
     return (as_numpy(inputs) == 0).all(axis=-1)
+
+
+def folds_of(sequences: int, groups: Any) -> int:
+    """Return in how many folds sequences, or groups of them, are held out."""
+    available = sequences if groups is None else len(np.unique(groups))
+    return max(FEWEST_FOLDS, min(FOLDS_TO_JUDGE, available))
 
 
 def _quiet_pieces(states: States, groups: Any) -> tuple[States, Any]:

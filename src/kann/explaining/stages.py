@@ -15,7 +15,7 @@ from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomS
 
 from kann._format import format_eigenvalue, percent, plural
 from kann.analysis._movers import Movers, movers
-from kann.analysis._trust import ModeTrust, Trust, trust
+from kann.analysis._trust import ModeTrust, Trust
 from kann.analysis.modes import mode_directions
 from kann.analysis.trust_rule import SAME_EIGENVALUE, SAME_RATE, SMALLEST_MODULUS
 from kann.backends.arrays import as_numpy
@@ -34,7 +34,7 @@ from kann.explaining.layer_search import (
     place_along_time,
     recurrent_targets,
 )
-from kann.explaining.operators import Operators, fit_operators
+from kann.explaining.operators import Operators, fit_operators, folds_of
 from kann.explaining.options import Clock, Options
 from kann.explaining.outputs import (
     Accuracy,
@@ -48,7 +48,7 @@ from kann.explaining.outputs import (
 from kann.explaining.readout_search import Reading, find_reading
 from kann.explaining.sequences import Sequences, channels_of, reads_channels, require_same_direction, tokens_of
 from kann.fitting.balance import Balance
-from kann.fitting.folds import FEWEST_FOLDS, FOLDS_TO_JUDGE, HoldoutGroups
+from kann.fitting.folds import FEWEST_FOLDS, HoldoutGroups
 from kann.live._balance import balance
 from kann.live._effects import Change, effects, run_changes
 from kann.live._intervene import replaced, replaced_layer
@@ -156,11 +156,11 @@ class Setup:
     """Candidate layers and what they are worth."""
     choices: tuple[str, ...] = ()
 
-    def record(self, model: nn.Module, numbers: Int[Array, " k"], *, inputs: bool) -> States:
+    def record(self, numbers: Int[Array, " k"], *, inputs: bool) -> States:
         """Record the states of some sequences."""
         data, run = self.sequences.part(numbers)
         where: Any = self.place.recorded | ({"inputs": True} if inputs else {})
-        return record(model, data, **run, **where)
+        return record(self.model, data, **run, **where)
 
     def source(self, numbers: Int[Array, " k"]) -> tuple[Any, dict[str, Any]]:
         """Return some sequences, long ones first, and how the network reads them."""
@@ -365,13 +365,13 @@ def record_states(setup: Setup) -> Recorded:
     place, sequences, numbers, choices = setup.place, setup.sequences, setup.fitted_numbers, list[str]()
     inputs = place.axis == "time"
     try:
-        states = setup.record(setup.model, numbers, inputs=inputs)
+        states = setup.record(numbers, inputs=inputs)
     except KannError:
         if not inputs:
             raise
         inputs = False  # a layer of the user's own may read something else than one input a step
-        states = setup.record(setup.model, numbers, inputs=False)
-    shown = setup.record(setup.model, setup.shown_numbers, inputs=inputs)
+        states = setup.record(numbers, inputs=False)
+    shown = setup.record(setup.shown_numbers, inputs=inputs)
     tokens = tokens_of(setup.options.tokens, sequences, numbers, states) if place.axis == "time" else None
     if setup.options.tokens is not None and place.axis == "time":
         require_same_direction(tokens or [], sequences, numbers)
@@ -408,12 +408,6 @@ def positions_of(sequences: Sequences, numbers: Int[Array, " k"], total: int) ->
     if total % len(numbers) == 0:
         return np.full(len(numbers), total // len(numbers))
     return sequences.positions(numbers)
-
-
-def folds_of(sequences: int, groups: Any) -> int:
-    """Return in how many folds sequences, or groups of them, are held out."""
-    available = sequences if groups is None else len(np.unique(groups))
-    return max(FEWEST_FOLDS, min(FOLDS_TO_JUDGE, available))
 
 
 # Balance
@@ -512,9 +506,7 @@ def ask_for_trust(
     setup: Setup, recorded: Recorded, found: Operators, balanced: Balance | None
 ) -> tuple[Trust, list[str]]:
     """Measure how far modes can be trusted, and which of them untrained copies of the network have too."""
-    data, options = found.to_trust(folds_of(len(found.states), found.groups), setup.options.seed)
-    own = trust(found.koopman, data, **options)
-    reason = why_no_copies(setup)
+    own, reason = found.trust(setup.options.seed), why_no_copies(setup)
     if not own.trusted or reason:
         return own, [f"The network was not compared with untrained copies: {reason}."] if reason else []
     copies = [trust_of_copy(setup, recorded, found, balanced is not None, seed) for seed in range(COPIES)]
@@ -538,17 +530,13 @@ def trust_of_copy(setup: Setup, recorded: Recorded, found: Operators, is_balance
     """Judge an untrained copy as the network: in its own balanced coordinates, and in principal components."""
     numbers = setup.fitted_numbers[:: -(-len(setup.fitted_numbers) // RECORDED_OF_COPIES)]
     copy = replace(setup, model=untrained_twin(setup.model, seed=seed), fitted_numbers=numbers)
-    states = copy.record(copy.model, numbers, inputs=recorded.states.inputs is not None)
+    states = copy.record(numbers, inputs=recorded.states.inputs is not None)
     bases: list[Balance | None] = [None]
     if is_balanced:
         with contextlib.suppress(KannError):
             bases.insert(0, balance_states(copy, recorded))
-    judgements = []
-    for basis in bases:
-        theirs = found.like(states, _groups(copy, states), basis)
-        data, options = theirs.to_trust(folds_of(len(theirs.states), theirs.groups), setup.options.seed)
-        judgements.append(trust(theirs.koopman, data, **options))
-    return judgements
+    groups = _groups(copy, states)
+    return [found.like(states, groups, basis).trust(setup.options.seed) for basis in bases]
 
 
 def judged(own: ModeTrust, theirs: Sequence[ModeTrust]) -> ModeTrust:
@@ -644,11 +632,9 @@ def size_in_time(setup: Setup, scores: Scores, choices: list[str]) -> tuple[tupl
 
 def find_movers(setup: Setup, recorded: Recorded, found: Operators) -> tuple[Movers, tuple[str, ...]]:
     """Find which tokens, inputs or steps push each mode."""
-    states, by = recorded.states, "steps"
-    if recorded.tokens is not None:
-        by = "tokens"
-    elif states.inputs is not None and 1 < states.inputs.shape[1] <= WIDEST_INPUTS_NAMED:
-        by = "inputs"
+    states = recorded.states
+    has_inputs = states.inputs is not None and 1 < states.inputs.shape[1] <= WIDEST_INPUTS_NAMED
+    by = "tokens" if recorded.tokens is not None else "inputs" if has_inputs else "steps"
     names, notes = setup.channels if by == "inputs" else None, list[str]()
     if names is not None and not reads_channels(setup.sequences, setup.fitted_numbers, states):
         names = None
