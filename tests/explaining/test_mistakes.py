@@ -105,7 +105,7 @@ def test_out_of_time(reader, generator):
 def watch(monkeypatch):
     """A clock that goes on only where a test lets it: ``watch[0]`` is the time in seconds."""
     now = [0.0]
-    for module in (clock, setting, stages):
+    for module in (clock, stages):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
