@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kann.live._balance import balance
     from kann.live._effects import effects
     from kann.live._intervene import intervene
+    from kann.live._memory import memory
     from kann.live._monitor import Monitor
     from kann.live.results import Effects
     from kann.recording._record import record
@@ -53,6 +54,7 @@ _LAZY = {
     "explain": "kann.explaining._explain",
     "find_fixed_points": "kann.fixed_points._search",
     "intervene": "kann.live._intervene",
+    "memory": "kann.live._memory",
     "live": "kann.live",
     "plots": "kann.reporting.plots",
     "record": "kann.recording._record",
@@ -111,6 +113,7 @@ __all__ = [
     "importance",
     "intervene",
     "magnitude",
+    "memory",
     "movers",
     "orthogonality",
     "plots",

@@ -1,13 +1,13 @@
 """The result of keeping only some coordinates of a network's state, and of removing them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from kann import _display
 from kann._display import in_columns
-from kann._format import fixed
+from kann._format import MISSING, duration, fixed, from_to, number_of_steps, percent, plural
 from kann.analysis.intervals import interval_of_mean
 from kann.data.serialization import Saved
 from kann.errors import KannError
@@ -23,6 +23,13 @@ NAMES = {
     "random": "random directions",
 }
 """The methods of choosing coordinates, in words."""
+
+
+RESAMPLED = 200
+"""Draws of sequences for intervals."""
+
+ALL = "all inputs"
+"""The name of a change of all inputs of a step together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -146,3 +153,149 @@ class Effects(Saved):
         head = ["kept", *map(str, self.counts)]
         rows = [[NAMES.get(name, name), *map(fixed, means)] for name, means in self.kept.items()]
         return _display.table(repr(self), head, rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Memory(Saved):
+    """Differences of states and outputs after the input of one step was replaced, by the number of steps since then.
+
+    They are relative to unrelated sequences: 1 if states or outputs differ as much as theirs, 0 if the input is
+    forgotten. See `kann.memory`.
+    """
+
+    lags: tuple[int, ...]
+    """Numbers of steps after the change."""
+    names: tuple[str, ...]
+    """What was changed: "all inputs" of a step, then channels by themselves."""
+    state_squares: Float[Array, "c s l"] | None
+    """|h'ₜ₊ₖ − hₜ₊ₖ|² for each change, sequence and lag; NaN where a sequence is too short or nothing was changed. None
+    for a model without a recurrent layer."""
+    output_squares: Float[Array, "c s l"] | None
+    """The same of outputs. Those of a whole sequence are compared at its end. None if they could not be compared."""
+    state_scale: float
+    """The mean of |h' − h|² for unrelated states: twice their variance."""
+    output_scale: float
+    """The same of outputs."""
+    untrained: "Memory | None" = None
+    """The same for a copy with newly drawn weights."""
+    step_seconds: float | None = None
+    """Duration of a step."""
+    level: float = 0.95
+    """Confidence level of `interval`."""
+
+    def left(self, name: str = ALL, *, of: str | None = None) -> Float[Array, " l"]:
+        """Return the relative difference after each number of steps; NaN where it is not known.
+
+        ``of`` is "states" or "outputs"; by default outputs if they could be compared.
+        """
+        return self._curves(self._squares(name, of), of)[0]
+
+    def interval(self, name: str = ALL, *, of: str | None = None) -> Float[Array, "l 2"]:
+        """Return an interval of each of `left`, over resampled sequences."""
+        return np.nanquantile(self._resampled(name, of), self._ends, axis=0).T
+
+    def half_life(self, name: str = ALL, *, of: str | None = None) -> float:
+        """Return the number of steps after which half of the largest difference is left.
+
+        Infinite if more than half is left after the largest lag that was measured, NaN if nothing ever differed.
+        """
+        return _half_life(self.lags, self.left(name, of=of))
+
+    def half_life_interval(self, name: str = ALL, *, of: str | None = None) -> tuple[float, float]:
+        """Return an interval of `half_life`, over resampled sequences."""
+        lives = np.array([_half_life(self.lags, curve) for curve in self._resampled(name, of)])
+        lives = np.sort(lives[~np.isnan(lives)])  # a quantile between two infinite values is not defined
+        if not len(lives):
+            return np.nan, np.nan
+        low, high = (lives[round(end * (len(lives) - 1))] for end in self._ends)
+        return float(low), float(high)
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        return (1 - self.level) / 2, (1 + self.level) / 2
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """What was compared: "outputs", "states" or both."""
+        known = (("outputs", self.output_squares), ("states", self.state_squares))
+        return tuple(name for name, squares in known if squares is not None)
+
+    def _squares(self, name: str, of: str | None) -> Float[Array, "1 s l"]:
+        of = self.compared[0] if of is None else of
+        if of not in self.compared:
+            raise KannError(f"of={of!r} was not compared; pass one of {self.compared}")
+        if name not in self.names:
+            raise KannError(f"{name!r} was not changed; pass one of {self.names}")
+        squares = self.state_squares if of == "states" else self.output_squares
+        assert squares is not None  # noqa: S101  # it was compared
+        return squares[self.names.index(name)][None]
+
+    def _curves(self, squares: Float[Array, "n s l"], of: str | None) -> Float[Array, "n l"]:
+        scale = self.state_scale if (of or self.compared[0]) == "states" else self.output_scale
+        known = ~np.isnan(squares)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.sqrt(np.where(known, squares, 0).sum(axis=1) / known.sum(axis=1) / scale)
+
+    def _resampled(self, name: str, of: str | None) -> Float[Array, "n l"]:
+        squares = self._squares(name, of)[0]
+        drawn = np.random.default_rng(0).integers(len(squares), size=(RESAMPLED, len(squares)))
+        return self._curves(squares[drawn], of)
+
+    def _in_words(self, steps: float) -> str:
+        longest = self.lags[-1]
+        if np.isnan(steps):
+            return MISSING
+        text = plural("step", f"over {longest:,}" if steps == np.inf else number_of_steps(steps))
+        if self.step_seconds is None:
+            return text
+        time = duration(self.step_seconds * (longest if steps == np.inf else steps))
+        return f"{text} ({'over ' if steps == np.inf else ''}{time})"
+
+    def __repr__(self) -> str:
+        lives = ", ".join(f"{of} {self._in_words(self.half_life(of=of))}" for of in self.compared)
+        return f"Memory(half-life after one input: {lives})"
+
+    def __str__(self) -> str:
+        """Half-lives and what is left after some numbers of steps, for each change, and for an untrained copy."""
+        shown = [i for i in range(len(self.lags)) if i % max(1, -(-len(self.lags) // 8)) == 0]
+        lines = []
+        for of in self.compared:
+            head = [f"{of}: difference left", *(str(self.lags[i]) for i in shown), "half-life"]
+            named: list[tuple[str, Memory, str]] = [(name, self, name) for name in self.names]
+            if self.untrained is not None and of in self.untrained.compared:
+                named.append(("untrained copy", self.untrained, ALL))
+            rows = [
+                [f"  {title}", *(percent(whose.left(name, of=of)[i]) for i in shown), whose._lives_in_words(name, of)]
+                for title, whose, name in named
+            ]
+            lines += in_columns([head, *rows])
+        return "\n".join(lines)
+
+    def _lives_in_words(self, name: str, of: str) -> str:
+        low, high = self.half_life_interval(name, of=of)
+        text = self._in_words(self.half_life(name, of=of))
+        return text if not low < np.inf else f"{text} ({from_to(low, high, number_of_steps)})"
+
+    def _repr_html_(self) -> str:
+        head = ["changed", *(f"half-life in {of}" for of in self.compared)]
+        rows = [[name, *(self._lives_in_words(name, of) for of in self.compared)] for name in self.names]
+        if self.untrained is not None:
+            rows.append(
+                ["untrained copy", *(self.untrained._lives_in_words(ALL, of) for of in self.untrained.compared)]
+            )
+        return _display.table(repr(self), head, rows)
+
+
+def _half_life(lags: Sequence[int], left: Float[Array, " l"]) -> float:
+    """The number of steps from the largest difference until half of it is left, between lags by a straight line."""
+    known = ~np.isnan(left)
+    steps, left = np.array(lags)[known], left[known]
+    if not len(left) or not left.max() > 0:
+        return float("nan")
+    top = int(left.argmax())
+    below = np.flatnonzero(left[top:] <= left[top] / 2)
+    if not len(below):
+        return float("inf")
+    at = top + below[0]
+    (a, b), (x, y) = left[at - 1 : at + 1], steps[at - 1 : at + 1]
+    return float(x + (y - x) * (a - left[top] / 2) / (a - b) - steps[top])
