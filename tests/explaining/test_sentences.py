@@ -13,7 +13,7 @@ from kann.analysis._trust import ModeTrust, Trust
 from kann.explaining import facts as gathering
 from kann.explaining import sentences as wording
 from kann.explaining import stages
-from kann.explaining.facts import Facts, Gates, InputFact, Kept, Live, Memory, Network, Push, Verdict
+from kann.explaining.facts import Facts, Gates, InputFact, Kept, Live, ModeFact, Network, Push, Verdict
 from kann.explaining.outputs import Accuracy
 from kann.live.results import Effects
 
@@ -29,7 +29,7 @@ NETWORK = Network(
     depth=math.inf,
     longest=30.0,
 )
-MEMORY = Memory(
+MEMORY = ModeFact(
     mode=0,
     eigenvalue=0.9 + 0j,
     dimension=1,

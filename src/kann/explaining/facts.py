@@ -158,7 +158,7 @@ class Push(Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory(Stored):
+class ModeFact(Stored):
     """A mode of the operator."""
 
     mode: int
@@ -225,7 +225,7 @@ class Facts(Stored):
     """Candidate layers, the one that matters most first."""
     accuracy: Accuracy | None
     live: Live | None
-    memories: tuple[Memory, ...]
+    memories: tuple[ModeFact, ...]
     """All modes, as in ``koopman.modes``."""
     gates: Gates | None
     trust: Trust | None
@@ -246,12 +246,12 @@ class Facts(Stored):
     """True if the network was compared with untrained copies."""
 
     @property
-    def trusted(self) -> list[Memory]:
+    def trusted(self) -> list[ModeFact]:
         """The modes that can be trusted."""
         return [memory for memory in self.memories if memory.trusted]
 
     @property
-    def learned(self) -> list[Memory]:
+    def learned(self) -> list[ModeFact]:
         """The trusted modes that untrained copies do not have."""
         return [memory for memory in self.trusted if memory.learned is not False]
 
@@ -285,7 +285,7 @@ def facts_of(results: Results) -> Facts:
 
 
 def verdict_of(
-    live: Live | None, accuracy: Accuracy | None, memories: tuple[Memory, ...] | None, gates: Gates | None = None
+    live: Live | None, accuracy: Accuracy | None, memories: tuple[ModeFact, ...] | None, gates: Gates | None = None
 ) -> Verdict:
     """Judge how much can be said; ``memories`` are None if trust was not measured."""
     if accuracy is not None and not accuracy.is_clear:
@@ -419,7 +419,7 @@ def _are_doubtful(effects: Effects, trust: Trust | None, count: int) -> bool:
 # Modes
 
 
-def memories_of(results: Results) -> list[Memory]:
+def memories_of(results: Results) -> list[ModeFact]:
     """Gather the facts of each mode. Named are those that matter live and can be trusted, as far as that is known."""
     koopman, trust, movers = results.operators.koopman, results.trust, results.movers
     effects, alone, kept = results.effects, results.alone, dict[int, float]()
@@ -447,7 +447,7 @@ def memory_of(
     kept: float | None,
     is_named: bool,
     classes: Any,
-) -> Memory:
+) -> ModeFact:
     """Gather the facts of one mode."""
     mode, known = koopman.modes[number], dict[str, Any]()
     if trust is not None:
@@ -456,7 +456,7 @@ def memory_of(
         known["near"] = is_near(judged)
     if movers is not None and number in movers.modes:
         known |= _moved(movers, number, classes)
-    return Memory(
+    return ModeFact(
         mode=number,
         eigenvalue=complex(mode.eigenvalue),
         dimension=len(mode.indices),

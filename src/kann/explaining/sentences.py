@@ -25,7 +25,7 @@ from kann.explaining.facts import (
     Facts,
     Kept,
     Live,
-    Memory,
+    ModeFact,
     Network,
 )
 from kann.explaining.outputs import Accuracy
@@ -234,7 +234,7 @@ def _memories(facts: Facts) -> str | None:
     return " ".join([*counted, sentence])
 
 
-def _memory(memory: Memory, facts: Facts) -> str:
+def _memory(memory: ModeFact, facts: Facts) -> str:
     """Write one mode: how long it stays, what up means, and what pushes it."""
     raises = f"; up raises {memory.raises}" if memory.raises else ""
     stays = f"{staying(memory, facts.network)}{turning(memory, facts.network)}"
@@ -245,7 +245,7 @@ def _memory(memory: Memory, facts: Facts) -> str:
     return f"mode {memory.mode} (λ = {format_eigenvalue(memory.eigenvalue)}, {stays}{raises}){pushed(memory)}{telling}"
 
 
-def pushed(memory: Memory) -> str:
+def pushed(memory: ModeFact) -> str:
     """Write what pushes a mode."""
     if memory.pushed_by is None:
         return ""
@@ -255,7 +255,7 @@ def pushed(memory: Memory) -> str:
     return f" is pushed {' and '.join(sides)}" if sides else f", surely pushed by none of the {memory.pushed_by}"
 
 
-def staying(memory: Memory, network: Network) -> str:
+def staying(memory: ModeFact, network: Network) -> str:
     """Write after how many steps half of a mode is left, as far as that is known."""
     modulus = abs(memory.eigenvalue)
     low, high = memory.interval or (modulus, modulus)
@@ -274,7 +274,7 @@ def staying(memory: Memory, network: Network) -> str:
     return f"half of it is left after {_time(modulus, network)}"
 
 
-def turning(memory: Memory, network: Network) -> str:
+def turning(memory: ModeFact, network: Network) -> str:
     """Write how long a turn takes of a memory that is a pair of eigenvalues: it comes back, and is not held still."""
     if not memory.eigenvalue.imag or abs(memory.eigenvalue) < HOLDS:
         return ""

@@ -126,7 +126,7 @@ def balance(
             require_label_of_each(labels, count, may_be_more=most is not None)
             drawn = np.random.default_rng(seed).permutation(count)[:sequences]
         if drawn is None:
-            batches = _first_batches(source, min(sequences, most or sequences))
+            batches = source.first_groups(min(sequences, most or sequences))
             require_label_of_each(labels, sum(map(len, batches)), may_be_more=True)
         else:
             source = source.take(drawn)
@@ -147,20 +147,6 @@ def balance(
         for batch in bar:
             snapshots.add(*network.adjoints(batch, labels=labels, draws=draws))
     return replace(snapshots.balance(), outputs=network.kind)
-
-
-def _first_batches(source: SequenceData, sequences: int) -> list[Batch]:
-    """Read batches until they hold enough sequences; they may come only once."""
-    found, total = [], 0
-    for batch in source.batches():
-        batch.numbers = np.arange(total, total + source.count_of(batch))
-        found.append(batch)
-        total += len(batch)
-        if total >= sequences:
-            return found
-    if not found:
-        raise KannError("the data hold no batches; pass at least one sequence")
-    return found
 
 
 def _recorded_width(source: SequenceData, batch: Batch, layer: Any, state: str) -> int:

@@ -102,7 +102,9 @@ def memory(
         source = source.take(np.sort(np.random.default_rng(seed).permutation(count)[:sequences]))
     with evaluation_mode(model):
         torch.manual_seed(seed)  # a loader may shuffle
-        batches = _first_batches(source, sequences)
+        batches = source.first_groups(sequences)
+        if sum(map(len, batches)) < 2:
+            raise KannError("the data hold one sequence; pass at least two, since their inputs are exchanged")
         runs = [_Run(source, batch, where) for batch in batches]
         names = _channel_names(channels, runs)
         own = _measured(runs, names, seed=seed, shows_progress=source.shows_progress)
@@ -126,21 +128,6 @@ def _states_compared(model: nn.Module, layer: str | None, state: str | None) -> 
         module = named.get(layer, named.get(layer.rpartition(".")[0]))  # the layers inside "rnn" are "rnn.l0", …
     is_lstm = isinstance(module, nn.LSTM | nn.LSTMCell)
     return {"layer": layer, "state": state or ("hc" if is_lstm else "h")}
-
-
-def _first_batches(source: SequenceData, sequences: int) -> list[Batch]:
-    """Read batches until they hold enough sequences; they may come only once."""
-    found, total = [], 0
-    for batch in source.batches():
-        count = source.count_of(batch)
-        batch.numbers = np.arange(total, total + count)
-        found.append(batch)
-        total += count
-        if total >= sequences:
-            break
-    if total < 2:
-        raise KannError(f"the data hold {total} sequences; pass at least two, since their inputs are exchanged")
-    return found
 
 
 def _channel_names(channels: Sequence[str] | None, runs: Sequence["_Run"]) -> tuple[str, ...]:

@@ -201,6 +201,19 @@ class SequenceData:
             raise KannError("the data hold no batches, so that nothing can be tested; pass at least one sequence")
         return found
 
+    def first_groups(self, sequences: int) -> list[Batch]:
+        """Read batches until they hold enough sequences, and number these; for data that may come only once."""
+        found, total = [], 0
+        for batch in self.batches():
+            batch.numbers = np.arange(total, total + self.count_of(batch))
+            found.append(batch)
+            total += len(batch)
+            if total >= sequences:
+                return found
+        if not found:
+            raise KannError("the data hold no batches; pass at least one sequence")
+        return found
+
     @property
     def needs_lengths(self) -> bool:
         """Whether the model's forward cannot be called without the lengths of the sequences."""
