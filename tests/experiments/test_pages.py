@@ -1,4 +1,6 @@
 import json
+import re
+from itertools import takewhile
 
 import pytest
 from kann_experiments import pages
@@ -149,6 +151,53 @@ def test_the_manual_asks_for_rows_that_are_measured(page, quantities):
 def test_pages_agree_with_the_committed_results(page):
     text = page.read_text(encoding="utf-8")
     assert filled(text) == text, "run python -m kann_experiments.pages"
+
+
+UNFILLED = {
+    "copy": "0.05 80 % 0.85",
+    "ecg": "97 % 0.0056",
+    "sentiment": "0.0347 0.095 .99 0.1 .5 0.973 .3 .7 .6 .8 0.2 50 % 100 % 95.5 % 0.1 % 6.4",
+    "paper": "0.095 0.0347",
+    "figures": "62.3 74.0 % 99 %",
+    "flipflop": "0.01 0.3",
+}
+"""Numbers in the text of result pages that are no results: of the paper, of settings, thresholds, versions and wishes."""
+
+NUMBER = re.compile(r"(?<![\w.=,])(?:\d*\.\d+(?: %)?|\d[\d,]* %)")
+"""A number with a decimal point, or a percentage."""
+
+
+def text_of(page):
+    """The text of a page without code, links, and what is filled from results."""
+    text = re.sub(r"```.*?```", "", (DOCS / f"{page}.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = VALUE.sub("", BLOCK.sub("", text))
+    return re.sub(r"`[^`]*`|\]\([^)]*\)", "", text)
+
+
+@pytest.mark.parametrize("page", UNFILLED)
+def test_every_measured_number_of_a_result_page_is_filled_from_results(page):
+    allowed = set(NUMBER.findall(UNFILLED[page]))
+    found = {number: line for line in text_of(page).splitlines() for number in NUMBER.findall(line)}
+    assert found.keys() <= allowed, {number: found[number] for number in found.keys() - allowed}
+
+
+@pytest.mark.parametrize("page", UNFILLED)
+def test_columns_of_the_paper_hold_numbers_of_the_paper(page):
+    lines = (DOCS / f"{page}.md").read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    for number, row in enumerate(cells):
+        if "paper" in row and lines[number].startswith("|"):
+            rest = takewhile(lambda at: lines[at].startswith("|"), range(number + 2, len(lines)))
+            column = [cells[at][row.index("paper")] for at in rest]
+            assert any(re.search(r"\d|all|both|lowest|zero", cell) for cell in column), lines[number]
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda path: path.stem)
+def test_results_that_a_page_names_are_committed(page):
+    text = page.read_text(encoding="utf-8")
+    named = {name for match in BLOCK.finditer(text) for name in match[2].split() if "/" in name}
+    named |= {match[1] for match in VALUE.finditer(text)}
+    assert not [name for name in sorted(named) if not (RESULTS / f"{name}.json").is_file()]
 
 
 def test_committed_results_can_be_traced():
