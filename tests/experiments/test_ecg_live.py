@@ -46,7 +46,7 @@ def test_with_every_mode_kept_the_network_is_itself(network, parts):
 def test_modes_and_the_papers_pairs_are_compared_with_as_many_directions(network, parts, monkeypatch):
     monkeypatch.setattr(live, "DRAWS", 1)
     states = kann.record(network, parts.test, layer="encoder", progress=False)
-    koopman = kann.fit(states, basis="svd", offset=False, rank=states.dim - 1)
+    koopman = kann.fit(states, basis="paper")
     found = live.live_numbers(network, parts, koopman, dominant_pairs(koopman, states))
     assert found.keys() <= {quantity.key for quantity in QUANTITIES}
     assert all(np.isfinite(value) for value in found.values())

@@ -161,7 +161,7 @@ UNFILLED = {
     "figures": "62.3 74.0 % 99 %",
     "flipflop": "0.01 0.3",
 }
-"""Numbers in the text of result pages that are no results: of the paper, of settings, thresholds, versions and wishes."""
+"""Numbers in the text of result pages that are no results: of the paper, settings, thresholds, versions and wishes."""
 
 NUMBER = re.compile(r"(?<![\w.=,])(?:\d*\.\d+(?: %)?|\d[\d,]* %)")
 """A number with a decimal point, or a percentage."""
@@ -190,14 +190,6 @@ def test_columns_of_the_paper_hold_numbers_of_the_paper(page):
             rest = takewhile(lambda at: lines[at].startswith("|"), range(number + 2, len(lines)))
             column = [cells[at][row.index("paper")] for at in rest]
             assert any(re.search(r"\d|all|both|lowest|zero", cell) for cell in column), lines[number]
-
-
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda path: path.stem)
-def test_results_that_a_page_names_are_committed(page):
-    text = page.read_text(encoding="utf-8")
-    named = {name for match in BLOCK.finditer(text) for name in match[2].split() if "/" in name}
-    named |= {match[1] for match in VALUE.finditer(text)}
-    assert not [name for name in sorted(named) if not (RESULTS / f"{name}.json").is_file()]
 
 
 def test_committed_results_can_be_traced():

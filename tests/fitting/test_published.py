@@ -92,3 +92,15 @@ def test_with_fewer_pairs_than_units_the_smallest_operator_is_taken(rng):
     koopman = kann.fit(states, **AS_IN_PAPER)
     assert koopman.rank == 20
     assert relative(full_operator(koopman), np.linalg.lstsq(x, y, rcond=None)[0]) < 1e-9
+
+
+@pytest.mark.parametrize(("make", "rank"), KINDS)
+def test_one_word_fits_the_operator_of_the_paper(make, rank, rng):
+    states = make(rng)
+    koopman = kann.fit(states, basis="paper")
+    assert koopman.rank == rank
+    assert koopman.offset is None
+    expected = kann.fit(states, basis="svd", offset=False, rank=rank)
+    np.testing.assert_allclose(koopman.matrix, expected.matrix, atol=1e-12)  # rank 6 is found in another reading
+    assert kann.fit(states, basis="paper", rank=3).rank == 3
+    assert kann.fit(kann.Moments.of(states), basis="paper").rank == rank

@@ -139,7 +139,7 @@ def study_network(network: CopyNetwork, config: Config, *, seed: int) -> Study:
         targets=answer,
         states=states,
         held_out=hold_out(network, config.task, digits),
-        koopman=kann.fit(states, basis="svd", offset=False, rank=states.dim - 1),
+        koopman=kann.fit(states, basis="paper"),
         driven=kann.fit(states, basis="svd", driven=True),
         points=points,
         waiting=waiting,

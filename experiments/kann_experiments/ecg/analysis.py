@@ -133,7 +133,7 @@ class Study:
 def study_network(network: Autoencoder, config: Config, split: Split) -> Study:
     """Record a trained encoder, fit its operator, decode single modes, and measure."""
     states = kann.record(network, split.test, layer="encoder", progress=False)
-    koopman = kann.fit(states, basis="svd", offset=False, rank=states.dim - 1)
+    koopman = kann.fit(states, basis="paper")
     pairs = dominant_pairs(koopman, states[:BATCH])
     analysis = Analysis(config=config, network=network, split=split, states=states, koopman=koopman, pairs=pairs)
     loss = _loss_by_part(analysis)
@@ -172,7 +172,7 @@ def _decoded(analysis: Analysis, states: Float[Array, "s t d"]) -> dict[str, lis
     methods = parts_by_method(analysis.koopman, states, analysis.pairs)
     for count in FEWER_BEATS:
         fewer = analysis.states[:count]
-        koopman = kann.fit(fewer, basis="svd", offset=False, rank=fewer.dim - 1)
+        koopman = kann.fit(fewer, basis="paper")
         pairs = dominant_pairs(koopman, fewer)
         methods[f"kann_{count}"] = koopman_parts(koopman, states[:, -1], pairs, part="modulus")
     return {

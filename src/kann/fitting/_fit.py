@@ -104,12 +104,13 @@ def fit(
     basis
         ``"pca"``, directions of largest variation about the mean of the states; ``"svd"``, directions of largest energy
         about zero; ``"fourier"``, which looks at no data; a `Balance`; or an array (d, k) of directions, whose columns
-        need not be orthonormal. In the coordinates of a `Balance` or an array, states are restored by their regression
-        on the coordinates, and errors are those of the coordinates: the rest of a state is not modelled.
+        need not be orthonormal. ``"paper"`` is the paper's operator: ``"svd"``, no constant, and all directions but
+        the last, or those that the data resolve if these are fewer. In the coordinates of a `Balance` or an array,
+        states are restored by their regression on the coordinates, and errors are those of the coordinates: the rest of
+        a state is not modelled.
     offset
         Fit a constant c too. Without it, and without taking the mean off, the mean of the states is a direction that
-        hardly changes: a mode with λ ≈ 1 that passes for memory. The paper's operator is that one:
-        ``basis="svd", offset=False, rank=d - 1``.
+        hardly changes: a mode with λ ≈ 1 that passes for memory. With ``basis="paper"`` there is none.
     lengths
         For an array: how many steps of each sequence are real. Without it padding is fitted too.
     driven
@@ -137,6 +138,9 @@ def fit(
         In a program that torch.distributed runs in several processes: each rank passes its own sequences, and all of
         them get the operator of all. Every rank must call it, with the same options.
     """
+    is_paper = isinstance(basis, str) and basis == "paper"
+    if is_paper:
+        basis, offset = "svd", False
     kind = _require_options(driven, features=features, lift=lift, offset=offset, ridge=ridge)
     request = Request(
         rank=parse_rank(rank),
@@ -152,6 +156,8 @@ def fit(
             f"rank={short_repr(rank)} leave it out"
         )
     source = _source(data, lengths, driven=kind != "autonomous")
+    if is_paper and rank is None:
+        request = replace(request, rank=Rank(count=max(1, source.dim - 1), is_limit=True))
     if where is not None:
         if not isinstance(source, States):
             raise KannError("where= chooses pairs of states, which moments no longer hold; pass states")

@@ -194,7 +194,7 @@ def parse_basis(basis: Any, *, offset: bool) -> BasisKind:
         names = (*DATA_BASES, *FIXED_BASES)
         if basis not in names:
             raise KannError(
-                f"basis={basis!r} is unknown; pass one of {', '.join(names)}, a Balance, or an array (d, k) of "
+                f"basis={basis!r} is unknown; pass one of {', '.join(names)}, paper, a Balance, or an array (d, k) of "
                 "directions"
             )
         return BasisKind(name=basis, is_centred=basis == "pca")
