@@ -103,6 +103,7 @@ def test_a_space_that_cannot_move_must_be_predicted_better_than_by_copying():
     counted = {"subspace": (0, 1), "dependence": 0.0, "pairs": 1000, "unknowns": 3}
     assert len(objections(Evidence(**good, **counted, fills=True))) == 1
     assert objections(Evidence(**(good | {"copying": 0.2}), **counted, fills=True)) == []
+    assert objections(Evidence(**good, **counted, fills=True, chosen_by_variance=False)) == []  # as balanced ones
     assert len(objections(Evidence(**good, **counted))) == 1  # here the direction moves
 
 

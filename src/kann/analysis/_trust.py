@@ -307,7 +307,14 @@ def _mode_trusts(
     joint: dict[int, tuple[list[str], str]] = {}
     judged = []
     for group, measured in zip(equal, together, strict=True):
-        found, against = _judged_together(group, measured, about_data, folds.sizes, intervals.width)
+        found, against = _judged_together(
+            group,
+            measured,
+            about_data,
+            folds.sizes,
+            intervals.width,
+            chosen_by_variance=folds.koopman.decoder is None,
+        )
         judged.append(found)
         # Where the worst direction fails, one that is steady may still be trusted alone.
         bound = [number for number in group.modes if found.trusted or turns[number] > LARGEST_TURN]
@@ -361,7 +368,13 @@ def _mode_trusts(
 
 
 def _judged_together(
-    group: Group, measured: dict[str, float], about_data: dict[str, Any], sizes: Float[Array, " f"], width: float
+    group: Group,
+    measured: dict[str, float],
+    about_data: dict[str, Any],
+    sizes: Float[Array, " f"],
+    width: float,
+    *,
+    chosen_by_variance: bool,
 ) -> tuple[ModeGroup, list[str]]:
     """Judge the span of modes of equal memory by the direction in it that does worst."""
     block: Any = group.block
@@ -374,6 +387,7 @@ def _judged_together(
         subspace=group.modes,
         variation=1.0,
         fills=group.fills,
+        chosen_by_variance=chosen_by_variance,
         **measured,
         **about_data,
     )

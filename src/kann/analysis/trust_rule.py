@@ -30,7 +30,8 @@ WIDEST_INTERVAL = 0.1
 CLEARLY_BELOW_COPYING = 0.9
 """Limit of the residual, as a fraction of that of copying, where nothing else tells modes from slow noise: a sum over
 300 steps of noise has λ = .997, a residual below the limit, and is predicted as well by copying. Its direction moves,
-but a space that is nearly all of the states' cannot move."""
+but a space that is nearly all of the coordinates' cannot move. It is not asked for in coordinates that were given:
+equal memories that hold perfectly are copied too, and fill all of the balanced coordinates."""
 
 LARGEST_TURN = 30.0
 """The eigenvector, or the space of those that cannot be told apart, may move by so many degrees."""
@@ -67,6 +68,8 @@ class Evidence:
     unknowns: int
     fills: bool = False
     """True for equal memories that fill most of the space, so that ``turn`` says nothing."""
+    chosen_by_variance: bool = True
+    """False if the coordinates were given, as balanced ones are: noise that no output depends on is not among them."""
 
 
 def objections(evidence: Evidence) -> list[str]:
@@ -83,9 +86,9 @@ def objections(evidence: Evidence) -> list[str]:
     if not evidence.residual <= LARGEST_RESIDUAL:
         missed = f"{percent(evidence.residual)} of it"
         found.append(f"one step misses {missed} on held-out sequences (limit {confidence(LARGEST_RESIDUAL)})")
-    slack = CLEARLY_BELOW_COPYING if evidence.fills else COPYING_SLACK
-    if not evidence.residual <= slack * evidence.copying:
-        as_well = "nearly as well" if evidence.fills else "better"
+    may_be_noise = evidence.fills and evidence.chosen_by_variance
+    if not evidence.residual <= (CLEARLY_BELOW_COPYING if may_be_noise else COPYING_SLACK) * evidence.copying:
+        as_well = "nearly as well" if may_be_noise else "better"
         found.append(f"copying the previous state predicts it {as_well} (missing {percent(evidence.copying)})")
     if not evidence.residual < NULL_FRACTION * evidence.null or evidence.null < NULL_IS_EXACT:
         found.append(
