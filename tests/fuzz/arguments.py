@@ -387,6 +387,12 @@ def calls(good: Any) -> dict[str, Call]:
             | {"outputs": "values", "labels": None, "sequences": 6, "draws": 1, "seed": 0, "progress": False}
             | {"forward": lambda model, batch: model(batch)[0], "batch_size": 2, "device": "cpu"},
         ),
+        "memory": (
+            kann.memory,
+            {"model": nn.Sequential(good.model), "data": torch.ones(8, 5, 2), "layer": "0", "state": "h"}
+            | {"channels": ["a", "b"], "sequences": 6, "untrained": False, "step_seconds": 0.1, "seed": 0}
+            | {"forward": lambda model, batch: model(batch)[0], "batch_size": 2, "device": "cpu", "progress": False},
+        ),
         "fit_span": (kann.depth.fit_span, {"states": deep, "first": 0, "last": 2, "ridge": 0.1, "groups": None}),
         "untrained_twin": (kann.recording.untrained_twin, {"model": good.model, "seed": 0}),
         "intervene": (
