@@ -122,6 +122,14 @@ def sentiment(
     seed: Seed = 0,
     seeds: Seeds = 1,
     as_printed: AsPrinted = False,
+    word_pieces: Annotated[
+        Path | None,
+        typer.Option(help="The authors' imdb.vocab: read reviews as their code does, in word pieces."),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="The authors' gru_weights_….pt, with --word-pieces: analyse it instead of training."),
+    ] = None,
     quick: Quick = False,
 ) -> None:
     """Repeat the paper's sentiment analysis of film reviews: which modes read which words.
@@ -135,7 +143,8 @@ def sentiment(
             return
         from kann_experiments.sentiment import reproduce
 
-        _run(reproduce, arch, device=device, out=out, seeds=range(seed, seed + seeds), printed=as_printed)
+        settings = {"printed": as_printed, "pieces": word_pieces, "weights": weights}
+        _run(reproduce, arch, device=device, out=out, seeds=range(seed, seed + seeds), **settings)
 
 
 @commands.command(

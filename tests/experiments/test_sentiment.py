@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from kann_experiments import sentiment as sentiment_module
 from kann_experiments.sentiment import (
     archive,
     comparisons,
@@ -36,7 +37,8 @@ from kann_experiments.sentiment.task import CONFIGS, PRINTED, build, split
 import kann
 from kann.errors import KannError
 from kann.zoo.sentiment_network import pretrained
-from tests.experiments.reviews import BAD, GOOD, PLAIN, write_archive
+from tests.experiments.reviews import AMPLIFIERS, BAD, GOOD, PLAIN, write_archive
+from tests.experiments.test_sentiment_published import PublishedModel
 
 PER_FOLDER = 120
 STEPS = 40
@@ -401,6 +403,22 @@ def test_the_papers_setting_is_kept_apart(small, corpus, tmp_path, monkeypatch):
     found = reproduce("lstm", out=tmp_path, seeds=[3], printed=True)
     assert found.files[0] == tmp_path / "lstm-as-printed" / "results.json"
     assert found.notes == ()
+
+
+def test_the_authors_network_is_analysed_on_their_word_pieces(small, corpus, folder, tmp_path, monkeypatch):
+    from kann_experiments.sentiment import published
+
+    monkeypatch.setattr(published, "obtain", lambda _: folder / "reviews.tar.gz")
+    monkeypatch.setattr(sentiment_module, "draw_figures", lambda studies, corpus, *, folder: ())
+    without_live_tests(monkeypatch)
+    pieces = ("<unk>", *PLAIN, *GOOD, *BAD, *AMPLIFIERS)
+    (tmp_path / "imdb.vocab").write_text("".join(f"{piece}\n" for piece in pieces))
+    torch.save(PublishedModel(len(pieces), 6, 12).state_dict(), tmp_path / "gru.pt")
+    found = reproduce("gru", out=tmp_path, seeds=[0], pieces=tmp_path / "imdb.vocab", weights=tmp_path / "gru.pt")
+    assert found.files[0] == tmp_path / "gru-authors" / "results.json"
+    numbers = {row.quantity.key: row.mean for row in found.rows}
+    assert 0 <= numbers["agreement"] <= 1
+    assert 0 <= numbers["accuracy_test"] <= 1
 
 
 def shipped_operator(result):

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,22 +144,38 @@ def train_vocabulary(texts: Iterable[str], *, size: int) -> Vocabulary:
 
 def _numbered(texts: dict[Folder, list[NumberedText]], words: int) -> dict[str, Array]:
     """Train the vocabulary on the training split, and replace the words of both splits by their numbers."""
-    ordered = {folder: [text for _, text in sorted(entries)] for folder, entries in texts.items()}
+    ordered = in_order(texts)
     training = (text for split, label in FOLDERS if split == "train" for text in ordered[split, label])
     vocabulary = train_vocabulary(training, size=words)
     arrays: dict[str, Array] = {"vocabulary": np.frombuffer(vocabulary.to_json().encode(), dtype=np.uint8)}
-    # The smallest type that holds all numbers; networks are bound to it, since it is part of the data's fingerprint.
-    dtype = np.uint16
-    if len(vocabulary) > 2**16:
-        dtype = np.uint32
     for split in ("train", "test"):
-        numbers = [ids[:LONGEST] for label in ("neg", "pos") for ids in vocabulary.encode(ordered[split, label])]
-        lengths = np.array([len(ids) for ids in numbers])
-        positive = np.repeat([0, 1], [len(ordered[split, "neg"]), len(ordered[split, "pos"])])
-        arrays[f"{split}_words"] = np.concatenate(numbers).astype(dtype)
-        arrays[f"{split}_lengths"] = lengths[lengths > 0]  # reviews without a word are left out
-        arrays[f"{split}_positive"] = positive[lengths > 0]
+        reviews = number_reviews(ordered[split, "neg"], ordered[split, "pos"], vocabulary)
+        arrays |= {f"{split}_{name}": getattr(reviews, name) for name in ("words", "lengths", "positive")}
     return arrays
+
+
+def in_order(texts: dict[Folder, list[NumberedText]]) -> dict[Folder, list[str]]:
+    """Return the texts of each folder in the order of their numbers."""
+    return {folder: [text for _, text in sorted(entries)] for folder, entries in texts.items()}
+
+
+def number_reviews(
+    negative: Sequence[str], positive: Sequence[str], vocabulary: Vocabulary, *, cut: bool = True
+) -> Reviews:
+    """Replace the words of reviews by their numbers.
+
+    Reviews of more than `LONGEST` words are cut, or left out if not ``cut``. Reviews without a word are left out.
+    """
+    numbers = [ids for texts in (negative, positive) for ids in vocabulary.encode(texts)]
+    liked = np.repeat([0, 1], [len(negative), len(positive)])
+    lengths = np.array([len(ids) for ids in numbers])
+    kept = (lengths > 0) & (cut | (lengths <= LONGEST))
+    # The smallest type that holds all numbers; networks are bound to it, since it is part of the data's fingerprint.
+    dtype = np.uint16 if len(vocabulary) <= 2**16 else np.uint32
+    words = [np.zeros(0, dtype=np.int64), *(numbers[i][:LONGEST] for i in np.flatnonzero(kept))]
+    return Reviews(
+        words=np.concatenate(words).astype(dtype), lengths=np.minimum(lengths[kept], LONGEST), positive=liked[kept]
+    )
 
 
 def _from_arrays(arrays: dict[str, Array], *, source: Path) -> Corpus:

@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from kann.typing import Array, Float, Int
+from kann.zoo.files import ADDED_LATER
 from kann.zoo.sentiment_network import Arch, SentimentNetwork
+from kann_experiments.configs import known_settings
 from kann_experiments.sentiment.corpus import Corpus, Reviews, training_batches
 from kann_experiments.training import Training, fingerprint, generator, require_device, require_folder, seeded, train
 
@@ -51,6 +53,8 @@ class Config:
     """What is added to the bias of an LSTM's forget gates before training: they then start open."""
     batch: int = 64
     """Reviews in a batch. The paper does not say."""
+    padding_trained: bool = field(default=False, metadata=ADDED_LATER)
+    """Whether the vector of word 0 is trained. In the published code it pads and stands for unknown words."""
 
     def training(self, reviews: int) -> Training:
         """The plan for this number of training reviews, with a checkpoint and a lower rate after each epoch."""
@@ -84,6 +88,9 @@ def build(config: Config, *, words: int, seed: int) -> SentimentNetwork:
     """An untrained network."""
     with seeded(seed), torch.no_grad():
         network = SentimentNetwork(words=words, arch=config.arch, units=config.units, embedding=config.embedding)
+        if config.padding_trained:
+            network.embedding.padding_idx = None
+            nn.init.normal_(network.embedding.weight[0])
         network.embedding.weight *= config.embedding_spread
         layer: Any = network.recurrent
         if config.identity_start:
@@ -129,7 +136,7 @@ def trained(
         "seed": seed,
         "words": len(corpus.vocabulary),
         "data": fingerprint(reviews.words, reviews.lengths, reviews.positive),
-        "config": asdict(config),
+        "config": known_settings(config),
     }
     train(network, optimizer, loss, plan=plan, path=path, made_by=made_by)
     return network
