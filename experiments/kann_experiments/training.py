@@ -23,7 +23,7 @@ from kann.data.atomic_write import remove, replacing
 from kann.errors import KannError
 from kann.progress import progress
 from kann.typing import Array, Float
-from kann.zoo.files import ADDED_LATER
+from kann.zoo import ADDED_LATER
 
 try:
     from safetensors import safe_open

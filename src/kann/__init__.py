@@ -9,8 +9,7 @@ from kann.analysis._movers import Movers, movers
 from kann.analysis._pseudospectrum import pseudospectrum
 from kann.analysis._trust import Trust, trust
 from kann.analysis.comparison import Comparison, compare, distance
-from kann.analysis.contributions import contributions
-from kann.analysis.decisions import decision_map
+from kann.analysis.decisions import contributions, decision_map
 from kann.analysis.fidelity import agreement, copying, hybrid, orthogonality, relative_error
 from kann.analysis.modes import importance, magnitude, project, reconstruct
 from kann.data.moments import Moments

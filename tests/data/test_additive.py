@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from kann.data.additive import Additive
+from kann.data.reduction import Additive
 
 
 @dataclass(frozen=True, eq=False)

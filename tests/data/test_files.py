@@ -159,7 +159,7 @@ def test_what_was_saved_loads_also_when_it_is_extreme(tmp_path, rng):
 
 
 def test_the_operator_that_ships_loads():
-    assert kann.Koopman.load(zoo.files.folder("sentiment") / "koopman.npz").dim == 256
+    assert kann.Koopman.load(zoo.folder("sentiment") / "koopman.npz").dim == 256
 
 
 def test_every_flipped_byte_gives_the_same_file_or_one_line(saved, rng):

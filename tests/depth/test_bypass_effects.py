@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 import kann
-from kann.depth._bypass_effects import spans_of
+from kann.depth._bypass import spans_of
 from kann.errors import KannError, UnfinishedWarning
 from tests.depth.test_bypass import Decoder, depth_of
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import kann
 from kann.errors import KannError
-from kann.fixed_points import Recipe, find_fixed_points, jacobians
+from kann.fixed_points import Recipe, find_fixed_points, step_function
 from tests import flipflop
 
 CELLS = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}
@@ -480,7 +480,7 @@ def test_it_works_where_gradients_are_switched_off(off):
 
 def test_blocks_of_rows_do_not_change_the_result(monkeypatch):
     whole = find_fixed_points(make_cell("rnn"), states_of(6))
-    monkeypatch.setattr(jacobians, "JACOBIAN_BYTES", 7 * 8 * 6**2)  # seven states at a time
+    monkeypatch.setattr(step_function, "JACOBIAN_BYTES", 7 * 8 * 6**2)  # seven states at a time
     blocks = find_fixed_points(make_cell("rnn"), states_of(6))
     np.testing.assert_allclose(blocks.points, whole.points, atol=1e-9)
     np.testing.assert_allclose(blocks.jacobians, whole.jacobians, atol=1e-9)

@@ -11,7 +11,7 @@ import kann
 from kann import KannError
 from kann.fixed_points import find_fixed_points
 from kann.fixed_points._search import _spread_out
-from kann.fixed_points.jacobians import derivatives, implicit_step, layer_slopes
+from kann.fixed_points.step_function import derivatives, implicit_step, layer_slopes
 from kann.recording.recurrent import step_of
 
 LAYERS = {

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 import kann
-from kann.analysis.contributions import contribution_changes
+from kann.analysis.decisions import contribution_changes
 from kann.reporting.shaded_text import (
     FULL_COLOUR_AT,
     LOWERS,

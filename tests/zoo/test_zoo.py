@@ -8,7 +8,7 @@ import torch
 
 from kann import zoo
 from kann.errors import KannError
-from kann.zoo import autoencoder, files, sentiment_network
+from kann.zoo import autoencoder, sentiment_network
 
 
 def test_an_unknown_model():
@@ -18,7 +18,7 @@ def test_an_unknown_model():
 
 
 def test_a_model_that_is_not_installed(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "folder", lambda name: tmp_path / name)
+    monkeypatch.setattr(zoo, "folder", lambda name: tmp_path / name)
     with pytest.raises(KannError, match="model 'ecg' is not part of this installation"):
         zoo.provenance("ecg")
 

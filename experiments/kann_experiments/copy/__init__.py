@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kann.data.atomic_write import replacing
-from kann.zoo.files import PROVENANCE, WEIGHTS
+from kann.zoo import PROVENANCE, WEIGHTS
 from kann_experiments.configs import as_json, known_settings
 from kann_experiments.copy.analysis import QUANTITIES, study_network
 from kann_experiments.copy.figures import draw_figures

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from kann.zoo import ADDED_LATER
 from kann.zoo.copy_task import BLANK as BLANK
 from kann.zoo.copy_task import CopyNetwork, OrthogonalRNN, Task
-from kann.zoo.files import ADDED_LATER
 from kann_experiments.training import Training, seeded
 
 TRAINING, ANALYSED, HALVES = 0, 1, 2

@@ -14,8 +14,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from kann.data.atomic_write import replacing
+from kann.zoo import PROVENANCE, WEIGHTS
 from kann.zoo.autoencoder import Autoencoder, Beats
-from kann.zoo.files import PROVENANCE, WEIGHTS
 from kann_experiments.configs import as_json
 from kann_experiments.data import obtain
 from kann_experiments.ecg.analysis import QUANTITIES, Study, study_network

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from kann.errors import KannError
 from kann.typing import Array, Float
+from kann.zoo import ADDED_LATER
 from kann.zoo.autoencoder import Arch, Autoencoder, Beats
-from kann.zoo.files import ADDED_LATER
 from kann_experiments.training import Training, generator, seeded
 
 TRAINING, SPLITTING, ANOMALOUS = 0, 1, 2

@@ -14,7 +14,7 @@ import kann
 from kann.data.atomic_write import replacing
 from kann.errors import KannError
 from kann.typing import Array, Int
-from kann.zoo.files import PROVENANCE, WEIGHTS, read_provenance
+from kann.zoo import PROVENANCE, WEIGHTS, read_provenance
 from kann.zoo.sentiment_network import (
     OPERATOR,
     TRUST,

@@ -12,7 +12,7 @@ from scipy.special import expit
 import kann
 from kann._display import visible
 from kann._format import percent
-from kann.analysis.contributions import contribution_changes
+from kann.analysis.decisions import contribution_changes
 from kann.cli.errors import one_line_errors, require_free
 from kann.cli.options import Force
 from kann.errors import KannError

@@ -11,8 +11,8 @@ import numpy as np
 from kann.backends._distributed import add_up
 from kann.backends.arrays import as_array_or_dask, as_numpy, cross_gram, gram, indices_for, namespace, to_device_of
 from kann.checks import require_flag
-from kann.data.additive import Additive
 from kann.data.reduction import (
+    Additive,
     Block,
     Cut,
     Projection,

@@ -11,8 +11,7 @@ from kann.depth.maps import AffineMap, StepMaps, fit, fit_span
 from kann.depth.results import BypassEffects, Profile
 
 if TYPE_CHECKING:
-    from kann.depth._bypass import bypass
-    from kann.depth._bypass_effects import bypass_effects
+    from kann.depth._bypass import bypass, bypass_effects
     from kann.depth._profile import profile
 
 __all__ = [
@@ -32,7 +31,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("bypass", "bypass_effects", "profile"):  # these run a torch module; the maps alone need no torch
-        return getattr(import_module(f"kann.depth._{name}"), name)
+        return getattr(import_module("kann.depth._profile" if name == "profile" else "kann.depth._bypass"), name)
     raise AttributeError(f"module 'kann.depth' has no attribute {name!r}")
 
 

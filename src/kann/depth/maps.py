@@ -11,9 +11,8 @@ import numpy as np
 from kann import _display
 from kann.backends.arrays import as_numpy, cross_gram, gram, indices_for, namespace, to_device_of, with_ones
 from kann.checks import require_float, require_whole_number, require_width
-from kann.data.additive import Additive
 from kann.data.moments import Moments, refuse_not_finite
-from kann.data.reduction import Block, Cut, accumulate, add_to
+from kann.data.reduction import Additive, Block, Cut, accumulate, add_to
 from kann.data.serialization import Saved, Stored
 from kann.data.states import States, as_states
 from kann.errors import FewPairsWarning, KannError

@@ -14,9 +14,8 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy, as_operand, float64_copy, gram, indices_for, is_dask, namespace, to_device_of
 from kann.checks import call_of_user, require_number, require_whole_number, short_repr
-from kann.data.additive import Additive
 from kann.data.moments import refuse_not_finite
-from kann.data.reduction import Block, SumOverBlocks, accumulate
+from kann.data.reduction import Additive, Block, SumOverBlocks, accumulate
 from kann.data.serialization import Stored
 from kann.data.states import States
 from kann.errors import KannError

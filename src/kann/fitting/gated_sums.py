@@ -14,9 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kann.backends.arrays import as_numpy, block_rows, namespace, on_accelerator, to_device_of
-from kann.data.additive import Additive
 from kann.data.moments import refuse_not_finite
-from kann.data.reduction import Block, Cut, Projection, SumOverBlocks, accumulate, add_to
+from kann.data.reduction import Additive, Block, Cut, Projection, SumOverBlocks, accumulate, add_to
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from kann.backends.arrays import as_numpy, indices_for, namespace, row_products, to_device_of
-from kann.data.additive import Additive
-from kann.data.reduction import Block, Projection, SumOverBlocks, accumulate
+from kann.data.reduction import Additive, Block, Projection, SumOverBlocks, accumulate
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis, RankCurve

@@ -12,9 +12,8 @@ import scipy.linalg
 
 from kann.backends.arrays import as_numpy, segment_sums, to_device_of, with_ones
 from kann.checks import require_number
-from kann.data.additive import Additive
 from kann.data.moments import Moments, refuse_not_finite
-from kann.data.reduction import Block, Cut, Projection, SumOverBlocks, accumulate
+from kann.data.reduction import Additive, Block, Cut, Projection, SumOverBlocks, accumulate
 from kann.data.serialization import Stored
 from kann.data.states import States
 from kann.errors import KannError

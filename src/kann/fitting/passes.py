@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kann.backends.arrays import as_numpy, row_products
-from kann.data.additive import Additive
 from kann.data.moments import (
     Moments,
     PairProducts,
@@ -26,7 +25,7 @@ from kann.data.moments import (
     require_finite_squares,
     state_gram,
 )
-from kann.data.reduction import Block, Cut, Projection, SumOverBlocks, accumulate, number_of_all_ranks
+from kann.data.reduction import Additive, Block, Cut, Projection, SumOverBlocks, accumulate, number_of_all_ranks
 from kann.data.states import States
 from kann.fitting.basis import (
     ROUNDINGS,

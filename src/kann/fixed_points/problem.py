@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kann.backends.arrays import as_numpy
-from kann.data.additive import Additive
+from kann.data.reduction import Additive
 from kann.fixed_points.step_function import StepFunction
 from kann.typing import Array, Float, Int
 

@@ -10,8 +10,8 @@ from kann.backends.arrays import as_numpy
 from kann.checks import require_all_finite, require_float, require_real, require_whole_number, require_width
 from kann.data.serialization import Saved
 from kann.errors import KannError
-from kann.fixed_points.jacobians import eigenvalues_of, is_stable, jacobians
 from kann.fixed_points.problem import Problem, Searches, half_square, merge
+from kann.fixed_points.step_function import eigenvalues_of, is_stable, jacobians
 from kann.typing import AnyArray, Array, Complex, Float, Int, Shaped
 
 

@@ -10,9 +10,8 @@ from scipy import linalg, sparse
 
 from kann.backends.arrays import add_matrix_product, add_product, as_numpy, namespace
 from kann.checks import require_choice
-from kann.data.additive import Additive
 from kann.data.moments import MeanAndCovariance, mean_and_covariance
-from kann.data.reduction import Block, SumOverBlocks, accumulate, take_rows
+from kann.data.reduction import Additive, Block, SumOverBlocks, accumulate, take_rows
 from kann.data.states import States, held_out_rows
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Float

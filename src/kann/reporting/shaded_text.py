@@ -8,7 +8,7 @@ import numpy as np
 
 from kann._format import format_eigenvalue
 from kann.analysis._trust import Trust
-from kann.analysis.contributions import contribution_changes, contributions
+from kann.analysis.decisions import contribution_changes, contributions
 from kann.analysis.modes import magnitude
 from kann.fitting.koopman import Koopman
 from kann.typing import AnyArray, Array, Float

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from kann.data.archives import damage_explained
 from kann.typing import Array, Float, Int
-from kann.zoo.files import PROVENANCE, WEIGHTS, folder, read_provenance, require_files, with_weights
+from kann.zoo import PROVENANCE, WEIGHTS, folder, read_provenance, require_files, with_weights
 
 NORMAL = 1
 """The class of normal beats; ECG5000 numbers four kinds of anomaly 2 to 5."""

@@ -17,7 +17,7 @@ from torch.nn.utils.parametrizations import orthogonal
 
 from kann.data.archives import damage_explained
 from kann.typing import Array, Float, Int
-from kann.zoo.files import ADDED_LATER, PROVENANCE, WEIGHTS, folder, read_provenance, require_files, with_weights
+from kann.zoo import ADDED_LATER, PROVENANCE, WEIGHTS, folder, read_provenance, require_files, with_weights
 
 BLANK = 0
 """The number of the blank, in inputs and answers; the digits are 1, 2, …"""

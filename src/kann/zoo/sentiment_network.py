@@ -16,7 +16,7 @@ from kann.data.archives import damage_explained
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.typing import Array, Float, Int
-from kann.zoo.files import PROVENANCE, WEIGHTS, folder, read_provenance, require_files, with_weights
+from kann.zoo import PROVENANCE, WEIGHTS, folder, read_provenance, require_files, with_weights
 
 try:
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
