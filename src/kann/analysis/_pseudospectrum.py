@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kann.analysis.cross_validation import are_moments, require_moments_of, require_states_of
+from kann.analysis.cross_validation import are_moments, equations_of_groups, require_states_of
 from kann.backends.arrays import as_numpy
 from kann.checks import require_dense, require_instance
 from kann.data.moments import Moments
@@ -96,19 +96,16 @@ def _points(koopman: Koopman, grid: AnyArray | None) -> Complex[Array, "..."]:
 
 def _design(koopman: Koopman, data: Any) -> NormalEquations:
     """The Gram matrices of all pairs, in the basis of the operator."""
-    basis: dict[str, Any] = {"basis": koopman.basis, "mean": koopman.mean, "driven": koopman.drive is not None}
-    if isinstance(data, Moments):
-        data = [data]
+    data = [data] if isinstance(data, Moments) else data
     if are_moments(data):
         for moments in data:
-            require_moments_of(koopman, moments)
             moments.require_pairs()
-        return sum_of([NormalEquations.of_moments(moments.numpy(), **basis) for moments in data])
+        return sum_of(equations_of_groups(koopman, data))
     states = require_states_of(koopman, data)
     if not (states.lengths > 1).any():
         raise KannError("no sequence has two states, so that no pair says what a step does; pass longer sequences")
-    (design,) = designs_of_folds(states, np.zeros(len(states), dtype=int), **basis)
-    return design
+    basis: dict[str, Any] = {"basis": koopman.basis, "mean": koopman.mean, "driven": koopman.drive is not None}
+    return sum_of(designs_of_folds(states, np.zeros(len(states), dtype=int), **basis))
 
 
 def _whitened(koopman: Koopman, design: NormalEquations) -> tuple[Float[Array, "k k"], Float[Array, "k k"]]:

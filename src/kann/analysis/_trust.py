@@ -9,7 +9,7 @@ import numpy as np
 
 from kann import _display
 from kann._format import confidence, format_eigenvalue, from_to, part_of, percent
-from kann.analysis.cross_validation import ONE_INPUT, Folds, are_moments, folded_data, moments_where, require_states_of
+from kann.analysis.cross_validation import ONE_INPUT, Folds, are_moments, folded_data, require_states_of
 from kann.analysis.intervals import require_level
 from kann.analysis.mode_evidence import Group, Intervals, groups_of, held_out_residuals, variation_of
 from kann.analysis.trust_rule import (
@@ -245,11 +245,9 @@ def trust(
     if isinstance(koopman, Bilinear):
         raise KannError(f"koopman={koopman!r} has a matrix for each input, and trust judges one; {ONE_INPUT}")
     require_instance(koopman, Koopman, "koopman")
-    if where is not None:
-        if untrained is not None:
-            raise KannError("untrained= is compared over all steps; leave it out, or where=")
-        states, groups = moments_where(koopman, states, where, folds=folds, groups=groups, seed=seed), None
-    folded = folded_data(koopman, states, folds=folds, groups=groups, seed=seed)
+    if where is not None and untrained is not None:
+        raise KannError("untrained= is compared over all steps; leave it out, or where=")
+    folded = folded_data(koopman, states, folds=folds, groups=groups, where=where, seed=seed)
     before = None
     if untrained is not None:
         earlier = require_states_of(koopman, untrained)

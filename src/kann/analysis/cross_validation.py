@@ -141,42 +141,36 @@ def _require_own(koopman: Koopman, total: NormalEquations, weights: Float[Array,
         )
 
 
-def folded_data(koopman: Koopman, data: Any, *, folds: int | None, groups: Any, seed: int) -> Folds:
+def folded_data(koopman: Koopman, data: Any, *, folds: int | None, groups: Any, where: Any, seed: int) -> Folds:
     """Put the data into folds and fit without each; raise for data that the operator was not fitted to."""
     driven = koopman.drive is not None
-    basis: dict[str, Any] = {"basis": koopman.basis, "mean": koopman.mean, "driven": driven}
-    if not are_moments(data):
+    if where is not None and (isinstance(data, Moments) or are_moments(data)):
+        raise KannError("where= chooses steps, and moments are sums over all of them; pass the states themselves")
+    if are_moments(data):
+        if groups is not None:
+            raise KannError("groups are for states; each of the moments is a group of its own")
+        used = [moments for moments in data if moments.pairs]
+        if len(used) < FEWEST_FOLDS:
+            raise KannError(f"{len(used)} moments with pairs of states are too few folds; pass {FEWEST_FOLDS} or more")
+    else:
         states = require_states_of(koopman, data)
-        rounding = rounding_of(states.values[0:1])
-        if driven and states.inputs is not None:
-            rounding = max(rounding, rounding_of(states.inputs[0:1]))
         fold_of = assign_folds(states.lengths, folds=folds, groups=groups, repeats=repeats_of(states), seed=seed)
-        designs = designs_of_folds(states, fold_of, **basis)
-        return Folds(koopman, designs, rounding=rounding, states=states, fold_of=fold_of)
-    if groups is not None:
-        raise KannError("groups are for states; each of the moments is a group of its own")
-    used = [moments for moments in data if moments.pairs]
-    if len(used) < FEWEST_FOLDS:
-        raise KannError(f"{len(used)} moments with pairs of states are too few folds; pass {FEWEST_FOLDS} or more")
-    for moments in used:
-        require_moments_of(koopman, moments)
-    designs = [NormalEquations.of_moments(moments, **basis) for moments in used]
+        if where is None:
+            read = [states.values] if not driven or states.inputs is None else [states.values, states.inputs]
+            rounding = max(rounding_of(rows[0:1]) for rows in read)
+            designs = designs_of_folds(states, fold_of, basis=koopman.basis, mean=koopman.mean, driven=driven)
+            return Folds(koopman, designs, rounding=rounding, states=states, fold_of=fold_of)
+        used = _moments_where(states, where, fold_of, inputs=driven)
     rounding = max(max(moments.rounding, moments.input_rounding if driven else 0.0) for moments in used)
-    return Folds(koopman, designs, rounding=rounding, moments=sum(used[1:], start=used[0]))
+    return Folds(koopman, equations_of_groups(koopman, used), rounding=rounding, moments=sum(used[1:], start=used[0]))
 
 
-def moments_where(
-    koopman: Koopman, data: Any, where: Any, *, folds: int | None, groups: Any, seed: int
-) -> list[Moments]:
+def _moments_where(states: States, where: Any, fold_of: Int[Array, " s"], *, inputs: bool) -> list[Moments]:
     """Moments of the chosen steps, one for each fold of whole sequences.
 
     Pieces between steps that do not count may be short, and a memory is the same all through one of them: states in
     shuffled order would predict it as well. The null of moments shuffles over all pieces.
     """
-    if isinstance(data, Moments) or are_moments(data):
-        raise KannError("where= chooses steps, and moments are sums over all of them; pass the states themselves")
-    states, driven = require_states_of(koopman, data), koopman.drive is not None
-    fold_of = assign_folds(states.lengths, folds=folds, groups=groups, repeats=repeats_of(states), seed=seed)
     pieces, source = only_pairs(states, where)
     with_pairs = np.unique(fold_of[source[pieces.lengths > 1]])
     if len(with_pairs) < FEWEST_FOLDS:
@@ -184,7 +178,20 @@ def moments_where(
             f"where= leaves pairs of states in {len(with_pairs)} of {len(np.unique(fold_of))} folds, and intervals "
             f"need {FEWEST_FOLDS}; choose steps of more sequences"
         )
-    return [Moments.of(pieces[fold_of[source] == fold], inputs=driven) for fold in with_pairs]
+    return [Moments.of(pieces[fold_of[source] == fold], inputs=inputs) for fold in with_pairs]
+
+
+def equations_of_groups(koopman: Koopman, groups: Sequence[Moments]) -> list[NormalEquations]:
+    """The equations of the pairs of each group, in the basis of the operator; raise for moments that do not fit it."""
+    inputs = len(koopman.drive) if koopman.drive is not None else 0
+    for moments in groups:
+        if moments.dim != koopman.dim or (inputs and moments.input_dim != inputs):
+            raise KannError(
+                f"moments of {moments.dim} units and {moments.input_dim} inputs do not belong to an operator of "
+                f"{koopman.dim} units and {inputs} inputs; pass those that it was fitted to"
+            )
+    basis: Any = {"basis": koopman.basis, "mean": koopman.mean, "driven": koopman.drive is not None}
+    return [NormalEquations.of_moments(moments, **basis) for moments in groups]
 
 
 def are_moments(data: Any) -> bool:
@@ -201,13 +208,3 @@ def require_states_of(koopman: Koopman, data: Any) -> States:
     if inputs is not None and koopman.drive is not None:
         require_width(inputs, len(koopman.drive), what="inputs", of="the operator's drive")
     return states
-
-
-def require_moments_of(koopman: Koopman, moments: Moments) -> None:
-    """Refuse moments of more or fewer units or inputs than the operator has."""
-    inputs = len(koopman.drive) if koopman.drive is not None else 0
-    if moments.dim != koopman.dim or (inputs and moments.input_dim != inputs):
-        raise KannError(
-            f"moments of {moments.dim} units and {moments.input_dim} inputs do not belong to an operator of "
-            f"{koopman.dim} units and {inputs} inputs; pass those that it was fitted to"
-        )
