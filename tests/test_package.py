@@ -11,7 +11,7 @@ import pytest
 
 import kann
 
-HEAVY = ("torch", "matplotlib", "zarr", "sklearn", "dask", "pandas", "plotly", "typer")
+HEAVY = ("torch", "matplotlib", "zarr", "sklearn", "dask", "pandas", "jinja2", "typer")
 
 
 def test_importing_kann_pulls_in_none_of_the_heavy_packages():

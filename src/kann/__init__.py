@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kann.reporting._report import report
     from kann.stand_ins._stand_in import stand_in
 
-# The module of each name, or that is the name. They need torch, plotly or matplotlib, which are imported when one of
+# The module of each name, or that is the name. They need torch, jinja2 or matplotlib, which are imported when one of
 # the names is first used.
 _LAZY = {
     "Effects": "kann.live.results",

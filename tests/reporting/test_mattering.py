@@ -80,7 +80,7 @@ def test_the_page_opens_on_a_trusted_mode(matter, trusted, opened):
 
 
 def test_it_needs_neither_a_page_nor_torch():
-    code = "import sys, kann.live.mode_selection; print({'torch', 'plotly', 'jinja2', 'matplotlib'} & set(sys.modules))"
+    code = "import sys, kann.live.mode_selection; print({'torch', 'jinja2', 'matplotlib'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "set()\n"
 

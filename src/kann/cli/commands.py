@@ -1,6 +1,6 @@
 """All commands of ``kann``.
 
-The commands import torch and plotly only when they run, so that ``kann --help`` answers at once. Their parameters are
+The commands import torch and jinja2 only when they run, so that ``kann --help`` answers at once. Their parameters are
 the options of the command line, as ``--help`` lists them: there may be many, since nobody calls these functions from
 Python.
 """

@@ -54,11 +54,12 @@ function intervalTraces(dots, size) {
 
 function drawPseudospectrum() {
   if (!page.plane || !byId("more-spectrum").open) return;
-  const { axis: places, log_residual: z } = page.plane, dots = dotsOf(page.modes);
+  const { axis: places, log_residual: z } = page.plane, dots = dotsOf(page.modes), x = z.flatMap(() => places), y = z.flatMap((row, i) => row.map(() => places[i]));
   drawSoon("pseudospectrum", [
-    { type: "contour", x: places, y: places, z, zmin: -2, zmax: 0, colorscale: "Viridis", contours: { start: -2, end: 0, size: 0.25 }, line: { width: 0.5 },
-      customdata: z.map((row) => row.map((value) => significant(10 ** value, 2))), hovertemplate: "ζ = %{x:.3f} + %{y:.3f}i<br>smallest residual %{customdata}<extra></extra>",
+    // Squares that touch: the bundle of plotly.js in this page has no heatmaps.
+    { x, y, mode: "markers", marker: { symbol: "square", size: 2 + 340 / places.length, color: z.flat(), cmin: -2, cmax: 0, colorscale: "Viridis", showscale: true,
       colorbar: { title: { text: "smallest<br>residual" }, tickvals: [-2, -1, 0], ticktext: ["0.01", "0.1", "1"], thickness: 12 } },
+      text: z.flat().map((value) => significant(10 ** value, 2)), hovertemplate: "ζ = %{x:.3f} + %{y:.3f}i<br>smallest residual %{text}<extra></extra>" },
     unitCircle("#ffffff", 1.5),
     { x: dots.map(([m]) => m.re), y: dots.map(([m, side]) => side * m.im), mode: "markers", hoverinfo: "skip", marker: { size: 6, color: "#ffffff", line: { color: "#000000", width: 1 } } },
   ], { xaxis: axis("Re ζ", { range: [places[0], places.at(-1)], constrain: "domain" }), yaxis: axis("Im ζ", { scaleanchor: "x", constrain: "domain" }), margin: { l: 64, r: 0, t: 15, b: 48 } });
