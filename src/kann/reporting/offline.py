@@ -44,7 +44,7 @@ def page(
     """
     script, packed, checksums = "\n".join(_file(f"{name}.js") for name in scripts), {}, "'none'"
     if scripts:
-        # The basic bundle has scatter and bar charts and is a quarter of the whole of plotly.js, which starts in a second.
+        # The basic bundle has scatter and bar charts, is a quarter of all of plotly.js and starts in half the time.
         charts = _file("plotly/plotly-basic.min.js")
         packed = {"plotly": compress(charts.encode()), "content": compress_json(content)} | dict(tables or {})
         digests = (hashlib.sha256(text.encode()).digest() for text in (charts, script))
