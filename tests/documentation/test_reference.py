@@ -13,7 +13,7 @@ from kann.reporting import plots
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 MODULES = ("depth", "errors", "features", "plots", "recording", "zoo")
 NAMES = [name for name in kann.__all__ if name not in MODULES]
-FEATURES = ("Components", "Fourier", "Inputs", "Squares", "Tokens")
+FEATURES = ("Components", "Fourier", "Inputs", "Products", "Squares", "Tokens")
 PLOTS = [name for name, thing in vars(plots).items() if inspect.isfunction(thing) and name.startswith("draw_")]
 
 

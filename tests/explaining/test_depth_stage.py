@@ -15,6 +15,7 @@ from kann.explaining.facts import layer_names
 from kann.explaining.operators import Operators
 from kann.explaining.options import Clock, Options
 from kann.explaining.sentences import sentences_of
+from kann.explaining.setup import look
 from tests.explaining import networks
 from tests.explaining.networks import seeded, words
 from tests.explaining.test_sentences import NETWORK, TRUST, facts
@@ -66,7 +67,7 @@ def test_one_operator_beside_the_maps_is_the_one_that_is_explained(encoder, monk
     maps = []
     monkeypatch.setattr(stages, "fit_maps", lambda *data, **how: maps.append(kann.depth.fit(*data, **how)) or maps[-1])
     found = stages.run_stages(
-        stages.look(seeded(networks.Encoder), words(torch.Generator().manual_seed(0)), Options(progress=False))
+        look(seeded(networks.Encoder), words(torch.Generator().manual_seed(0)), Options(progress=False))
     )
     assert np.allclose(maps[0].one.eigenvalues, encoder.koopman.eigenvalues)
     assert np.allclose(found.steps.errors["each"], encoder.steps.errors["each"])
@@ -74,7 +75,7 @@ def test_one_operator_beside_the_maps_is_the_one_that_is_explained(encoder, monk
 
 def test_out_of_time_it_is_left_out_with_a_sentence(generator, monkeypatch):
     model, data = seeded(networks.Encoder), words(generator)
-    found = stages.look(model, data, Options(seconds=600, progress=False))
+    found = look(model, data, Options(seconds=600, progress=False))
     fit = stages.fit_operators
 
     def spend(*arguments):
@@ -91,7 +92,7 @@ def test_maps_that_would_take_too_long_are_left_out_with_a_sentence(rng, monkeyp
     monkeypatch.setattr(stages, "SECONDS_FOR_EACH", 10.0)
     states = kann.States.from_padded(rng.normal(size=(20, 3, 2)))
     monkeypatch.setattr(Clock, "left", 100.0)
-    setup = stages.look(seeded(networks.Encoder), words(torch.Generator().manual_seed(0)), Options())
+    setup = look(seeded(networks.Encoder), words(torch.Generator().manual_seed(0)), Options())
     found = Operators(koopman=kann.fit(states), kind="autonomous", states=states, groups=None)
     with pytest.raises(KannError, match="it takes about 160 seconds, and 100 are left; pass more seconds"):
         stages.map_each_layer(setup, found)

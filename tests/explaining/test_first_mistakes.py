@@ -8,7 +8,7 @@ from torch import nn
 import kann
 from kann.errors import KannError, PaddingWarning
 from kann.explaining import options as clock
-from kann.explaining import stages
+from kann.explaining import setup
 from kann.explaining.options import Options
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, STEPS, numbers, seeded, words
@@ -39,7 +39,7 @@ class Masked(networks.Encoder):
 
 
 def look(model, data, **options):
-    return stages.look(model, data, Options(**options))
+    return setup.look(model, data, Options(**options))
 
 
 @pytest.mark.parametrize(

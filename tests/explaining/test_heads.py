@@ -7,7 +7,7 @@ from torch import nn
 
 import kann
 from kann.explaining.options import Options
-from kann.explaining.stages import look, record_states
+from kann.explaining.setup import look, record_states
 
 WAYS = {
     "last": (lambda h: h[:, -1].relu(), "behind ReLU of its last state,"),

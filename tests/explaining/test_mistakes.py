@@ -10,9 +10,10 @@ from torch import nn
 
 import kann
 from kann.errors import KannError, UnfinishedWarning
+from kann.explaining import live_test, stages
 from kann.explaining import operators as choosing
 from kann.explaining import options as clock
-from kann.explaining import stages
+from kann.explaining import setup as setup_stage
 from kann.explaining.options import Options
 from kann.recording.sequence_data import SequenceData, real_steps
 from tests.explaining import networks
@@ -105,7 +106,7 @@ def test_out_of_time(reader, generator):
 def watch(monkeypatch):
     """A clock that goes on only where a test lets it: ``watch[0]`` is the time in seconds."""
     now = [0.0]
-    for module in (clock, stages):
+    for module in (clock, setup_stage):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
@@ -118,13 +119,13 @@ def test_the_first_run_does_not_tell_how_long_others_take(reader, generator, wat
             watch[0] += waits.pop()
         return model(x)
 
-    found = stages.look(reader, numbers(generator), Options(seconds=400, forward=forward))
+    found = setup_stage.look(reader, numbers(generator), Options(seconds=400, forward=forward))
     assert len(found.fitted_numbers) + len(found.held_out) == 24  # a quarter of 300 s would be 18 runs like the first
 
 
 def test_the_first_live_run_does_not_tell_how_long_others_take(reader, generator, watch, monkeypatch):
     waits, size = [50.0], []
-    call, choose = SequenceData.call, stages.size_in_time
+    call, choose = SequenceData.call, live_test.size_in_time
 
     def slow(source, batch):
         if waits:
@@ -136,10 +137,10 @@ def test_the_first_live_run_does_not_tell_how_long_others_take(reader, generator
         size.append(choose(*arguments))
         return size[-1]
 
-    monkeypatch.setattr(stages, "size_in_time", sized)
+    monkeypatch.setattr(live_test, "size_in_time", sized)
     explain(reader, numbers(generator), seconds=1000)
     assert not waits
-    assert size == [stages.SIZES[0]]
+    assert size == [live_test.SIZES[0]]
 
 
 def test_what_no_longer_fits_into_the_time_is_left_out(reader, generator, monkeypatch):
@@ -201,7 +202,7 @@ def test_repeats_are_held_out_together(kind, generator):
     different = numbers(generator)[:12]
     x = torch.cat([different, different])
     content = {"tensor": x, "list": list(x), "mapping": {"x": x}, "batches": [x[:10], x[10:]]}[kind]
-    found = stages.look(seeded(lambda: Named(nn.GRU(2, 3, batch_first=True))), content, Options())
+    found = setup_stage.look(seeded(lambda: Named(nn.GRU(2, 3, batch_first=True))), content, Options())
     fitted, held_out = (set((part % 12).tolist()) for part in (found.fitted_numbers, found.held_out))
     assert not fitted & held_out
     assert len(found.fitted_numbers) + len(found.held_out) == 24
@@ -272,7 +273,7 @@ def test_lengths_may_be_a_mask(generator):
     padded = words(generator)
     lengths = torch.tensor([8 + i % 5 for i in range(SEQUENCES)])
     mask = torch.arange(padded.shape[1]) < lengths[:, None]
-    found = [stages.look(reader, padded, Options(lengths=each)) for each in (lengths, mask)]
+    found = [setup_stage.look(reader, padded, Options(lengths=each)) for each in (lengths, mask)]
     assert found[0].fitted_numbers.tolist() == found[1].fitted_numbers.tolist()
     parts = [real_steps(each.sequences.part(np.arange(5))[1]["lengths"]).lengths.tolist() for each in found]
     assert parts[0] == parts[1]

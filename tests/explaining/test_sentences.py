@@ -12,7 +12,7 @@ from kann.analysis._movers import Movers, Phrase
 from kann.analysis._trust import ModeTrust, Trust
 from kann.explaining import facts as gathering
 from kann.explaining import sentences as wording
-from kann.explaining import stages
+from kann.explaining import untrained_copies
 from kann.explaining.facts import Facts, Gates, InputFact, Kept, Live, ModeFact, Network, Push, Verdict
 from kann.explaining.outputs import Accuracy
 from kann.live.results import Effects
@@ -442,10 +442,10 @@ def own_mode(eigenvalue, **changed):
     ],
 )
 def test_a_mode_lies_among_those_of_untrained_copies_if_it_decays_nearly_as_fast(eigenvalue, theirs, is_learned):
-    judged = stages.judged(own_mode(eigenvalue), [own_mode(each) for each in theirs])
+    judged = untrained_copies.judged(own_mode(eigenvalue), [own_mode(each) for each in theirs])
     assert judged.learned is is_learned
     assert ("own, not learned" in judged.why) != is_learned
-    assert stages.judged(own_mode(eigenvalue, trusted=False), []).learned is None
+    assert untrained_copies.judged(own_mode(eigenvalue, trusted=False), []).learned is None
 
 
 @pytest.mark.parametrize("seed", range(3))

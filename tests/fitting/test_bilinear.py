@@ -189,6 +189,7 @@ def test_the_ridge_is_chosen_on_sequences_that_were_held_out(rng):
         (None, 3),
         ("inputs", 3),
         ("squares", 6),
+        ("products", 9),
         (kann.features.Components(2), 2),
         (kann.features.Fourier(20, seed=1), 20),
         (lambda u: np.tanh(np.asarray(u))[:, :2], 2),
@@ -202,6 +203,19 @@ def test_features_are_functions_of_the_inputs(rng, features, count):
     u = rng.normal(size=(5, 3))
     np.testing.assert_allclose(koopman.matrices(u)[2], koopman.at(u[2]).matrix)
     assert koopman.simulate(u).shape == (5, 3)
+
+
+def test_products_let_a_flag_load_a_value(rng):
+    value, flag = rng.normal(size=(30, 40, 1)), (rng.random((30, 40, 1)) < 0.3).astype(float)
+    held = np.zeros((30, 40, 1))
+    for t in range(1, 40):
+        held[:, t] = np.where(flag[:, t] == 1, value[:, t], held[:, t - 1])
+    states = kann.States.from_padded(held, inputs=np.concatenate([value, flag], axis=2))
+    koopman = kann.fit(states, driven="bilinear", features="products", basis="fourier", rank=1, ridge=0.0)
+    # While the flag is set nothing is kept, and the value is added; otherwise all is kept, and nothing added.
+    inputs = np.array([[2.0, 1.0], [2.0, 0.0]])
+    np.testing.assert_allclose(koopman.matrices(inputs)[:, 0, 0], [0, 1], atol=1e-8)
+    np.testing.assert_allclose(koopman.pushes(inputs) @ koopman.basis.T, [[2], [0]], atol=1e-8)
 
 
 def test_principal_components_are_those_of_the_inputs(rng):
@@ -266,6 +280,7 @@ def test_save_and_load(system, tmp_path, rng):
     for features, lift in [
         ("inputs", None),
         ("squares", "squares"),
+        ("products", None),
         (kann.features.Components(1), None),
         (kann.features.Fourier(5), None),
     ]:

@@ -9,7 +9,7 @@ import pytest
 
 import kann
 
-FEATURES = ["inputs", "squares", kann.features.Components(2), kann.features.Fourier(7)]
+FEATURES = ["inputs", "squares", "products", kann.features.Components(2), kann.features.Fourier(7)]
 
 
 @pytest.fixture

@@ -7,11 +7,12 @@ from typing import Any, Unpack
 from torch import nn
 
 from kann.errors import KannWarning, UnfinishedWarning
-from kann.explaining import stages
 from kann.explaining.explanation import Explanation
 from kann.explaining.facts import facts_of
 from kann.explaining.options import ExplainOptions, Options
 from kann.explaining.sentences import page_of, sentences_of
+from kann.explaining.setup import look
+from kann.explaining.stages import run_stages
 from kann.recording.layer_selection import require_module
 
 
@@ -93,7 +94,7 @@ def explain(
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        results = stages.run_stages(stages.look(model, data, given))
+        results = run_stages(look(model, data, given))
     facts = facts_of(results)
     return Explanation(
         sentences=sentences_of(facts),

@@ -19,7 +19,8 @@ from kann.depth._trust import StepTrust
 from kann.explaining.layer_search import LayerWorth
 from kann.explaining.operators import Operators, reads_nothing
 from kann.explaining.outputs import Accuracy
-from kann.explaining.stages import Results, why_no_copies
+from kann.explaining.stages import Results
+from kann.explaining.untrained_copies import why_no_copies
 from kann.fitting.koopman import Koopman
 from kann.live.mode_selection import ADDS, modes_that_matter
 from kann.live.results import Effects

@@ -10,15 +10,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from kann._format import percent
 from kann.backends.arrays import as_numpy
+from kann.data.moments import mean_and_covariance
 from kann.data.serialization import Stored
+from kann.data.states import States
 from kann.errors import KannError
 from kann.explaining.options import Options
+from kann.explaining.outputs import Outputs
 from kann.explaining.sequences import Sequences
+from kann.live._effects import Change, run_changes
+from kann.live._intervene import replaced, replaced_layer
+from kann.live.evaluation import Scorer
+from kann.recording._record import record
 from kann.recording.layer_selection import Target, fused_layers, select
 from kann.recording.runner import evaluation_mode
-from kann.recording.sequence_data import tensors_of
-from kann.typing import Array, Int
+from kann.recording.sequence_data import SequenceData, tensors_of
+from kann.typing import Array, Float, Int
 
 CHANGED = 1e-6
 """An output that differs by more than this fraction of its largest number has changed: float32 rounds to 1e-7."""
@@ -319,3 +327,72 @@ def _recurrent(model: nn.Module, found: Sequence[tuple[str, nn.Module]], options
     if isinstance(module, nn.RNNBase) and module.num_layers > 1:
         why += f" Of its {module.num_layers} layers it is the last."
     return place_along_time(model, path or None, options, why)  # None: the model itself is recurrent
+
+
+# Layers held at their mean
+
+
+SCANNED, MOST_SCANNED = 64, 12
+"""Sequences that are run with each recurrent layer held at its mean; with more layers than this none is."""
+
+MATTERS_MORE = 0.1
+"""Another layer than the usual one is explained if holding it loses more agreement by this."""
+
+
+def most_worth(
+    sequences: Sequences, place: Place, options: Options, outputs: Outputs
+) -> tuple[Place, tuple[LayerWorth, ...]]:
+    """Hold each recurrent layer and direction at its mean, and choose another one if it clearly matters more.
+
+    Returns what each is worth too, the one that matters most first; nothing where there is a single one.
+    """
+    model = sequences.model
+    names = [
+        target.name
+        for path, module in model.named_modules()
+        if isinstance(module, nn.RNNBase | nn.RNNCellBase)
+        for target in recurrent_targets(path, module)
+    ]
+    if not 1 < len(names) <= MOST_SCANNED or place.target is None:
+        return place, ()
+    own = full_name(place.target)
+    data, run = sequences.part(evenly_spaced(sequences.count, SCANNED))
+    run["progress"], scores = False, dict[str, float]()
+    for name in names:
+        with contextlib.suppress(KannError):  # a layer that is called in a way that cannot be replaced
+            where = {"layer": name, "state": place_along_time(model, name, options).state}
+            states = record(model, data, **where, **run)
+            held = [Change(directions=np.empty((states.dim, 0)))]
+            score = scores_of(SequenceData(model, data, **run), where, states, held, outputs)
+            scores[name] = max(0.0, float(score[0]))  # R² of values may be less
+    best = min(scores, key=scores.__getitem__, default=own)
+    if own in scores and scores[best] < scores[own] - MATTERS_MORE:
+        why = (
+            f"Layer {best!r} is explained: of {len(scores)} recurrent layers and directions it matters most. Held at "
+            f"its mean the network agrees with itself in {percent(scores[best])}, with {own!r} held in "
+            f"{percent(scores[own])}; pass layer= for another."
+        )
+        place, own = replace(place_along_time(model, best, options), why=why), best
+    elif len(scores) > 1:
+        listed = ", ".join(f"{name!r} {percent(score)}" for name, score in scores.items())
+        place = replace(place, why=f"{place.why} With single layers held at their mean, agreement is {listed}.")
+    worth = [LayerWorth(layer=name, score=score, is_explained=name == own) for name, score in scores.items()]
+    return place, tuple(sorted(worth, key=lambda each: each.score))
+
+
+def scores_of(
+    source: SequenceData, where: Mapping[str, Any], states: States, changes: Sequence[Change], outputs: Outputs
+) -> Float[Array, " c"]:
+    """Return the mean score over all sequences of the network with a layer's states changed in each of some ways."""
+    target, state = replaced_layer(source.model, **where, width=states.dim)
+    with evaluation_mode(source.model):
+        _, scores, _ = run_changes(
+            source,
+            partial(replaced, source.model, target, state=state, width=states.dim),
+            changes,
+            states,
+            mean_and_covariance(states),
+            fill="auto",
+            scorer=Scorer.of(outputs=outputs.kind, threshold=outputs.threshold),
+        )
+    return scores[1:].mean(axis=1)

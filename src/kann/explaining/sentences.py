@@ -31,7 +31,8 @@ from kann.explaining.facts import (
 from kann.explaining.outputs import Accuracy
 from kann.explaining.readout_search import outputs_before_sigmoid
 from kann.explaining.sequences import signals_of, tokens_of
-from kann.explaining.stages import Results, positions_of
+from kann.explaining.setup import positions_of
+from kann.explaining.stages import Results
 from kann.live.results import NAMES
 from kann.reporting.operators import most_are_worse
 from kann.typing import Array, Shaped

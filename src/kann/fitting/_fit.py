@@ -119,9 +119,9 @@ def fit(
         matrix, z[t] C + φ D + c + Σ φ_k z[t] E_k, which gives a `Bilinear`: gated networks multiply.
     features
         With ``driven="bilinear"``, the functions φ of the inputs: ``"inputs"`` (the default), ``"squares"`` for them
-        and their squares, ``"pca"``, ``"fourier"`` for random Fourier features, ``"tokens"`` for a column for each
-        token; one of `kann.features`, such as ``kann.features.Components(128)``; or a function from inputs (n, p) to
-        (n, k).
+        and their squares, ``"products"`` for them and the products of all pairs, ``"pca"``, ``"fourier"`` for random
+        Fourier features, ``"tokens"`` for a column for each token; one of `kann.features`, such as
+        ``kann.features.Components(128)``; or a function from inputs (n, p) to (n, k).
     lift
         With ``driven="bilinear"``, ``"squares"`` adds products z_i z_j of coordinates to what the next state is
         predicted from.

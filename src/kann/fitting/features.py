@@ -136,7 +136,7 @@ SMALLEST_SCALE = 1e-12
 """Standard deviations below this fraction of the largest one are rounding: such an input is constant."""
 
 
-KINDS = ("inputs", "squares", "pca", "fourier", "tokens", "function")
+KINDS = ("inputs", "squares", "pca", "fourier", "tokens", "function", "products")
 """The kinds of features, in the order of the numbers under which version 1 of the files saved them."""
 
 ARRAYS = {"pca": ("centre", "matrix"), "fourier": ("centre", "matrix", "phase")}
@@ -166,14 +166,17 @@ class FeatureMap(Stored):
         """The arrays that `formula` needs, by name."""
         if self.kind == "tokens":
             return {"numbers": np.arange(self.count, dtype=np.float64)}
+        if self.kind == "products":
+            first, second = (np.eye(self.inputs)[:, chosen] for chosen in np.triu_indices(self.inputs))
+            return {"first": first, "second": second}
         arrays: dict[str, Any] = {"centre": self.centre, "weight": self.matrix, "phase": self.phase}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def formula(self, xp: Any, inputs: Any, arrays: Mapping[str, Any]) -> Any:
         """Compute φ(u) from the operations of an array namespace: numpy, torch, or one that writes an ONNX graph.
 
-        φ(u) is u, (u, u²), (u − centre) P, √2 cos((u − centre) W + phase), a row with a single 1 for each token, or
-        what the user's function gives.
+        φ(u) is u, (u, u²), (u, uᵢ uⱼ for i ≤ j), (u − centre) P, √2 cos((u − centre) W + phase), a row with a single 1
+        for each token, or what the user's function gives.
         """
         if self.kind == "function":
             return self._call(inputs)
@@ -181,6 +184,8 @@ class FeatureMap(Stored):
             return xp.astype(inputs == arrays["numbers"], inputs.dtype)
         if self.kind == "squares":
             return xp.concat([inputs, inputs * inputs], axis=-1)
+        if self.kind == "products":
+            return xp.concat([inputs, (inputs @ arrays["first"]) * (inputs @ arrays["second"])], axis=-1)
         projected = inputs if self.kind == "inputs" else (inputs - arrays["centre"]) @ arrays["weight"]
         return 2**0.5 * xp.cos(projected + arrays["phase"]) if self.kind == "fourier" else projected
 
@@ -233,6 +238,7 @@ class FeatureMap(Stored):
         sizes = {
             "inputs": self.count == self.inputs,
             "squares": self.count == 2 * self.inputs,
+            "products": self.count == self.inputs + pair_count(self.inputs),
             "tokens": self.inputs == 1,
         }
         arrays = [name for name in ARRAYS["fourier"] if getattr(self, name) is not None]
@@ -291,6 +297,23 @@ class Squares:
     def fitted(self, sums: InputSums) -> FeatureMap:
         """The map for inputs with these sums."""
         return FeatureMap(kind="squares", inputs=len(sums.total), count=2 * len(sums.total))
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """Inputs and the products of all pairs of them, squares included.
+
+    They describe inputs that decide what others do, such as a flag that loads a value or a cue that selects a channel.
+
+    >>> import kann
+    >>> kann.features.Products()
+    Products()
+    """
+
+    def fitted(self, sums: InputSums) -> FeatureMap:
+        """The map for inputs with these sums."""
+        p = len(sums.total)
+        return FeatureMap(kind="products", inputs=p, count=p + pair_count(p))
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,10 +408,17 @@ class Tokens:
         return FeatureMap(kind="tokens", inputs=1, count=self.count or count)
 
 
-Spec = Inputs | Squares | Components | Fourier | Tokens
+Spec = Inputs | Squares | Products | Components | Fourier | Tokens
 """Types of ``features``, besides names and functions."""
 
-NAMED = {"inputs": Inputs, "squares": Squares, "pca": Components, "fourier": Fourier, "tokens": Tokens}
+NAMED = {
+    "inputs": Inputs,
+    "squares": Squares,
+    "products": Products,
+    "pca": Components,
+    "fourier": Fourier,
+    "tokens": Tokens,
+}
 """The names of features, each with its usual count."""
 
 
