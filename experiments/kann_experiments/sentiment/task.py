@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from kann.zoo.files import ADDED_LATER
 from torch import Tensor, nn
 
 from kann.typing import Array, Float, Int
+from kann.zoo import ADDED_LATER
 from kann.zoo.sentiment_network import Arch, SentimentNetwork
 from kann_experiments.configs import known_settings
 from kann_experiments.sentiment.corpus import Corpus, Reviews, training_batches
