@@ -95,6 +95,7 @@ reproduce: $(READY)
 	$(BIN)/python -m kann_experiments.train_all --processes $(PROCESSES) --device $(DEVICE) --out runs
 	$(BIN)/kann reproduce compare --out runs/compare
 	$(BIN)/kann reproduce training --out runs/training
+	$(BIN)/kann reproduce design --out runs/design
 	$(BIN)/python -m kann_experiments.pages runs
 
 clean:

@@ -1,4 +1,4 @@
-"""The networks of the paper while they train: when memories and balanced coordinates form, next to loss and accuracy."""
+"""The networks of the paper while they train: when memories and balanced coordinates form."""
 
 import json
 import math
@@ -169,7 +169,7 @@ CASES: dict[str, Callable[[int], Case]] = {
 
 def watched(name: str, *, seed: int, folder: Path, iterations: int | None = None) -> dict[str, Any]:
     """Train a network and measure it at every checkpoint; one that is in ``folder`` already is read."""
-    path = require_folder(folder / name) / f"seed-{seed}.json"
+    path = require_folder(folder) / f"seed-{seed}.json"
     if not path.is_file():
         case = CASES[name](seed)
         if iterations is not None:
@@ -212,9 +212,10 @@ def _measured(case: Case, monitor: kann.Monitor) -> dict[str, Any]:
         kept = []
         if len(latest.values):
             where: dict[str, Any] = {"layer": case.layer, "state": case.state}
+            rank = monitor.balance.rank if monitor.balance is not None else 0
             states = kann.record(network, case.probe, progress=False, **where)
             for count in case.counts:
-                with kann.intervene(network, monitor.balance, states, keep=range(count), **where):
+                with kann.intervene(network, monitor.balance, states, keep=range(min(count, rank)), **where):
                     kept.append(float((case.decided(_outputs(network, case.judged)) == case.right).mean()))
     order = np.argsort(-np.abs(latest.eigenvalues))[:MODES]
     return {
@@ -274,7 +275,7 @@ def numbers(run: dict[str, Any]) -> dict[str, float]:
     return {key: float(value) for key, value in found.items()}
 
 
-def effective_number(values: Sequence[float]) -> float:
+def effective_number(values: Sequence[float] | Float[Array, " _"]) -> float:
     """Return (Σ σ)² / Σ σ² of the leading singular values: 1 if one dominates, their number if all are equal.
 
     >>> effective_number([1, 1, 0]), effective_number([])
