@@ -494,3 +494,42 @@ def test_answers_whose_label_is_missing_do_not_count():
     labels[:6] = -100
     some = kann.balance(model, x, labels=labels, outputs="labels")
     np.testing.assert_allclose(some.mean, kann.balance(first, x[6:]).mean, rtol=1e-5)
+
+
+MARKS = np.array([[1, 1, 0], [0, 1, 1], [-100, 1, 0], [1, 0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [
+        (np.arange(12) % 3, "class"),
+        (list("abc" * 4), "class"),
+        (np.eye(3)[np.arange(12) % 3], "class"),
+        (np.tile(MARKS, (3, 1)), "labels"),
+        (np.linspace(0, 1, 36).reshape(12, 3), "values"),
+    ],
+)
+def test_labels_imply_the_kind_of_the_outputs(labels, kind):
+    balance = kann.balance(Own(lambda y: y[:, -1]), torch.randn(12, 5, 3), labels=labels)
+    assert balance.outputs == kind
+    assert kind in repr(balance)
+
+
+def test_a_regression_with_two_outputs_has_two_coordinates():
+    """Two leaky sums, each read by one output, and four units that hardly reach an output."""
+    model = Own(lambda y: y[:, -1])
+    model.rnn, model.head = nn.RNN(3, 6, batch_first=True), nn.Linear(6, 2)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.zero_()
+        model.rnn.weight_hh_l0 += torch.diag(torch.tensor([0.9, 0.9, 0.2, 0.2, 0.2, 0.2]))
+        model.rnn.weight_ih_l0 += 0.01 * torch.linalg.qr(torch.randn(6, 6))[0][:, :3]  # so small that tanh is linear
+        model.rnn.weight_ih_l0[:2] = 0.01 * torch.eye(2, 3)
+        model.head.weight[:] = torch.cat([torch.eye(2), 0.02 * torch.ones(2, 4)], dim=1)
+    x = torch.randn(64, 30, 3)
+    wanted = model(x).detach()
+    assert kann.balance(model, x, labels=wanted).count == 2
+    assert kann.balance(model, x, outputs="values").count == 2
+    assumed = kann.balance(model, x)
+    assert assumed.count == 1  # the difference between two classes
+    assert "outputs='values'" in str(assumed)

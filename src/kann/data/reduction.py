@@ -28,7 +28,6 @@ from kann.backends.arrays import (
     is_dask,
     namespace,
     run_indices,
-    threads_for,
     to_device_of,
 )
 from kann.backends.dask import current_client, map_chunks
@@ -482,7 +481,7 @@ def reduce_block(
     accumulator: Accumulator, block: Block, *, inputs: bool, projection: Projection | None, what: str = "states"
 ) -> Any:
     """Read a block piece by piece, and hand over each piece and each pair that two pieces separate."""
-    read, squares = float64_blocks(block, inputs=inputs, projection=projection), block.values.shape[1] ** 2
+    read = float64_blocks(block, inputs=inputs, projection=projection)
     if block.values.shape[0] > HOST_MIN_ROWS:  # less is read at once
         read = progress(read, what=what, unit="block")
     sequence, last_row = -1, None
@@ -494,6 +493,5 @@ def reduce_block(
                 at = piece.starts[:1] + piece.steps[:1]
                 accumulator.add_cut(Cut(before=last_row, after=after, inputs=read_there, rows=at))
             sequence, last_row = piece.numbers[-1], piece.values[-1:] + 0
-            with threads_for(len(piece.values) * squares):
-                accumulator.add(piece)
+            accumulator.add(piece)
         return accumulator.result()

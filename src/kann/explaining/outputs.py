@@ -14,7 +14,7 @@ from kann.data.serialization import Stored
 from kann.errors import KannError
 from kann.explaining.options import Options
 from kann.explaining.sequences import Sequences
-from kann.live.evaluation import IGNORED, Scorer, labels_by_step, score_runs
+from kann.live.evaluation import IGNORED, Scorer, kind_by_labels, labels_by_step, score_runs
 from kann.recording.runner import evaluation_mode
 from kann.typing import Array, Int, Shaped
 
@@ -53,7 +53,7 @@ def kind_of_outputs(outputs: Shaped[Array, "s ..."], inputs: Shaped[Array, "t ..
     if not len(real):
         raise KannError("all outputs of the network are NaN or Inf, so that they say nothing; look at its weights")
     threshold = 0.5 if real.min() >= 0 and real.max() <= 1 else 0.0
-    told = (options.outputs, "as you asked") if options.outputs else _told_by_labels(options.labels, outputs)
+    told = (options.outputs, "as you asked") if options.outputs else kind_by_labels(options.labels, outputs)
     kind, reason = told or _told_by_shape(outputs, inputs, options, threshold)
     names = {
         "class": "a class (the largest output, or whether a single one exceeds the threshold)",
@@ -64,23 +64,6 @@ def kind_of_outputs(outputs: Shaped[Array, "s ..."], inputs: Shaped[Array, "t ..
     why = f"Outputs are taken as {names[kind]}: {reason}.{remedy}"
     count = outputs.shape[-1] if outputs.ndim > 1 else 1
     return Outputs(kind=kind, threshold=threshold, count=count, why=why)
-
-
-def _told_by_labels(labels: Any, outputs: Shaped[Array, "s ..."]) -> tuple[str, str] | None:
-    """What the first label says; None if it says nothing."""
-    if labels is None:
-        return None
-    if isinstance(labels[0], str):
-        return "class", "labels are names"
-    first = [as_numpy(label) for label in labels[:50]]
-    values = np.unique(np.concatenate([each.ravel().astype(np.float64) for each in first]))
-    has_axis = first[0].ndim == outputs.ndim - 1 and outputs.ndim > 1
-    are_marks = set(values) <= {0.0, 1.0} or set(values) <= {-1.0, 1.0}
-    if has_axis and are_marks and outputs.shape[-1] > 1:
-        return "labels", "each label has a mark for each output"
-    if not np.array_equal(values, np.round(values)):
-        return "values", "labels are real numbers"
-    return "class", "labels are whole numbers"
 
 
 def _told_by_shape(

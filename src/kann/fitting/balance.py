@@ -44,7 +44,12 @@ LEVEL = 0.95
 SHOWN = 12
 """Coordinates in a printed table."""
 
-OUTPUTS = {"class": "classes", "labels": "labels", "values": "values", "single": "one number"}
+OUTPUTS = {
+    "class": "classes, only their differences count (pass outputs='values' for a regression)",
+    "labels": "labels",
+    "values": "values",
+    "single": "one number",
+}
 """How a printed table names what outputs were taken for."""
 
 LEAST_VALUE, LEAST_TAIL, LEAST_RATIO, LEAST_LEAD = 0.05, 0.01, 2.5, 2.0
@@ -251,7 +256,8 @@ class Balance(Saved):
 
     def __repr__(self) -> str:
         shown = ", ".join(f"{value:.2g}" for value in self.values[:6]) + (", …" if len(self.values) > 6 else "")
-        return f"Balance({self.dim} units, {self.rank} coordinates, {self._count_in_words()}; values {shown})"
+        kind = "" if self.outputs is None else f", outputs {self.outputs!r}"
+        return f"Balance({self.dim} units, {self.rank} coordinates, {self._count_in_words()}{kind}; values {shown})"
 
     def __str__(self) -> str:
         rows = [["coordinate", "value", "next/this"]]

@@ -18,6 +18,7 @@ from kann.live._intervene import only_target, replaced, width_of
 from kann.live.evaluation import (
     IGNORED,
     first_steps,
+    kind_by_labels,
     labels_by_step,
     outputs_of,
     require_label_of_each,
@@ -89,7 +90,8 @@ def balance(
         The state of an LSTM: "h", "c" or "hc". Default: all that the layer carries from step to step, "hc" for LSTMs.
     outputs
         What the outputs are. ``"class"``: only differences along the last axis count. ``"labels"``, ``"values"``: each
-        output counts by itself. ``"auto"``: values if they have the shape of what the network reads, else classes.
+        output counts by itself. ``"auto"``: what ``labels`` imply; without labels, values if they have the shape of
+        what the network reads, else classes. A regression with several outputs per sequence needs ``"values"``.
     labels
         The label of each sequence, or of each of its steps; outputs whose label is −100 do not count. Of
         ``outputs="labels"``, those of each output.
@@ -207,7 +209,9 @@ class _Network:
         if outputs.shape[-1] == 1:
             self.kind = "single"
         elif self.kind == "auto":
-            self.kind = "values" if _is_like_inputs(outputs, batch) else "class"
+            by_labels = kind_by_labels(labels, outputs)
+            like_inputs = "values" if _is_like_inputs(outputs, batch) else "class"
+            self.kind = like_inputs if by_labels is None else by_labels[0]
         weights = torch.from_numpy(_weights(outputs, batch, labels, self.kind)).to(outputs)
         if outputs[0].numel() - (self.kind == "class") == 1:
             draws = 1  # there is one combination, but for its sign

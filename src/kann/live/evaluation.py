@@ -4,7 +4,6 @@ Outputs are compared with those of the untouched network, or with labels, in the
 classes, several yes-or-no labels, or values of a regression.
 """
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -13,12 +12,12 @@ from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from kann.analysis.decisions import OUTPUTS, answers
 from kann.analysis.fidelity import Comparison, compare_values
-from kann.backends.arrays import as_numpy, threads_for
+from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_number, require_sequence, short_repr
 from kann.errors import KannError, UnfinishedWarning
 from kann.progress import progress
@@ -50,13 +49,12 @@ def run_batches(
     try:
         for i in bar:
             batch = batches[i]
-            with threads_for(_multiplications(source.model, len(batch))):
-                untouched = outputs_of(source.call(batch), len(batch))
-                score = judge(batch, untouched)
-                scores = [score(untouched)]
-                for change in changes:
-                    with change():
-                        scores.append(score(outputs_of(source.call(batch), len(batch))))
+            untouched = outputs_of(source.call(batch), len(batch))
+            score = judge(batch, untouched)
+            scores = [score(untouched)]
+            for change in changes:
+                with change():
+                    scores.append(score(outputs_of(source.call(batch), len(batch))))
             finished.append((batch, scores))
     except KeyboardInterrupt:
         if not finished:
@@ -67,16 +65,6 @@ def run_batches(
             stacklevel=2,
         )
     return finished
-
-
-def _multiplications(model: nn.Module, sequences: int) -> int | float:
-    """Multiplications of the largest product in one step of a recurrent network; infinite for any other model.
-
-    Others multiply all steps at once, in products that many threads share well.
-    """
-    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase | nn.RNNCellBase)]
-    weights = [weight.numel() for layer in layers for weight in layer.parameters()]
-    return sequences * max(weights, default=math.inf)
 
 
 def score_runs(
@@ -180,6 +168,28 @@ def labels_by_step(
     return found
 
 
+def kind_by_labels(labels: Any, outputs: Any) -> tuple[str, str] | None:
+    """The kind of outputs (sequences, ..., o) that the labels of their sequences imply, and why; None without labels.
+
+    One-hot rows name a class, other rows of zeros and ones are labels.
+    """
+    if labels is None:
+        return None
+    if isinstance(labels[0], str):
+        return "class", "labels are names"
+    first = [as_numpy(label) for label in labels[:LOOKED_AT]]
+    values = np.unique(np.concatenate([each.ravel().astype(np.float64) for each in first]))
+    values = values[values != IGNORED]
+    are_marks = set(values) <= {0, 1} or set(values) <= {-1, 1}
+    if are_marks and first[0].ndim == outputs.ndim - 1 > 0 and outputs.shape[-1] > 1:
+        if all(((as_numpy(label) == 1).sum(axis=-1) == 1).all() for label in labels):
+            return "class", "each label marks one output"
+        return "labels", "each label has a mark for each output"
+    if not np.array_equal(values, np.round(values)):
+        return "values", "labels are real numbers"
+    return "class", "labels are whole numbers"
+
+
 class ScoreOptions(TypedDict, total=False):
     """How to judge the outputs of a network."""
 
@@ -202,6 +212,9 @@ class ScoreOptions(TypedDict, total=False):
 
 IGNORED = -100
 """The label of steps that do not count for accuracy and loss, as in torch's losses."""
+
+LOOKED_AT = 50
+"""Labels that tell what the outputs are."""
 
 METRICS = ("agreement", "accuracy", "loss")
 """Metrics that have a name."""
