@@ -36,7 +36,6 @@ FlipFlopArch = StrEnum("FlipFlopArch", ["gru"])
 EcgArch = StrEnum("EcgArch", ["lstm", "gru", "all"])
 SentimentArch = StrEnum("SentimentArch", ["gru", "lstm", "rnn", "all"])
 
-DesignPart = StrEnum("DesignPart", ["during", "sizes", "memory", "all"])
 TrainedArch = StrEnum("TrainedArch", ["gru", "rnn", "lstm"])
 
 Device = Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, mps.")]
@@ -179,9 +178,16 @@ def flipflop(
 )
 def balanced(
     task: Annotated[
-        str, typer.Option(help="sentiment, ecg, copy, flipflop, or counting for 2 to 10 classes.")
+        str,
+        typer.Option(
+            help="sentiment, ecg, copy, flipflop, counting for 2 to 10 classes, or small-sentiment; or the shipped "
+            "networks as shipped-sentiment and shipped-ecg."
+        ),
     ] = "flipflop",
     arch: Annotated[str, typer.Option(help="The recurrent layer, or all.")] = "all",
+    learned: Annotated[
+        bool, typer.Option("--learned", help="Compare balanced coordinates with subspaces learned by gradient instead.")
+    ] = False,
     device: Device = "cpu",
     out: Out = Path("runs/balanced"),
     runs: Annotated[Path, typer.Option(help="Folder of the networks of all experiments.")] = Path("runs"),
@@ -193,13 +199,18 @@ def balanced(
     Networks that are already in the folder are used again, others are trained.
     """
     with one_line_errors(HOW_TO_GO_ON):
-        from kann_experiments.balanced import ARCHITECTURES, reproduce, summarise_counting
+        from kann_experiments.balanced import ARCHITECTURES, learn, reproduce, summarise_counting, summarise_learned
 
         where: dict[str, Any] = {"out": out, "runs": runs, "seeds": range(seed, seed + seeds), "device": device}
         for name in [each for each in ARCHITECTURES if each.partition("-")[0] == task] or [task]:
             for own in ARCHITECTURES.get(name, (arch,)) if arch == "all" else (arch,):
-                _print(reproduce(name, own, **where))
-        if task == "counting" and arch == "all":
+                if learned:
+                    learn(name, own, **where)
+                else:
+                    _print(reproduce(name, own, **where))
+        if learned:
+            _console().print(f"Summary: {summarise_learned(out)}")
+        elif task == "counting" and arch == "all":
             _console().print(f"Summary: {summarise_counting(out, seeds=where['seeds'])}")
 
 
@@ -256,33 +267,6 @@ def training(
 
         for task in TASKS:
             _print(reproduce(task, arch=str(arch), out=out, seeds=range(seed, seed + seeds), shuffled=shuffled))
-
-
-@commands.command(
-    epilog="Example: kann reproduce design --part memory --out runs/design",
-    short_help="Networks while they train, how small they may be, and how to make them remember. Not in the paper.",
-)
-def design(
-    part: Annotated[
-        DesignPart, typer.Option(help="During training, sizes that suffice, memory by design, or all of them.")
-    ] = DesignPart.all,
-    out: Out = Path("runs/design"),
-    quick: Quick = False,
-) -> None:
-    """Follow up the paper's outlook: watch its networks train, and design networks by their operators.
-
-    Trainings that are already in the folder are used again.
-    """
-    with one_line_errors(HOW_TO_GO_ON):
-        from kann_experiments import design
-
-        if quick:
-            for result in design.quick(out):
-                _print(result)
-            return
-        for name in design.PARTS if part == "all" else (str(part),):
-            for result in design.reproduce(name, out=out):
-                _print(result)
 
 
 def _quick(task: str, out: Path) -> None:

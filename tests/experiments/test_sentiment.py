@@ -64,7 +64,6 @@ def small():
         patch.setattr(text_figures, "LONGEST", 30)
         patch.setitem(figures_module.STYLE, "figure.dpi", 50)
         patch.setattr(bench, "RECORDED_REVIEWS", 40)
-        patch.setattr(bench, "CHOOSING_REVIEWS", 16)
         patch.setattr(bench, "JUDGED_ON_CPU", 40)
         patch.setattr(words, "WORDS_REVIEWS_ON_CPU", 20)
         patch.setattr(stand_ins, "COORDINATES", (4,))

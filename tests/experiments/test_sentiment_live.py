@@ -12,13 +12,12 @@ import torch
 from kann_experiments.sentiment import stand_ins
 from kann_experiments.sentiment.corpus import Corpus, Reviews, train_vocabulary
 from kann_experiments.sentiment.groups import Groups
-from kann_experiments.sentiment.live import attributions, bench, learned, measurements, optimum, store, words
+from kann_experiments.sentiment.live import attributions, bench, measurements, store, words
 from kann_experiments.sentiment.live.measurements import PaperGroups, measure_live
 from kann_experiments.sentiment.quantities import LIVE
 
 import kann
 from kann.errors import KannWarning
-from kann.live._effects import Change
 from kann.zoo.sentiment_network import SentimentNetwork
 
 GOOD, BAD = range(2, 6), range(6, 10)
@@ -65,7 +64,6 @@ def network_of(arch):
 def small():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench, "RECORDED_REVIEWS", 150)
-        patch.setattr(bench, "CHOOSING_REVIEWS", 64)
         patch.setattr(bench, "JUDGED_ON_CPU", 160)
         patch.setattr(words, "WORDS_REVIEWS_ON_CPU", 100)
         patch.setattr(measurements, "COUNTS", (2, 4))
@@ -161,10 +159,9 @@ def test_accuracy_is_that_of_the_changed_decisions(small, network, corpus):
     assert own.kept(everything)["all"].all()
 
 
-def test_choosing_reviews_are_none_of_those_judged(small, network, corpus):
+def test_a_bench_has_recorded_and_judged_reviews(small, network, corpus):
     with torch.no_grad():
         own = bench.make_bench(network, corpus, seed=0)
-    assert sum(map(len, own.choosing.groups())) == 64
     assert len(own.judged) == 160
     recorded = len(own.states)
     assert recorded == 150
@@ -282,27 +279,3 @@ def test_captum_itself_if_it_is_there(network, corpus):
         logits = network(ids, lengths).numpy()
     # Integrated gradients sum to the logit less that of a review without words, which is 0 here.
     np.testing.assert_allclose(found["integrated"](ids, lengths).sum(axis=1), logits, atol=1e-3)
-
-
-def test_learned_subspaces_are_compared_with_balanced_ones(small, network, corpus, tmp_path):
-    small.setattr(learned, "TESTED_EVERY", 20)
-    small.setattr(learned, "LONGEST_REVIEW", 30)
-    small.setattr(optimum, "SEVERAL", ())
-    path = tmp_path / "found.json"
-    numbers = optimum.measure(network, corpus, seed=0, path=path, steps=60, counts=(1,))
-    assert json.loads(path.read_text())["numbers"] == numbers
-    assert numbers["best_balanced_1"] >= 0.97
-    assert numbers["best_random_1"] > 0.85
-    assert numbers["balanced_steady_1"] >= 0.97  # in this network, where nothing drifts
-
-
-@pytest.mark.parametrize("arch", ["rnn", "gru", "lstm"])
-def test_a_reduced_network_is_the_network_with_its_state_completed(arch, small, corpus):
-    network = network_of(arch)
-    made = bench.make_bench(network, corpus, seed=0)
-    own = measurements.coordinates(made, 0)["balanced"][:, :2]
-    learner = learned.Learner(network, made.spread, own, learning=corpus.train, validation=corpus.test)
-    (path,) = learner.learn([learned.Start(own)], rng=np.random.default_rng(0), steps=0)
-    kept = made.kept({"own": Change(directions=own)}, fill="linear")["own"]
-    tests = learner.padded(made.judged)
-    np.testing.assert_allclose(learner.judge_candidates(tests, path)[0], [kept.mean()], atol=0.02)  # one review

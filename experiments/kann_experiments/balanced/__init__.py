@@ -9,16 +9,27 @@ from typing import Any
 import numpy as np
 
 from kann_experiments.balanced.cases import CASES
+from kann_experiments.balanced.learned import STEPS, learned_numbers
 from kann_experiments.balanced.measure import METHODS, quantities, sentiment_numbers, study
 from kann_experiments.configs import choose
 from kann_experiments.counting.task import CLASSES
-from kann_experiments.results import Reproduction, Row, made_on, tabulate, versions, write_json
+from kann_experiments.results import Quantity, Reproduction, Row, made_on, tabulate, versions, write_json
 from kann_experiments.training import repeatable, require_folder
 
-__all__ = ["ARCHITECTURES", "reproduce", "summarise_counting"]
+__all__ = ["ARCHITECTURES", "LEARNED", "learn", "reproduce", "summarise_counting", "summarise_learned"]
 
 ARCHITECTURES = {"sentiment": ("gru", "lstm", "rnn")} | {task: archs for task, (archs, _) in CASES.items()}
 """Architectures of each task."""
+
+LEARNED = {
+    "small-sentiment": ("Sentiment, 32 units", 150),
+    "shipped-sentiment": ("Sentiment, 256 units, shipped", 100),
+    "counting-4": ("Counting 4 classes", 500),
+    "flipflop": ("Flip-flop", 400),
+    "shipped-ecg": ("Heartbeats, shipped", 150),
+}
+"""Tasks whose subspaces are compared with learned ones: how the table calls them, and the steps of learning in a round.
+A step of long sequences takes longer."""
 
 
 def reproduce(
@@ -66,6 +77,33 @@ def reproduce(
     )
 
 
+def learn(
+    task: str,
+    arch: str,
+    *,
+    out: str | os.PathLike[str] = "runs/balanced",
+    runs: str | os.PathLike[str] = "runs",
+    seeds: Sequence[int] = range(5),
+    device: str = "cpu",
+    steps: int | None = None,
+) -> Path:
+    """Learn subspaces of networks of one task and architecture; returns the folder with a file for each seed.
+
+    Networks and results that are there already are used again.
+    """
+    choose(arch, dict.fromkeys(choose(task, CASES)[0]))
+    steps = steps or LEARNED.get(task, ("", STEPS))[1]
+    folder = require_folder(Path(out) / f"learned-{task}-{arch}")
+    for seed in seeds:
+        path = folder / f"seed-{seed}.json"
+        if not path.is_file():
+            with repeatable(threads=None):
+                case = CASES[task][1](arch, seed, Path(runs) / task / arch / f"seed-{seed}", device)
+                numbers, details = learned_numbers(case, seed=seed, steps=steps)
+            write_json(path, {"numbers": numbers, "details": details | {"steps": steps}})
+    return folder
+
+
 def _measure(task: str, arch: str, *, seed: int, networks: Path, device: str) -> dict[str, Any]:
     if task == "sentiment":
         return {"numbers": sentiment_numbers(arch, seed, networks, device), "details": {}}
@@ -99,7 +137,7 @@ def summarise_counting(out: str | os.PathLike[str] = "runs/balanced", *, seeds: 
     for classes in CLASSES:
         cells = []
         for arch in archs:
-            found = [_seed_numbers(Path(out) / f"counting-{classes}-{arch}", seed) for seed in seeds]
+            found = [_seed_numbers(Path(out) / f"counting-{classes}-{arch}" / f"seed-{seed}.json") for seed in seeds]
             own = [numbers["count"] == classes - 1 for numbers in found]
             right[arch] += own
             kept = {name: np.mean([n.get(f"{name}_{classes - 1}", np.nan) for n in found]) for name in METHODS}
@@ -115,6 +153,62 @@ def summarise_counting(out: str | os.PathLike[str] = "runs/balanced", *, seeds: 
     return path
 
 
-def _seed_numbers(folder: Path, seed: int) -> Mapping[str, float]:
-    content = json.loads((folder / f"seed-{seed}.json").read_text(encoding="utf-8"))
+def summarise_learned(out: str | os.PathLike[str] = "runs/balanced") -> Path:
+    """Collect what was learned in one table: balanced coordinates, and the best of the learned subspaces.
+
+    Of a learned subspace the better completion counts, that of `kann.effects` or the linear one that it was learned
+    with, and in the last column the better of both starts. Chosen on the judged sequences, this favours learning.
+    """
+    lines = ["| networks | kept | balanced | learned from balanced | learned from random | best learned − balanced |"]
+    lines.append("|---" * 6 + "|")
+    rows: dict[str, Any] = {}
+    for task, (title, _) in LEARNED.items():
+        for arch in CASES[task][0]:
+            found = [_seed_numbers(path) for path in sorted((Path(out) / f"learned-{task}-{arch}").glob("seed-*.json"))]
+            counts = (
+                sorted(int(key.removeprefix("balanced_")) for key in found[0] if key[9:].isdigit()) if found else ()
+            )
+            for count in counts:
+                table = [_with_learned(numbers, count) for numbers in found]
+                row = {row.quantity.key: row for row in tabulate(learned_quantities(), table, {})}
+                networks = f"{title}, {arch.upper()} ({len(found)})" if count == counts[0] else ""
+                cells = " | ".join(_cell(row[name]) for name in ("balanced", "from_balanced", "from_random"))
+                lead = row["lead"]
+                lines.append(
+                    f"| {networks} | {count} | {cells} | {100 * lead.mean:+.1f} (≤ {100 * max(lead.values):+.1f}) |"
+                )
+                rows |= {f"{task}-{arch}_{count}_{key}": own.as_json() for key, own in row.items()}
+    content = {"experiment": "balanced/learned", "versions": versions(), "made_on": made_on()}
+    path = require_folder(Path(out) / "learned") / "results.json"
+    write_json(path, content | {"seeds": list(range(5)), "rows": rows, "lines": {"grid": lines}})
+    return path
+
+
+def learned_quantities() -> tuple[Quantity, ...]:
+    """The rows of learned subspaces of one number of coordinates."""
+    return (
+        Quantity(key="accuracy", what="accuracy of the untouched networks on the judged sequences", format="percent"),
+        Quantity(key="balanced", what="decisions kept by balanced coordinates", format="percent"),
+        Quantity(key="from_balanced", what="by subspaces learned from balanced ones", format="percent"),
+        Quantity(key="from_random", what="by subspaces learned from random ones", format="percent"),
+        Quantity(key="lead", what="by the better of these less by balanced ones", format="percent"),
+        Quantity(key="second_round", what="gain of the second round from random ones", format="percent"),
+    )
+
+
+def _with_learned(numbers: Mapping[str, float], count: int) -> dict[str, float]:
+    """The numbers of one network and one number of coordinates, by the keys of `learned_quantities`."""
+    better = {
+        name: max(numbers[f"learned_{name}"], numbers[f"learned_{name}_linear"])
+        for kind in ("balanced", "random")
+        for name in (f"{kind}_{count}", f"{kind}_{count}_round1")
+    }
+    kept, random = numbers[f"balanced_{count}"], better[f"random_{count}"]
+    own = {"balanced": kept, "from_balanced": better[f"balanced_{count}"], "from_random": random}
+    own |= {"lead": max(own["from_balanced"], random) - kept, "second_round": random - better[f"random_{count}_round1"]}
+    return own | {key: numbers[key] for key in ("accuracy",) if key in numbers}
+
+
+def _seed_numbers(path: Path) -> Mapping[str, float]:
+    content = json.loads(path.read_text(encoding="utf-8"))
     return {key: float(value) for key, value in content["numbers"].items()}

@@ -1,4 +1,4 @@
-"""One network, ready to be run with its state replaced: on reviews to learn with, and on test reviews to judge on."""
+"""One network, ready to be run with its state replaced on test reviews."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -28,10 +28,7 @@ LAYER = "recurrent"
 RECORDED_REVIEWS = 1000
 """Training reviews whose states operators and fills are fitted to: 240,000 states, 600 for each bin of a curve."""
 
-CHOOSING_REVIEWS = 1024
-"""Validation reviews that learned subspaces are chosen on: agreement is then known to 1.5 %."""
-
-CHOOSING_BATCH, JUDGING_BATCH = 128, 1024
+RECORDING_BATCH, JUDGING_BATCH = 128, 1024
 """Reviews that are run together. Few for recording; many for judging, since a GPU takes as long for a step of
 a thousand reviews as for one of a hundred (5 GB of its memory where reviews are longest)."""
 
@@ -41,7 +38,7 @@ JUDGED_ON_CPU = 2000
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Bench:
-    """A network, recorded states, reviews to learn subspaces on, and test reviews to judge them on."""
+    """A network, recorded states, and test reviews to judge on."""
 
     network: SentimentNetwork
     state: str
@@ -56,8 +53,6 @@ class Bench:
     """The weight of the network's readout, as wide as the state."""
     replaced: Callable[[Callable[[Tensor], Tensor]], AbstractContextManager[None]]
     """A block in which the network runs with a function applied to its state after every word."""
-    choosing: SequenceData
-    """Validation reviews."""
     judging: SequenceData
     """Test reviews."""
     judged: Reviews
@@ -80,19 +75,19 @@ class Bench:
 
 
 def make_bench(network: SentimentNetwork, corpus: Corpus, *, seed: int) -> Bench:
-    """Record training reviews, and prepare the tests on validation and test reviews."""
+    """Record training reviews, and prepare the tests on test reviews."""
     recorded = sequences(fitted_reviews(corpus, seed).take(np.arange(RECORDED_REVIEWS)))
     state = "hc" if isinstance(network.recurrent, torch.nn.LSTM) else "h"
-    states = on_host(kann.record(network, recorded, layer=LAYER, state=state, inputs=True, batch_size=CHOOSING_BATCH))
+    states = on_host(kann.record(network, recorded, layer=LAYER, state=state, inputs=True, batch_size=RECORDING_BATCH))
     weight = readout_weight(network, network.readout, layer=LAYER, state=state, width=states.dim)
     assert weight is not None  # noqa: S101  # the readout was passed
     target, _ = replaced_layer(network, LAYER, state, states.dim)
     _, validation = split(corpus.train)
     rng = generator(seed, JUDGED)
-    choosing = _words(_some(validation, CHOOSING_REVIEWS, rng))
+    rng.permutation(len(validation))  # the test reviews are still those of results that drew validation reviews first
     is_on_cpu = network.readout.weight.device.type == "cpu"
     judged = _some(corpus.test, JUDGED_ON_CPU if is_on_cpu else len(corpus.test), rng)
-    judging = SequenceData(network, _words(judged), batch_size=JUDGING_BATCH)
+    judging = SequenceData(network, words(judged), batch_size=JUDGING_BATCH)
     says_yes = Scorer.of(lambda outputs, _: outputs.reshape(len(outputs)) > 0)
     _, (positive,) = score_runs(judging, [], says_yes, what="reviews")
     return Bench(
@@ -103,7 +98,6 @@ def make_bench(network: SentimentNetwork, corpus: Corpus, *, seed: int) -> Bench
         spread=mean_and_covariance(states),
         weight=weight,
         replaced=partial(replaced, network, target, state=state, width=states.dim),
-        choosing=SequenceData(network, choosing, batch_size=min(CHOOSING_BATCH, -(-len(choosing) // 8))),
         judging=judging,
         judged=judged,
         positive=positive == 1,
@@ -115,7 +109,8 @@ def sequences(reviews: Reviews) -> list[Tensor]:
     return [torch.from_numpy(reviews[i]) for i in np.argsort(reviews.lengths, kind="stable")]
 
 
-def _words(reviews: Reviews) -> list[Tensor]:
+def words(reviews: Reviews) -> list[Tensor]:
+    """The words of each review."""
     return [torch.from_numpy(reviews[i]) for i in range(len(reviews))]
 
 

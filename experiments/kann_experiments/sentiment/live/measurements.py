@@ -16,7 +16,7 @@ from kann.typing import Array, Float, Shaped
 from kann.zoo.sentiment_network import SentimentNetwork
 from kann_experiments.sentiment.corpus import Corpus
 from kann_experiments.sentiment.groups import Groups
-from kann_experiments.sentiment.live.bench import CHOOSING_BATCH, LAYER, Bench, make_bench
+from kann_experiments.sentiment.live.bench import LAYER, RECORDING_BATCH, Bench, make_bench
 from kann_experiments.sentiment.live.words import flipped_by_deletion
 from kann_experiments.sentiment.task import JUDGED
 from kann_experiments.training import generator
@@ -86,7 +86,7 @@ def kept_by_coordinates(bench: Bench, seed: int) -> dict[str, float]:
 
 def coordinates(bench: Bench, seed: int) -> dict[str, Float[Array, "d _"]]:
     """Directions by the way in which they are chosen, the most important first."""
-    words: dict[str, Any] = {"layer": LAYER, "state": bench.state, "batch_size": CHOOSING_BATCH, "seed": seed}
+    words: dict[str, Any] = {"layer": LAYER, "state": bench.state, "batch_size": RECORDING_BATCH, "seed": seed}
     koopman = kann.fit(bench.states, rank=min(MODES_RANK, bench.states.dim), driven=True)
     order = contribution_order(koopman, bench.spread, bench.weight)
     return {

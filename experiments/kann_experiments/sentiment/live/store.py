@@ -77,7 +77,6 @@ def _made_by(network: SentimentNetwork, corpus: Corpus, seed: int, paper: PaperG
         "reviews": [len(corpus.train), len(corpus.test)],
         "device": network.readout.weight.device.type,
         "recorded": bench.RECORDED_REVIEWS,
-        "choosing": bench.CHOOSING_REVIEWS,
         "judged on a CPU": bench.JUDGED_ON_CPU,
         "deleted words": [words.WORDS_REVIEWS, words.WORDS_REVIEWS_ON_CPU],
         "captum": attributions.captum_is_installed(),
