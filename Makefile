@@ -1,4 +1,4 @@
-# make demo | test | coverage | check | docs | dist | test-minimum | fuzz | bench | gallery | reproduce | clean. Everything is installed into .venv by the first of them.
+# make demo | test | coverage | check | docs | dist | test-minimum | test-integrations | fuzz | bench | gallery | reproduce | clean. Everything is installed into .venv by the first of them.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -6,7 +6,7 @@ READY := .venv/.ready
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-minimum coverage check docs dist format fuzz bench gallery reproduce clean
+.PHONY: demo test test-minimum test-integrations coverage check docs dist format fuzz bench gallery reproduce clean
 
 $(READY): pyproject.toml constraints.txt experiments/pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -60,6 +60,13 @@ test-minimum:
 	$(MINIMUM)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-minimum.txt -e '.[dev]' -e experiments
 	OMP_NUM_THREADS=1 $(MINIMUM)/bin/python -m pytest -n $(PROCESSES) --dist worksteal -W ignore::DeprecationWarning
 
+# Tests that need packages of others, in an environment of its own.
+INTEGRATIONS := .venv-integrations
+test-integrations:
+	$(PYTHON) -m venv $(INTEGRATIONS)
+	$(INTEGRATIONS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,integrations]' -e experiments
+	OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/depth tests/recording
+
 SEED ?= -1
 fuzz: $(READY)
 	$(BIN)/python -m pytest tests/fuzz -s --fuzz-seed=$(SEED) --fuzz-cases=100000 --fuzz-arguments=10000 --fuzz-kills=500 \
@@ -88,7 +95,8 @@ reproduce: $(READY)
 	$(BIN)/python -m kann_experiments.train_all --processes $(PROCESSES) --device $(DEVICE) --out runs
 	$(BIN)/kann reproduce compare --out runs/compare
 	$(BIN)/kann reproduce training --out runs/training
+	$(BIN)/kann reproduce design --out runs/design
 	$(BIN)/python -m kann_experiments.pages runs
 
 clean:
-	rm -rf .venv .venv-minimum demo gallery runs dist docs/build
+	rm -rf .venv .venv-minimum .venv-integrations demo gallery runs dist docs/build

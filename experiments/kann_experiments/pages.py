@@ -172,11 +172,35 @@ def _left_out(key: str, keys: Sequence[str]) -> bool:
     return any(key == name or key.startswith(f"{name}_") for name in names)
 
 
+def _shown(rows: Mapping[str, Row], keys: Sequence[str]) -> list[str]:
+    """Return the keys of the rows that a table shows: those that are named, or all but those left out.
+
+    A row whose name goes on with that of another, such as "– held-out sequences", stands below that one.
+    """
+    shown = [key for key in keys if not key.startswith("-")] or [key for key in rows if not _left_out(key, keys)]
+    heads, above = {}, ""
+    for key, row in rows.items():
+        above = above if _goes_on(row) else key
+        heads[key] = above
+    above = ""
+    for key in shown:
+        if key in rows and not _goes_on(rows[key]):
+            above = key
+        elif key in rows and heads[key] != above:
+            raise KannError(f"the row {key!r} goes on with {heads[key]!r}; name that one before it")
+    return shown
+
+
+def _goes_on(row: Row) -> bool:
+    return row.quantity.what.startswith("    ")
+
+
 def _table(results: list[dict[str, Row]], titles: list[str], keys: list[str]) -> list[str]:
     """Lines of Markdown: everything of one run, or some rows of several."""
+    shown = _shown(results[0], keys)
     if len(results) == 1 and all(key.startswith("-") for key in keys):
-        return markdown_table([row for key, row in results[0].items() if not _left_out(key, keys)])
-    return ["| | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|", *_compared(results, titles, keys)]
+        return markdown_table([results[0][key] for key in shown])
+    return ["| | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|", *_compared(results, titles, shown)]
 
 
 def _compared(results: list[dict[str, Row]], titles: list[str], keys: list[str]) -> Iterator[str]:
@@ -192,10 +216,9 @@ def _claims(results: list[dict[str, Row]], titles: list[str], keys: list[str]) -
     """Lines of Markdown: what the paper printed, and for each run its numbers and the verdict."""
     head = "".join(f" {title} | verdict |" for title in titles)
     lines = [f"| | paper |{head}", "|---|---" + "|---|---" * len(titles) + "|"]
-    for key, first in results[0].items():
-        if first.printed is None or (keys and key not in keys) or _left_out(key, keys):
-            continue
-        rows = [found.get(key) for found in results]
+    printed = {key: row for key, row in results[0].items() if row.printed is not None}
+    for key in _shown(printed, keys):
+        first, rows = printed[key], [found.get(key) for found in results]
         cells = "".join(f" {_mean_and_range(row)} | {row.verdict} |" if row else " – | – |" for row in rows)
         lines.append(f"| {_what(first)} | {first.paper_text} |{cells}")
     return lines

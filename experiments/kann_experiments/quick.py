@@ -16,6 +16,8 @@ from kann_experiments import copy, ecg, flipflop
 from kann_experiments.ecg.analysis import QUANTITIES as ECG
 from kann_experiments.ecg.analysis import study_network as study_beats
 from kann_experiments.ecg.figures import draw_figures as draw_beats_figures
+from kann_experiments.ecg.task import CONFIGS as BEAT_CONFIGS
+from kann_experiments.ecg.task import PRINTED as PRINTED_BEAT_CONFIGS
 from kann_experiments.experiment import start_run, write_results
 from kann_experiments.results import Reproduction, printed_for
 from kann_experiments.sentiment.analysis import study_network as study_reviews
@@ -24,6 +26,7 @@ from kann_experiments.sentiment.figures import draw_figures as draw_review_figur
 from kann_experiments.sentiment.quantities import QUANTITIES as SENTIMENT
 from kann_experiments.sentiment.tables import quoted_lines
 from kann_experiments.sentiment.task import CONFIGS as REVIEW_CONFIGS
+from kann_experiments.sentiment.task import PRINTED as PRINTED_REVIEW_CONFIGS
 from kann_experiments.training import generator, repeatable
 
 NORMAL, ANOMALOUS = 1000, 150
@@ -48,14 +51,13 @@ def quick_flipflop(out: str | os.PathLike[str] = "runs/flipflop") -> Reproductio
 
 def quick_ecg(out: str | os.PathLike[str] = "runs/ecg") -> Reproduction:
     """The autoencoder that ships with kann, on made-up beats."""
-    shipped = zoo.load("ecg")
-    configs = {"lstm": shipped.config}
+    network, config = zoo.load("ecg").network, BEAT_CONFIGS["lstm"]
     run = start_run(
         "ecg",
         "lstm",
         title="ECG, shipped LSTM, made-up beats",
-        configs=configs,
-        printed_configs=configs,
+        configs=BEAT_CONFIGS,
+        printed_configs=PRINTED_BEAT_CONFIGS,
         printed=False,
         seeds=[0],
         out=out,
@@ -63,7 +65,7 @@ def quick_ecg(out: str | os.PathLike[str] = "runs/ecg") -> Reproduction:
     )
     parts = ecg.split(draw_beats(np.random.default_rng(1), normal=NORMAL, anomalous=ANOMALOUS), seed=0)
     with repeatable():
-        studies = [study_beats(shipped.network, shipped.config, parts)]
+        studies = [study_beats(network, config, parts)]
         result = write_results(run, studies, quantities=ECG, printed=printed_for("ecg", "lstm"), details={})
         figures = draw_beats_figures(studies, folder=run.folder)
     return replace(result, files=(*result.files, *figures))
@@ -72,13 +74,12 @@ def quick_ecg(out: str | os.PathLike[str] = "runs/ecg") -> Reproduction:
 def quick_sentiment(out: str | os.PathLike[str] = "runs/sentiment") -> Reproduction:
     """The GRU that ships with kann, on a sample of the reviews, without the live tests."""
     network, config = zoo.load("sentiment").network, REVIEW_CONFIGS["gru"]
-    configs = {"gru": config}
     run = start_run(
         "sentiment",
         "gru",
         title=f"sentiment, shipped GRU, {REVIEWS:,} reviews",
-        configs=configs,
-        printed_configs=configs,
+        configs=REVIEW_CONFIGS,
+        printed_configs=PRINTED_REVIEW_CONFIGS,
         printed=False,
         seeds=[SHIPPED_SEED],
         out=out,

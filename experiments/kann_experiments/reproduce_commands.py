@@ -36,6 +36,7 @@ FlipFlopArch = StrEnum("FlipFlopArch", ["gru"])
 EcgArch = StrEnum("EcgArch", ["lstm", "gru", "all"])
 SentimentArch = StrEnum("SentimentArch", ["gru", "lstm", "rnn", "all"])
 
+DesignPart = StrEnum("DesignPart", ["during", "sizes", "memory", "all"])
 TrainedArch = StrEnum("TrainedArch", ["gru", "rnn", "lstm"])
 
 Device = Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, mps.")]
@@ -267,6 +268,33 @@ def training(
 
         for task in TASKS:
             _print(reproduce(task, arch=str(arch), out=out, seeds=range(seed, seed + seeds), shuffled=shuffled))
+
+
+@commands.command(
+    epilog="Example: kann reproduce design --part memory --out runs/design",
+    short_help="Networks while they train, how small they may be, and how to make them remember. Not in the paper.",
+)
+def design(
+    part: Annotated[
+        DesignPart, typer.Option(help="During training, sizes that suffice, memory by design, or all of them.")
+    ] = DesignPart.all,
+    out: Out = Path("runs/design"),
+    quick: Quick = False,
+) -> None:
+    """Follow up the paper's outlook: watch its networks train, and design networks by their operators.
+
+    Trainings that are already in the folder are used again.
+    """
+    with one_line_errors(HOW_TO_GO_ON):
+        from kann_experiments import design
+
+        if quick:
+            for result in design.quick(out):
+                _print(result)
+            return
+        for name in design.PARTS if part == "all" else (str(part),):
+            for result in design.reproduce(name, out=out):
+                _print(result)
 
 
 def _quick(task: str, out: Path) -> None:

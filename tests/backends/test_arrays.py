@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from kann.backends.arrays import cross_gram, gram
+from kann.backends.arrays import gram, threads_for
 
 
 @pytest.mark.parametrize("width", [1, 31, 128, 130, 300])
@@ -14,8 +15,21 @@ def test_gram_is_the_product_with_itself_in_strips_too(rng, width):
     np.testing.assert_allclose(gram(rows), by_hand, atol=1e-12)
 
 
-@pytest.mark.parametrize("shape", [(1, 3), (2000, 7), (700, 40), (300, 600), (5, 1)])
-def test_products_in_pieces_are_the_whole_product(rng, shape):
-    n, d = shape
-    left, right = rng.normal(size=(n, d)), rng.normal(size=(n, 3))
-    np.testing.assert_allclose(cross_gram(left, right), np.einsum("ni,nj->ij", left, right), atol=1e-10)
+def test_small_products_use_one_thread_and_large_ones_all():
+    def threads():
+        blas = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+        return {*blas, torch.get_num_threads()}
+
+    with threadpool_limits(3):
+        before = threads()
+        with threads_for(100):
+            assert threads() == {1}
+            with threads_for(100):
+                assert threads() == {1}
+            assert threads() == {1}
+        assert threads() == before
+        with threads_for(2**40):
+            assert threads() == before
+        with pytest.raises(ZeroDivisionError), threads_for(100):
+            raise ZeroDivisionError
+        assert threads() == before

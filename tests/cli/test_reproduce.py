@@ -125,3 +125,21 @@ def test_experiments_with_many_networks_get_their_options(
     result = run("reproduce", experiment, "--out", tmp_path, *options)
     assert result.exit_code == 0, result.output
     assert called[0] == settings | {"out": tmp_path}
+
+
+def test_design_runs_one_part_all_or_a_little_of_each(run, tmp_path, monkeypatch):
+    from kann_experiments import design
+
+    called = []
+
+    def results(name, *, out):
+        called.append(name)
+        files = (out / "results.json",)
+        yield Reproduction(title=name, seeds=(0,), rows=(), notes=(), studies=(), files=files)
+
+    monkeypatch.setattr(design, "reproduce", results)
+    monkeypatch.setattr(design, "quick", lambda out: results("quick", out=out))
+    assert run("reproduce", "design", "--part", "memory", "--out", tmp_path).exit_code == 0
+    assert run("reproduce", "design", "--out", tmp_path).exit_code == 0
+    assert run("reproduce", "design", "--quick", "--out", tmp_path).exit_code == 0
+    assert called == ["memory", "during", "sizes", "memory", "quick"]

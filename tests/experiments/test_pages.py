@@ -106,6 +106,25 @@ def test_claims_have_a_verdict_for_each_run(places):
     assert row in text
 
 
+def test_claims_can_be_left_out(places):
+    (places / "docs" / "page.md").write_text("<!-- claims copy/gru: -kept -->\n")
+    assert "decisions" not in page_after_filling(places)
+    (places / "docs" / "page.md").write_text("<!-- claims copy/gru: -bound -->\n")
+    assert "decisions" in page_after_filling(places)
+
+
+@pytest.mark.parametrize("keys", ["accuracy kept", "kept"])
+def test_a_row_that_goes_on_with_another_is_shown_below_it(places, keys):
+    path = places / "results" / "copy" / "gru.json"
+    content = json.loads(path.read_text())
+    heads = {key: content["rows"]["bound"] | {"what": key} for key in ("accuracy", "decisions")}
+    path.write_text(json.dumps(content | {"rows": heads | content["rows"]}))
+    table = "<!-- results copy/gru: {} -->\n"
+    with pytest.raises(KannError, match="the row 'kept' goes on with 'decisions'"):
+        filled(table.format(keys), places / "results")
+    assert "| – decisions" in filled(table.format("accuracy decisions kept"), places / "results")
+
+
 def test_numbers_in_the_text_are_filled(places):
     text = page_after_filling(places)
     assert "<!-- value copy/gru kept -->96.0 %<!-- end -->" in text

@@ -4,12 +4,15 @@ import json
 
 import numpy as np
 import pytest
-from kann_experiments import quick, train_all
+from kann_experiments import ecg, quick, train_all
+from kann_experiments.configs import as_json
 from kann_experiments.copy import analysis
 from kann_experiments.copy import figures as figures_module
 from kann_experiments.copy import task as task_module
+from kann_experiments.ecg import analysis as ecg_analysis
 from kann_experiments.training import run_name
 
+from kann import zoo
 from tests.experiments.tiny import tiny
 
 
@@ -26,6 +29,19 @@ def test_the_quick_copy_task_has_a_table_and_figures(small, tmp_path):
     assert result.files[0].parent.name == "dtriv-as-printed-quick"
     assert any(path.suffix == ".png" for path in result.files)
     assert any(row.verdict for row in result.rows)
+
+
+def test_the_quick_heartbeats_have_a_table_and_figures(tmp_path, monkeypatch):
+    monkeypatch.setattr(quick, "NORMAL", 200)
+    monkeypatch.setattr(quick, "ANOMALOUS", 20)
+    for slow in ("live_numbers", "stand_in_numbers"):
+        monkeypatch.setattr(ecg_analysis, slow, lambda *_, **__: {})
+    result = quick.QUICK["ecg"](out=tmp_path)
+    assert result.files[0].parent.name == "lstm-quick"
+    assert any(path.suffix == ".png" for path in result.files)
+    assert any(row.verdict for row in result.rows)
+    shipped = zoo.provenance("ecg")["config"]
+    assert as_json(ecg.task.CONFIGS["lstm"]) == shipped
 
 
 def test_samples_are_some_reviews(monkeypatch):

@@ -46,7 +46,7 @@ def trained(monitored, steps=12):
     np.random.seed(0)  # noqa: NPY002  # what users may draw from
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    watch = kann.Monitor(model, probe(), every=3)
+    watch = kann.Monitor(model, probe(), every=3, balance=True)
     for step in range(steps):
         scale = 1 + np.random.rand()  # noqa: NPY002
         loss = model(scale * torch.randn(8, 5, 3)).square().mean()
@@ -97,9 +97,36 @@ def test_figures_are_those_of_fit_and_trust():
         "copying": judged.copying_error[0],
         "trusted": len(judged.trusted),
         "rank": koopman.rank,
+        "coordinates": math.nan,
     }
-    assert found == {f"koopman/{name}": pytest.approx(float(value)) for name, value in expected.items()}
+    close = {f"koopman/{name}": pytest.approx(float(value), nan_ok=True) for name, value in expected.items()}
+    assert found == close
     assert all(type(value) is float for value in found.values())
+
+
+class LastStep(nn.Module):
+    """A GRU whose output depends on one direction of its state."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.readout = nn.GRU(3, 6, batch_first=True), nn.Linear(6, 1)
+
+    def forward(self, x):
+        return self.readout(self.rnn(x)[0][:, -1])
+
+
+def test_balanced_coordinates_are_those_of_the_probe_and_are_saved(tmp_path):
+    model, path = LastStep(), tmp_path / "h.npz"
+    monitor = kann.Monitor(model, probe(), every=1, balance={"sequences": 16})
+    found = monitor.update()
+    expected = kann.balance(model, probe(), sequences=16, progress=False)
+    assert found["koopman/coordinates"] == pytest.approx(expected.count or math.nan, nan_ok=True)
+    np.testing.assert_allclose(monitor.history[0].values, expected.values[:16])
+    np.testing.assert_allclose(monitor.balance.directions, expected.directions)
+    monitor.update()
+    monitor.history.save(path)
+    np.testing.assert_array_equal(kann.live.History.load(path).values, monitor.history.values)
+    assert monitor.history.values.shape == (2, 16)
 
 
 def test_it_works_at_every_nth_call_and_counts_by_itself():
@@ -232,7 +259,7 @@ DAMAGED = {
     "places": (lambda a: a["places"] + 5, "modes of checkpoints that are not there"),
     "numbers": (lambda a: a["numbers"] * 0, "two modes of the same number"),
     "trusted": (lambda a: a["trusted"] + 2, "modes hold numbers that they cannot hold"),
-    "figures": (lambda a: a["figures"][:, :2], "it holds 2 figures, not 7"),
+    "figures": (lambda a: a["figures"][:, :2], "it holds 2 figures, not 8"),
     "last_numbers": (lambda a: a["last_numbers"] + 99, "its last modes are not those of its last checkpoint"),
 }
 

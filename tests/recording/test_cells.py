@@ -264,3 +264,134 @@ def test_a_call_of_more_sequences_begins_a_loop():
     first = run_cell(model.cell, x[0], torch.zeros(4))
     both = [run_cell(model.cell, sequence, torch.tensor(first[-1])) for sequence in x]
     same(states, kann.States.from_sequences([path[1:] for path in (first, *both)]))
+
+
+class ConvCell(nn.Module):
+    """A ConvLSTM cell over eight places, whose states are (B, 4, 8)."""
+
+    def __init__(self):
+        super().__init__()
+        self.gates = nn.Conv1d(5, 16, 3, padding=1)
+
+    def forward(self, x, state):
+        h, c = state
+        i, f, g, o = self.gates(torch.cat([x[:, None], h], dim=1)).chunk(4, dim=1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
+
+
+class ConvReader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = ConvCell(), nn.Linear(32, 2)
+
+    def path(self, x):
+        state, path = (x.new_zeros(len(x), 4, 8),) * 2, []
+        for now in x.unbind(1):
+            state = self.cell(now, state)
+            path.append(state)
+        return path
+
+    def forward(self, x):
+        return self.head(self.path(x)[-1][0].flatten(1))
+
+
+def test_states_of_several_axes_become_rows_with_named_parts():
+    model, x = ConvReader(), torch.randn(20, 25, 8)
+    states = kann.record(model, x, layer="cell", state="hc", inputs=True, initial=True)
+    assert (len(states), states.dim, set(states.lengths.tolist())) == (20, 64, {26})
+    assert [str(part) for part in states.parts] == ["state.0 4 × 8", "state.1 4 × 8"]
+    with torch.no_grad():
+        expected = torch.stack([torch.cat([h.flatten(1), c.flatten(1)], dim=1) for h, c in model.path(x)], dim=1)
+    np.testing.assert_allclose(states.padded()[:, 1:], expected, atol=EXACT)
+    np.testing.assert_array_equal(np.asarray(states.inputs).reshape(20, 26, 8)[:, 1:], x)
+    assert kann.record(model, x, state="h").dim == 32  # the cell is found
+
+
+def test_the_parts_of_a_state_are_saved_with_it(tmp_path):
+    model, x = ConvReader(), torch.randn(3, 5, 8)
+    states = kann.record(model, x, layer="cell", state="hc", into=tmp_path / "states.zarr")
+    assert kann.States.open(tmp_path / "states.zarr").parts == states.parts
+    states[:2].save(tmp_path / "copy.zarr")
+    assert kann.States.open(tmp_path / "copy.zarr").parts == states.parts
+    with pytest.raises(KannError, match="their parts are"):
+        kann.States(values=np.ones((2, 3)), lengths=np.array([2]), parts=states.parts)
+
+
+class Gate(nn.Module):
+    """Holds its state in an attribute, as streaming models do."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.step, self.h, self.constant = nn.Linear(3, 4), nn.Linear(4, 4), None, torch.ones(2)
+
+    def forward(self, x):
+        new = self.read(x) * self.constant[0]
+        self.h = torch.tanh(new if self.h is None else new + self.step(self.h))
+        return self.h.sum(dim=1)
+
+
+class Streams(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = Gate()
+
+    def forward(self, x):
+        self.gate.h = None
+        return torch.stack([self.gate(now) for now in x.unbind(1)], dim=1)
+
+
+def test_a_state_may_be_kept_in_an_attribute():
+    model, x = Streams(), torch.randn(5, 6, 3)
+    states = kann.record(model, x, inputs=True)
+    assert [str(part) for part in states.parts] == ["h 4"]
+    np.testing.assert_allclose(states.padded().sum(axis=2), model(x).detach(), atol=EXACT)
+    np.testing.assert_array_equal(np.asarray(states.inputs).reshape(5, 6, 3), x)
+
+
+class Nested(nn.Module):
+    """Passes its state on in a dictionary with a tuple."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.GRUCell(3, 4)
+
+    def forward(self, x, *, memory):
+        h, (count,) = memory["h"], memory["counts"]
+        h = self.inner(x, h)
+        return h.sum(dim=1), {"h": h, "counts": (count + 1,)}
+
+
+class NestedReader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.ModuleDict({"cell": Nested()})
+
+    def forward(self, x):
+        memory = {"h": x.new_zeros(len(x), 4), "counts": (x.new_zeros(len(x), 1),)}
+        for now in x.unbind(1):
+            y, memory = self.layer["cell"](now, memory=memory)
+        return y
+
+
+def test_states_in_dictionaries_and_tuples_are_found_by_their_names():
+    states = kann.record(NestedReader(), torch.randn(5, 6, 3), layer="layer.cell", state="hc", inputs=True)
+    assert [str(part) for part in states.parts] == ["memory.h 4", "memory.counts.0 1"]
+    np.testing.assert_array_equal(states.padded()[:, :, 4], np.arange(1, 7)[None].repeat(5, axis=0))
+
+
+def test_several_cells_must_be_named():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = PlainCell(), PlainCell()
+
+        def forward(self, x):
+            h = k = x.new_zeros(len(x), 4)
+            for now in x.unbind(1):
+                h = self.one(now, h)
+                k = self.other(h[:, :3], k)
+            return h
+
+    with pytest.raises(KannError, match="calls 2 cells in loops: 'one', 'other'"):
+        kann.record(Two(), torch.randn(4, 6, 3))

@@ -1,5 +1,10 @@
 """The few things that differ between numpy arrays, torch tensors and dask arrays."""
 
+import contextlib
+import functools
+import sys
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import array_api_compat
@@ -21,12 +26,10 @@ DEVICE_BLOCK_BYTES = 2**30
 HOST_DEVICES = ("cpu", "mps")
 """Torch devices whose tensors are computed with on the host, as numpy arrays; MPS has no float64."""
 
-QUIET_PRODUCT = 2**18
-"""Multiplications up to which OpenBLAS, numpy's BLAS, uses a single thread (measured: 2⁻¹ to 2 times that)."""
-
-SMALL_PRODUCT = 2**23
-"""Up to so many multiplications waking the other threads costs more than they save: 0.5 instead of 0.2 ms for 1,152
-rows of 48 numbers on 2 cores, and 20 ms on 16 busy ones."""
+ONE_THREAD_UP_TO = 2**25
+"""Multiplications of a product up to which one thread computes it. With two free cores the second thread saves half a
+millisecond of one; where other programs use the cores, or a container allows fewer than it shows, the threads wait for
+each other and the product takes twenty."""
 
 STRIP = 32
 """`gram` multiplies wide matrices in strips whose width is a multiple of this: other widths are slow to multiply."""
@@ -166,16 +169,34 @@ def row_products(left: AnyArray, right: AnyArray) -> AnyArray:
     return (left * right).sum(1)
 
 
-def cross_gram(left: AnyArray, right: AnyArray) -> AnyArray:
-    """Return LᵀR of two matrices with the same number of rows, in numpy by pieces if it is a small product."""
-    rows, size = left.shape[0], left.shape[1] * right.shape[1]
-    piece = QUIET_PRODUCT // max(size, 1)
-    if not isinstance(left, np.ndarray) or rows <= piece or not piece or rows * size > SMALL_PRODUCT:
-        return left.T @ right
-    product = left[:piece].T @ right[:piece]
-    for start in range(piece, rows, piece):
-        product += left[start : start + piece].T @ right[start : start + piece]
-    return product
+_in_one_thread: ContextVar[bool] = ContextVar("_in_one_thread", default=False)
+
+
+@contextlib.contextmanager
+def threads_for(multiplications: int | float) -> Iterator[None]:
+    """Let BLAS and torch use one thread inside this block if no product in it has more multiplications than pay."""
+    if multiplications > ONE_THREAD_UP_TO or _in_one_thread.get():
+        yield
+        return
+    token, torch = _in_one_thread.set(True), sys.modules.get("torch")
+    torch_threads = torch.get_num_threads() if torch else 1
+    try:
+        with _blas().limit(limits=1):
+            if torch_threads > 1:  # torch's MKL does not follow the limit of the OpenMP that it runs on
+                torch.set_num_threads(1)  # pyright: ignore[reportOptionalMemberAccess]
+            yield
+    finally:
+        if torch_threads > 1:
+            torch.set_num_threads(torch_threads)  # pyright: ignore[reportOptionalMemberAccess]
+        _in_one_thread.reset(token)
+
+
+@functools.cache
+def _blas() -> Any:
+    """The BLAS libraries of numpy and scipy, whose search takes some milliseconds."""
+    from threadpoolctl import ThreadpoolController  # here, since a process may never multiply
+
+    return ThreadpoolController().select(user_api="blas")
 
 
 def gram(rows: AnyArray) -> AnyArray:
@@ -186,7 +207,7 @@ def gram(rows: AnyArray) -> AnyArray:
     """
     width = rows.shape[1]
     if isinstance(rows, np.ndarray) or rows.device.type != "cpu" or width < 4 * STRIP:
-        return cross_gram(rows, rows)
+        return rows.T @ rows
     product, strip = rows.new_empty(width, width), -(-width // (8 * STRIP)) * STRIP
     for start in range(0, width, strip):
         stop = start + strip

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 
 from kann.backends._distributed import add_up
-from kann.backends.arrays import as_array_or_dask, as_numpy, cross_gram, gram, indices_for, namespace, to_device_of
+from kann.backends.arrays import as_array_or_dask, as_numpy, gram, indices_for, namespace, to_device_of
 from kann.checks import require_flag
 from kann.data.reduction import (
     Additive,
@@ -346,13 +346,13 @@ class PairProducts:
         if not is_long.all():
             self._collect("single", h[single])
             h[single] = blank
-        add_to(self._totals, "xy", cross_gram(h[:-1], h[1:]))
+        add_to(self._totals, "xy", h[:-1].T @ h[1:])
         add_to(self._totals, "xy", before.T @ ends)
         if block.inputs is not None:
             u = block.inputs
             u[starts] = namespace(u).zeros_like(u[:1])  # it belongs to a pair with an earlier block, or to none
-            add_to(self._totals, "xu", cross_gram(h[:-1], u[1:]))
-            add_to(self._totals, "uy", cross_gram(u, h) + u[last].T @ ends)
+            add_to(self._totals, "xu", h[:-1].T @ u[1:])
+            add_to(self._totals, "uy", u.T @ h + u[last].T @ ends)
             self._add_rows("u", u)
         self._collect("first", h[first])
         h[first] = blank

@@ -28,6 +28,7 @@ from kann.backends.arrays import (
     is_dask,
     namespace,
     run_indices,
+    threads_for,
     to_device_of,
 )
 from kann.backends.dask import current_client, map_chunks
@@ -481,7 +482,7 @@ def reduce_block(
     accumulator: Accumulator, block: Block, *, inputs: bool, projection: Projection | None, what: str = "states"
 ) -> Any:
     """Read a block piece by piece, and hand over each piece and each pair that two pieces separate."""
-    read = float64_blocks(block, inputs=inputs, projection=projection)
+    read, squares = float64_blocks(block, inputs=inputs, projection=projection), block.values.shape[1] ** 2
     if block.values.shape[0] > HOST_MIN_ROWS:  # less is read at once
         read = progress(read, what=what, unit="block")
     sequence, last_row = -1, None
@@ -493,5 +494,6 @@ def reduce_block(
                 at = piece.starts[:1] + piece.steps[:1]
                 accumulator.add_cut(Cut(before=last_row, after=after, inputs=read_there, rows=at))
             sequence, last_row = piece.numbers[-1], piece.values[-1:] + 0
-            accumulator.add(piece)
+            with threads_for(len(piece.values) * squares):
+                accumulator.add(piece)
         return accumulator.result()

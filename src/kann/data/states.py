@@ -1,5 +1,6 @@
 """States: the hidden states of sequences, one row for each step, with the inputs that led to them."""
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,36 @@ from kann.errors import KannError
 from kann.typing import AnyArray, Array, Int, Shaped
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatePart:
+    """A part of a state, such as h and c of an LSTM: its columns follow those of the parts before it."""
+
+    name: str
+    """The argument or attribute in which the layer reads it, such as ``h``."""
+    shape: tuple[int, ...]
+    """Its axes in the layer; a row of states has them as one."""
+    source: str = ""
+    """Under which name a call of the layer gives it; empty for a layer of torch."""
+
+    @property
+    def width(self) -> int:
+        """The number of its columns."""
+        return math.prod(self.shape)
+
+    def as_list(self) -> list[Any]:
+        """Return it as JSON can hold it."""
+        return [self.name, list(self.shape), self.source]
+
+    @staticmethod
+    def of_list(entries: Any) -> "StatePart":
+        """Read what `as_list` wrote."""
+        name, shape, source = entries
+        return StatePart(name=str(name), shape=tuple(map(int, shape)), source=str(source))
+
+    def __str__(self) -> str:
+        return f"{self.name} {' × '.join(map(str, self.shape))}"
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class States:
     """Hidden states as rows, the sequences one after the other, without padding.
@@ -49,6 +80,8 @@ class States:
     reverse: bool = False
     """Whether the sequences were read from their end, as by the second direction of a bidirectional layer. States and
     inputs are in the order of reading: the first state of a sequence is the one after its last token."""
+    parts: Any = ()
+    """(k,) each `StatePart` of a state, such as h and c; empty if nothing is known of them."""
     starts: Int[Array, " s"] = field(init=False, repr=False)
     """(S,) the row at which each sequence starts."""
 
@@ -70,6 +103,9 @@ class States:
                 f"lengths sum to {self.lengths.sum()}, the smallest is {self.lengths.min()}; there are "
                 f"{self.values.shape[0]} rows; pass one length of at least 1 per sequence"
             )
+        if self.parts and sum(part.width for part in self.parts) != self.values.shape[1]:
+            names = ", ".join(map(str, self.parts))
+            raise KannError(f"states have {self.values.shape[1]} units, and their parts are {names}; pass parts=()")
         if self.inputs is not None:
             require_array(self.inputs, what="inputs")
             _require_lined_up(self.inputs, self.values)
@@ -127,7 +163,8 @@ class States:
             values, lengths, inputs = store.read(path)
             reverse = getattr(values, "reverse", False)  # a store that kann wrote knows it
         with damage_explained(path, problem="holds no states that can be used", remedy="save it again"):
-            return states_of(values, lengths, inputs=inputs, reverse=bool(reverse))
+            states = states_of(values, lengths, inputs=inputs, reverse=bool(reverse))
+            return replace(states, parts=tuple(map(StatePart.of_list, getattr(values, "state_parts", ()))))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a zarr store in chunks that end where sequences end; replaces a store that is there already."""
@@ -135,7 +172,7 @@ class States:
         with replacing(path) as temporary:
             store.require_replaceable(path)
             with store.Writer(temporary) as writer:
-                writer.note_direction(reverse=self.reverse)
+                writer.note(reverse=self.reverse, parts=[part.as_list() for part in self.parts])
                 for first, last in sequence_ranges(self.lengths, self._rows_at_a_time()):
                     rows = slice(self.span(first).start, self.span(last - 1).stop)
                     inputs = None if self.inputs is None else self.inputs[rows]
@@ -152,10 +189,12 @@ class States:
 
     def __repr__(self) -> str:
         steps = " to ".join(map(str, np.unique([self.lengths.min(), self.lengths.max()])))
+        shapes = ", ".join(map(str, self.parts))
+        parts = f" ({shapes})" if len(self.parts) > 1 or any(len(part.shape) > 1 for part in self.parts) else ""
         driven = f", {self.inputs.shape[1]} inputs" if self.inputs is not None else ""
         kind = str(self.values.dtype).removeprefix("torch.")
         direction = ", read from the end" if self.reverse else ""
-        return f"States({len(self)} sequences of {steps} steps, {self.dim} units{driven}, {kind}{direction})"
+        return f"States({len(self)} sequences of {steps} steps, {self.dim} units{parts}{driven}, {kind}{direction})"
 
     def _repr_html_(self) -> str:
         shown = zip(self.lengths[:8].tolist(), self.starts[:8].tolist(), strict=True)
@@ -173,9 +212,8 @@ class States:
         if isinstance(key, slice | list | np.ndarray):
             spans = [self.span(i) for i in np.arange(len(self))[key].tolist()]
             inputs = [self.inputs[span] for span in spans] if self.inputs is not None else None
-            return replace(
-                States.from_sequences([self.values[span] for span in spans], inputs=inputs), reverse=self.reverse
-            )
+            chosen = States.from_sequences([self.values[span] for span in spans], inputs=inputs)
+            return replace(chosen, reverse=self.reverse, parts=self.parts)
         return as_numpy(self.values[self.span(range(len(self))[key])])
 
     def span(self, i: Any) -> slice:

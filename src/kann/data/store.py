@@ -104,10 +104,11 @@ class Writer:
         self._waiting_rows = 0
         self._turn = threading.Lock()
 
-    def note_direction(self, *, reverse: bool) -> None:
-        """Keep with the store whether the sequences were read from their end."""
-        if reverse:  # a store without the attribute was read forwards, as those of earlier versions were
-            self._root.attrs["reverse"] = True
+    def note(self, *, reverse: bool, parts: Sequence[Any] = ()) -> None:
+        """Keep with the store whether the sequences were read from their end, and the parts of the states."""
+        # A store without the attributes was read forwards and has no parts, as those of earlier versions.
+        known = {"reverse": True} if reverse else {}
+        self._root.update_attributes(known | ({"state_parts": list(parts)} if parts else {}))
 
     def append(self, rows: AnyArray, lengths: Int[Array, " s"], inputs: AnyArray | None = None) -> None:
         """Add sequences, given as their rows one after the other."""
@@ -185,6 +186,7 @@ class StoredRows(LazyRows):
         identity: str | None,
         first: int = 0,
         reverse: bool = False,
+        state_parts: Sequence[Any] = (),
     ):
         self._parts, self._first = parts, first
         self.path, self.is_remote = path, is_url(path)
@@ -192,6 +194,8 @@ class StoredRows(LazyRows):
         """The random identity of this store, unlike that of another at its path; None for stores of older releases."""
         self.reverse = reverse
         """Whether the sequences were read from their end."""
+        self.state_parts = state_parts
+        """The parts of the states, as `StatePart.of_list` reads them."""
         self.part_stops: Int[Array, " k"] = np.cumsum([part.shape[0] for part in parts])
         """The row at which each part ends; sequences end there too."""
         self._last: tuple[int, Array] | None = None
@@ -293,7 +297,14 @@ def read(path: str | os.PathLike[str], parts: slice = slice(None)) -> tuple[Any,
             stacklevel=3,  # the line that calls States.open
         )
     rows = {
-        what: StoredRows(found, path=path, identity=identity, first=numbers[0], reverse=reverse)
+        what: StoredRows(
+            found,
+            path=path,
+            identity=identity,
+            first=numbers[0],
+            reverse=reverse,
+            state_parts=attributes.get("state_parts", ()),
+        )
         for what, found in arrays.items()
     }
     return rows["values"], lengths, rows.get("inputs")

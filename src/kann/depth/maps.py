@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kann import _display
-from kann.backends.arrays import as_numpy, cross_gram, gram, indices_for, namespace, to_device_of, with_ones
+from kann.backends.arrays import as_numpy, gram, indices_for, namespace, to_device_of, with_ones
 from kann.checks import require_float, require_whole_number, require_width
 from kann.data.moments import Moments, refuse_not_finite
 from kann.data.reduction import Additive, Block, Cut, accumulate, add_to
@@ -319,7 +319,7 @@ class _StepProducts:
         for step in self._used:
             add_to(sums, (fold, step, step), gram(rows[step]))
         for first, last in self._steps:
-            add_to(sums, (fold, first, last), cross_gram(rows[first], rows[last]))
+            add_to(sums, (fold, first, last), rows[first].T @ rows[last])
 
     def add_cut(self, cut: Cut) -> None:
         """Add the products of consecutive steps that the end of a block separates; their states are counted already."""

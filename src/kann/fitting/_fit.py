@@ -4,6 +4,7 @@ import warnings
 from dataclasses import replace
 from typing import Any, Literal, overload
 
+from kann.backends.arrays import threads_for
 from kann.checks import require_choice, require_flag, short_repr
 from kann.data.moments import Moments
 from kann.data.reduction import are_summed_over_ranks, summed_over_ranks
@@ -169,7 +170,8 @@ def fit(
         raise KannError("over_ranks=True sums over states; of moments call moments.all_reduce() and leave it out")
     if over_ranks and request.rank.is_auto:
         raise KannError("rank='auto' holds sequences of one process out; pass a number with over_ranks=True")
-    with summed_over_ranks(over_ranks):
+    rows = source.values.shape[0] if isinstance(source, States) else 0
+    with summed_over_ranks(over_ranks), threads_for(max(rows, source.dim) * source.dim**2):
         if kind == "bilinear":
             gates: dict[str, Any] = {"features": parse_features(features), "lift": lift is not None, "ridge": ridge}
             return _fit_bilinear(source, request, groups=groups, **gates)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from kann.backends.arrays import as_numpy, as_operand, namespace, on_accelerator, to_device_of
+from kann.backends.arrays import as_numpy, as_operand, namespace, on_accelerator, threads_for, to_device_of
 from kann.checks import require_dense, require_float, require_real, require_whole_number, require_width, short_repr
 from kann.data.serialization import Stored
 from kann.errors import KannError, RankWarning
@@ -116,10 +116,6 @@ finely than the others, and its directions are real where theirs would be noise.
 
 FULL_EIGH_BELOW = 512
 """Below this many units all singular vectors cost so little that computing only a few of them saves nothing."""
-
-QUIET_EIGH_UP_TO = 64
-"""Number of units up to which scipy computes eigenvectors: numpy's routine wakes its other threads, which takes longer
-than the rest of a small fit. Above, these are awake from the products, and scipy's would only compete with them."""
 
 LANCZOS_FROM_RATIO = 64
 """Lanczos iteration pays if at most 1/64 of the directions are wanted: at 4,096 units it takes 1/9 of the time for
@@ -282,9 +278,8 @@ def _eigenpairs(gram: AnyArray, count: int) -> tuple[Float[Array, " k"], Float[A
         return as_numpy(values[d - count :]), as_numpy(vectors[:, d - count :])
     gram = as_numpy(gram)
     if d < FULL_EIGH_BELOW or 2 * count > d:
-        if d <= QUIET_EIGH_UP_TO:
-            return scipy.linalg.eigh(gram, driver="evd", check_finite=False)  # type: ignore[return-value]
-        return np.linalg.eigh(gram)
+        with threads_for(d**3):
+            return np.linalg.eigh(gram)
     found: Any = None
     if LANCZOS_FROM_RATIO * count <= d:
         found = _lanczos(gram, count)

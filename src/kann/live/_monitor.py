@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,10 @@ from kann.checks import require_flag, require_instance, require_whole_number, sh
 from kann.data.moments import Moments
 from kann.errors import KannError, KannWarning, NotFiniteError
 from kann.fitting._fit import fit
+from kann.fitting.balance import Balance
 from kann.fitting.folds import FEWEST_FOLDS
-from kann.live.history import FIGURES, Checkpoint, History
+from kann.live._balance import balance as balance_network
+from kann.live.history import FIGURES, LEADING, Checkpoint, History
 from kann.recording._record import record_grouped_moments
 from kann.recording.layer_selection import require_module, select
 
@@ -63,6 +65,9 @@ class Monitor:
         As in `kann.fit`.
     groups
         Into how many groups sequences are put; each is held out once. At least 3.
+    balance
+        True, or options of `kann.balance`, to find the balanced coordinates of the probe at each update: how many the
+        outputs depend on, and their singular values. It takes a backward pass; needs outputs with gradients.
     history
         What an earlier monitor of the same training kept, to go on with.
     recording
@@ -80,6 +85,7 @@ class Monitor:
         inputs: bool | None = None,
         rank: Any = 0.99,
         groups: int = 5,
+        balance: Mapping[str, Any] | bool = False,
         history: History | None = None,
         **recording: Any,
     ):
@@ -103,12 +109,18 @@ class Monitor:
         self._driven = bool(inputs)
         options = {"layer": layer, "state": state, "inputs": self._driven, "batch_size": 256} | recording
         self._options = options | {"groups": groups, "progress": False}
+        self._balancing = None
+        if balance is not False:
+            run = {"layer": layer, "progress": False} | recording  # all that the layer carries, unlike the operator
+            self._balancing = run | ({} if balance is True else dict(balance))
         history = History() if history is None else history
         require_instance(history, History, "history")
         self.history = history
         """All updates that worked."""
         self.latest: dict[str, float] = {}
         """What the last update that worked returned."""
+        self.balance: Balance | None = None
+        """The balanced coordinates at the last update that found them."""
         self._calls = 0
 
     def update(self, step: int | None = None, *, loss: Any = None) -> dict[str, float]:
@@ -131,6 +143,9 @@ class Monitor:
             How many modes can be trusted.
         ``koopman/rank``
             How many directions the states take up: as many as ``rank`` asks for.
+        ``koopman/coordinates``
+            How many balanced coordinates the outputs depend on; NaN without a gap in their singular values, which are
+            ``history.values``, and without ``balance=``.
 
         If the network's states are NaN, infinite or constant, all of them are NaN, and training goes on.
         """
@@ -168,6 +183,7 @@ class Monitor:
                 return unknown, None
             koopman = fit(total, rank=self._rank, driven=self._driven)
             judged = trust(koopman, groups)
+            balance = self._balanced()
         slowest = [koopman.modes[number] for number in judged.trusted[:1]]  # modes are in the order of |λ|
         figures = {
             "slow": slowest[0].modulus if slowest else math.nan,
@@ -177,14 +193,30 @@ class Monitor:
             "copying": float(judged.copying_error[0]),
             "trusted": float(len(judged.trusted)),
             "rank": float(koopman.rank),
+            "coordinates": math.nan,
         }
-        numbers, eigenvalues, directions = self.history.follow(koopman)
         found: Any = {
             "carried": carried_by_modes(koopman),
             "trusted": np.array([mode.trusted for mode in judged.modes]),
         }
+        if balance is not None:
+            figures["coordinates"] = math.nan if balance.count is None else float(balance.count)
+            found["values"] = balance.values[:LEADING]
+        numbers, eigenvalues, directions = self.history.follow(koopman)
         modes = {"numbers": numbers, "eigenvalues": eigenvalues, **found}
         return Checkpoint(step=step, loss=loss, figures=figures, **modes), directions
+
+    def _balanced(self) -> Balance | None:
+        """Return the balanced coordinates of the probe; None if they were not asked for, or adjoints are 0 or NaN."""
+        if self._balancing is None:
+            return None
+        try:
+            self.balance = balance_network(self._model, self._probe, **self._balancing)
+        except KannError:
+            if not len(self.history):  # options that do not fit the model, not a training that went wrong
+                raise
+            return None
+        return self.balance
 
 
 def _loss_value(loss: Any) -> float:

@@ -4,6 +4,7 @@ Outputs are compared with those of the untouched network, or with labels, in the
 classes, several yes-or-no labels, or values of a regression.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -12,12 +13,12 @@ from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from kann.analysis.decisions import OUTPUTS, answers
 from kann.analysis.fidelity import Comparison, compare_values
-from kann.backends.arrays import as_numpy
+from kann.backends.arrays import as_numpy, threads_for
 from kann.checks import require_choice, require_number, require_sequence, short_repr
 from kann.errors import KannError, UnfinishedWarning
 from kann.progress import progress
@@ -49,12 +50,13 @@ def run_batches(
     try:
         for i in bar:
             batch = batches[i]
-            untouched = outputs_of(source.call(batch), len(batch))
-            score = judge(batch, untouched)
-            scores = [score(untouched)]
-            for change in changes:
-                with change():
-                    scores.append(score(outputs_of(source.call(batch), len(batch))))
+            with threads_for(_multiplications(source.model, len(batch))):
+                untouched = outputs_of(source.call(batch), len(batch))
+                score = judge(batch, untouched)
+                scores = [score(untouched)]
+                for change in changes:
+                    with change():
+                        scores.append(score(outputs_of(source.call(batch), len(batch))))
             finished.append((batch, scores))
     except KeyboardInterrupt:
         if not finished:
@@ -65,6 +67,16 @@ def run_batches(
             stacklevel=2,
         )
     return finished
+
+
+def _multiplications(model: nn.Module, sequences: int) -> int | float:
+    """Multiplications of the largest product in one step of a recurrent network; infinite for any other model.
+
+    Others multiply all steps at once, in products that many threads share well.
+    """
+    layers = [module for module in model.modules() if isinstance(module, nn.RNNBase | nn.RNNCellBase)]
+    weights = [weight.numel() for layer in layers for weight in layer.parameters()]
+    return sequences * max(weights, default=math.inf)
 
 
 def score_runs(

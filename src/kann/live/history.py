@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,18 @@ FARTHEST = 0.5
 60° alone, or a jump of |λ| by a half alone, is that far: beyond, it is another mode."""
 
 
-FIGURES: tuple[str, ...] = ("slow", "radius", "horizon", "error", "copying", "trusted", "rank")
+FIGURES: tuple[str, ...] = ("slow", "radius", "horizon", "error", "copying", "trusted", "rank", "coordinates")
 """What is measured at each checkpoint; see `kann.Monitor`."""
 
-STEPS = {"steps": Int[Array, " k"], "loss": Float[Array, " k"], "figures": Float[Array, "k f"]}
+LEADING = 16
+"""Singular values of the balanced coordinates that are kept of each checkpoint."""
+
+STEPS = {
+    "steps": Int[Array, " k"],
+    "loss": Float[Array, " k"],
+    "figures": Float[Array, "k f"],
+    "values": Float[Array, "k q"],
+}
 MODES = {
     "places": Int[Array, " m"],
     "numbers": Int[Array, " m"],
@@ -55,6 +63,8 @@ class Checkpoint:
     """The fraction of the states' energy that each mode carries."""
     trusted: Array
     """(m,) whether each mode can be trusted."""
+    values: Float[Array, " q"] = field(default_factory=lambda: np.zeros(0))
+    """The leading singular values of the balanced coordinates; none if they were not asked for."""
 
     @staticmethod
     def unknown(*, step: int, loss: float) -> "Checkpoint":
@@ -138,6 +148,12 @@ class History(Saved):
         require_choice(name, "name", FIGURES)
         return np.array([each.figures[name] for each in self._checkpoints], dtype=np.float64)
 
+    @property
+    def values(self) -> Float[Array, "k q"]:
+        """The leading singular values of the balanced coordinates at each checkpoint, NaN where there are fewer."""
+        own = [each.values[:LEADING] for each in self._checkpoints]
+        return np.array([np.pad(row, (0, LEADING - len(row)), constant_values=math.nan) for row in own])
+
     def traces(self) -> dict[int, tuple[Int[Array, " c"], Complex[Array, " c"]]]:
         """For each mode by its number, at which checkpoints it was there, and its eigenvalue at each."""
         found: dict[int, list[tuple[int, complex]]] = {}
@@ -165,6 +181,7 @@ class History(Saved):
             "steps": self.steps,
             "loss": self.loss,
             "figures": np.array([[each.figures[name] for name in FIGURES] for each in self]),
+            "values": self.values,
         }
         if self._last is not None:
             last, directions = self._last
@@ -190,7 +207,10 @@ class History(Saved):
 
     @classmethod
     def _from_version_1(cls, arrays: dict[str, Array], path: str | os.PathLike[str]) -> dict[str, Any]:
-        return dict(arrays)
+        count = len(arrays["steps"])
+        unknown = {"values": np.full((count, LEADING), math.nan), "figures": np.full((count, 1), math.nan)}
+        unknown["figures"] = np.concatenate([arrays["figures"], unknown["figures"]], axis=1)
+        return arrays | unknown
 
     def __repr__(self) -> str:
         if not self._checkpoints:
@@ -220,6 +240,7 @@ def _checkpoint(arrays: Mapping[str, Array], place: int) -> Checkpoint:
     known: Any = {"step": int(arrays["steps"][place]), "loss": float(arrays["loss"][place])}
     if "places" not in arrays:
         return Checkpoint.unknown(**known)
+    known["values"] = arrays["values"][place][np.isfinite(arrays["values"][place])]
     names, own = ("numbers", "eigenvalues", "carried", "trusted"), arrays["places"] == place
     columns: Any = {name: arrays[name][own] for name in names}
     return Checkpoint(figures=figures, **known, **columns | {"trusted": columns["trusted"].astype(bool)})
@@ -233,6 +254,8 @@ def _require_consistent(arrays: dict[str, Array]) -> None:
     require_annotations(arrays, expected)
     if arrays["figures"].shape[1] != len(FIGURES):
         raise ValueError(f"it holds {arrays['figures'].shape[1]} figures, not {len(FIGURES)}")
+    if arrays["values"].shape[1] != LEADING:
+        raise ValueError(f"it holds {arrays['values'].shape[1]} singular values, not {LEADING}")
     if (np.diff(arrays["steps"]) <= 0).any():
         raise ValueError("its steps are not in their order")
     if "places" not in arrays:

@@ -8,6 +8,7 @@ try:
         record_layers,
         record_moments,
     )
+    from kann.recording._step_by_step import StepByStep, step_by_step
     from kann.recording.options import AxisOptions, LayerOptions, RunOptions
     from kann.recording.recurrent import RecurrentStep, readout_of, step_of
     from kann.recording.untrained import untrained_twin
@@ -19,12 +20,14 @@ __all__ = [
     "LayerOptions",
     "RecurrentStep",
     "RunOptions",
+    "StepByStep",
     "readout_of",
     "record",
     "record_grouped_moments",
     "record_layer_moments",
     "record_layers",
     "record_moments",
+    "step_by_step",
     "step_of",
     "untrained_twin",
 ]

@@ -4,8 +4,9 @@ import contextlib
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Unpack
 
 import numpy as np
@@ -17,10 +18,10 @@ from kann.checks import require_choice, require_flag, require_instance, short_re
 from kann.data.moments import Moments
 from kann.data.states import States
 from kann.errors import KannError
-from kann.recording.cells import CallTracer
+from kann.recording.cells import CallTracer, find_cells
 from kann.recording.depth import DepthTracer, HiddenDepthTracer
 from kann.recording.fused import FusedTracer
-from kann.recording.layer_selection import Target, by_module, require_module, select
+from kann.recording.layer_selection import Target, by_module, has_recurrent, require_module, select
 from kann.recording.options import AxisOptions, LayerOptions, RunOptions
 from kann.recording.runner import evaluation_mode, returned_hidden_states
 from kann.recording.sequence_data import Batch, SequenceData
@@ -43,7 +44,7 @@ def record(
     data: Any,
     *,
     layer: str | Iterable[str] | Callable[[Any], Any] | None = None,
-    state: str = "h",
+    state: str | None = "h",
     axis: str = "time",
     inputs: bool | str = False,
     into: str | os.PathLike[str] | None = None,
@@ -78,7 +79,9 @@ def record(
         HuggingFace model returns under that name, ``"output"`` what any model returns, and of a session of ONNX Runtime
         the name of one of its outputs. Along depth: a pattern such as ``"blocks.*"``, or a list of names.
     state
-        Of LSTMs the output ``"h"``, the cell state ``"c"``, or both side by side, ``"hc"``.
+        None for all that the layer carries from one step to the next: h and c of an LSTM, of your own cell everything
+        that one call gives and the next one reads, of any shape. ``"h"`` is the first part of it, or what a layer gives
+        that carries no state; ``"c"`` the second part, ``"hc"`` all of them. `States.parts` names the parts.
     axis
         ``"time"``, or ``"depth"`` to take the blocks that ``layer`` names as steps of time: each position of each
         sequence then gives h_1, …, h_L. Without ``layer`` these are the hidden states that the model returns.
@@ -212,7 +215,7 @@ def _run(
     make_sink: SinkMaker,
     *,
     layer: Any = None,
-    state: str = "h",
+    state: str | None = "h",
     inputs: bool | str = False,
     initial: bool = False,
     axis: str = "time",
@@ -225,25 +228,23 @@ def _run(
 
     If results add up over several ranks, one that has no data gives empty ones: if it failed, the others would wait.
     """
-    require_choice(state, "state", ("h", "c", "hc"))
-    if isinstance(inputs, str):
-        require_choice(inputs, "inputs", ("gates",))
-    else:
-        require_flag(inputs, "inputs")
-    require_flag(initial, "initial")
-    options = StateOptions(state=state, inputs=inputs if isinstance(inputs, str) else bool(inputs), initial=initial)
+    options = _state_options(state, inputs, initial)
     if not isinstance(model, nn.Module):
         model, layer = as_module(model, layer)
-    tracers = make_tracers(model, layer, options, axis=axis, embedding=embedding, several=several)
-    hidden_states = any(isinstance(tracer, HiddenStatesTracer) for tracer in tracers)
-    sequences = SequenceData(model, data, hidden_states=hidden_states, **run)
+    sequences = SequenceData(model, data, **run)
     sinks: dict[str, Sink] = {}
     with evaluation_mode(model), contextlib.ExitStack() as stack:
-        if hidden_states and run.get("forward") is None:
-            stack.enter_context(returned_hidden_states(model))
+        batches = sequences.batches(bar="recording")  # a loader draws random numbers here
+        if layer is None and axis == "time" and not has_recurrent(model):
+            layer, batches = _only_cell(sequences, batches)
+        tracers = make_tracers(model, layer, options, axis=axis, embedding=embedding, several=several)
+        if any(isinstance(tracer, HiddenStatesTracer) for tracer in tracers):
+            sequences.request_hidden_states()
+            if run.get("forward") is None:
+                stack.enter_context(returned_hidden_states(model))
         for tracer in tracers:
             tracer.attach(stack)
-        for name, rows in _rows_of_batches(sequences, tracers):
+        for name, rows in _rows_of_batches(sequences, batches, tracers):
             if name not in sinks:  # not before: a store at the path stays until there is something to write
                 sinks[name] = make_sink(name, stack)
             sinks[name].add(rows)
@@ -252,6 +253,34 @@ def _run(
     if not sinks:
         raise KannError("the data hold no batches, so nothing was recorded; pass at least one sequence")
     return {name: sink.result() for name, sink in sinks.items()}
+
+
+def _state_options(state: str | None, inputs: bool | str, initial: bool) -> StateOptions:
+    """Check what to record of a layer."""
+    if state is not None:
+        require_choice(state, "state", ("h", "c", "hc"))
+    if isinstance(inputs, str):
+        require_choice(inputs, "inputs", ("gates",))
+    else:
+        require_flag(inputs, "inputs")
+    require_flag(initial, "initial")
+    return StateOptions(state=state, inputs=inputs if isinstance(inputs, str) else bool(inputs), initial=initial)
+
+
+def _only_cell(sequences: SequenceData, batches: Iterator[Batch]) -> tuple[str | None, Iterator[Batch]]:
+    """The name of the only module that the model calls in a loop and that hands a state on, and again all batches.
+
+    Modules inside of such a module are parts of it. The name is None if there is no such module, or no batch.
+    """
+    first = next(batches, None)
+    if first is None:
+        return None, batches
+    names = [target.path for target in find_cells(sequences, first)]
+    outer = [name for name in names if not any(name.startswith(f"{other}.") for other in names)]
+    if len(outer) > 1:
+        listed = ", ".join(map(repr, outer))
+        raise KannError(f"the model calls {len(outer)} cells in loops: {listed}; pass layer= one or a list of them")
+    return next(iter(outer), None), chain([first], batches)
 
 
 def _has_other_ranks() -> bool:
@@ -310,14 +339,14 @@ def _depth_tracer(model: nn.Module, layer: Any, options: StateOptions, embedding
 
 def _require_defaults(options: StateOptions, what: str) -> None:
     """Raise if options are set that only recurrent layers have."""
-    if options != StateOptions():
+    if options not in (StateOptions(), StateOptions(state="h")):
         raise KannError(f"{what} have no inputs, initial or cell states; pass state='h' and leave the others out")
 
 
-def _rows_of_batches(data: SequenceData, tracers: Sequence[Tracer]) -> NamedRows:
+def _rows_of_batches(data: SequenceData, batches: Iterable[Batch], tracers: Sequence[Tracer]) -> NamedRows:
     """Run batch after batch until there are enough sequences, and give the rows of each layer as they come."""
     limit, done = data.max_sequences, 0
-    for batch in data.batches(bar="recording"):
+    for batch in batches:
         if limit is not None:
             batch.limit = limit - done
         for tracer in tracers:

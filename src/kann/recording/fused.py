@@ -13,6 +13,7 @@ from torch.nn.functional import dropout, linear
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.overrides import TorchFunctionMode
 
+from kann.data.states import StatePart
 from kann.errors import KannError
 from kann.recording.layer_selection import Target
 from kann.recording.recurrent import gate_values, lstm_gates
@@ -249,14 +250,15 @@ class FusedTracer(Tracer):
     """Records layers of an ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``."""
 
     def __init__(self, module: nn.RNNBase, targets: Sequence[Target], options: StateOptions):
-        if "c" in options.state and not isinstance(module, nn.LSTM):
+        if "c" in (options.state or "") and not isinstance(module, nn.LSTM):
             raise KannError(f"state={options.state!r} is for LSTMs; {targets[0].path!r} is {type(module).__name__}")
         super().__init__([target.name for target in targets])
         self._module, self._targets, self._options = module, targets, options
+        self._state = options.state or ("hc" if isinstance(module, nn.LSTM) else "h")
         only_last = all(target.level % module.num_layers == module.num_layers - 1 for target in targets)
         needs_lower_layers = options.inputs and module.num_layers > 1
         # The module's own output is then all that is needed, and its layers need not be run one by one.
-        self._output_suffices = only_last and options.state == "h" and not needs_lower_layers
+        self._output_suffices = only_last and self._state == "h" and not needs_lower_layers
 
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Ask to be told of the kernel calls inside the module's ``forward``, and of what hooks make of its output.
@@ -270,9 +272,9 @@ class FusedTracer(Tracer):
         """Run ``forward`` with its kernel calls handed to this tracer; note its output before any hook has seen it."""
         if not self.is_watching:
             return forward()
-        if "c" in self._options.state and in_force(states_replaced(self._module)):
+        if "c" in self._state and in_force(states_replaced(self._module)):
             raise KannError(
-                f"state={self._options.state!r} of {self._targets[0].path!r} cannot be recorded inside of "
+                f"state={self._state!r} of {self._targets[0].path!r} cannot be recorded inside of "
                 "kann.intervene, where cell states do not follow from the outputs; pass state='h'"
             )
         self._passes = []
@@ -316,7 +318,7 @@ class FusedTracer(Tracer):
         if output is self._returned and _versions(output) == self._versions:
             return
         last = self._module.num_layers - 1
-        targets = [target for target in self._targets if target.level == last and "h" in self._options.state]
+        targets = [target for target in self._targets if target.level == last and "h" in self._state]
         if not targets:  # a hook does not reach lower layers and cell states
             return
         tensors = [part for part in tensors_of(output) if part.is_floating_point()]
@@ -361,11 +363,11 @@ class FusedTracer(Tracer):
     def _states(self, layer: Pass, target: Target) -> Padded | SequenceRows:
         """The states of one layer and direction, copied: the model may change its output in place later."""
         kernel, options, reverse = layer.kernel, self._options, target.reverse
-        values = layer.states(options.state, reverse=reverse)
+        values = layer.states(self._state, reverse=reverse)
         inputs = kernel.data if options.inputs else None
         if options.inputs == "gates":
             inputs = gate_values(target)(kernel.data)
-        initial = layer.initial(options.state, reverse=reverse).to(values.dtype) if options.initial else None
+        initial = layer.initial(self._state, reverse=reverse).to(values.dtype) if options.initial else None
         if kernel.sizes is None:
             if inputs is not None:
                 inputs = _batch_first_copy(inputs, reverse=reverse)
@@ -385,7 +387,8 @@ class FusedTracer(Tracer):
         require_called(self._calls, self._targets[0].path)
         for calls in cut_into_runs(self._calls, self._continues):
             for target in self._targets:
-                yield target.name, self._joined_rows([call.layers[target.name] for call in calls], target)
+                rows = self._joined_rows([call.layers[target.name] for call in calls], target)
+                yield target.name, replace(rows, parts=self._parts())
 
     def _joined_rows(self, calls: Sequence[Padded | SequenceRows], target: Target) -> SequenceRows:
         """The rows of calls that continue each other."""
@@ -393,6 +396,11 @@ class FusedTracer(Tracer):
             return calls[0]
         rows = self.rows(join_calls(calls), target.path)  # type: ignore[arg-type]
         return replace(rows, reverse=target.reverse)
+
+    def _parts(self) -> tuple[StatePart, ...]:
+        """The parts of a state, h and c of an LSTM."""
+        widths = {"h": self._module.proj_size or self._module.hidden_size, "c": self._module.hidden_size}
+        return tuple(StatePart(name=part, shape=(widths[part],)) for part in self._state)
 
     def _continues(self, run: Sequence[_FusedCall], call: _FusedCall) -> bool:
         """Whether a call goes on where the run before it ended, as a decoder does that makes one step a call."""

@@ -94,9 +94,20 @@ def _all_named(model: nn.Module, names: Any) -> list[Target]:
     return list(targets.values())
 
 
+def recurrent_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The recurrent modules and cells in a model, with their names."""
+    return [(path, m) for path, m in model.named_modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)]
+
+
+def has_recurrent(model: nn.Module) -> bool:
+    """Whether a recurrent module can be named without running the model, or none can be watched."""
+    is_compiled = any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
+    return is_compiled or bool(recurrent_modules(model))
+
+
 def only_recurrent(model: nn.Module) -> tuple[str, nn.Module]:
     """The only recurrent module of a model."""
-    found = [(path, m) for path, m in model.named_modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)]
+    found = recurrent_modules(model)
     if len(found) == 1:
         return found[0]
     if found:
@@ -109,7 +120,8 @@ def only_recurrent(model: nn.Module) -> tuple[str, nn.Module]:
     if len(names) > len(some):
         some.append("…")
     raise KannError(
-        f"the model has no recurrent module of torch's; pass layer=, such as one of {', '.join(some) or 'its output'}"
+        "the model has no recurrent module of torch's, and calls no module in a loop that hands a state from step to "
+        f"step; pass layer=, such as one of {', '.join(some) or 'its output'}"
     )
 
 

@@ -36,8 +36,8 @@ class LayerOptions(RunOptions, total=False):
 
     layer: str | Iterable[str] | Callable[[Any], Any] | None
     """The name of a layer, a list of names, a pattern, or a function of the model's output. Default: the only one."""
-    state: str
-    """Of LSTMs the output ``"h"``, the cell state ``"c"``, or both side by side, ``"hc"``. Default: ``"h"``."""
+    state: str | None
+    """``"h"``, ``"c"`` or ``"hc"``. Default: all that the layer carries from one step to the next."""
     inputs: bool | str
     """Whether to record what the layer read, or ``"gates"`` for what its weights make of that. Default: False."""
     initial: bool

@@ -102,13 +102,11 @@ class SequenceData:
         Any torch module.
     data
         See `RunOptions`.
-    hidden_states
-        Whether to ask a model that takes ``output_hidden_states`` for them.
     run
         `RunOptions`.
     """
 
-    def __init__(self, model: nn.Module, data: Any, *, hidden_states: bool = False, **run: Unpack[RunOptions]):
+    def __init__(self, model: nn.Module, data: Any, **run: Unpack[RunOptions]):
         if unknown := run.keys() - RunOptions.__annotations__.keys():
             raise TypeError(f"unknown options {sorted(unknown)}; pass those of RunOptions")
         self.model, self.data = model, data
@@ -130,7 +128,10 @@ class SequenceData:
         # A model that is called in another way has no parameters that matter here.
         self._parameters = {} if self._forward is not None else parameters_of(model)
         self._options: dict[str, Any] = {}
-        if hidden_states and ("output_hidden_states" in self._parameters or _takes_any_keyword(self._parameters)):
+
+    def request_hidden_states(self) -> None:
+        """Ask a model that takes ``output_hidden_states`` for them."""
+        if "output_hidden_states" in self._parameters or _takes_any_keyword(self._parameters):
             self._options["output_hidden_states"] = True
 
     @property

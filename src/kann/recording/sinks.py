@@ -88,7 +88,11 @@ class MemorySink(Sink):
         """`States` in memory."""
         rows = joined(self._parts)
         return States(
-            values=_to_numpy(rows.values), lengths=rows.lengths, inputs=_to_numpy(rows.inputs), reverse=rows.reverse
+            values=_to_numpy(rows.values),
+            lengths=rows.lengths,
+            inputs=_to_numpy(rows.inputs),
+            reverse=rows.reverse,
+            parts=rows.parts,
         )
 
 
@@ -111,7 +115,7 @@ class StoreSink(Sink):
     def _take(self, rows: SequenceRows) -> None:
         rows = self._finite(rows)
         if not self._sequences:
-            self._writer.note_direction(reverse=rows.reverse)
+            self._writer.note(reverse=rows.reverse, parts=[part.as_list() for part in rows.parts])
         self._writer.append(rows.values, rows.lengths, rows.inputs)
 
     def result(self) -> States:

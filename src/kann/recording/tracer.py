@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from kann.backends.arrays import indices_for, run_indices
 from kann.checks import require_dense, require_float
+from kann.data.states import StatePart
 from kann.errors import KannError, PaddingWarning
 from kann.recording.layer_selection import Target
 from kann.recording.sequence_data import Batch, RealSteps, packed_lengths, tensors_of
@@ -35,6 +36,8 @@ class SequenceRows:
     """How many sequences the batch held, those included that were not to be recorded."""
     reverse: bool = False
     """Whether the sequences were read from their end: the rows of each are in the order of reading."""
+    parts: tuple[StatePart, ...] = ()
+    """The parts that a row of states has; empty if there is one, without a name."""
     origins: Int[Array, " s"] | None = None
     """The sequence of the data that each of these comes from: along depth a sequence gives one for each position. None
     if they are those of the batch."""
@@ -82,6 +85,7 @@ def joined(parts: Sequence[SequenceRows]) -> SequenceRows:
         firsts=firsts,
         batch_sequences=sum(part.batch_sequences for part in parts),
         reverse=parts[0].reverse,
+        parts=parts[0].parts,
         origins=np.concatenate(origins) if origins else None,
     )
 
@@ -291,12 +295,23 @@ NamedRows = Iterator[tuple[str, SequenceRows]]
 class StateOptions:
     """Options of recording a layer."""
 
-    state: str = "h"
-    """``h``, ``c`` or ``hc``."""
+    state: str | None = None
+    """``h``, ``c`` or ``hc``; None for all that the layer carries from step to step."""
     inputs: bool | str = False
     """Whether to record what the layer read to reach each state; ``"gates"`` for what its weights make of it."""
     initial: bool = False
     """Whether to include the state before the first step."""
+
+
+class NoStateError(KannError):
+    """A layer hands no state from one step to the next."""
+
+    def __init__(self, path: str, kind: str, layers: str = "none was found"):
+        self.path, self.kind = path, kind
+        super().__init__(
+            f"layer {path!r} ({kind}) hands no state from one step to the next; layers that do: {layers}; pass one of "
+            "them, or state='h' to record what this one gives"
+        )
 
 
 class Tracer(ABC):
