@@ -63,8 +63,6 @@ class Stateful(Stops):
 def test_model_hooks_modes_grads_and_random_numbers_are_as_before(error, layer, words):
     model = Stateful(error).train()
     model.norm.eval()
-    if error is None:
-        model.calls = 99
     before = copy.deepcopy(condition(model))
     loader = DataLoader(words, batch_size=1, shuffle=True)
     if error is None:
@@ -136,3 +134,48 @@ def test_errors_of_the_model_come_through(words):
 
     with pytest.raises(RuntimeError, match="out of ideas"):
         kann.record(Tagger(), words, forward=broken)
+
+
+class Remembers(nn.Module):
+    """Goes on from the state in which its last call ended."""
+
+    def __init__(self, *, in_buffer=False):
+        super().__init__()
+        self.cell = nn.GRUCell(3, 4)
+        self.history, self.counts = [], {"calls": 0}
+        if in_buffer:
+            self.register_buffer("h", torch.zeros(4, 4))
+        else:
+            self.h = None
+
+    def forward(self, x):
+        path = []
+        for now in x.unbind(1):
+            self.h = self.cell(now, self.h)
+            path.append(self.h)
+        self.history.append(self.h)
+        self.counts["calls"] += 1
+        return torch.stack(path, dim=1)
+
+
+@pytest.mark.parametrize("in_buffer", [False, True])
+def test_a_model_that_keeps_its_state_begins_every_batch_anew_and_is_as_before(in_buffer):
+    model, x = Remembers(in_buffer=in_buffer), torch.randn(12, 6, 3)
+    states = kann.record(model, x, batch_size=4)
+    assert (model.history, model.counts) == ([], {"calls": 0})
+    assert model.h is None or not model.h.any()
+    for i, batch in enumerate(x.split(4)):
+        np.testing.assert_allclose(states.padded()[4 * i : 4 * i + 4], copy.deepcopy(model)(batch).detach(), atol=1e-6)
+    model(x[:4])
+    kept, content = model.h, model.h.clone()
+    kann.record(model, x, batch_size=4)
+    assert model.h is kept
+    assert torch.equal(kept, content)
+    assert (len(model.history), model.counts) == (1, {"calls": 1})
+
+
+def test_a_model_that_keeps_its_state_is_itself_with_all_coordinates_kept():
+    model, x = Remembers(), torch.randn(40, 6, 3)
+    states = kann.record(model, x, batch_size=20)
+    effects = kann.effects(model, x, states=states, coordinates=np.eye(4), counts=[4], batch_size=20, progress=False)
+    np.testing.assert_allclose(effects.kept["directions"], 1)

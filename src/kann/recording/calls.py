@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kann.recording.runner import attributes_of, is_of_torch
 from kann.recording.sequence_data import is_state
 from kann.recording.tracer import as_real, hook_last
 from kann.typing import Shaped
@@ -24,9 +25,6 @@ COMPARED = 8
 
 OWN = "self."
 """What the names of attributes of a module begin with, among what it reads and gives."""
-
-OF_TORCH = frozenset(nn.Module().__dict__)
-"""Attributes that every module has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -70,12 +68,11 @@ def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
         yield from named_tensors(item, f"{name}.{key}" if name else key)
 
 
-def attributes_of(module: nn.Module) -> dict[str, Tensor]:
-    """The tensors that a module keeps by itself, in attributes and buffers; those of torch's modules are no states."""
-    if type(module).__module__.startswith("torch."):
+def own_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The tensors that a module keeps by itself, in attributes and buffers."""
+    if is_of_torch(module):
         return {}
-    kept = {name: value for name, value in module.__dict__.items() if name not in OF_TORCH} | dict(module._buffers)
-    return dict(named_tensors(kept, OWN.removesuffix(".")))
+    return dict(named_tensors(attributes_of(module) | module._buffers, OWN.removesuffix(".")))
 
 
 Mark = tuple[Tensor, Any]
@@ -128,7 +125,7 @@ class CallLog:
         reads, marks = {}, {}
         if self.keeps_reads:
             reads = {name: _copy(value) for name, value in named_tensors(self.arguments(args, kwargs))}
-        for name, value in attributes_of(module).items():
+        for name, value in own_tensors(module).items():
             kept = self._kept.get(name)
             if kept is None or not _is_same(kept[0], value):
                 kept = self._kept[name] = _mark(value), _copy(value)
@@ -145,7 +142,7 @@ class CallLog:
         if not gives:
             kinds = ", ".join(str(part.dtype).removeprefix("torch.") for _, part in named_tensors(output))
             self.gave_instead = f"{type(output).__name__} without real numbers ({kinds or 'no tensor'})"
-        for name, value in attributes_of(module).items():
+        for name, value in own_tensors(module).items():
             if _is_same(marks.get(name), value):
                 reads.pop(name)  # a constant
             elif is_state(value):

@@ -4,6 +4,7 @@ import contextlib
 import random
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from kann.typing import Array
 
 
 @dataclass(slots=True, eq=False)
@@ -131,39 +134,112 @@ def returned_hidden_states(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _restored_module(module: nn.Module) -> Iterator[None]:
-    """Restore the mode of a module and its own buffers, not those of the modules inside."""
+def _restored_module(module: nn.Module) -> Iterator[Callable[[], None]]:
+    """Restore the mode, the buffers and the attributes of a module, not those of the modules inside.
+
+    The value restores all but the mode at once.
+    """
     training = getattr(module, "training", None)  # which torch.jit.freeze takes away
-    buffers = dict(module._buffers.items())
-    copies = {
-        name: (buffer._version, buffer.detach().clone())
-        for name, buffer in buffers.items()
-        if buffer is not None and not buffer.is_inference()
-    }
+    restore = _kept_data(module)
     try:
-        yield
+        yield restore
     finally:
-        _restore_buffers(module, buffers, copies)
+        restore()
         if training is not None:
             module.training = training
 
 
-def _restore_buffers(
-    module: nn.Module, buffers: dict[str, Tensor | None], copies: dict[str, tuple[int, Tensor]]
-) -> None:
-    """Put back every buffer that was replaced, and the content of every one that was changed in place."""
-    # A module may have put another tensor in its place.
-    if isinstance(module, torch.jit.ScriptModule):  # its buffers are not in a dict of Python
-        for name, buffer in buffers.items():
-            setattr(module, name, buffer)
-    else:
-        module._buffers.update(buffers)
-    with torch.no_grad():
-        for name, (version, content) in copies.items():
-            buffer = buffers[name]
-            # torch counts the changes in place; without one there is nothing to copy.
-            if buffer is not None and buffer._version != version:
-                buffer.copy_(content)
+def reset_state(model: nn.Module) -> None:
+    """Inside `evaluation_mode`, restore what a model keeps in buffers and attributes, such as a state ``self.h``."""
+    for module in model.modules():
+        if in_force(("module", id(module))):
+            _CHANGES["module", id(module)].value()
+
+
+OF_TORCH = frozenset(nn.Module().__dict__)
+"""Attributes that every module has."""
+
+
+def is_of_torch(module: nn.Module) -> bool:
+    """Whether a module is one of torch's own, which keep no state in attributes."""
+    return type(module).__module__.startswith("torch.")
+
+
+def attributes_of(module: nn.Module) -> dict[str, Any]:
+    """The attributes of a module that hold data, which it may change while it runs."""
+    if is_of_torch(module):
+        return {}
+    return {name: value for name, value in module.__dict__.items() if name not in OF_TORCH and _is_data(value)}
+
+
+def _is_data(value: Any) -> bool:
+    """Whether a value is numbers, text or tensors, by themselves or in containers."""
+    if isinstance(value, dict):
+        return all(map(_is_data, value.values()))
+    if isinstance(value, list | tuple | deque):
+        return all(map(_is_data, value))
+    return value is None or isinstance(value, int | float | complex | str | Tensor | np.ndarray)
+
+
+def _kept_data(module: nn.Module) -> Callable[[], None]:
+    """A function that restores the buffers and attributes of a module as they are now."""
+    buffers = {name: _kept(buffer) for name, buffer in module._buffers.items()}
+    attributes = {name: _kept(value) for name, value in attributes_of(module).items()}
+
+    def restore() -> None:
+        if isinstance(module, torch.jit.ScriptModule):  # its buffers are not in a dict of Python
+            for name, put_back in buffers.items():
+                setattr(module, name, put_back())
+        else:
+            module._buffers.update({name: put_back() for name, put_back in buffers.items()})
+        for name in attributes_of(module).keys() - attributes.keys():
+            delattr(module, name)
+        for name, put_back in attributes.items():
+            module.__dict__[name] = put_back()
+
+    return restore
+
+
+def _kept(value: Any) -> Callable[[], Any]:
+    """A function that restores the content of a value and returns the value."""
+    if isinstance(value, Tensor) and not value.is_inference():
+        return partial(_restored_tensor, value, value._version, value.detach().clone())
+    if isinstance(value, np.ndarray):
+        return partial(_restored_array, value, value.copy())
+    if isinstance(value, list | deque | tuple):
+        return partial(_restored_list, value, [_kept(item) for item in value])
+    if isinstance(value, dict):
+        return partial(_restored_dict, value, {key: _kept(item) for key, item in value.items()})
+    return lambda: value
+
+
+def _restored_tensor(tensor: Tensor, version: int, content: Tensor) -> Tensor:
+    # torch counts the changes in place; without one there is nothing to copy.
+    if tensor._version != version:
+        with torch.no_grad():
+            tensor.copy_(content)
+    return tensor
+
+
+def _restored_array(array: Array, content: Array) -> Array:
+    if array.flags.writeable:
+        array[...] = content
+    return array
+
+
+def _restored_list(values: Any, items: list[Callable[[], Any]]) -> Any:
+    found = [item() for item in items]
+    if not isinstance(values, tuple):
+        values.clear()
+        values.extend(found)
+    return values
+
+
+def _restored_dict(values: dict[Any, Any], items: dict[Any, Callable[[], Any]]) -> dict[Any, Any]:
+    found = {key: item() for key, item in items.items()}
+    values.clear()
+    values.update(found)
+    return values
 
 
 @contextlib.contextmanager

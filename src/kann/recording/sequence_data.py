@@ -21,6 +21,7 @@ from kann.checks import array_of, call_of_user, require_dense, require_flag, req
 from kann.errors import KannError
 from kann.progress import progress as progress_bar
 from kann.recording.options import RunOptions
+from kann.recording.runner import reset_state
 from kann.typing import AnyArray, Array, Int
 
 
@@ -225,7 +226,11 @@ class SequenceData:
         return count_of(batch.content, self.axis) if batch.count is None else batch.count
 
     def call(self, batch: Batch) -> Any:
-        """Move a batch to the device, run the model on it, and return the model's output."""
+        """Move a batch to the device, run the model on it, and return the model's output.
+
+        Inside of `evaluation_mode`, a model that keeps a state by itself begins each batch with the one that it had.
+        """
+        reset_state(self.model)
         content = batch.content
         if self.device is not None:
             content = to_device(content, self.device, except_for=_lengths_entry(content, self.lengths))
