@@ -90,11 +90,21 @@ gallery: $(READY)
 	set -e; for name in $(GALLERY); do $(BIN)/python examples/$$name.py gallery; done
 
 # All trainings and analyses of the manual, five seeds each: hours on a processor, so pass DEVICE=cuda where there is one.
+# The last command writes experiments/results and fills the pages. Networks that are trained already are used again.
 DEVICE ?= cpu
 reproduce: $(READY)
 	$(BIN)/python -m kann_experiments.train_all --processes $(PROCESSES) --device $(DEVICE) --out runs
-	$(BIN)/kann reproduce compare --out runs/compare
+	set -e; for task in sentiment ecg copy flipflop counting; do \
+		$(BIN)/kann reproduce balanced --task $$task --device $(DEVICE) --runs runs --out runs/balanced; done
+	set -e; for task in small-sentiment shipped-sentiment shipped-ecg counting-4 flipflop; do \
+		$(BIN)/kann reproduce balanced --learned --task $$task --device $(DEVICE) --runs runs --out runs/balanced; done
+	set -e; for arch in gru lstm rnn; do \
+		$(BIN)/python -m kann_experiments.sentiment.stand_in_bases runs/sentiment $$arch 0 1 2 3 4; done
+	$(BIN)/python -m kann_experiments.sentiment.word_pages runs/words/gru
+	$(BIN)/python -m kann_experiments.depth_profiles runs/depth
+	$(BIN)/kann reproduce compare --fresh 5 --out runs/compare
 	$(BIN)/kann reproduce training --out runs/training
+	$(BIN)/kann reproduce training --shuffled --out runs/training
 	$(BIN)/kann reproduce design --out runs/design
 	$(BIN)/python -m kann_experiments.pages runs
 

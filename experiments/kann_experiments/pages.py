@@ -35,7 +35,10 @@ RESULTS = Path(__file__).parents[1] / "results"
 DOCS = Path(__file__).parents[2] / "docs"
 """The pages of the manual."""
 
-KEPT = ("experiment", "seeds", "made_on", "versions", "config", "differences", "rows", "lines")
+KEPT = (
+    *("experiment", "seeds", "made_on", "versions", "config", "differences", "rows", "lines"),
+    *("accuracy", "counts", "sequences", "agreement"),  # of profiles along depth
+)
 """The entries of ``results.json`` that are committed."""
 
 ARCHITECTURES = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}

@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from kann_experiments.pages import collect, filled
 from kann_experiments.sentiment import stand_ins, word_matrices, word_pages, word_plane
 from kann_experiments.sentiment.corpus import Reviews
 from kann_experiments.sentiment.reading import read_reviews
@@ -33,6 +34,16 @@ def measured(corpus):  # noqa: F811
         patch.setattr(word_matrices, "PAPERS", ((flip, good),))
         found = word_matrices.measure_words(turning_network(), with_flips(corpus), seed=0)
         yield found, names
+
+
+@pytest.fixture(scope="module")
+def one_coordinate(corpus):  # noqa: F811
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stand_ins, "RECORDED_ON_CPU", 200)
+        patch.setattr(stand_ins, "COMPONENTS", 5)
+        for module in (word_plane, word_pages):
+            patch.setattr(module, "LEAST", 1)
+        yield word_plane.measure_pairs(network_of("rnn"), corpus)
 
 
 def test_a_word_that_turns_round_keeps_the_negative(measured):
@@ -99,14 +110,26 @@ def test_an_operator_without_a_real_mode_is_refused():
         word_matrices.sentiment_mode(koopman, np.ones(2))
 
 
-def test_tables_and_figure_show_every_word_and_phrase(measured, tmp_path):
+def test_tables_and_figures_show_every_word_and_phrase(measured, one_coordinate, tmp_path):
     found, names = measured
-    files = word_pages.write_words(found, tmp_path)
-    assert {path.name for path in files} == {"words.json", "tables.md", "words.png", "words.svg"}
-    text = (tmp_path / "tables.md").read_text()
-    assert all(f"| {word} |" in text for word in (*found.words, *found.phrases))
-    content = json.loads((tmp_path / "words.json").read_text())
-    assert content["words"][names[FLIP]]["matrix"]["keeps"]["value"] == found.words[names[FLIP]]["matrix"].keeps.value
+    folder = tmp_path / "runs" / "words" / "gru"
+    files = word_pages.write_words(found, one_coordinate, folder, provenance={"seed": 2})
+    assert {path.name for path in files if path.suffix != ".svg"} == {
+        "results.json",
+        "words.json",
+        "words.png",
+        "word-plane.png",
+    }
+    (kept,) = collect(tmp_path / "runs", tmp_path / "results")
+    content = json.loads(kept.read_text())
+    assert content["rows"].keys() == {quantity.key for quantity in word_pages.QUANTITIES}
+    assert any(f"| {names[FLIP]} |" in line for line in content["lines"]["words"])
+    assert {line.split(" | ")[0][2:] for line in content["lines"]["phrases"][2:]} == set(found.phrases)
+    assert "| adds most | " in content["lines"]["pairs"][2]
+    page = "<!-- lines words/gru pairs -->\n<!-- value words/gru eigenvalue --><!-- end -->"
+    assert "adds least" in filled(page, tmp_path / "results")
+    details = json.loads((folder / "words.json").read_text())
+    assert details["words"][names[FLIP]]["matrix"]["keeps"]["value"] == found.words[names[FLIP]]["matrix"].keeps.value
     figure = word_pages.draw_words(found)
     assert [label.get_text() for label in figure.axes[1].get_xticklabels()] == list(found.phrases)
 
@@ -121,12 +144,8 @@ def test_jackknife_and_places_of_texts_by_example():
     assert found.error == pytest.approx(1 / np.sqrt(1000), rel=0.6)  # ten groups know it to a quarter
 
 
-def test_words_are_pairs_along_one_balanced_coordinate(corpus, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(stand_ins, "RECORDED_ON_CPU", 200)
-    monkeypatch.setattr(stand_ins, "COMPONENTS", 5)
-    monkeypatch.setattr(word_plane, "LEAST", 1)
-    found = word_plane.measure_pairs(network_of("rnn"), corpus)
-    pairs = found.pairs
+def test_words_are_pairs_along_one_balanced_coordinate(corpus, one_coordinate):  # noqa: F811
+    found, pairs = one_coordinate, one_coordinate.pairs
     assert found.koopman.rank == 1
     assert found.agreement > 0.8
     names = corpus.vocabulary.words

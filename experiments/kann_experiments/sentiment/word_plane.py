@@ -1,10 +1,5 @@
-"""Words as pairs of numbers, in the one coordinate that the shipped GRU mostly computes with.
+"""Words as pairs of numbers, in the one coordinate that the shipped GRU mostly computes with. See `word_pages`."""
 
-``python -m kann_experiments.sentiment.word_plane runs/words`` writes ``word_plane.png`` and ``word_pairs.npz``, and
-prints the table.
-"""
-
-import sys
 from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
@@ -12,20 +7,18 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import kann
-from kann import zoo
 from kann.backends.arrays import as_numpy
 from kann.recording.runner import evaluation_mode
-from kann.reporting.plots import STYLE, draw_word_plane
+from kann.reporting.plots import draw_word_plane
 from kann.stand_ins import WordPairs
 from kann.zoo.sentiment_network import SentimentNetwork
-from kann_experiments.drawing import WIDE, save_figures
-from kann_experiments.sentiment.corpus import Corpus, load_corpus
+from kann_experiments.drawing import WIDE
+from kann_experiments.sentiment.corpus import Corpus
 from kann_experiments.sentiment.live.bench import LAYER, sequences
 from kann_experiments.sentiment.operators import Readout
 from kann_experiments.sentiment.reading import read_last_states
 from kann_experiments.sentiment.stand_in_bases import judged_reviews
 from kann_experiments.sentiment.stand_ins import record_for_stand_ins, simulated_logits, state_of, training_reviews
-from kann_experiments.training import require_folder
 
 LEAST = 100
 """Words that the fitted reviews have less often are left out: some dozens of steps leave their numbers uncertain."""
@@ -73,13 +66,3 @@ def word_plane(pairs: WordPairs) -> Figure:
     ax.set(xlim=LIMITS[0], ylim=LIMITS[1])
     draw_word_plane(pairs, ax=ax, count=90, least=LEAST)
     return figure
-
-
-if __name__ == "__main__":
-    folder, network = require_folder(sys.argv[1]), zoo.load("sentiment").network
-    found = measure_pairs(network, load_corpus(), seed=int(zoo.provenance("sentiment")["seed"]))
-    found.pairs.save(folder / "word_pairs.npz")
-    with plt.rc_context(STYLE):
-        save_figures({"word_plane": word_plane(found.pairs)}, folder)
-    sys.stdout.write(f"{found.koopman}\n{found.readout}\nagreement {found.agreement:.3f}\n")
-    sys.stdout.write(f"{found.pairs.table(12, least=LEAST)}\n")
