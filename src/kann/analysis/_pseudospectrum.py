@@ -118,6 +118,7 @@ def _whitened(koopman: Koopman, design: NormalEquations) -> tuple[Float[Array, "
     weights = design.weights(offset=offset, ridge=0.0, rounding=0.0)
     about = design.gram[-1, :rank] / design.gram[-1, -1] if offset else np.zeros(rank)
     energy, vectors = np.linalg.eigh(design.state_gram(about))
+    # By eigenvectors, not by Cholesky, which fails where coordinates nearly depend on each other.
     kept = energy > noise_floor(rank, 0.0) * energy[-1]
     root, vectors = np.sqrt(energy[kept]), vectors[:, kept]
     step = root[:, None] * (vectors.T @ weights[:rank] @ vectors) / root

@@ -245,6 +245,7 @@ def factor_of_gram(
     Eigenvalues below the fraction ``noise`` of one, or `GRAM_NOISE` of the largest, are rounding and count as 0.
     """
     scale = np.sqrt(np.where(squares > 0, squares, 1.0))
+    # Not a Cholesky factor: that fails on, or hides, directions that rounding has made slightly negative.
     values, rotation = np.linalg.eigh(gram / scale[:, None] / scale)
     least = GRAM_NOISE * values[-1] if noise is None else noise
     kept = np.where(values > least, np.maximum(values, 0.0), 0.0)
@@ -273,7 +274,7 @@ def _eigenpairs(gram: AnyArray, count: int) -> tuple[Float[Array, " k"], Float[A
     """The ``count`` largest eigenvalues, increasing, and their vectors; all of them where that is as fast."""
     d = gram.shape[0]
     count = min(count, d)
-    if on_accelerator(gram):
+    if on_accelerator(gram):  # torch has no such solver for the largest alone
         values, vectors = namespace(gram).linalg.eigh(gram)
         return as_numpy(values[d - count :]), as_numpy(vectors[:, d - count :])
     gram = as_numpy(gram)
@@ -324,6 +325,7 @@ def choose_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, 
     fixed = FIXED_BASES.get(kind.name)
     vectors = svd.vectors if fixed is None else fixed(d)
     # H = U Σ Vᵀ puts the energy |Σ Vᵀ b|² along a direction b: σ² along a singular vector.
+    # Columns of a fixed basis are correlated, so that these fractions add up only because the basis is orthonormal.
     spread = svd.values if fixed is None else np.linalg.norm(svd.values[:, None] * (svd.vectors.T @ vectors), axis=0)
     explained = spread**2 / svd.energy
     columns = rank.columns(explained, of_units=len(explained) == d)
@@ -378,6 +380,7 @@ def checked_directions(vectors: AnyArray, d: int) -> Float[Array, "d r"]:
     if vectors.ndim != 2 or vectors.shape[0] != d or not 1 <= vectors.shape[1] <= d:
         raise KannError(f"a basis for {d} hidden units has shape ({d}, r), r<={d}; got {vectors.shape}")
     vectors = vectors.astype(np.float64)
+    # Compared at unit length: columns of unlike size are no reason to refuse them.
     lengths = np.linalg.norm(vectors, axis=0)
     if not np.isfinite(lengths).all() or not lengths.all():
         raise KannError("a column of the basis is zero or not finite; leave it out")

@@ -246,6 +246,8 @@ def unit_columns(states: States, features: FeatureMap, *, rank: int, lift: bool)
     """The columns of the design, with features scaled to unit variance."""
     total = accumulate(states, partial(SumOverBlocks, partial(_feature_sums, features)), inputs=True, what="features")
     pairs, sums, squares = total[0, 0], total[1], total[2]
+    # The difference loses digits where a mean dwarfs the spread. That does no harm: mean and scale only condition the
+    # columns, and are undone exactly in the weights.
     mean = sums / pairs
     variance = squares / pairs - mean**2
     is_constant = variance <= CONSTANT_BELOW * squares / pairs
@@ -297,12 +299,14 @@ def fit_bilinear(
         folds, held_out = folds_to_choose(states, groups=groups, **chosen)
         if columns.count > ALL_FOLDS_BELOW:
             folds, held_out = np.minimum(folds, 1), 1
+    # In units of variance one, a single ridge suits all columns, and Gram matrices of products keep their digits.
     projection = Projection(matrix=basis.vectors / deviation, mean=basis.mean)
     make = partial(GatedProducts, columns=columns, group_of=folds, lengths=states.lengths)
     sums = accumulate(states, make, inputs=True, projection=projection, what="products")
     designs = [design_of(sums.groups[fold], columns) for fold in sorted(sums.groups)]
     if not all(np.isfinite(design.gram).all() for design in designs):
         refuse_not_finite(states, inputs=True)
+    # Products of features and coordinates nearly depend on each other, so that a ridge is chosen unless one is passed.
     if ridge is None:
         curve = ridge_curve(designs, held_out=held_out)
         ridge = curve.chosen

@@ -134,6 +134,7 @@ def _errors_in_block(
             count[i] += can_start.sum()
             weight, reached = to_device_of(h, can_start.astype(float)), x[horizon:]  # 1 for states with one to predict
             ahead_energy, crossed = float(weight @ energy_of[horizon:]), row_products(x[:-horizon], reached)
+            # |y − x|² and what lies outside of the basis are made of energies, so that no d-dimensional prediction is.
             energy[i] += ahead_energy
             total[i] += as_numpy(weight @ reached)
             copied[i] += max(ahead_energy + float(weight @ energy_of[:-horizon]) - 2 * float(weight @ crossed), 0.0)

@@ -143,6 +143,8 @@ def _inverse(real: Float[Array, "r r"], condition: float, like: AnyArray) -> Flo
 
 def _order(values: Complex[Array, " k"]) -> Array:
     """By decreasing modulus; where moduli agree by decreasing imaginary part, then by decreasing real part."""
+    # Equal moduli must get equal keys: comparing neighbours within a tolerance is not transitive, so that rounding would
+    # decide the order. Logarithms make the tolerance relative.
     modulus = np.abs(values)
     steps = np.round(np.log(np.maximum(modulus, np.finfo(float).tiny)) / SAME_MODULUS)
     return np.lexsort((-np.real(values), -np.imag(values), -steps))
@@ -150,6 +152,7 @@ def _order(values: Complex[Array, " k"]) -> Array:
 
 def _phased(vectors: Complex[Array, "r k"]) -> Complex[Array, "r k"]:
     """Columns of unit norm whose component of largest modulus is real and positive."""
+    # An eigenvector is known up to a complex factor. LAPACK's choice differs between machines, this one does not.
     largest = vectors[np.abs(vectors).argmax(axis=0), np.arange(vectors.shape[1])]
     turned = vectors * (np.abs(largest) / largest)
     return turned / np.linalg.norm(turned, axis=0)
@@ -166,6 +169,7 @@ def residuals(
     C v = λ v makes Y v − λ X v equal to (Y − X C) v. Directions without more energy than the ``noise`` of their
     coordinates get an infinite residual.
     """
+    # The residual of ResDMD (Colbrook and Townsend 2024); of an eigenvector of C it is what the step itself misses.
     residual_energy, state_energy = quadratic_forms(residual_gram, right), quadratic_forms(state_gram, right)
     is_real = state_energy > noise @ (np.real(right) ** 2 + np.imag(right) ** 2)
     ratio = np.maximum(residual_energy, 0.0) / np.where(is_real, state_energy, 1.0)

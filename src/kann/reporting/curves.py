@@ -56,7 +56,7 @@ def score_in_full(effects: Effects) -> str:
     score = score_in_words(effects)
     if is_fraction(effects):
         return f"the fraction of {score}"
-    return score if score.startswith("R²") else f"the {score}"
+    return score if effects.metric in ("agreement", "accuracy") else f"the {score}"  # an R² has no article
 
 
 def is_fraction(effects: Effects) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import kann
-from kann.data import atomic_write as placing
+from kann.data import atomic_write
 from kann.data.atomic_write import replacing
 from kann.errors import KannError
 
@@ -45,7 +45,7 @@ def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path, monke
             raise error
         move(source, target)
 
-    monkeypatch.setattr(placing, "exchange_atomically", lambda one, other: False)
+    monkeypatch.setattr(atomic_write, "exchange_atomically", lambda one, other: False)
     monkeypatch.setattr(os, "replace", fail_once)
     with pytest.raises(type(error), match="No space left on device"), replacing(old) as temporary:
         temporary.mkdir()
@@ -56,7 +56,7 @@ def test_a_folder_that_cannot_be_put_in_place_leaves_the_old_one(tmp_path, monke
 @pytest.mark.parametrize("atomic", [True, False])
 def test_a_folder_takes_the_place_of_another(tmp_path, monkeypatch, atomic):
     if not atomic:
-        monkeypatch.setattr(placing, "exchange_atomically", lambda one, other: False)
+        monkeypatch.setattr(atomic_write, "exchange_atomically", lambda one, other: False)
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "old").touch()
     with replacing(tmp_path / "folder") as temporary:
@@ -71,7 +71,7 @@ def test_two_folders_are_exchanged_in_one_step(tmp_path):
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    assert placing.exchange_atomically(tmp_path / "one", tmp_path / "other")
+    assert atomic_write.exchange_atomically(tmp_path / "one", tmp_path / "other")
     assert (tmp_path / "one" / "other").exists()
     assert (tmp_path / "other" / "one").exists()
 
@@ -147,7 +147,7 @@ def test_leftovers_of_killed_processes_are_swept_and_nothing_else(tmp_path, oper
     (folder / "part").touch()
     for path in (ours, fresh, *others):
         path.touch()
-    old = time.time() - 2 * placing.STALE_SECONDS
+    old = time.time() - 2 * atomic_write.STALE_SECONDS
     for path in (ours, folder, *others):
         os.utime(path, (old, old))
     operator.save(tmp_path / "k.npz")
@@ -156,7 +156,7 @@ def test_leftovers_of_killed_processes_are_swept_and_nothing_else(tmp_path, oper
 
 def test_a_save_that_runs_is_not_swept_whatever_the_clock_says(tmp_path, operator, states, monkeypatch):
     """Even years ahead. What a process that ended left is swept at once, and what other machines left is kept."""
-    with placing.replacing(tmp_path / "live.npz") as live:
+    with atomic_write.replacing(tmp_path / "live.npz") as live:
         live.write_bytes(b"live")
         with subprocess.Popen([sys.executable, "-c", ""]) as ended:
             pass
@@ -168,7 +168,7 @@ def test_a_save_that_runs_is_not_swept_whatever_the_clock_says(tmp_path, operato
         operator.save(tmp_path / "k.npz")
         assert {path.name for path in tmp_path.iterdir()} == {live.name, elsewhere.name, "k.npz"}
         later = time.time() + 1e9
-        monkeypatch.setattr(placing.time, "time", lambda: later)
+        monkeypatch.setattr(atomic_write.time, "time", lambda: later)
         states.save(tmp_path / "s.zarr")
         assert live.exists()
     assert (tmp_path / "live.npz").read_bytes() == b"live"
@@ -217,6 +217,6 @@ def test_a_save_that_is_stopped_leaves_a_whole_store(tmp_path, rng, monkeypatch,
     opened = kann.States.open(path)
     assert len(opened) == 200
     np.testing.assert_array_equal(np.asarray(opened.values)[::40, 0], np.arange(200))
-    monkeypatch.setattr(placing, "STALE_SECONDS", -1)
+    monkeypatch.setattr(atomic_write, "STALE_SECONDS", -1)
     opened[:3].save(tmp_path / "other.zarr")  # and sweeps what may be left
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other.zarr", "s.zarr"]
