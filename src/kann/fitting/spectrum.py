@@ -143,7 +143,7 @@ def _inverse(real: Float[Array, "r r"], condition: float, like: AnyArray) -> Flo
 
 def _order(values: Complex[Array, " k"]) -> Array:
     """By decreasing modulus; where moduli agree by decreasing imaginary part, then by decreasing real part."""
-    # Equal moduli must get equal keys: comparing neighbours within a tolerance is not transitive, so that rounding would
+    # Equal moduli must get equal keys: to compare neighbours within a tolerance is not transitive, and rounding would
     # decide the order. Logarithms make the tolerance relative.
     modulus = np.abs(values)
     steps = np.round(np.log(np.maximum(modulus, np.finfo(float).tiny)) / SAME_MODULUS)
