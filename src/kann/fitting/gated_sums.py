@@ -33,7 +33,7 @@ from kann.fitting.features import (
     triple_panels,
 )
 from kann.fitting.folds import folds_to_choose, pairs_by_fold, row_checksums
-from kann.fitting.normal_equations import NormalEquations, ridge_curve, sum_of
+from kann.fitting.normal_equations import NormalEquations, RidgeCurve, ridge_curve, sum_of
 from kann.typing import AnyArray, Array, Float, Int
 
 MOST_COLUMNS = 10_000
@@ -312,9 +312,22 @@ def fit_bilinear(
         ridge = curve.chosen
     total = sum_of(designs)
     designs.clear()  # each may take a gigabyte
-    weights = total.ridge_weights(ridge)
-    # Back to coordinates and features as they are, from weights of scaled ones.
-    r, k = columns.rank, columns.features.count
+    bounds = np.stack([sums.low, sums.high])
+    koopman = _in_own_units(total, columns, basis, deviation, ridge, curve, bounds)
+    return koopman, total.pairs, columns.count
+
+
+def _in_own_units(
+    total: NormalEquations,
+    columns: GatedColumns,
+    basis: Basis,
+    deviation: Float[Array, " r"],
+    ridge: float,
+    curve: RidgeCurve | None,
+    bounds: Float[Array, "2 r"],
+) -> Bilinear:
+    """Solve the equations of scaled columns; return the operator of coordinates and features as they are."""
+    r, k, weights = columns.rank, columns.features.count, total.ridge_weights(ridge)
     linear, gated = weights[:r], weights[r : r + k * (r + 1)].reshape(k, r + 1, r)
     back = deviation / deviation[:, None]  # from scaled to own coordinates, before and after the step
     drive = gated[:, 0] * deviation / columns.feature_scale[:, None]
@@ -324,7 +337,7 @@ def fit_bilinear(
         first, second = np.triu_indices(r)
         squares = weights[-1 - pair_count(r) : -1] * deviation / (deviation[first] * deviation[second])[:, None]
     mean, scales = columns.feature_mean, np.outer(deviation, deviation)
-    koopman = Bilinear(
+    return Bilinear(
         matrix=linear * back - np.tensordot(mean, gates, axes=1),
         drive=drive,
         gates=gates,
@@ -336,13 +349,12 @@ def fit_bilinear(
         mean=basis.mean,
         explained=basis.explained,
         decoder=basis.decoder,
-        bounds=np.stack([sums.low, sums.high]) * deviation,
+        bounds=bounds * deviation,
         residual_gram=_positive(total.residual_gram(weights) * scales),
         state_gram=_positive(total.state_gram() * scales),
         ridge=ridge,
         ridge_curve=curve,
     )
-    return koopman, total.pairs, columns.count
 
 
 def _positive(gram: Float[Array, "r r"]) -> Float[Array, "r r"]:

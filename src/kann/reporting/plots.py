@@ -751,7 +751,21 @@ def _draw_checkpoints(ax: Axes, runs: Mapping[str, History], step: int) -> list[
 
 def film_content(runs: Mapping[str, History]) -> dict[str, Any]:
     """All numbers of the page: steps of all runs, and of each run its loss, figures and modes at each checkpoint."""
-    return {"steps": all_steps(runs), "runs": [_run_content(name, history) for name, history in runs.items()]}
+
+    def known(values: Float[Array, " k"]) -> list[float | None]:
+        return [finite_or_none(value) for value in values.tolist()]
+
+    content = [
+        {
+            "name": name,
+            "steps": history.steps.tolist(),
+            "loss": known(history.loss),
+            "figures": {figure: known(history.figure(figure)) for figure in FIGURES},
+            "modes": [_modes_content(checkpoint) for checkpoint in history],
+        }
+        for name, history in runs.items()
+    ]
+    return {"steps": all_steps(runs), "runs": content}
 
 
 def all_steps(runs: Mapping[str, History]) -> list[int]:
@@ -763,16 +777,6 @@ def checkpoint_at(history: History, step: int) -> Checkpoint | None:
     """The last checkpoint that is no later than a step; None before the first one."""
     place = int(np.searchsorted(history.steps, step, side="right")) - 1
     return None if place < 0 else history[place]
-
-
-def _run_content(name: str, history: History) -> dict[str, Any]:
-    return {
-        "name": name,
-        "steps": history.steps.tolist(),
-        "loss": [finite_or_none(value) for value in history.loss.tolist()],
-        "figures": {figure: [finite_or_none(value) for value in history.figure(figure).tolist()] for figure in FIGURES},
-        "modes": [_modes_content(checkpoint) for checkpoint in history],
-    }
 
 
 def _modes_content(checkpoint: Checkpoint) -> list[list[Any]]:
