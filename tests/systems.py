@@ -44,6 +44,14 @@ def low_rank_states(rng, *, d, r=6, sequences=20, steps=60):
     return seen + 1e-3 * rng.normal(size=(sequences, steps, d))
 
 
+def wide_states(rng):
+    """Three slow modes of .98, .93 and .9 in little noise, in 140 units that are noise otherwise."""
+    rates = np.concatenate([[0.98, 0.93, 0.9], np.full(137, 0.1)])
+    noise = np.concatenate([np.full(3, 0.02), np.ones(137)])
+    push = noise * rng.normal(size=(60, 40, 140))
+    return run(np.diag(rates), rng.normal(size=(60, 140)), 40, push) @ rotation(rng, 140)
+
+
 def rotation(rng, d):
     """A random orthogonal matrix."""
     return np.linalg.qr(rng.normal(size=(d, d)))[0]

@@ -223,6 +223,22 @@ def test_the_page_draws_what_held_out_sequences_say(visit):
     assert "held-out sequences" in cells["Why"]
 
 
+def test_a_wide_operator_of_which_some_modes_are_judged(visit):
+    page = visit("wide")
+    page.click("#more-spectrum summary")
+    page.check("#show-doubtful")
+    head = page.eval_on_selector_all("#table thead th", "cells => cells.map(cell => cell.textContent)")
+    rows = page.eval_on_selector_all(
+        "#table tbody tr", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    cells = [dict(zip(head, row, strict=True)) for row in rows]
+    assert sum(own["Trusted"] == "yes" for own in cells) == 3
+    others = [own for own in cells if "even where it was fitted" in own["Why"]]
+    interval = next(name for name in head if "|λ|" in name and "%" in name)
+    assert others
+    assert all(own[interval] == "–" for own in others)
+
+
 def test_where_nothing_was_held_out_nothing_is_said_to_be_trusted(visit):
     page = visit("long")  # a single sequence
     assert page.locator("#horizons").count() == 0

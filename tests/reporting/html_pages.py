@@ -11,6 +11,7 @@ import numpy as np
 import kann
 from kann.live.results import Effects
 from kann.reporting._report import report
+from tests.systems import wide_states
 
 NASTY = "</script><img src=x onerror=alert(1)>"
 
@@ -80,6 +81,13 @@ def many_report(path, *, count=130_000):
     states = kann.States(values=rng.normal(size=(2 * count, 2)), lengths=np.full(count, 2))
     readout = Linear(rng.normal(size=(1, 2)), 0.0)
     return report(path, kann.fit(states), states, tokens=[["good", "film"]] * count, readout=readout)
+
+
+def wide_report(path):
+    """A report of an operator of rank 140, of which some modes are judged."""
+    states = wide_states(np.random.default_rng(0))
+    kann.report(path, kann.fit(states), states)
+    return path
 
 
 def long_report(path, *, steps=150_000):

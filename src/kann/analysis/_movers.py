@@ -180,7 +180,7 @@ def input_slopes(push: Float[Array, "n m"], pushes: Pushes, states: States) -> t
     slopes, error = slopes_of(total), np.full((width - 1, push.shape[1]), np.inf)
     if groups > 1:
         without = np.stack([slopes_of(total - part).ravel() for part in parts])
-        error = jackknife_error(without, whole=slopes.ravel(), sizes=np.ones(groups)).reshape(error.shape)
+        error = jackknife_error(without).reshape(error.shape)
     means = LabelMeans(
         mean=slopes,
         error=error,

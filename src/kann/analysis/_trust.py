@@ -9,11 +9,26 @@ import numpy as np
 
 from kann import _display
 from kann._format import confidence, format_eigenvalue, from_to, part_of, percent
-from kann.analysis.cross_validation import ONE_INPUT, Folds, are_moments, folded_data, require_states_of
+from kann.analysis.cross_validation import (
+    MOST_JUDGED,
+    ONE_INPUT,
+    Folds,
+    are_moments,
+    folded_data,
+    require_states_of,
+)
 from kann.analysis.intervals import require_level
-from kann.analysis.mode_evidence import Group, Intervals, groups_of, held_out_residuals, variation_of
+from kann.analysis.mode_evidence import (
+    Group,
+    Intervals,
+    eigenvalues_two_steps_apart,
+    groups_of,
+    held_out_residuals,
+    variation_of,
+)
 from kann.analysis.trust_rule import (
     CONSTANT_BELOW,
+    LARGEST_RESIDUAL,
     LARGEST_TURN,
     Evidence,
     about_learning,
@@ -27,6 +42,7 @@ from kann.errors import KannError
 from kann.fitting._fit import fit
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
+from kann.fitting.spectrum import Mode
 from kann.typing import Array, Float, Int
 
 SAME_BASIS_TO = 1e-6
@@ -86,6 +102,17 @@ class ModeTrust(Judged):
     """By how many degrees the span of these modes moves if other sequences are fitted."""
     untrained: float | None
     """The residual of the nearest mode of the untrained network, if that was given."""
+    spread: float = math.nan
+    """How many times wider the interval is than if sequences differed by the noise of their steps alone. Well above 1,
+    sequences have eigenvalues of their own, or their noise is not independent from step to step. The interval is then
+    that of the mean of λ, weighed by the energy of the mode in each sequence."""
+    two_steps: float = math.nan
+    """|λ| by states two steps apart, with the earlier one as instrument; NaN from moments. Noise that was added to
+    recorded states alone pulls ``eigenvalue`` towards zero, but not this."""
+    agrees: bool = True
+    """False if ``two_steps`` clearly contradicts ``eigenvalue``. The interval is then that of the regression of one
+    step, and not of how long the network remembers: noise was added to the states, or the next state depends on more
+    than these coordinates."""
     learned: bool | None = None
     """Whether training made a trusted mode: False if the untrained network has it just as well ("own, not learned").
 
@@ -303,35 +330,36 @@ def _mode_trusts(
         "unknowns": folds.unknowns,
     }
     joint: dict[int, tuple[list[str], str]] = {}
+    turn_of, width_of = (dict(zip(folds.numbers, own.tolist(), strict=True)) for own in (turns, intervals.width))
     judged = []
     for group, measured in zip(equal, together, strict=True):
         found, against = _judged_together(
             group,
             measured,
             about_data,
-            folds.sizes,
-            intervals.width,
+            max(float(width_of[number]) for number in group.modes),
             chosen_by_variance=folds.koopman.decoder is None,
         )
         judged.append(found)
         # Where the worst direction fails, one that is steady may still be trusted alone.
-        bound = [number for number in group.modes if found.trusted or turns[number] > LARGEST_TURN]
+        bound = [number for number in group.modes if found.trusted or turn_of[number] > LARGEST_TURN]
         joint |= dict.fromkeys(bound, (against, found.why))
     group_of = {number: group for group in groups for number in group.modes}
-    modes = []
-    for number, (mode, measured) in enumerate(zip(folds.koopman.modes, alone, strict=True)):
+    two_steps = eigenvalues_two_steps_apart(folds, intervals)
+    modes = [_not_judged(mode, number, folds) for number, mode in enumerate(folds.koopman.modes)]
+    for place, (number, mode, measured) in enumerate(zip(folds.numbers, folds.modes, alone, strict=True)):
         group = group_of.get(number)
-        if number not in joint and turns[number] <= LARGEST_TURN:
+        if number not in joint and turns[place] <= LARGEST_TURN:
             group = None  # a steady direction needs no others
-        low, high = intervals.modulus[number]
-        turn_low, turn_high = intervals.angle[number]
+        low, high = intervals.modulus[place]
+        turn_low, turn_high = intervals.angle[place]
         if math.isinf(mode.residual):  # without energy in the mode, the held-out residual is one of rounding
             measured["residual"] = math.inf
         evidence = Evidence(
             width=max(high - low, mode.modulus * (turn_high - turn_low)),
-            turn=group.turn if group else float(turns[number]),
+            turn=group.turn if group else float(turns[place]),
             subspace=group.modes if group else (number,),
-            variation=float(variation[number]),
+            variation=float(variation[place]),
             **measured,
             **about_data,
         )
@@ -347,36 +375,59 @@ def _mode_trusts(
                 theirs = [(other.eigenvalue, other.interval) for other in untrained.modes if other.trusted]
                 learned = not any(is_same_mode((mode.eigenvalue, interval), other) for other in theirs)
             why += about_learning(learned, f"{format_eigenvalue(twin.eigenvalue)}, residual {nearest:.2g}")
-        modes.append(
-            ModeTrust(
-                eigenvalue=mode.eigenvalue,
-                interval=interval,
-                angle=(turn_low, turn_high),
-                constant=evidence.variation < CONSTANT_BELOW,
-                subspace=evidence.subspace,
-                turn=evidence.turn,
-                untrained=nearest,
-                trusted=not against,
-                why=why,
-                learned=learned,
-                **measured,
-            )
+        modes[number] = ModeTrust(
+            eigenvalue=mode.eigenvalue,
+            interval=interval,
+            angle=(turn_low, turn_high),
+            constant=evidence.variation < CONSTANT_BELOW,
+            subspace=evidence.subspace,
+            turn=evidence.turn,
+            untrained=nearest,
+            trusted=not against,
+            why=why,
+            spread=float(intervals.spread[place]),
+            two_steps=two_steps[place][0],
+            agrees=two_steps[place][1],
+            learned=learned,
+            **measured,
         )
     return tuple(modes), tuple(judged)
+
+
+def _not_judged(mode: Mode, number: int, folds: Folds) -> ModeTrust:
+    """Return the entry of a mode of a wide operator that is not held out, since it would fail or others are slower."""
+    nothing = math.nan, math.nan
+    why = f"not judged: of rank {folds.koopman.rank}, up to {MOST_JUDGED} of the slowest modes are"
+    if mode.residual > LARGEST_RESIDUAL:
+        missed = f"{percent(mode.residual)} of it even where it was fitted"
+        why = f"one step misses {missed} (limit {confidence(LARGEST_RESIDUAL)})"
+    return ModeTrust(
+        eigenvalue=mode.eigenvalue,
+        interval=nothing,
+        angle=nothing,
+        residual=mode.residual,
+        copying=math.nan,
+        null=math.nan,
+        constant=False,
+        subspace=(number,),
+        turn=math.nan,
+        untrained=None,
+        trusted=False,
+        why=why,
+    )
 
 
 def _judged_together(
     group: Group,
     measured: dict[str, float],
     about_data: dict[str, Any],
-    sizes: Float[Array, " f"],
     width: float,
     *,
     chosen_by_variance: bool,
 ) -> tuple[ModeGroup, list[str]]:
     """Judge the span of modes of equal memory by the direction in it that does worst."""
     block: Any = group.block
-    modulus, angle = block.interval(sizes, width)
+    modulus, angle = block.interval(width)
     # The memories are the same only if no direction of the span decays at a clearly different rate.
     spread = 2 * float(np.linalg.norm(block.matrix - block.eigenvalue * np.eye(len(block.matrix)), 2))
     evidence = Evidence(

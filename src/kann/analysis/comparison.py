@@ -255,10 +255,7 @@ def _between(a: Compared, b: Compared, config: DistanceConfig) -> Distance:
         [config.measure(each, b.whole) for each in a.without],
         [config.measure(a.whole, each) for each in b.without],
     ]
-    errors = [
-        jackknife_error(np.array(column)[:, None], whole=np.array([value]), sizes=np.ones(len(column)))[0]
-        for column in columns
-    ]
+    errors = [jackknife_error(np.array(column)[:, None])[0] for column in columns]
     half = float(student_width(config.level, min(map(len, columns)) - 1) * math.hypot(*errors))
     return Distance(value, kind=config.kind, interval=(max(0.0, value - half), value + half), floor=floor)
 

@@ -1,18 +1,23 @@
 """Fits without each fold of sequences."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from kann._format import percent
 from kann.analysis.fidelity import driving_inputs
+from kann.analysis.trust_rule import LARGEST_RESIDUAL
+from kann.backends.arrays import as_numpy, indices_for, to_device_of
 from kann.backends.arrays import rounding as rounding_of
 from kann.checks import require_width
 from kann.data.moments import Moments
+from kann.data.reduction import Block, Projection, SumOverBlocks, accumulate
 from kann.data.states import States, as_states
 from kann.errors import KannError
-from kann.fitting.folds import FEWEST_FOLDS, assign_folds, repeats_of
+from kann.fitting.folds import FEWEST_FOLDS, FOLDS_TO_JUDGE, assign_folds, repeats_of
 from kann.fitting.horizons import HeldOutErrors, enough_sequences, held_out_errors, powers_of_two
 from kann.fitting.koopman import Koopman
 from kann.fitting.normal_equations import NormalEquations, designs_of_folds, sum_of, without_each
@@ -35,10 +40,34 @@ ONE_INPUT = (
 """How to ask for the trust of what a gated operator does while one input is read."""
 
 
+MOST_JUDGED = 64
+"""Above `JUDGED_WHOLE` units, this many modes are judged. The page shows fewer."""
+
+JUDGED_WHOLE = 128
+"""Operators up to this rank are decomposed again for each fold: it takes less time than the rest of `kann.trust`."""
+
+FOLDS_OF_WIDE = 5
+"""Number of folds by default above that rank, since without each an operator is fitted."""
+
+FOLDS_TO_PREDICT = 2
+"""Number of folds whose sequences are predicted several steps ahead, above that rank: each takes the powers of a matrix
+of its own."""
+
+SPARE = 8
+"""Eigenpairs of largest modulus that are computed beyond those that are judged, since their order may change."""
+
+EIGENPAIRS_TO = 1e-10
+"""Their relative accuracy."""
+
+FEW_EIGENPAIRS = 0.25
+"""Up to this fraction of all, Arnoldi's iteration finds eigenpairs in a fifth of the time of a decomposition."""
+
+
 class Folds:
     """Fits of an operator to all folds but one, in its basis: what tells how far it can be trusted.
 
-    Eigenpairs are in the order of those of the whole operator.
+    Eigenpairs are those of the judged modes, in the order of the whole operator. Above rank `JUDGED_WHOLE` only the
+    slowest modes are judged that the operator itself predicts where it was fitted: others fail on held-out sequences.
     """
 
     def __init__(
@@ -52,6 +81,15 @@ class Folds:
         moments: Any = None,
     ) -> None:
         self.koopman, self.designs, self.total = koopman, designs, sum_of(designs)
+        self.numbers = _judged(koopman)
+        """Numbers of the judged modes in ``koopman.modes``."""
+        judged = [mode for number, mode in enumerate(koopman.modes) if number in set(self.numbers)]
+        columns = [i for mode in judged for i in mode.indices]
+        places = {column: place for place, column in enumerate(columns)}
+        self.modes = tuple(replace(mode, indices=tuple(places[i] for i in mode.indices)) for mode in judged)
+        """The judged modes, whose indices are columns of the eigenpairs below."""
+        self.whole = koopman.eigenvalues[columns], koopman.right[:, columns], koopman.left[columns]
+        """Eigenvalues, right and left eigenvectors of the whole operator."""
         self._states, self._fold_of, self._moments = states, fold_of, moments
         options: Any = {"offset": koopman.offset is not None, "ridge": koopman.ridge, "rounding": rounding}
         _require_own(koopman, self.total, self.total.weights(**options))
@@ -65,10 +103,9 @@ class Folds:
         self.right: list[Complex[Array, "r r"]] = []
         """Eigenvectors of C, in columns."""
         for weights in self.weights:
-            values, vectors = np.linalg.eig(weights[: koopman.rank])
-            matched = _nearest(koopman.eigenvalues, values)
-            self.eigenvalues.append(values[matched].astype(complex))
-            self.right.append(vectors[:, matched].astype(complex))
+            values, vectors = _eigenpairs(koopman, weights[: koopman.rank], columns)
+            self.eigenvalues.append(values)
+            self.right.append(vectors)
 
     @property
     def unknowns(self) -> int:
@@ -81,6 +118,8 @@ class Folds:
         if states is None or fold_of is None:
             return self._one_step_errors()
         chosen = enough_sequences(states.lengths, seed=0)
+        if koopman.rank > JUDGED_WHOLE:
+            chosen = chosen[fold_of[chosen] < FOLDS_TO_PREDICT]
         # Sequences of a fold side by side: most blocks then need the powers of one or two operators, not of all.
         chosen = chosen[np.argsort(fold_of[chosen], kind="stable")]
         return held_out_errors(
@@ -93,6 +132,32 @@ class Folds:
             driven=koopman.drive is not None,
             in_coordinates=koopman.in_coordinates,
         )
+
+    def instrumented(self, columns: Sequence[int]) -> tuple[Complex[Array, "f k"], Complex[Array, "f k"]] | None:
+        """Return sums by fold of a*r and a*b over steps; None of moments, which know no order of pairs.
+
+        For an eigenvector v, a = z[t−1] v and b = z[t] v are about their mean, and r is the residual of z[t+1] v. If
+        noise is part of the states, r has nothing to do with a, and λ + Σ a*r / Σ a*b is λ. Noise that was added to
+        recorded states alone pulls λ towards zero, and leaves that sum where it was: z[t−1] is an instrument.
+        """
+        states, fold_of = self._states, self._fold_of
+        if states is None or fold_of is None or states.lengths.max() < 3:
+            return None
+        chosen, right = enough_sequences(states.lengths, seed=0), self.whole[1][:, list(columns)]
+        koopman = self.koopman
+        along, weights = np.hstack([np.real(right), np.imag(right)]), own_weights(koopman)
+        about = np.zeros(koopman.rank) if koopman.offset is None else self.total.mean[: koopman.rank]
+        find = partial(
+            _instrumented_in_block, fold_of[chosen], len(self.designs), along, weights @ along, about @ along
+        )
+        sums = accumulate(
+            states[chosen],
+            partial(SumOverBlocks, find),
+            inputs=koopman.drive is not None,
+            projection=Projection(matrix=koopman.basis, mean=koopman.mean),
+            what="instruments",
+        )
+        return sums[0], sums[1]
 
     def _one_step_errors(self) -> HeldOutErrors:
         """Errors one step ahead, from moments; those of the coordinates where the rest is not modelled."""
@@ -116,6 +181,71 @@ class Folds:
         )
 
 
+def own_weights(koopman: Koopman) -> Float[Array, "q r"]:
+    """Return C, D and c of an operator, one below the other."""
+    constant = np.zeros(koopman.rank) if koopman.offset is None else koopman.offset
+    return np.vstack([koopman.matrix, *([] if koopman.drive is None else [koopman.drive]), constant])
+
+
+def _instrumented_in_block(
+    fold_of: Int[Array, " s"],
+    folds: int,
+    along: Float[Array, "r m"],
+    weights: Float[Array, "q m"],
+    about: Float[Array, " m"],
+    block: Block,
+) -> Complex[Array, "2 f _"]:
+    """Sums of `Folds.instrumented` inside a block. Directions are real parts, then imaginary ones."""
+    follow = np.flatnonzero(np.diff(block.before) == 1)  # two pairs in turn, of the same sequence
+    numbers, r = np.repeat(block.numbers, block.lengths - 1)[follow], len(along)
+    z, at = block.values, block.before[follow + 1]
+    before, now, after = (z[rows] for rows in indices_for(z, at - 1, at, at + 1))
+    missed = after @ to_device_of(z, along) - now @ to_device_of(z, weights[:r]) - to_device_of(z, weights[-1])
+    if block.inputs is not None:
+        (rows,) = indices_for(z, at + 1)
+        missed = missed - block.inputs[rows] @ to_device_of(z, weights[r:-1])
+    a, b = (as_numpy(rows @ to_device_of(z, along)) - about for rows in (before, now))
+    a, b, c = (part[:, : part.shape[1] // 2] + 1j * part[:, part.shape[1] // 2 :] for part in (a, b, as_numpy(missed)))
+    found = np.zeros((2, folds, a.shape[1]), dtype=complex)
+    for total, other in zip(found, (c, b), strict=True):
+        np.add.at(total, fold_of[numbers], a.conj() * other)
+    return found
+
+
+def _judged(koopman: Koopman) -> list[int]:
+    """Return the numbers of the modes to judge."""
+    modes = koopman.modes
+    if koopman.rank <= JUDGED_WHOLE:
+        return list(range(len(modes)))
+    numbers = [number for number, mode in enumerate(modes) if mode.residual <= LARGEST_RESIDUAL]
+    most = int(FEW_EIGENPAIRS * koopman.rank) - SPARE
+    return [number for number in numbers[:MOST_JUDGED] if modes[number].indices[-1] < most]
+
+
+def _eigenpairs(
+    koopman: Koopman, matrix: Float[Array, "r r"], columns: Sequence[int]
+) -> tuple[Complex[Array, " k"], Complex[Array, "r k"]]:
+    """Return the eigenpairs of a matrix that belong to some eigenpairs of the operator."""
+    known = koopman.eigenvalues
+    if koopman.rank <= JUDGED_WHOLE:
+        values, vectors = np.linalg.eig(matrix)
+    elif not columns:
+        return np.empty(0, dtype=complex), np.empty((koopman.rank, 0), dtype=complex)
+    else:
+        from scipy.sparse import linalg  # here, since it takes long to import
+
+        known = known[: columns[-1] + 1]
+        start = np.random.default_rng(0).normal(size=koopman.rank)
+        options: Any = {"k": len(known) + SPARE, "tol": EIGENPAIRS_TO, "v0": start}
+        try:
+            found: Any = linalg.eigs(matrix, **options)
+            values, vectors = found
+        except linalg.ArpackError:  # it includes no convergence
+            values, vectors = np.linalg.eig(matrix)
+    matched = _nearest(known, values)[columns]
+    return values[matched].astype(complex), vectors[:, matched].astype(complex)
+
+
 def _nearest(eigenvalues: Complex[Array, " r"], others: Array) -> Array:
     """For each eigenvalue one of the others, such that the distances are smallest in sum and none is taken twice."""
     from scipy.optimize import linear_sum_assignment  # here, since it takes long to import
@@ -125,11 +255,7 @@ def _nearest(eigenvalues: Complex[Array, " r"], others: Array) -> Array:
 
 def _require_own(koopman: Koopman, total: NormalEquations, weights: Float[Array, "q r"]) -> None:
     """Raise for data to which a fit in the operator's basis, with these weights, is another operator."""
-    own = [koopman.matrix]
-    if koopman.drive is not None:
-        own.append(koopman.drive)
-    constant = koopman.offset if koopman.offset is not None else np.zeros(koopman.rank)
-    change = np.vstack([*own, constant]) - weights
+    change = own_weights(koopman) - weights
     energy = float(np.trace(total.total)) or 1.0
     apart = float(np.trace(change.T @ total.gram @ change)) / energy
     if not apart <= REFIT_TO:
@@ -154,7 +280,14 @@ def folded_data(koopman: Koopman, data: Any, *, folds: int | None, groups: Any, 
             raise KannError(f"{len(used)} moments with pairs of states are too few folds; pass {FEWEST_FOLDS} or more")
     else:
         states = require_states_of(koopman, data)
-        fold_of = assign_folds(states.lengths, folds=folds, groups=groups, repeats=repeats_of(states), seed=seed)
+        fold_of = assign_folds(
+            states.lengths,
+            folds=folds,
+            groups=groups,
+            repeats=repeats_of(states),
+            seed=seed,
+            most=FOLDS_TO_JUDGE if koopman.rank <= JUDGED_WHOLE else FOLDS_OF_WIDE,
+        )
         if where is None:
             read = [states.values] if not driven or states.inputs is None else [states.values, states.inputs]
             rounding = max(rounding_of(rows[0:1]) for rows in read)

@@ -6,7 +6,7 @@ import numpy as np
 
 from kann.checks import require_number
 from kann.errors import KannError
-from kann.typing import Array, Float, Int
+from kann.typing import Array, Float, Shaped
 
 
 def require_level(level: float) -> float:
@@ -17,7 +17,7 @@ def require_level(level: float) -> float:
     return checked
 
 
-def student_width(level: float, freedom: int | float | Int[Array, "..."]) -> Any:
+def student_width(level: float, freedom: int | float | Shaped[Array, "..."]) -> Any:
     """Return how many standard errors an interval reaches to each side, by Student's t distribution.
 
     >>> round(float(student_width(0.95, 4)), 4)
@@ -28,24 +28,32 @@ def student_width(level: float, freedom: int | float | Int[Array, "..."]) -> Any
     return stdtrit(freedom, (1 + level) / 2)
 
 
-def jackknife_error(
-    replicates: Float[Array, "f m"], *, whole: Float[Array, " m"], sizes: Float[Array, " f"]
-) -> Float[Array, " m"]:
-    """Return the standard error of a quantity from its values without each of f folds of these sizes.
+def jackknife_error(replicates: Float[Array, "f m"]) -> Float[Array, " m"]:
+    """Return the standard error of a quantity from its values without each of f folds.
 
-    For folds of the same size it is the jackknife, √((f − 1)/f · Σ (value − mean)²). For others, it is the larger of
-    that and of the delete-m_j jackknife (Busing et al. 1999), with pseudo-values h·whole − (h − 1)·value for h = Σ
-    sizes / size. That one is right for sequences that are independent of the fold they are in, and far too small
-    where all sequences of a fold share a value, as those of a patient may; there the plain one is right. In simulations
-    with one fold of 60 % the larger of the two covers 93 % to 97 % in both cases, and each alone 68 % to 93 % in one
-    of them.
+    It is √((f − 1)/f · Σ (value − mean)²). Folds may have unequal sizes if the interval has the degrees of freedom of
+    `jackknife_freedom`. The jackknife that knows the sizes (delete-m_j; Busing et al. 1999) is far too small where all
+    sequences of a fold share a value.
     """
     f = len(replicates)
-    plain = (f - 1) / f * np.sum((replicates - replicates.mean(axis=0)) ** 2, axis=0)
-    h = (sizes.sum() / sizes)[:, None]
-    pseudo = h * whole - (h - 1) * replicates
-    apart = pseudo - np.sum(pseudo / h, axis=0)  # 1 / h are the weights, which add up to one
-    return np.sqrt(np.maximum(plain, np.mean(apart**2 / (h - 1), axis=0)))
+    return np.sqrt((f - 1) / f * np.sum((replicates - replicates.mean(axis=0)) ** 2, axis=0))
+
+
+def jackknife_freedom(shares: Float[Array, "f m"]) -> Float[Array, " m"]:
+    """Return the degrees of freedom of jackknife errors over folds that hold these shares of the information.
+
+    Where the sequences of a fold share a value, the fold varies in proportion to the square of its share, and few folds
+    count where these are unequal: Satterthwaite's (Σ s²)² / Σ s⁴ − 1, which is f − 1 for equal shares. Estimated from
+    few shares it is too small in the mean. A third of f − 1 and a bit are then the least: without them intervals of
+    equal sequences cover 98 to 99 %.
+
+    >>> jackknife_freedom(np.array([[0.25, 0.7], [0.25, 0.1], [0.25, 0.1], [0.25, 0.1]])).round(2).tolist()
+    [3.0, 1.9]
+    """
+    squares, f = shares**2, len(shares)
+    energy = np.sum(squares**2, axis=0)
+    counted = np.sum(squares, axis=0) ** 2 / np.where(energy > 0, energy, 1.0) - 1
+    return np.maximum(counted, (f - 1) / 3 + 0.9)
 
 
 def interval_of_mean(scores: Float[Array, " s"], level: float) -> tuple[float, float]:

@@ -3,16 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import scipy.linalg
 
-from kann.analysis.cross_validation import Folds
-from kann.analysis.intervals import jackknife_error, student_width
+from kann.analysis.cross_validation import Folds, own_weights
+from kann.analysis.intervals import jackknife_error, jackknife_freedom, student_width
 from kann.analysis.trust_rule import LARGEST_RESIDUAL, LARGEST_TURN
 from kann.data.reduction import add_to
+from kann.fitting.normal_equations import noise_floor, solve
 from kann.fitting.spectrum import quadratic_forms
 from kann.typing import Array, Complex, Float
 
@@ -31,34 +31,92 @@ class Intervals:
     angle: list[tuple[float, float]]
     errors: Float[Array, " m"]
     """Standard errors of the eigenvalues in the complex plane."""
-    width: float
+    width: Float[Array, " m"]
     """How many standard errors the intervals reach to each side."""
     may_be_real: Array
     """True for a pair that cannot be told from two real eigenvalues."""
+    spread: Float[Array, " m"]
+    """Standard errors in proportion to those of sequences that differ by the noise alone."""
 
     @staticmethod
     def of(folds: Folds, *, level: float) -> "Intervals":
         """From the eigenvalues without each fold, which are matched to those of the operator."""
-        first, second = ([mode.indices[place] for mode in folds.koopman.modes] for place in (0, -1))
-        whole, without = folds.koopman.eigenvalues[first], np.array(folds.eigenvalues)
+        first, second = ([mode.indices[place] for mode in folds.modes] for place in (0, -1))
+        whole, without = folds.whole[0][first], np.array(folds.eigenvalues)
         values, conjugates = without[:, first], without[:, second]
-        width = float(student_width(level, len(without) - 1))
-        error = partial(jackknife_error, sizes=folds.sizes)
+        shares, noise = _information(folds, first)
+        width = student_width(level, jackknife_freedom(shares))
         modulus, angle = np.abs(whole), np.angle(whole)
         # Where eigenvalues meet, they change with the root of what changes in the operator, so that no standard error
         # of theirs tells how far they reach; but the square of half their gap changes smoothly. It is below zero for a
         # pair and above zero for two real eigenvalues.
-        square_error = error(np.real((values - conjugates) ** 2 / 4), whole=-(np.imag(whole) ** 2))
+        square_error = jackknife_error(np.real((values - conjugates) ** 2 / 4))
         apart = np.sqrt(np.maximum(0.0, width * square_error - np.imag(whole) ** 2))
         as_real, axis = np.abs(np.real(whole)), np.where(np.real(whole) < 0, np.pi, 0.0)
-        reach = width * error(np.abs(values), whole=modulus)
+        reach = width * jackknife_error(np.abs(values))
+        errors = np.hypot(jackknife_error(np.real(values)), jackknife_error(np.imag(values)))
         return Intervals(
             modulus=_reaching(modulus, reach, apart > 0, np.abs(as_real - apart), as_real + apart),
-            angle=_reaching(angle, width * error(_angles_from(values, whole), whole=angle), apart > 0, axis, axis),
-            errors=np.hypot(error(np.real(values), whole=np.real(whole)), error(np.imag(values), whole=np.imag(whole))),
+            angle=_reaching(angle, width * jackknife_error(_angles_from(values, whole)), apart > 0, axis, axis),
+            errors=errors,
             width=width,
             may_be_real=(apart > 0) & (np.imag(whole) != 0),
+            spread=errors / np.maximum(noise, SAME_TO),
         )
+
+
+def _information(folds: Folds, columns: Sequence[int]) -> tuple[Float[Array, "f m"], Float[Array, " m"]]:
+    """Return each fold's share of the information on eigenvalues, and their errors if sequences differ by noise alone.
+
+    To first order λ changes by w*Aᵀ R v for residuals R, where w are the weights with which the left eigenvector
+    reads the equations. So w*AᵀA w is the information, and a sum over folds; times the variance of R v it is the
+    variance of λ.
+    """
+    koopman, total = folds.koopman, folds.total
+    about = total.centred() if koopman.offset is not None else total
+    left = np.zeros((len(total.gram) - 1, len(columns)), dtype=complex)
+    left[: koopman.rank] = folds.whole[2][columns].conj().T
+    squares = np.diag(total.gram)[:-1]
+    options: Any = {"squares": squares, "constant_below": 0 * squares, "floor": noise_floor(len(squares), 0.0)}
+    parts = (solve(about.gram[:-1, :-1], take(left), ridge=koopman.ridge, **options)[0] for take in (np.real, np.imag))
+    real, imaginary = parts
+    # Padded by the weight of the constant, which takes the mean of each column off.
+    wide = np.vstack([real + 1j * imaginary, np.zeros(len(columns))])
+    if koopman.offset is not None:
+        wide[-1] = -total.mean[:-1] @ wide[:-1]
+    parts = np.array([np.maximum(quadratic_forms(design.gram, wide), 0.0) for design in folds.designs])
+    information = parts.sum(axis=0)
+    missed = np.real(np.diag(total.residual_gram(own_weights(koopman), folds.whole[1][:, columns]))) / total.pairs
+    shares = parts / np.where(information > 0, information, 1.0)
+    shares[:, information <= 0] = folds.sizes[:, None] / folds.sizes.sum()
+    return shares, np.sqrt(information * np.maximum(missed, 0.0))
+
+
+CLEARLY = 0.99
+"""Confidence with which states two steps apart must contradict the eigenvalue of one step to be reported: of dozens of
+modes some would at 95 %."""
+
+
+def eigenvalues_two_steps_apart(folds: Folds, intervals: Intervals) -> list[tuple[float, bool]]:
+    """Return for each mode |λ| with the state a step earlier as instrument, and whether the data agree with one |λ|.
+
+    They do not where noise was added to recorded states, or where the next state depends on more than the coordinates
+    at one step. From moments |λ| is NaN, and nothing is known against it.
+    """
+    first = [mode.indices[0] for mode in folds.modes]
+    found = folds.instrumented(first) if first else None
+    if found is None:
+        return [(math.nan, True)] * len(first)
+    whole, missed, kept = folds.whole[0][first], *(part.sum(axis=0) for part in found)
+    # Differences of |λ|, to first order: of the whole and without each fold.
+    turned = (whole / np.maximum(np.abs(whole), SAME_TO)).conj()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        apart = np.real(turned * missed / kept)
+        without = np.real(turned * (missed - found[0]) / (kept - found[1]))
+    error = jackknife_error(without)
+    limit = SAME_TO + np.maximum(student_width(CLEARLY, len(without) - 1) * error, intervals.width * intervals.errors)
+    modulus = np.abs(whole) + apart
+    return [(float(m), not gap > most) for m, gap, most in zip(modulus, np.abs(apart), limit, strict=True)]
 
 
 def _angles_from(eigenvalues: Complex[Array, "f m"], reference: Complex[Array, " m"]) -> Float[Array, "f m"]:
@@ -121,18 +179,18 @@ class Block:
         """How far the operator is from multiplying all directions by the same number."""
         return float(np.linalg.norm(self.matrix - self.eigenvalue * np.eye(len(self.matrix))))
 
-    def error(self, sizes: Float[Array, " f"]) -> float:
+    def error(self) -> float:
         """The standard error of all entries of the operator together."""
-        replicates, whole = np.array(self.without).reshape(len(self.without), -1), self.matrix.reshape(-1)
-        parts = (jackknife_error(take(replicates), whole=take(whole), sizes=sizes) for take in (np.real, np.imag))
+        replicates = np.array(self.without).reshape(len(self.without), -1)
+        parts = (jackknife_error(take(replicates)) for take in (np.real, np.imag))
         return float(np.linalg.norm(list(parts)))
 
-    def interval(self, sizes: Float[Array, " f"], width: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    def interval(self, width: float) -> tuple[tuple[float, float], tuple[float, float]]:
         """The intervals of the modulus and of the angle of the common eigenvalue."""
         values, whole = np.array([[np.trace(each) / len(each)] for each in self.without]), np.array([self.eigenvalue])
         ends = []
         for replicates, centre in ((np.abs(values), np.abs(whole)), (_angles_from(values, whole), np.angle(whole))):
-            half = width * jackknife_error(replicates, whole=centre, sizes=sizes)
+            half = width * jackknife_error(replicates)
             ends.append((float((centre - half)[0]), float((centre + half)[0])))
         return (max(0.0, ends[0][0]), ends[0][1]), ends[1]
 
@@ -148,14 +206,14 @@ def held_out_residuals(folds: Folds, blocks: Sequence[Block]) -> tuple[list[dict
 
     Each fold is measured with the eigenvectors that were fitted without it. The names are those of `Evidence`.
     """
-    first = [mode.indices[0] for mode in folds.koopman.modes]
+    first = [mode.indices[0] for mode in folds.modes]
     alone: dict[str, Any] = {}
     joint: list[dict[str, Any]] = [{} for _ in blocks]
     for fold, right in enumerate(folds.right):
-        for name, gram in _held_out_grams(folds, fold).items():
-            add_to(alone, name, quadratic_forms(gram, right[:, first]))
-            for sums, block in zip(joint, blocks, strict=True):
-                add_to(sums, name, block.vectors[fold].conj().T @ gram @ block.vectors[fold])
+        spans = [right[:, first], *(block.vectors[fold] for block in blocks)]
+        for sums, grams in zip([alone, *joint], _held_out_grams(folds, fold, spans), strict=True):
+            for name, gram in grams.items():
+                add_to(sums, name, np.real(np.diag(gram)).copy() if sums is alone else gram)
     energy = alone.pop("energy")
     ratios = {name: np.maximum(own, 0.0) / np.where(energy > 0, energy, 1.0) for name, own in alone.items()}
     roots = {name: np.where(energy > 0, np.sqrt(ratio), np.inf) for name, ratio in ratios.items()}
@@ -168,22 +226,26 @@ MEASURED: tuple[str, ...] = ("residual", "copying", "null")
 """What is measured on held-out sequences: fields of `Evidence`."""
 
 
-def _held_out_grams(folds: Folds, fold: int) -> dict[str, Float[Array, "r r"]]:
-    """Return Gram matrices of what several predictions miss of a fold, and of its states."""
+def _held_out_grams(
+    folds: Folds, fold: int, spans: Sequence[Complex[Array, "r _"]]
+) -> list[dict[str, Complex[Array, "_ _"]]]:
+    """Return Gram matrices of what several predictions miss of a fold, and of its states, along each of some spans."""
     koopman, design, rest = folds.koopman, folds.designs[fold], folds.rests[fold]
     offset = koopman.offset is not None
     about = rest.mean[: koopman.rank] if offset else np.zeros(koopman.rank)
     null = rest.as_shuffled().weights(offset=offset, ridge=koopman.ridge, rounding=0.0)
-    grams = {
-        "missed": design.residual_gram(folds.weights[fold]),
-        "copied": design.change_gram(),
-        "shuffled": design.as_shuffled().residual_gram(null),
-        "energy": design.state_gram(about),
+    shuffled, states, change = design.as_shuffled(), design.state_gram(about), design.change_gram()
+    grams: dict[str, Any] = {
+        "missed": lambda span: design.residual_gram(folds.weights[fold], span),
+        "copied": lambda span: span.conj().T @ (change @ span),
+        "shuffled": lambda span: shuffled.residual_gram(null, span),
+        "energy": lambda span: span.conj().T @ (states @ span),
     }
     if koopman.drive is not None:
         # Inputs that predict the next state by themselves, such as ones that contain it, leave nothing for the state.
-        grams["inputs"] = design.residual_gram(rest.weights_without_state(ridge=koopman.ridge))
-    return grams
+        inputs = rest.weights_without_state(ridge=koopman.ridge)
+        grams["inputs"] = lambda span: design.residual_gram(inputs, span)
+    return [{name: gram(span) for name, gram in grams.items()} for span in spans]
 
 
 def _worst(sums: dict[str, Complex[Array, "k k"]]) -> dict[str, float]:
@@ -230,11 +292,11 @@ def groups_of(folds: Folds, intervals: Intervals) -> tuple[Float[Array, " m"], l
     A group are modes whose eigenvalues cannot be told apart, some of which move alone, or a pair that may be two real
     eigenvalues. Unless all of a group are equal, a direction that is steady needs no group.
     """
-    koopman, modes = folds.koopman, folds.koopman.modes
+    modes = folds.modes
     # A matrix F with FᵀF = XᵀX: directions are compared as functions of the states, not of the units.
     energy, directions = np.linalg.eigh(folds.total.state_gram())
     factor = np.sqrt(np.maximum(energy, 0.0))[:, None] * directions.T
-    whole, others = factor @ koopman.right, [factor @ right for right in folds.right]
+    whole, others = factor @ folds.whole[1], [factor @ right for right in folds.right]
     turn = np.zeros(len(modes))
     for size in (1, 2):
         numbers = [number for number, mode in enumerate(modes) if len(mode.indices) == size]
@@ -244,16 +306,18 @@ def groups_of(folds: Folds, intervals: Intervals) -> tuple[Float[Array, " m"], l
         )
     needs_group = (turn > LARGEST_TURN) | intervals.may_be_real
     values = np.array([mode.eigenvalue for mode in modes], dtype=complex)
+    reach = intervals.width * intervals.errors
 
     def group_of(numbers: Array) -> Group:
         columns = [i for number in numbers for i in modes[number].indices]
-        fills = len(columns) > koopman.rank / 2
+        fills = len(columns) > folds.koopman.rank / 2
         span_turn = 90.0 if fills else float(subspace_angles(whole[:, columns], [each[:, columns] for each in others]))
         block = _equal_memories(folds, numbers, intervals, factor)
-        return Group(modes=tuple(numbers.tolist()), turn=span_turn, block=block, fills=fills)
+        names = tuple(folds.numbers[place] for place in numbers.tolist())
+        return Group(modes=names, turn=span_turn, block=block, fills=fills)
 
     found = []
-    for alike in indistinct(values, intervals.errors, width=intervals.width):
+    for alike in indistinct(values, reach):
         if not needs_group[list(alike)].any():
             continue
         group = group_of(np.array(alike))
@@ -262,7 +326,7 @@ def groups_of(folds: Folds, intervals: Intervals) -> tuple[Float[Array, " m"], l
             continue
         # Not all of these are equal. Those that are steady are judged alone, and the others may be equal.
         rest = np.flatnonzero(needs_group & np.isin(np.arange(len(modes)), alike))
-        parts = indistinct(values[rest], intervals.errors[rest], width=intervals.width)
+        parts = indistinct(values[rest], reach[rest])
         found += [group_of(rest[list(part)]) for part in parts]
     return turn, found
 
@@ -273,7 +337,7 @@ def _equal_memories(folds: Folds, numbers: Array, intervals: Intervals, factor: 
     Of equal memories, what sets the operator apart from a multiple of the identity is noise, and has about the size of
     its standard error. A Jordan chain has equal eigenvalues too, but a coupling well above that.
     """
-    koopman, modes = folds.koopman, folds.koopman.modes
+    modes, (values, right, _) = folds.modes, folds.whole
     if all(len(modes[number].indices) == 2 and not intervals.may_be_real[number] for number in numbers):
         columns = [modes[number].indices[0] for number in numbers]  # of equal pairs, the upper halves are equal
     else:
@@ -282,21 +346,23 @@ def _equal_memories(folds: Folds, numbers: Array, intervals: Intervals, factor: 
     # spares the bulk of hundreds of noisy modes, which takes longer than all the rest.
     if len(columns) == 1 or max(modes[number].residual for number in numbers) > LARGEST_RESIDUAL:
         return None
-    without = [
-        (values[columns], right[:, columns]) for values, right in zip(folds.eigenvalues, folds.right, strict=True)
-    ]
-    block = Block.of(koopman.eigenvalues[columns], koopman.right[:, columns], without, factor)
-    if block is None or block.departure() > SAME_TO + intervals.width * block.error(folds.sizes):
+    without = [(own[columns], vectors[:, columns]) for own, vectors in zip(folds.eigenvalues, folds.right, strict=True)]
+    block = Block.of(values[columns], right[:, columns], without, factor)
+    if block is None or block.departure() > SAME_TO + intervals.width[numbers].max() * block.error():
         return None
     return block
 
 
-def indistinct(eigenvalues: Complex[Array, " m"], errors: Float[Array, " m"], *, width: float) -> list[tuple[int, ...]]:
-    """Groups of eigenvalues that cannot be told apart: ``width`` standard errors of their difference bridge the gap."""
+def indistinct(eigenvalues: Complex[Array, " m"], reach: Float[Array, " m"]) -> list[tuple[int, ...]]:
+    """Groups of eigenvalues that cannot be told apart: the interval of their difference, by the reach of each, holds 0.
+
+    >>> indistinct(np.array([0.9, 0.8, 0.5], dtype=complex), np.array([0.08, 0.08, 0.08]))
+    [(0, 1), (2,)]
+    """
     from scipy.sparse.csgraph import connected_components  # here, since it takes long to import
 
     gap = np.abs(eigenvalues[:, None] - eigenvalues)
-    touches = gap <= SAME_TO + width * np.hypot(errors[:, None], errors)
+    touches = gap <= SAME_TO + np.hypot(reach[:, None], reach)
     count, label = connected_components(touches, directed=False)
     return [tuple(np.flatnonzero(label == number).tolist()) for number in range(count)]
 
@@ -322,8 +388,8 @@ def variation_of(folds: Folds) -> Float[Array, " m"]:
     """The fraction of each mode's energy that is variation; 1 if the fit has an offset, which takes the mean."""
     koopman, total = folds.koopman, folds.total
     if koopman.offset is not None:
-        return np.ones(len(koopman.modes))
-    right = koopman.right[:, [mode.indices[0] for mode in koopman.modes]]
+        return np.ones(len(folds.modes))
+    right = folds.whole[1][:, [mode.indices[0] for mode in folds.modes]]
     about_zero = quadratic_forms(total.state_gram(np.zeros(koopman.rank)), right)
     about_mean = quadratic_forms(total.state_gram(), right)
     return np.maximum(about_mean, 0.0) / np.where(about_zero > 0, about_zero, 1.0)

@@ -9,7 +9,7 @@ import numpy as np
 from kann import _display
 from kann._format import confidence, fixed, from_to, percent
 from kann.analysis.cross_validation import REFIT_TO
-from kann.analysis.intervals import jackknife_error, require_level, student_width
+from kann.analysis.intervals import jackknife_error, jackknife_freedom, require_level, student_width
 from kann.backends.arrays import rounding as rounding_of
 from kann.checks import require_instance, require_width
 from kann.data.serialization import Saved
@@ -140,6 +140,7 @@ def trust(
         )
     fold_of = assign_folds(recorded.lengths, folds=folds, groups=groups, repeats=repeats_of(recorded), seed=seed)
     sizes = np.bincount(fold_of).astype(float)
+    shares = sizes[:, None] / sizes.sum()
     equations = equations_of_steps(recorded, fold_of, [(step, step + 1) for step in range(len(maps))])
     of_folds = [sum_of(each) for each in zip(*equations, strict=True)]
     ones = _one_without_each(maps.one, of_folds, rounding=rounding_of(recorded.values[0:1]))
@@ -157,12 +158,15 @@ def trust(
             mean = whole.target_mean
             spread[step, i] = np.trace(fold.total) - 2 * mean @ fold.target[-1] + fold.pairs * mean @ mean
     per_variance = _inverse(spread.sum(axis=1))
-    width, without = student_width(level, len(sizes) - 1), _inverse(spread.sum(axis=1, keepdims=True) - spread)
+    width, without = (
+        student_width(level, jackknife_freedom(shares)),
+        _inverse(spread.sum(axis=1, keepdims=True) - spread),
+    )
 
     def interval(amount: Float[Array, "t f"]) -> Float[Array, "t 2"]:
         error = amount.sum(axis=1) * per_variance
         replicates = ((amount.sum(axis=1, keepdims=True) - amount) * without).T
-        half = width * jackknife_error(replicates, whole=error, sizes=sizes)
+        half = width * jackknife_error(replicates)
         return np.stack([error - half, error + half], axis=1)
 
     return StepTrust(

@@ -140,18 +140,19 @@ def assign_folds(
     groups: Any = None,
     repeats: Int[Array, " s"] | None = None,
     seed: int = 0,
+    most: int = FOLDS_TO_JUDGE,
 ) -> Int[Array, " s"]:
     """Choose at random the fold in which each sequence is held out; folds have about the same number of pairs.
 
     Sequences with the same entry in ``groups``, such as those of one patient, or in ``repeats``, which are copies of
     each other, are held out together. Where copies leave fewer than ``folds`` different sequences or groups, or
-    ``folds`` is None, there is a fold for each of them, but at most `FOLDS_TO_JUDGE`. Sequences of one state, which
+    ``folds`` is None, there is a fold for each of them, but at most ``most``. Sequences of one state, which
     hold no pair, belong to some fold too.
     """
     seed = require_whole_number(seed, "seed", least=0, too_small="is negative")
     sequences = HoldoutGroups.of(lengths, groups=groups, repeats=repeats)
     if folds is None:
-        folds = max(FEWEST_FOLDS, min(FOLDS_TO_JUDGE, sequences.available))
+        folds = max(FEWEST_FOLDS, min(most, sequences.available))
     folds = require_whole_number(folds, "folds", least=FEWEST_FOLDS, too_small="gives no interval")
     if HoldoutGroups.of(lengths, groups=groups).available >= folds:
         folds = max(FEWEST_FOLDS, min(folds, sequences.available))

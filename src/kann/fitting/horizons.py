@@ -72,7 +72,8 @@ def held_out_errors(
     if in_coordinates:
         projection = Projection(matrix=basis, mean=mean)
         basis, mean = np.eye(basis.shape[1]), np.zeros(basis.shape[1])
-    find = partial(_errors_in_block, fold_of, weights, basis, mean, tuple(horizons), driven)
+    fits = [[_Fit(own) for own in each] for each in weights]
+    find = partial(_errors_in_block, fold_of, fits, basis, mean, tuple(horizons), driven)
     found = accumulate(states, partial(SumOverBlocks, find), inputs=driven, projection=projection, what="predictions")
     used = found.count > 0
     if not used.any():
@@ -107,7 +108,7 @@ def powers_of_two(lengths: Int[Array, " s"], *, largest: int) -> list[int]:
 
 def _errors_in_block(
     fold_of: Int[Array, " s"],
-    weights: Sequence[Sequence[Float[Array, "_ _"]]],
+    fits: Sequence[Sequence["_Fit"]],
     basis: Float[Array, "d r"],
     mean: Float[Array, " d"],
     horizons: tuple[int, ...],
@@ -118,7 +119,7 @@ def _errors_in_block(
     folds = np.repeat(fold_of[block.numbers], block.lengths)
     left = np.repeat(block.offsets + block.lengths, block.lengths) - np.arange(len(folds)) - 1  # steps to the end
     h, k = block.values - to_device_of(block.values, mean), len(horizons)
-    missed, (copied, energy), total = np.zeros((len(weights), k)), np.zeros((2, k)), np.zeros((k, h.shape[1]))
+    missed, (copied, energy), total = np.zeros((len(fits), k)), np.zeros((2, k)), np.zeros((k, h.shape[1]))
     count = np.zeros(k, dtype=int)
     for fold in np.unique(folds).tolist():
         chosen = np.flatnonzero(folds == fold)
@@ -126,7 +127,7 @@ def _errors_in_block(
         inputs = block.inputs[rows] if driven and block.inputs is not None else None
         x = h[rows]
         z, energy_of = x @ to_device_of(h, basis), row_products(x, x)
-        ahead = [_Ahead(each[fold], z, inputs) for each in weights]
+        ahead = [_Ahead(each[fold], z, inputs) for each in fits]
         for i, horizon in enumerate(horizons):
             can_start = left[chosen][:-horizon] >= horizon
             if not can_start.any():
@@ -146,6 +147,22 @@ def _errors_in_block(
     return _Sums(missed=missed, copied=copied, energy=energy, total=total, count=count)
 
 
+class _Fit:
+    """An operator that predicts, with powers of its matrix that serve all blocks."""
+
+    def __init__(self, weights: Float[Array, "q r"]) -> None:
+        self.rank = weights.shape[1]
+        self.drive, self.constant = weights[self.rank : -1], weights[-1:]
+        self._powers = {1: weights[: self.rank]}
+
+    def power(self, steps: int) -> Float[Array, "r r"]:
+        """Cᵏ, made of the powers that are known: with hundreds of units, powers take longer than predictions."""
+        if steps not in self._powers:
+            second = 2 ** ((steps - 1).bit_length() - 1)  # the largest power of two below it
+            self._powers[steps] = self.power(steps - second) @ self.power(second)
+        return self._powers[steps]
+
+
 class _Ahead:
     """Predicts several steps ahead from every row at once.
 
@@ -153,10 +170,9 @@ class _Ahead:
     by p_{a+b}[t] = p_a[t] Cᵇ + p_b[t+a], so that doubling reaches k steps in about log k products.
     """
 
-    def __init__(self, weights: Float[Array, "q r"], z: AnyArray, inputs: AnyArray | None) -> None:
-        self.rank = weights.shape[1]
-        self._powers, drive = {1: weights[: self.rank]}, weights[self.rank : -1]
-        self._z, push = z[:, : self.rank], to_device_of(z, weights[-1:])
+    def __init__(self, fit: "_Fit", z: AnyArray, inputs: AnyArray | None) -> None:
+        self.rank, drive = fit.rank, fit.drive
+        self._fit, self._z, push = fit, z[:, : self.rank], to_device_of(z, fit.constant)
         if inputs is not None and len(drive):
             # What is read to reach the next row; the last row leads nowhere.
             read = inputs @ to_device_of(inputs, drive) + push
@@ -165,21 +181,14 @@ class _Ahead:
 
     def predict(self, horizon: int) -> AnyArray:
         """The coordinates ``horizon`` steps after each row; wrong for rows whose sequence ends before."""
-        return self._z @ to_device_of(self._z, self._power(horizon)) + self._push(horizon)
-
-    def _power(self, steps: int) -> Float[Array, "r r"]:
-        """Cᵏ, made of the powers that are known: with hundreds of units, powers take longer than predictions."""
-        if steps not in self._powers:
-            second = 2 ** ((steps - 1).bit_length() - 1)  # the largest power of two below it
-            self._powers[steps] = self._power(steps - second) @ self._power(second)
-        return self._powers[steps]
+        return self._z @ to_device_of(self._z, self._fit.power(horizon)) + self._push(horizon)
 
     def _push(self, horizon: int) -> AnyArray:
         if horizon not in self._pushes:
             second = 2 ** ((horizon - 1).bit_length() - 1)  # the largest power of two below it
             first = horizon - second
             early, late = self._push(first), self._push(second)
-            power = to_device_of(early, self._power(second))
+            power = to_device_of(early, self._fit.power(second))
             if late.shape[0] > 1:
                 late = namespace(late).roll(late, -first, axis=0)
             self._pushes[horizon] = early @ power + late

@@ -188,10 +188,18 @@ class NormalEquations(Additive):
         (weights,) = self.standardised_weights([ridge])
         return weights  # pyright: ignore[reportReturnType]
 
-    def residual_gram(self, weights: Float[Array, "q r"]) -> Float[Array, "r r"]:
-        """The Gram matrix of the residuals, (Y − A W)ᵀ(Y − A W)."""
-        cross = weights.T @ self.target
-        return self.total - cross - cross.T + weights.T @ self.gram @ weights
+    def residual_gram(
+        self, weights: Float[Array, "q r"], directions: Shaped[Array, "r k"] | None = None
+    ) -> Shaped[Array, "k k"]:
+        """The Gram matrix of the residuals, (Y − A W)ᵀ(Y − A W), of all coordinates or along ``directions``."""
+        if directions is None:
+            cross = weights.T @ self.target
+            return self.total - cross - cross.T + weights.T @ self.gram @ weights
+        real = np.hstack([np.real(directions), np.imag(directions)])  # a complex product would convert the matrices
+        along, k = weights @ real, directions.shape[1]
+        cross = along.T @ (self.target @ real)
+        found = real.T @ (self.total @ real) - cross - cross.T + along.T @ (self.gram @ along)
+        return found[:k, :k] + found[k:, k:] + 1j * (found[:k, k:] - found[k:, :k])
 
     def residual_sum_of_squares(self, weights: Float[Array, "q r"]) -> float:
         """Σ|Y − A W|²: one matrix product, where the Gram matrix takes three."""

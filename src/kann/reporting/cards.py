@@ -181,7 +181,7 @@ def _memory(mode: Mode, own: ModeTrust | None, inputs: ReportInputs) -> dict[str
         "seconds": duration(steps * inputs.step_seconds) if inputs.step_seconds is not None and decays else None,
         "turns": _number_within(mode.period, inputs) if is_pair and np.isfinite(mode.period) else None,
     }
-    if own is not None:
+    if own is not None and np.isfinite(own.interval[0]):
         found["interval"] = from_to(*own.interval, lambda end: significant(end, 4))
         shortest, longest = (half_life(end) for end in own.interval)
         if number_of_steps(shortest) != "∞" and shortest <= deepest:

@@ -338,6 +338,8 @@ def _draw_intervals(koopman: Koopman, trust: Trust, *, ax: Axes) -> None:
     """The interval of each eigenvalue, a piece of a ring, and a ring around those that are trusted."""
     edges, trusted = [], []
     for mode, own in zip(koopman.modes, trust.modes, strict=True):
+        if not np.isfinite(own.interval[0]):  # of wide operators some modes are not judged
+            continue
         half_turn = min(np.pi, (own.angle[1] - own.angle[0]) / 2)
         turns = np.linspace(-half_turn, half_turn, 25)
         edge = np.outer(own.interval, np.exp(1j * turns))

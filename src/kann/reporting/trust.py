@@ -88,8 +88,8 @@ def mode_trust_rows(known: KnownTrust) -> list[dict[str, Any]]:
         return []
     return [
         {
-            "interval": list(mode.interval),
-            "angle": list(mode.angle),
+            "interval": [finite_or_none(end) for end in mode.interval],
+            "angle": [finite_or_none(end) for end in mode.angle],
             "held_out": finite_or_none(mode.residual),
             "copying": finite_or_none(mode.copying),
             "shuffled": finite_or_none(mode.null),

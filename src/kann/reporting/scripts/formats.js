@@ -8,7 +8,8 @@ const wordsShown = 5000, sequencesListed = 2000, pointsDrawn = 20000;  // more w
 const escapeMarkup = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 const fourDecimals = (value) => value.toFixed(4);
 const eigenvalueText = (m) => m.pair ? `${fourDecimals(m.re)} ± ${fourDecimals(m.im)}i` : fourDecimals(m.re);
-const intervalText = (m) => `${fourDecimals(m.interval[0])} – ${fourDecimals(m.interval[1])}`;
+const isJudged = (m) => m.interval[0] !== null;  // of wide operators some modes only
+const intervalText = (m) => !isJudged(m) ? "–" : `${fourDecimals(m.interval[0])} – ${fourDecimals(m.interval[1])}`;
 // As kann._format.percent writes it: one decimal, and two significant digits below 1 %.
 const percentText = (value) => !Number.isFinite(value) ? "–" : value > 0 && value < 1e-5 ? "below 0.001 %"
   : `${value > 0 && value < 0.00995 ? significant(100 * value, 2) : (100 * value).toFixed(1)} %`;

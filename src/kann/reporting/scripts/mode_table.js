@@ -25,7 +25,7 @@ function modesListed() {
 function drawTable() {
   const columns = modeColumns(), body = byId("table").tBodies[0];
   byId("table").tHead.rows[0].replaceChildren(...columns.map(headCell));
-  const value = (m) => state.sort === "interval" ? m.interval[1] - m.interval[0] : m[state.sort] ?? Infinity;
+  const value = (m) => state.sort === "interval" ? (isJudged(m) ? m.interval[1] - m.interval[0] : Infinity) : m[state.sort] ?? Infinity;
   const compare = (a, b) => typeof a === "string" ? a.localeCompare(b) : a - b;
   const sorted = [...modesListed()].sort((a, b) => (compare(value(a), value(b)) || a.number - b.number) * (state.descending ? -1 : 1));
   body.replaceChildren(...sorted.map((m) => modeRow(m, columns)));

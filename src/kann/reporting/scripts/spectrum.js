@@ -36,7 +36,7 @@ function nullTraces() {
 function intervalTraces(dots, size) {
   if (!page.trust) return [];
   const x = [], y = [];
-  for (const [m, side] of dots) {
+  for (const [m, side] of dots.filter(([m]) => isJudged(m))) {
     const middle = side * Math.atan2(m.im, m.re), half = Math.min(Math.PI, (m.angle[1] - m.angle[0]) / 2);
     const turns = Array.from({ length: 13 }, (_, i) => middle + half * (i / 6 - 1));
     const edge = [...turns.map((turn) => [m.interval[1], turn]), ...turns.reverse().map((turn) => [m.interval[0], turn])];
