@@ -9,7 +9,6 @@ import numpy as np
 
 from kann._format import percent
 from kann.analysis.fidelity import driving_inputs
-from kann.analysis.trust_rule import LARGEST_RESIDUAL
 from kann.backends.arrays import as_numpy, indices_for, to_device_of
 from kann.backends.arrays import rounding as rounding_of
 from kann.checks import require_width
@@ -22,6 +21,7 @@ from kann.fitting.horizons import HeldOutErrors, enough_sequences, held_out_erro
 from kann.fitting.koopman import Koopman
 from kann.fitting.normal_equations import NormalEquations, designs_of_folds, sum_of, without_each
 from kann.fitting.pair_selection import only_pairs
+from kann.fitting.spectrum import TRUSTED
 from kann.typing import Array, Complex, Float, Int
 
 LONGEST_HORIZON = 64
@@ -217,7 +217,7 @@ def _judged(koopman: Koopman) -> list[int]:
     modes = koopman.modes
     if koopman.rank <= JUDGED_WHOLE:
         return list(range(len(modes)))
-    numbers = [number for number, mode in enumerate(modes) if mode.residual <= LARGEST_RESIDUAL]
+    numbers = [number for number, mode in enumerate(modes) if mode.residual <= TRUSTED]
     most = int(FEW_EIGENPAIRS * koopman.rank) - SPARE
     return [number for number in numbers[:MOST_JUDGED] if modes[number].indices[-1] < most]
 
