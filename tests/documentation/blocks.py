@@ -18,7 +18,7 @@ NOT_RUN = re.compile(r"# Not run: \S")
 # Notebooks run when the manual is built, and the changelog and the notes for developers have no code.
 PAGES = sorted(
     page
-    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+    for page in (ROOT / "README.md", ROOT / "AGENTS.md", *(ROOT / "docs").rglob("*.md"))
     if "build" not in page.parts and "{code-cell}" not in page.read_text(encoding="utf-8")
 )
 

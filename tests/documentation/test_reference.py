@@ -50,3 +50,11 @@ def test_features_have_an_example(name):
 def test_a_plot_has_an_example_in_a_cell_that_runs_when_the_manual_is_built(name):
     cells = re.findall(r"^```\{code-cell\}.*?^```$", text_of("plots"), flags=re.MULTILINE | re.DOTALL)
     assert any(f"plots.{name}(" in cell for cell in cells)
+
+
+@pytest.mark.parametrize("page", ["AGENTS.md", "llms.txt"])
+def test_links_of_pages_for_assistants_exist(page):
+    root = REFERENCE.parents[1]
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", (root / page).read_text(encoding="utf-8"))
+    assert links
+    assert not [link for link in links if not (root / link).exists()]
