@@ -42,7 +42,7 @@ class Monitor:
     >>> for step in range(4):
     ...     found = monitor.update(step=step, loss=1.0)  # after each step of training
     >>> monitor.history.steps.tolist(), sorted(monitor.latest)[:2]
-    ([0, 2], ['koopman/copying', 'koopman/error'])
+    ([0, 2], ['koopman/coordinates', 'koopman/copying'])
 
     Training goes on as it would have without: random numbers, modes, buffers, gradients and the optimizer are as they
     were after each update. Of a model in `DistributedDataParallel` every rank may update its own monitor, or one alone:
