@@ -13,8 +13,8 @@ A comment on a page names what follows it:
 - ``<!-- value copy/dtriv recall -->91.7 %<!-- end -->``, one number in the text: the mean, or with another word behind
   the key the ``range``, ``both``, the ``verdict`` or the ``paper``'s number.
 
-What has no committed results stays as it is. A picture ``images/paper/copy.dtriv.accuracy.png`` that a page shows is
-the figure ``runs/copy/dtriv/accuracy.png``, made smaller.
+Runs without committed results have no column, and a block of such runs alone stays as it is. A picture
+``images/paper/copy.dtriv.accuracy.png`` that a page shows is the figure ``runs/copy/dtriv/accuracy.png``, made smaller.
 """
 
 import json
@@ -40,6 +40,9 @@ KEPT = (
     *("accuracy", "counts", "sequences", "agreement"),  # of profiles along depth
 )
 """The entries of ``results.json`` that are committed."""
+
+SEEDS = 5
+"""Seeds of most runs. Tables name the number of another."""
 
 ARCHITECTURES = {"gru": "GRU", "lstm": "LSTM", "rnn": "RNN"}
 """How architectures are written in tables, where that differs from the names of their folders."""
@@ -115,17 +118,17 @@ def filled(text: str, results: Path = RESULTS) -> str:
     def block(match: re.Match[str]) -> str:
         kind, names, keys, old = match[1], match[2].split(), (match[3] or "").split(), match[4]
         folders = names[:1] if kind == "lines" else names
-        found = [_read(results, folder) for folder in folders]
-        if any(content is None for content in found):
+        found = {folder: content for folder in folders if (content := _read(results, folder)) is not None}
+        if not found:
             return match[0]
-        contents = [content for content in found if content is not None]
+        contents = list(found.values())
         if kind == "lines":
             lines = contents[0].get("lines", {}).get(names[1])
             if lines is None:
                 raise KannError(f"the results of {names[0]} have no lines {names[1]!r}; run the experiment again")
         else:
             table = _claims if kind == "claims" else _table
-            lines = table([_rows(content) for content in contents], [_title(name) for name in names], keys)
+            lines = table([_rows(content) for content in contents], list(map(_title, found, contents)), keys)
         return match[0].removesuffix(old) + "".join(f"{line}\n" for line in lines)
 
     def value(match: re.Match[str]) -> str:
@@ -162,11 +165,13 @@ def _compared_with(row: Row, printed: Printed | None, rows: Mapping[str, Row]) -
     return replace(row, printed=printed, baseline=baseline)
 
 
-def _title(folder: str) -> str:
+def _title(folder: str, content: Mapping[str, Any]) -> str:
     """How a run is called at the head of a column: ``sentiment/gru-as-printed`` becomes ``GRU, as printed``."""
     arch, _, setting = Path(folder).name.partition("-")
     setting = setting.replace("as-printed-", "as-printed, ").replace("-", " ")
-    return ", ".join(filter(None, [ARCHITECTURES.get(arch, arch), setting]))
+    count = len(content["seeds"])
+    fewer = f" ({count} seed{'s' * (count > 1)})" if count != SEEDS else ""
+    return ", ".join(filter(None, [ARCHITECTURES.get(arch, arch), setting])) + fewer
 
 
 def _left_out(key: str, keys: Sequence[str]) -> bool:

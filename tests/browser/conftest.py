@@ -13,7 +13,9 @@ import pytest
 from tests.reporting import html_pages
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-READY = "html[data-drawn=true]"  # all charts are drawn, also those below the first screen
+READY = "html[data-drawn=true]"  # all charts that are not folded are drawn, also those below the first screen
+UNFOLD = "for (const each of document.querySelectorAll('details:not(#more-spectrum)')) each.open = true"
+ALL_DRAWN = "[...document.querySelectorAll('.chart:not(#pseudospectrum)')].every((each) => each.data)"
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ class Opened:
         self.file_of, self.pages, self.troubles, self.requests = file_of, {}, [], []
 
     def visit(self, name):
-        """The page of a report, opened when it is first asked for; tests leave behind what they selected."""
+        """The page of a report, opened and unfolded when it is first asked for; tests leave what they selected."""
         if name not in self.pages:
             page = self.pages[name] = self.context.new_page()
             page.on("console", lambda message: self.troubles.append(message.text) if message.type == "error" else None)
@@ -69,6 +71,8 @@ class Opened:
             page.on("request", lambda request: self.requests.append(request.url))
             page.goto(self.file_of(name).as_uri())
             page.wait_for_selector(READY)
+            page.evaluate(UNFOLD)
+            wait_until(page, ALL_DRAWN)
         self.pages[name].bring_to_front()
         return self.pages[name]
 

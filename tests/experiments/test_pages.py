@@ -49,6 +49,7 @@ def write_run(folder, *, kept):
     content = {
         "rows": {row.quantity.key: row.as_json() for row in rows},
         "made_on": {"commit": "abc"},
+        "seeds": [0, 1],
         "experiment": "copy",
         "config": {"arch": "gru"},
         "lines": {"paths": ["| t |", "|---|"]},
@@ -59,6 +60,7 @@ def write_run(folder, *, kept):
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "SEEDS", 2)
     printed = {"kept": Printed(paper=0.9, holds="at least", as_printed="> 90 %")}
     monkeypatch.setattr(pages, "printed_for", lambda experiment, arch: printed)
     (tmp_path / "docs").mkdir()
@@ -104,6 +106,14 @@ def test_claims_have_a_verdict_for_each_run(places):
     assert "| | paper | GRU | verdict | RNN, as printed | verdict |" in text
     row = "| – decisions ∣kept∣ | > 90 % | 96.0 % (95.0 % – 97.0 %) | holds | 50.0 % | does not hold |"
     assert row in text
+
+
+def test_a_run_without_results_has_no_column_and_few_seeds_are_named(places):
+    text = filled("<!-- results copy/absent copy/gru: bound -->\n", places / "results")
+    assert "| | GRU |\n" in text
+    path = places / "results" / "copy" / "gru.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"seeds": [0]}))
+    assert "| | GRU (1 seed) |\n" in filled("<!-- results copy/gru: bound -->\n", places / "results")
 
 
 def test_claims_can_be_left_out(places):

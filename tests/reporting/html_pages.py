@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import kann
-from kann.live.results import Effects
+from kann.live.results import Effects, Memory
 from kann.reporting._report import report
+from kann.reporting.inputs import PageTable
 from tests.systems import wide_states
 
 NASTY = "</script><img src=x onerror=alert(1)>"
@@ -139,7 +140,7 @@ def content_of(path):
     text = path.read_text(encoding="utf-8")
     page = json.loads(unpacked(text, "content"))
     tables = {}
-    for name, entry in page["tables"].items():
+    for name, entry in page["packed"].items():
         numbers = np.frombuffer(
             unpacked(text, f"table-{name}"), dtype={8: np.int8, 12: np.int16, 16: np.int16}[entry["bits"]]
         )
@@ -168,6 +169,35 @@ def made_effects(koopman, order, kept, *, none=0.5, counts=(1, 2, 4), outputs="c
     )
 
 
+def made_memory():
+    """States and outputs of which half is left after each step, and an untrained copy that forgets at once."""
+    squares = np.tile([1.0, 0.25, 0.0625], (2, 5, 1))
+    options = {"lags": (0, 1, 2), "state_scale": 1.0, "output_scale": 1.0, "step_seconds": 0.5}
+    left = {"state_squares": squares, "output_squares": squares}
+    gone = {name: own[:1] * [1, 0, 0] for name, own in left.items()}
+    copy = Memory(names=("all inputs",), **gone, **options)
+    return Memory(names=("all inputs", "left"), untrained=copy, **left, **options)
+
+
+WORDS = {"names": ["good", NASTY, "film"], "x": [0.9, 0.8, 1.0], "y": [0.5, -0.5, 0.0], "size": [9, 9, 5]}
+BARS = {"names": ["b.0", NASTY], "series": [{"name": "skipped", "values": [[0.1, 0.0, 0.2], [0.6, None, None]]}]}
+TABLES = [
+    PageTable(
+        title="Words",
+        about=f"About {NASTY}.",
+        head=("Word", "Adds"),
+        rows=[("good", "+0.50"), (NASTY, "−0.50"), ("film", "0.00")],
+        chart={"kind": "plane", "labels": [0, 1], "x_title": "keeps", "y_title": "adds", **WORDS},
+    ),
+    PageTable(
+        title="Blocks",
+        head=("Block", "Skipped"),
+        rows=[("b.0", "10.0 %"), (NASTY, "60.0 %")],
+        chart={"kind": "bars", "y_title": "accuracy", "levels": [[0.9, "untouched"]], **BARS},
+        folded=True,
+    ),
+]
+
 ORDER = (2, 0, 1, 3)
 """Modes of the turning states: number 1 is the pair that turns."""
 
@@ -186,6 +216,10 @@ def explained_report(path, **settings):
         "sentences": ["One mode decides.", f"It goes up on {NASTY}."],
         "choices": ["Rank 5 was chosen."],
         "alone": {2: (0.7, 0.6), 0: (0.65, 0.9)},
+        "verdict": ("found", "one mode keeps 98 %"),
+        "line": "layer 'rnn', 5 units",
+        "memory": made_memory(),
+        "tables": TABLES,
         "step_seconds": 0.5,
     }
     return report(path, koopman, states, **(options | settings))
@@ -214,6 +248,8 @@ def channels_report(path):
     """A report of a network that reads three channels and decides between three classes at every step."""
     states, rng = turning_states(count=8), np.random.default_rng(6)
     inputs = [rng.normal(size=(length, 3)) for length in states.lengths]
+    for own, h in zip(inputs, states, strict=True):  # the first one is what moves the states
+        own[1:, 0] = 100 * (h[1:] - kann.fit(states).predict(h[:-1]))[:, 0]
     states = kann.States.from_sequences(list(states), inputs=inputs)
     koopman, weight = kann.fit(states), rng.normal(size=(3, 5))
     return report(

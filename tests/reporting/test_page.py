@@ -92,7 +92,6 @@ def test_the_page_says_what_trust_says(tmp_path):
         assert row["why"] == mode.why
         assert row["verdict"] == mode.verdict
     assert "can be read as the network&#39;s own" in text
-    assert "That does not mean that training made it." in text
 
 
 def test_numbers_of_noise_are_written_for_people(tmp_path, rng):

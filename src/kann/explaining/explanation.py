@@ -25,6 +25,7 @@ from kann.data.states import States
 from kann.depth._trust import StepTrust
 from kann.errors import KannError
 from kann.explaining.facts import Facts
+from kann.explaining.page import shown_facts
 from kann.explaining.readout_search import StateReadout, head_of, linear_readout, with_head
 from kann.fitting.balance import Balance
 from kann.fitting.bilinear import Bilinear
@@ -266,6 +267,8 @@ class Explanation(Stored):
         """Return the states that the page shows, and all arguments of `kann.report`."""
         own = ("states", "trust", "steps", "effects", "movers", "alone", "sentences", "choices")
         arguments = {**self.page, **{name: getattr(self, name) for name in own}}
+        if self.facts is not None:
+            arguments |= shown_facts(self.facts)
         if isinstance(head_of(self.page.get("readout")), str):
             arguments["readout"] = None
         return arguments

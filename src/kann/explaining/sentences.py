@@ -425,24 +425,12 @@ def _caveats(facts: Facts) -> str:
 # The page
 
 
-def subtitle(facts: Facts) -> str:
-    """Write the line under the title of the page: the verdict, the layer, the outputs, and whether inputs gate."""
-    verdict = {"found": "Found", "partly": "Partly explained", "nothing": "Nothing can be concluded"}
-    network = facts.network
-    layer = f"layers {network.layer}" if network.axis == "depth" else f"layer {network.layer!r}"
-    kinds = {"class": "outputs are a class", "labels": "outputs are answers", "values": "outputs are values"}
-    outputs = kinds[facts.live.outputs] if facts.live else ""
-    parts = [verdict[facts.verdict.word], f"{layer}, {network.units} units", outputs, facts.gates and "inputs gate"]
-    return " · ".join(filter(None, parts))
-
-
 def page_of(results: Results, facts: Facts) -> dict[str, Any]:
     """Return the arguments of `kann.report` that belong to the sequences which are shown."""
     setup, recorded = results.setup, results.recorded
     options, shown, numbers, reading = setup.options, recorded.shown, setup.shown_numbers, recorded.reading
     page: dict[str, Any] = {"step_seconds": options.step_seconds, "step_name": setup.place.step_name}
     page["title"] = f"What {type(setup.model).__name__} learned"
-    page["about"] = subtitle(facts)
     if options.classes is not None:
         page["classes"] = list(options.classes)
     labels = None if options.labels is None else [options.labels[i] for i in numbers]

@@ -4,7 +4,17 @@ from typing import Any
 
 import numpy as np
 
-from kann._format import duration, from_to, half_life, number_of_steps, plural, signed, significant, with_step_name
+from kann._format import (
+    duration,
+    from_to,
+    half_life,
+    number_of_steps,
+    percent,
+    plural,
+    signed,
+    significant,
+    with_step_name,
+)
 from kann.analysis._movers import Mover, Movers, pushes_of
 from kann.analysis._trust import ModeTrust
 from kann.data.moments import mean_and_covariance
@@ -130,6 +140,9 @@ MOVERS_SHOWN = 5
 EXAMPLES_SHOWN = 2
 """Examples on each side of a card: those of its first movers that the sequences shown have."""
 
+LEAST_PUSH = 0.005
+"""Smaller pushes would be written as 0.00."""
+
 PHRASES_SHOWN = 3
 """Phrases on a card."""
 
@@ -182,6 +195,8 @@ def _memory(mode: Mode, own: ModeTrust | None, inputs: ReportInputs) -> dict[str
         "turns": _number_within(mode.period, inputs) if is_pair and np.isfinite(mode.period) else None,
     }
     if own is not None and np.isfinite(own.interval[0]):
+        if own.interval[0] > 1:
+            found["half_life"] = f"grows {percent(mode.modulus - 1)} per {inputs.step_name}"
         found["interval"] = from_to(*own.interval, lambda end: significant(end, 4))
         shortest, longest = (half_life(end) for end in own.interval)
         if number_of_steps(shortest) != "∞" and shortest <= deepest:
@@ -250,7 +265,7 @@ def _side(
         examples = [word_example(inputs, push, each.name, sign=sign) for each in found]
     elif movers.by != "tokens":
         examples = [signal_example(inputs, push, sign=sign)]
-    bars = [_bar(each, largest) for each in found]
+    bars = [_bar(each, largest) for each in found if abs(each.push) >= LEAST_PUSH]
     if movers.by == "steps":  # the heading says what is counted, and the column is narrow
         bars = [bar | {"name": bar["name"].removeprefix("steps ").removeprefix("step ")} for bar in bars]
     return {"bars": bars, "examples": [each for each in examples if each is not None][:EXAMPLES_SHOWN]}

@@ -1,11 +1,11 @@
-"""The live test in numbers for the page: what is left of the network's answers, by the number of coordinates."""
+"""The curves at the top of the page in numbers: the live test, and what is left of one input after k steps."""
 
 from typing import Any
 
 import numpy as np
 
-from kann._format import finite_or_none, percent, significant
-from kann.live.results import NAMES, Effects
+from kann._format import MISSING, duration, finite_or_none, fixed, from_to, number_of_steps, percent, plural
+from kann.live.results import ALL, NAMES, Effects, Memory
 from kann.typing import Array, Float
 
 SCORES = {
@@ -66,10 +66,48 @@ def is_fraction(effects: Effects) -> bool:
 
 def written_score(effects: Effects, value: float) -> str:
     """A score as people read it: 93 %, or a number."""
-    return percent(value) if is_fraction(effects) else significant(value)
+    return percent(value) if is_fraction(effects) else fixed(value)
 
 
 def _curve(means: Float[Array, " c"], intervals: Float[Array, "c 2"]) -> list[list[float | None]]:
     """Mean, lower and upper end for each number of coordinates; None where nothing was measured."""
     rows = np.column_stack([means, intervals]).tolist()
     return [[finite_or_none(value) for value in row] for row in rows]
+
+
+def memory_numbers(memory: Memory | None, step_name: str) -> dict[str, Any] | None:
+    """Return curves and half-lives of states, outputs and channels, next to an untrained copy; None if not measured."""
+    if memory is None:
+        return None
+    curves = [_memory_curve(memory, of, ALL, of) for of in memory.compared]
+    lives = {of: [_half_life(memory, name, of, step_name) for name in memory.names] for of in memory.compared}
+    copy = memory.untrained
+    if copy is not None:
+        curves += [_memory_curve(copy, of, ALL, f"{of}, untrained") | {"is_untrained": True} for of in copy.compared]
+    of = memory.compared[0]
+    curves += [_memory_curve(memory, of, name, f"{of}, {name}") | {"is_channel": True} for name in memory.names[1:]]
+    return {
+        "lags": list(memory.lags),
+        "curves": curves,
+        "changed": list(memory.names),
+        "lives": lives,
+        "untrained": {of: _half_life(copy, ALL, of, step_name) for of in copy.compared} if copy else {},
+    }
+
+
+def _memory_curve(memory: Memory, of: str, changed: str, name: str) -> dict[str, Any]:
+    rows = (memory.left(changed, of=of).tolist(), *memory.interval(changed, of=of).T.tolist())
+    left, low, high = ([finite_or_none(value) for value in row] for row in rows)
+    return {"name": name, "of": of, "left": left, "low": low, "high": high, "is_untrained": False, "is_channel": False}
+
+
+def _half_life(memory: Memory, changed: str, of: str, step_name: str) -> str:
+    """Write a half-life with its interval, and in seconds where a step has a duration."""
+    steps, longest = memory.half_life(changed, of=of), memory.lags[-1]
+    if np.isnan(steps):
+        return MISSING
+    low, high = memory.half_life_interval(changed, of=of)
+    text = plural(step_name, number_of_steps(steps) if steps < np.inf else f"over {longest:,}")
+    if memory.step_seconds is not None:
+        text += f" = {'over ' if steps == np.inf else ''}{duration(min(steps, longest) * memory.step_seconds)}"
+    return f"{text} ({from_to(low, high, number_of_steps)})" if low < high < np.inf else text

@@ -31,9 +31,12 @@ from kann.depth._trust import StepTrust
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.live.mode_selection import modes_that_matter
-from kann.live.results import Effects
+from kann.live.results import Effects, Memory
 from kann.reporting.trust import KnownTrust, known_trust
 from kann.typing import AnyArray, Array, Float
+
+VERDICTS = {"found": "Found", "partly": "Partly explained", "nothing": "Nothing can be concluded"}
+"""Verdicts in words."""
 
 
 class PageOptions(TypedDict, total=False):
@@ -60,10 +63,22 @@ class PageOptions(TypedDict, total=False):
     """Along depth, what `kann.depth.trust` returned for the maps of single layers."""
     step_names: Sequence[str] | None
     """The names of these layers."""
+    line: str
+    """The line under the heading, such as the layer and the kind of outputs."""
+    verdict: tuple[str, str] | None
+    """"found", "partly" or "nothing", and the figure that decides it, in words."""
+    summary: Sequence[str]
+    """Sentences to show first, at most three."""
     sentences: Sequence[str]
-    """Sentences to show first in place of the page's own."""
+    """All sentences, shown under "Details"; the first of them come first if there is no ``summary``. The page's own by
+    default."""
     choices: Sequence[str]
     """The choices that were made, and their reasons."""
+    tables: Sequence["PageTable"]
+    """Further tables, such as what each input does."""
+    matter: Sequence[int] | None
+    """Numbers of the modes that have a card, the most important first; by default those that matter in the live test
+    and can be trusted."""
     alone: Mapping[int, tuple[float, float]] | None
     """For modes by number, the live scores with this mode alone kept, and with it alone removed."""
     step_seconds: float | None
@@ -80,6 +95,21 @@ class PageOptions(TypedDict, total=False):
     than these states, such as both directions. By default predictions are what ``readout`` makes of last states."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageTable:
+    """A table of text, with a chart of its figures or without."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    about: str = ""
+    chart: Mapping[str, Any] | None = None
+    """``kind`` is "plane" (named points: ``x``, ``y``, ``size``, ``names``, ``labels``, ``x_title``, ``y_title``) or
+    "bars" (``names``, ``series`` of ``name`` and ``values`` (value, low, high), ``levels`` of value and title)."""
+    folded: bool = False
+    """True for a table under "Details"."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ReportInputs:
     """What the user passed to `kann.report`, checked; `PageOptions` describes it."""
@@ -92,6 +122,8 @@ class ReportInputs:
     """The importance of each mode for the states."""
     matter: list[int]
     """Numbers of the modes that matter, the most important first."""
+    doubtful: list[int]
+    """Numbers of modes that add to the live test and cannot be trusted."""
     modes_shown: tuple[int, ...]
     """Numbers of the modes that are shown for each sequence."""
     last_read: Float[Array, "s ..."] | None
@@ -111,6 +143,11 @@ class ReportInputs:
     fixed_points: Any = None
     effects: Effects | None = None
     movers: Movers | None = None
+    memory: Memory | None = None
+    line: str = ""
+    verdict: tuple[str, str] | None = None
+    tables: Sequence[PageTable] = ()
+    summary: Sequence[str] = ()
     sentences: Sequence[str] = ()
     choices: Sequence[str] = ()
     alone: Mapping[int, tuple[float, float]] = field(default_factory=dict)
@@ -160,6 +197,12 @@ def checked_inputs(koopman: Koopman, states: Any, arguments: Mapping[str, Any]) 
         "fixed_points": partial(_points, koopman=koopman),
         "effects": partial(_effects, koopman=koopman),
         "movers": partial(_movers, koopman=koopman),
+        "memory": lambda memory: require_instance(memory, Memory, "memory") or memory,
+        "line": partial(_text, name="line"),
+        "verdict": _verdict,
+        "tables": _tables,
+        "matter": lambda matter: [_mode(number, koopman, "matter") for number in matter],
+        "summary": partial(_sentences, name="summary"),
         "sentences": partial(_sentences, name="sentences"),
         "choices": partial(_sentences, name="choices"),
         "alone": partial(_alone, koopman=koopman),
@@ -183,15 +226,20 @@ def checked_inputs(koopman: Koopman, states: Any, arguments: Mapping[str, Any]) 
     importances = np.array([by_eigenvector[list(mode.indices)].sum() for mode in koopman.modes])
     known = known_trust(koopman, states, checked.pop("trust", None))
     live = {name: checked.get(name) for name in ("effects", "movers", "alone")}
-    matter = modes_that_matter(koopman, trust=known.trust, **live)
-    others = [number for number in slowest_and_most_important(importances, count) if number not in matter]
+    decisive = modes_that_matter(koopman, trust=known.trust, **live)
+    trusted = range(len(koopman.modes)) if known.trust is None else known.trust.trusted
+    matter = checked.pop("matter", [number for number in decisive if number in trusted])
+    doubtful = [number for number in decisive if number not in trusted]
+    first = list(dict.fromkeys([*matter, *decisive]))
+    others = [number for number in slowest_and_most_important(importances, count) if number not in first]
     return ReportInputs(
         koopman=koopman,
         states=states,
         known=known,
         importances=importances,
         matter=matter,
-        modes_shown=tuple(sorted([*matter, *others[: max(0, count - len(matter))]])),
+        doubtful=doubtful,
+        modes_shown=tuple(sorted([*first, *others[: max(0, count - len(first))]])),
         last_read=last_read,
         last_outputs=last_outputs,
         **checked,
@@ -322,16 +370,34 @@ def _alone(alone: Any, koopman: Koopman) -> dict[int, tuple[float, float]]:
         raise KannError(f"alone={short_repr(alone)} has no modes by number; pass a dict such as {{0: (0.9, 0.6)}}")
     found = {}
     for number, scores in alone.items():
-        if require_whole_number(number, "a mode of alone", least=0) >= len(koopman.modes):
-            raise KannError(
-                f"alone= names mode {number}; the operator has {len(koopman.modes)} modes; pass one of them"
-            )
+        number = _mode(number, koopman, "alone")
         if np.shape(scores) != (2,) or not np.isfinite(scores).all():
             raise KannError(
                 f"alone[{number}]={short_repr(scores)} must be a pair of numbers; pass (score kept, score removed)"
             )
-        found[int(number)] = (float(scores[0]), float(scores[1]))
+        found[number] = (float(scores[0]), float(scores[1]))
     return found
+
+
+def _mode(number: Any, koopman: Koopman, name: str) -> int:
+    """Return the number of a mode of the operator."""
+    if require_whole_number(number, f"a mode of {name}", least=0) >= len(koopman.modes):
+        raise KannError(f"{name}= names mode {number}; the operator has {len(koopman.modes)} modes; pass one of them")
+    return int(number)
+
+
+def _verdict(verdict: Any) -> tuple[str, str]:
+    if not isinstance(verdict, tuple) or len(verdict) != 2:
+        raise KannError(f"verdict={short_repr(verdict)} must be a pair; pass a word and the figure that decides it")
+    require_choice(verdict[0], "the word of verdict", tuple(VERDICTS))
+    return verdict[0], _text(verdict[1], "the figure of verdict")
+
+
+def _tables(tables: Any) -> list[PageTable]:
+    require_sequence(tables, "tables")
+    for table in tables:
+        require_instance(table, PageTable, "a table of tables")
+    return list(tables)
 
 
 def _outputs(outputs: Any) -> str:

@@ -21,6 +21,10 @@ try:
 except ImportError as error:
     raise ImportError("pages need jinja2: pip install 'kann[report]'") from error
 
+PLOTLY = "plotly/plotly-basic.min.js.gz"
+"""Plotly.js 4.1.1, from the npm package plotly.js-basic-dist-min. It has scatter and bar charts, is a quarter of all of
+plotly.js, and starts in half the time."""
+
 POLICY = (
     "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
     "form-action 'none'"
@@ -44,10 +48,9 @@ def page(
     """
     script, packed, checksums = "\n".join(_file(f"{name}.js") for name in scripts), {}, "'none'"
     if scripts:
-        # The basic bundle has scatter and bar charts, is a quarter of all of plotly.js and starts in half the time.
-        charts = _file("plotly/plotly-basic.min.js")
-        packed = {"plotly": compress(charts.encode()), "content": compress_json(content)} | dict(tables or {})
-        digests = (hashlib.sha256(text.encode()).digest() for text in (charts, script))
+        charts = resources.files("kann.reporting").joinpath(PLOTLY).read_bytes()
+        packed = {"plotly": base64.b64encode(charts).decode(), "content": compress_json(content)} | dict(tables or {})
+        digests = (hashlib.sha256(code).digest() for code in (gzip.decompress(charts), script.encode()))
         checksums = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     loader = jinja2.PackageLoader("kann.reporting", "")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, loader=loader)

@@ -7,7 +7,7 @@ const chartLayout = (extra) => ({
 });
 const axis = (title, extra) => ({ title: { text: title, standoff: 10 }, gridcolor: style("--line"), zerolinecolor: style("--line"),
   linecolor: style("--line"), automargin: true, ...extra });
-const legendAbove = { orientation: "h", yref: "container", yanchor: "top", x: 0 };  // the chart makes room for it
+const legendAbove = { orientation: "h", yref: "container", yanchor: "top", x: 0, font: { size: 12 } };  // the chart makes room for it
 const toolbarHeight = 30;  // pixels at the top of a chart, which no legend may use
 /** An axis of steps or layers, which are counted: no tick lies between two of them. */
 const stepAxis = (title, last, extra) => axis(title, { tickformat: ",d", ...(last <= 20 ? { dtick: 1 } : {}), ...extra });
@@ -28,21 +28,27 @@ const saveButton = (id, format) => ({ name: `Save as ${format.toUpperCase()}`, i
 const waiting = new Map();
 let drawing = null, firstIsDrawn = null;
 const firstChart = new Promise((resolve) => { firstIsDrawn = resolve; });
-/** Draw soon, each chart once and one after the other: two drawings of the same chart at a time can block each other. */
-function drawSoon(id, traces, layout) {
-  const legend = { ...layout.legend, y: 1 - toolbarHeight / byId(id).clientHeight };
-  waiting.set(id, [traces, { ...layout, legend }]);
+const isFolded = (id) => byId(id).closest("details:not([open])") !== null;
+/** Draw soon what `make` returns, traces and layout; a chart inside folded details when they are opened. */
+function drawSoon(id, make, onClick) {
+  waiting.set(id, [make, onClick]);
   drawing ??= drawWaiting().finally(() => { drawing = null; });
 }
+/** Draw each chart once and one after the other: two drawings of the same chart at a time can block each other. */
 async function drawWaiting() {
-  await new Promise((resume) => setTimeout(resume));
-  while (waiting.size) {
-    const [id, [traces, layout]] = waiting.entries().next().value;
+  for (;;) {
+    await new Promise((resume) => setTimeout(resume));  // so that the reader can scroll in between
+    const id = [...waiting.keys()].find((each) => !isFolded(each));
+    if (id === undefined) return;
+    const [make, onClick] = waiting.get(id), chart = byId(id);
     waiting.delete(id);
+    const [traces, layout] = make(), legend = { ...layout.legend, y: 1 - toolbarHeight / chart.clientHeight };
     // The buttons are listed one by one: Plotly's own list has one that would upload the chart.
     const buttons = [["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"], [saveButton(id, "svg"), saveButton(id, "png")]];
-    await Plotly.react(id, traces, chartLayout(layout), { responsive: true, displaylogo: false, modeBarButtons: buttons });
+    await Plotly.react(chart, traces, chartLayout({ ...layout, legend }), { responsive: true, displaylogo: false, modeBarButtons: buttons });
+    chart.removeAllListeners("plotly_click");
+    if (onClick) chart.on("plotly_click", (event) => onClick(event.points[0].customdata));
     firstIsDrawn();
-    await new Promise((resume) => setTimeout(resume));  // so that the reader can scroll in between
   }
 }
+addEventListener("toggle", () => { drawing ??= drawWaiting().finally(() => { drawing = null; }); }, true);

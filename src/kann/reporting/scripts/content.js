@@ -6,7 +6,7 @@ const tables = {};
 /** The sections of the page. Each has what it needs of: start() once, draw() for each theme, onMode() and onSequence() for each selection. */
 const sections = [];
 /** What the reader selected: one mode, modes kept in the charts, one sequence, one view, one output. */
-const state = { mode: 0, kept: new Set(), sequence: 0, view: "magnitude", output: -1, sort: "number", descending: false, doubtful: false, effect: "kept" };
+const state = { mode: 0, kept: new Set(), sequence: 0, view: "magnitude", output: -1, sort: "number", descending: false };
 const mode = () => page.modes[state.mode];
 const selectedModes = () => [...new Set([state.mode, ...state.kept])];
 
@@ -20,7 +20,7 @@ function unpackElement(id) {
 
 /** Reads one packed table: column after column, whole numbers that the column's scale turns into values. */
 async function unpackTable(name) {
-  const { scale, bits } = page.tables[name];
+  const { scale, bits } = page.packed[name];
   const buffer = await unpackElement(`table-${name}`).arrayBuffer();
   const numbers = bits === 8 ? new Int8Array(buffer) : new Int16Array(buffer);
   const length = numbers.length / scale.length;
@@ -33,7 +33,7 @@ async function loadContent() {
   page = content;
   // The page's security policy names the checksum of this script; no other script would run.
   document.head.append(Object.assign(document.createElement("script"), { textContent: plotlyScript }));
-  await Promise.all(Object.keys(page.tables).map(async (name) => { tables[name] = await unpackTable(name); }));
+  await Promise.all(Object.keys(page.packed).map(async (name) => { tables[name] = await unpackTable(name); }));
   // JSON has no infinity. A mode with an infinite residual is as doubtful as a mode can be.
   for (const m of page.modes) {
     m.residual ??= Infinity;

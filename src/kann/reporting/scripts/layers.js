@@ -15,8 +15,8 @@ function drawLayers() {
     hovertemplate: "%{customdata}<extra>%{fullData.name}</extra>",
   }));
   const shown = traces.flatMap((trace) => trace.y).filter((value) => value !== null);
-  drawSoon("layer-errors", traces, { showlegend: true, legend: legendAbove, xaxis: stepAxis(page.step, layers.length),
-    yaxis: logAxis("fraction of the variance", shown, { tickformat: ".2~%" }) });
+  drawSoon("layer-errors", () => [traces, { showlegend: true, legend: legendAbove, xaxis: stepAxis(page.step, layers.length),
+    yaxis: logAxis("fraction of the variance", shown, { tickformat: ".2~%" }) }]);
 }
 
 function startLayers() {

@@ -1,5 +1,5 @@
 // A sequence over time: every channel of the signal, the selected modes and the network's outputs, each with its own axis.
-const panelHeights = { channel: 95, modes: 170, outputs: 150 };
+const panelHeights = { channel: 70, modes: 120, outputs: 110 };
 
 /** The steps at which a curve is drawn: all, or of a long one the largest of each stretch, so that no peak is lost. */
 function drawnSteps(values) {
@@ -30,7 +30,7 @@ function channelPanels() {
         if (place >= 0) traces.push(curveOf(tables.decoded_modes.column(place * tables.decoded.width + c, start, length), `decoded from mode ${number}`, { line: { color: colours[i % colours.length] } }));
       });
     }
-    return { title: escapeMarkup(page.channel_names[c]), height: channels === 1 ? 190 : panelHeights.channel, traces };
+    return { title: escapeMarkup(page.channel_names[c]), height: channels === 1 ? 120 : panelHeights.channel, traces };
   });
 }
 
@@ -55,7 +55,7 @@ function outputPanels() {
   const said = sequence.at_steps.map((_, i) => decidedAt(start + i));
   const line = (values, name, extra) => curveOf(values, name, { line: { shape: "hv", ...extra } });
   const names = page.classes ?? [];
-  return [...panels, { title: "class", height: panelHeights.outputs, ticks: names.length && names.length <= 12 ? names : null,
+  return [...panels, { title: "class", height: Math.max(panelHeights.outputs, 17 * Math.min(names.length, 12)), ticks: names.length && names.length <= 12 ? names : null,
     traces: [line(sequence.at_steps, "true class", { color: style("--soft"), width: 5 }), line(said, "class decided for", { color: style("--ink"), width: 1.5 })] }];
 }
 
@@ -72,7 +72,7 @@ function drawOverTime() {
   const traces = panels.flatMap((panel, row) => {
     const id = row ? row + 1 : "";
     const bottom = top - panel.height / total;
-    layout[`yaxis${id}`] = axis(panel.title, { domain: [Math.max(0, bottom), top], anchor: "x", automargin: true, nticks: 5,
+    layout[`yaxis${id}`] = axis(panel.title, { domain: [Math.max(0, bottom), top], anchor: "x", automargin: true, nticks: panel.height < 100 ? 3 : 5,
       ...(panel.ticks ? { tickvals: panel.ticks.map((_, i) => i), ticktext: panel.ticks.map(escapeMarkup), title: { text: "" } } : {}) });
     top = bottom - gap / total;
     return panel.traces.map((trace) => {
@@ -81,10 +81,10 @@ function drawOverTime() {
       return { ...trace, yaxis: `y${id}`, showlegend: first };
     });
   });
-  byId("over-time").style.height = `${total + 130}px`;
+  byId("over-time").style.height = `${total + 100}px`;
   byId("over-time-caption").textContent = overTimeCaption();
-  drawSoon("over-time", traces, { ...layout, height: total + 130, showlegend: true, legend: legendAbove, hovermode: "closest",
-    xaxis: stepAxis(page.step, page.sequences[state.sequence].length - 1, { anchor: panels.length > 1 ? `y${panels.length}` : "y" }) });
+  drawSoon("over-time", () => [traces, { ...layout, height: total + 100, showlegend: true, legend: legendAbove, hovermode: "closest",
+    xaxis: stepAxis(page.step, page.sequences[state.sequence].length - 1, { anchor: panels.length > 1 ? `y${panels.length}` : "y" }) }]);
 }
 
 function overTimeCaption() {

@@ -1,4 +1,4 @@
-// The table of all modes: sorted by any column, selected by click or arrow keys; doubtful modes are folded away.
+// The table of all modes: sorted by any column, selected by click or arrow keys; doubtful ones are grey.
 const hints = { period: "Time until the mode has turned once", horizon: "Time until a tenth of the mode is left",
   residual: "|Y v − λ X v| / |X v| on the data that were fitted. It is small for noise too, if there are few data",
   interval: "Confidence interval of |λ|, from fits without some of the sequences", held_out: "The residual on sequences that were not fitted",
@@ -16,18 +16,12 @@ const modeColumns = () => [
   ...(page.trust ? [] : [["residual", "Residual, fitted data", (m) => significant(m.residual, 2)]]),
 ];
 
-/** The rows to show: those not trusted are folded away, unless they matter, are selected, or nothing else is there. */
-function modesListed() {
-  if (!page.trust || state.doubtful || !page.trust.trusted.length) return page.modes;
-  return page.modes.filter((m) => m.trusted || m.number === state.mode || page.matter.includes(m.number));
-}
-
 function drawTable() {
   const columns = modeColumns(), body = byId("table").tBodies[0];
   byId("table").tHead.rows[0].replaceChildren(...columns.map(headCell));
   const value = (m) => state.sort === "interval" ? (isJudged(m) ? m.interval[1] - m.interval[0] : Infinity) : m[state.sort] ?? Infinity;
   const compare = (a, b) => typeof a === "string" ? a.localeCompare(b) : a - b;
-  const sorted = [...modesListed()].sort((a, b) => (compare(value(a), value(b)) || a.number - b.number) * (state.descending ? -1 : 1));
+  const sorted = [...page.modes].sort((a, b) => (compare(value(a), value(b)) || a.number - b.number) * (state.descending ? -1 : 1));
   body.replaceChildren(...sorted.map((m) => modeRow(m, columns)));
 }
 
@@ -76,11 +70,4 @@ function keepBox(m) {
   return box;
 }
 
-function startTable() {
-  const folded = page.trust && page.trust.trusted.length ? page.modes.length - page.trust.trusted.length : 0;
-  byId("doubtful-too").hidden = !folded;
-  byId("doubtful-too").querySelector("span").textContent = folded === 1 ? "show the mode that is not trusted" : `show the ${folded} modes that are not trusted`;
-  byId("show-doubtful").onchange = (event) => { state.doubtful = event.target.checked; drawTable(); };
-}
-
-sections.push({ start: startTable, onMode: drawTable });
+sections.push({ onMode: drawTable });

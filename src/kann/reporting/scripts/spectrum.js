@@ -7,7 +7,7 @@ function drawPlane() {
   const size = ([m]) => 7 + 17 * Math.sqrt(m.importance / mostImportant);
   const others = Object.entries(page.others).map(([name, fit], i) => ({ name: escapeMarkup(name), x: fit.eigenvalues.map((v) => v[0]),
     y: fit.eigenvalues.map((v) => v[1]), mode: "markers", marker: { symbol: "x", size: 6, color: colours[(i + 1) % colours.length] } }));
-  drawSoon("plane", [
+  drawSoon("plane", () => [[
     unitCircle(style("--soft"), 1), ...nullTraces(), ...intervalTraces(dots, size), ...others,
     { name: "eigenvalues", showlegend: false, x: dots.map(([m]) => m.re), y: dots.map(([m, side]) => side * m.im), mode: "markers",
       customdata: dots.map(([m]) => m.number), hovertemplate: "%{text}<extra></extra>", text: dots.map(dotText),
@@ -17,7 +17,7 @@ function drawPlane() {
         line: { color: dots.map(([m]) => m.number === state.mode ? style("--ink") : style("--paper")),
           width: dots.map(([m]) => m.number === state.mode ? 3 : 0.5) } } },
   ], { xaxis: axis("Re λ"), yaxis: axis("Im λ", { scaleanchor: "x" }), margin: { l: 64, r: 0, t: 15, b: 48 },
-    showlegend: Boolean(page.trust || others.length), legend: legendAbove });
+    showlegend: Boolean(page.trust || others.length), legend: legendAbove }], (number) => { if (number !== undefined) selectMode(number); });
 }
 
 const dotText = ([m, side]) => [`mode ${m.number}`, `λ = ${fourDecimals(m.re)} ${m.pair ? `${side > 0 ? "+" : "−"} ${fourDecimals(m.im)}i` : ""}`,
@@ -53,16 +53,16 @@ function intervalTraces(dots, size) {
 }
 
 function drawPseudospectrum() {
-  if (!page.plane || !byId("more-spectrum").open) return;
+  if (!page.plane) return;
   const { axis: places, log_residual: z } = page.plane, dots = dotsOf(page.modes), x = z.flatMap(() => places), y = z.flatMap((row, i) => row.map(() => places[i]));
-  drawSoon("pseudospectrum", [
+  drawSoon("pseudospectrum", () => [[
     // Squares that touch: the bundle of plotly.js in this page has no heatmaps.
     { x, y, mode: "markers", marker: { symbol: "square", size: 2 + 340 / places.length, color: z.flat(), cmin: -2, cmax: 0, colorscale: "Viridis", showscale: true,
       colorbar: { title: { text: "smallest<br>residual" }, tickvals: [-2, -1, 0], ticktext: ["0.01", "0.1", "1"], thickness: 12 } },
       text: z.flat().map((value) => significant(10 ** value, 2)), hovertemplate: "ζ = %{x:.3f} + %{y:.3f}i<br>smallest residual %{text}<extra></extra>" },
     unitCircle("#ffffff", 1.5),
     { x: dots.map(([m]) => m.re), y: dots.map(([m, side]) => side * m.im), mode: "markers", hoverinfo: "skip", marker: { size: 6, color: "#ffffff", line: { color: "#000000", width: 1 } } },
-  ], { xaxis: axis("Re ζ", { range: [places[0], places.at(-1)], constrain: "domain" }), yaxis: axis("Im ζ", { scaleanchor: "x", constrain: "domain" }), margin: { l: 64, r: 0, t: 15, b: 48 } });
+  ], { xaxis: axis("Re ζ", { range: [places[0], places.at(-1)], constrain: "domain" }), yaxis: axis("Im ζ", { scaleanchor: "x", constrain: "domain" }), margin: { l: 64, r: 0, t: 15, b: 48 } }]);
 }
 
 function drawDecay() {
@@ -72,14 +72,10 @@ function drawDecay() {
   const last = page.step === "step" ? Math.min(500, wanted) : Math.max(1, longest - 1);  // a network has no more layers than it has
   const ends = chosen.map((m) => m.modulus ** last), title = "what is left, |λ|ⁿ";
   const places = Array.from({ length: 101 }, (_, i) => i * last / 100);
-  drawSoon("decay", chosen.map((m, i) => ({ name: `mode ${m.number}`, x: places, y: places.map((t) => m.modulus ** t), mode: "lines",
+  drawSoon("decay", () => [chosen.map((m, i) => ({ name: `mode ${m.number}`, x: places, y: places.map((t) => m.modulus ** t), mode: "lines",
     hovertemplate: `%{y:.0%} is left after %{x:.0f} ${steps()}<extra>mode ${m.number}</extra>`, line: { color: colours[i % colours.length] } })),
     { showlegend: true, legend: legendAbove, xaxis: stepAxis(steps(), last),
-      yaxis: largestOf(ends, 1) > 10 ? logAxis(title, [1, ...ends], { tickformat: ",.2~%" }) : axis(title, { rangemode: "tozero", tickformat: ".0%" }) });
+      yaxis: largestOf(ends, 1) > 10 ? logAxis(title, [1, ...ends], { tickformat: ",.2~%" }) : axis(title, { rangemode: "tozero", tickformat: ".0%" }) }]);
 }
 
-function startSpectrum() {
-  if (page.plane) byId("more-spectrum").ontoggle = drawPseudospectrum;
-}
-
-sections.push({ start: startSpectrum, draw: drawPseudospectrum, onMode: () => { drawPlane(); drawDecay(); } });
+sections.push({ draw: drawPseudospectrum, onMode: () => { drawPlane(); drawDecay(); } });

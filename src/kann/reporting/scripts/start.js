@@ -1,7 +1,6 @@
 // Links the views of the page, one selected mode, one sequence, one theme, and draws everything once.
 function selectMode(number) {
   state.mode = number;
-  byId("chosen").textContent = `Mode ${number}: |λ| ${fourDecimals(mode().modulus)}`;
   byId("mode-picker").value = number;
   for (const each of sections) each.onMode?.();
 }
@@ -16,32 +15,25 @@ function drawAll() {
   selectMode(state.mode); selectSequence(state.sequence);
 }
 
-const printedWidth = 680;  // pixels, of the 720 that fit on A4 between its margins
-
 function setTheme(dark) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
   byId("theme").setAttribute("aria-pressed", dark);
   byId("theme").textContent = dark ? "Light" : "Dark";
 }
 
+const printedWidth = 680;  // pixels, of the 720 that fit on A4 between its margins
+
 function startControls() {
-  const moveSelection = (by) => {
-    const listed = modesListed().map((m) => m.number), place = listed.indexOf(state.mode);
-    selectMode(listed[(place + by + listed.length) % listed.length]);
-  };
-  byId("previous").onclick = () => moveSelection(-1);
-  byId("next").onclick = () => moveSelection(1);
   for (const button of document.querySelectorAll(".goto")) button.onclick = () => {
     if (button.dataset.sequence !== undefined) { byId("search").value = ""; fillPicker(); selectSequence(Number(button.dataset.sequence)); }
     selectMode(Number(button.dataset.mode));
     byId("sequences").scrollIntoView();
   };
   byId("theme").onclick = () => { setTheme(document.documentElement.dataset.theme !== "dark"); drawAll(); };
-  // On paper nothing can be unfolded, and charts as wide as a screen would be cut off.
-  addEventListener("beforeprint", () => {
-    for (const folded of document.querySelectorAll("details:not(#more-spectrum)")) folded.open = true;
-    for (const chart of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(chart, { autosize: false, width: printedWidth });
-  });
+  // A link to the details, or to something inside them, opens them.
+  addEventListener("hashchange", () => { const folded = location.hash.length > 1 && byId(location.hash.slice(1))?.closest("details"); if (folded) folded.open = true; });
+  // On paper charts as wide as a screen would be cut off.
+  addEventListener("beforeprint", () => { for (const chart of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(chart, { autosize: false, width: printedWidth }); });
   addEventListener("afterprint", () => { for (const chart of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(chart, { autosize: true, width: null }); });
 }
 
@@ -62,6 +54,5 @@ function reached(stage) {
   await firstChart;
   reached("ready");
   await drawing;
-  byId("plane").on("plotly_click", (event) => { const number = event.points[0].customdata; if (number !== undefined) selectMode(number); });
   reached("drawn");
 })();

@@ -22,7 +22,7 @@ function drawEmbedding() {
   const here = at.map((_, i) => i).filter((i) => sequence[i] === state.sequence);
   traces.push({ name: "this sequence", x: here.map((i) => at[i][0]), y: here.map((i) => at[i][1]), mode: "lines+markers",
     text: here.map((i) => `${page.step} ${step[i]}`), hovertemplate: "%{text}<extra></extra>", line: { color: style("--ink"), width: 1 }, marker: { size: 5, color: style("--ink") } });
-  drawSoon("embedding", [...traces, ...pointTraces(points)], { showlegend: true, legend: { ...legendAbove, itemsizing: "constant" }, xaxis: axis("first component"), yaxis: axis("second component") });
+  drawSoon("embedding", () => [[...traces, ...pointTraces(points)], { showlegend: true, legend: { ...legendAbove, itemsizing: "constant" }, xaxis: axis("first component"), yaxis: axis("second component") }]);
 }
 
 function pointTraces(points) {
