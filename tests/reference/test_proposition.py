@@ -1,8 +1,8 @@
 """The paper's Proposition 1: the Koopman operator of an invertible, measure-preserving map is unitary.
 
-``kann.fit`` approximates that operator on observables that are orthonormal under the invariant measure. So its matrix
-is orthogonal, and its eigenvalues are on the unit circle, where the samples have that measure; and not where the map
-does not preserve it.
+``kann.fit`` restricts that operator to some observables. Where these are orthonormal under the invariant measure, and
+the operator maps their span to itself, the matrix is orthogonal and its eigenvalues are on the unit circle; not where
+the map does not preserve the measure.
 """
 
 import numpy as np
