@@ -36,6 +36,7 @@ from kann.analysis.trust_rule import (
     objections,
     reasons,
 )
+from kann.backends.arrays import threads_for
 from kann.checks import require_instance
 from kann.data.serialization import Saved, Stored
 from kann.errors import KannError
@@ -286,7 +287,8 @@ def trust(
         options |= {"rank": min(koopman.rank, earlier.dim), "basis": _basis_kind(koopman, states)}
         before = trust(fit(earlier, **options), earlier, folds=folds, groups=groups, level=level, seed=seed)
     errors = folded.errors()
-    modes, equal = _mode_trusts(folded, level=level, untrained=before)
+    with threads_for(len(folded.total.gram) ** 3):
+        modes, equal = _mode_trusts(folded, level=level, untrained=before)
     return Trust(
         modes=modes,
         groups=equal,

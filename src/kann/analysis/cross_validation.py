@@ -9,7 +9,7 @@ import numpy as np
 
 from kann._format import percent
 from kann.analysis.fidelity import driving_inputs
-from kann.backends.arrays import as_numpy, indices_for, to_device_of
+from kann.backends.arrays import as_numpy, indices_for, threads_for, to_device_of
 from kann.backends.arrays import rounding as rounding_of
 from kann.checks import require_width
 from kann.data.moments import Moments
@@ -92,20 +92,18 @@ class Folds:
         """Eigenvalues, right and left eigenvectors of the whole operator."""
         self._states, self._fold_of, self._moments = states, fold_of, moments
         options: Any = {"offset": koopman.offset is not None, "ridge": koopman.ridge, "rounding": rounding}
-        _require_own(koopman, self.total, self.total.weights(**options))
         self.sizes = np.array([float(design.pairs) for design in designs])
         """The number of pairs of each fold."""
         self.rests = without_each(designs)
         """For each fold all others, which are fitted."""
-        self.weights = [rest.weights(**options) for rest in self.rests]
-        """C, D and c one below the other, without each fold."""
-        self.eigenvalues: list[Complex[Array, " r"]] = []
-        self.right: list[Complex[Array, "r r"]] = []
+        with threads_for(len(self.total.gram) ** 3):
+            _require_own(koopman, self.total, self.total.weights(**options))
+            self.weights = [rest.weights(**options) for rest in self.rests]
+            """C, D and c one below the other, without each fold."""
+            pairs = [_eigenpairs(koopman, weights[: koopman.rank], columns) for weights in self.weights]
+        self.eigenvalues: list[Complex[Array, " r"]] = [values for values, _ in pairs]
+        self.right: list[Complex[Array, "r r"]] = [vectors for _, vectors in pairs]
         """Eigenvectors of C, in columns."""
-        for weights in self.weights:
-            values, vectors = _eigenpairs(koopman, weights[: koopman.rank], columns)
-            self.eigenvalues.append(values)
-            self.right.append(vectors)
 
     @property
     def unknowns(self) -> int:
