@@ -36,8 +36,9 @@ from kann.typing import Array, Float, Int, Shaped
 MOST_NUMBERS = 2**27
 """Numbers in the snapshots of states and adjoints: 0.5 GB in float32. More rows are thinned out at random."""
 
-GRAPH_BYTES = {"cpu": 2**28, "cuda": 2**32}
-"""Memory that the graph of one batch may take. More makes a CPU slower: its pages are fetched anew for every batch."""
+GRAPH_BYTES = {"cpu": 2**29, "cuda": 2**32}
+"""Memory that the graph of one batch may take. With half of it a CPU takes up to a quarter longer, because a step has
+fewer sequences; with twice as much it gains little (benchmarks/balance.py)."""
 
 FALLBACK = "use kann.Balance.of_states(kann.record(...)), whose directions are principal components"
 
