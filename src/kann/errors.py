@@ -95,6 +95,25 @@ class PaddingWarning(KannWarning):
     """
 
 
+class SequenceWarning(KannWarning):
+    """It cannot be seen which sequence or step a recorded state belongs to; the message says what was assumed.
+
+    >>> import warnings
+    >>> import torch, kann
+    >>> class Mixed(torch.nn.Module):  # each sequence also reads the one before it
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.rnn = torch.nn.GRU(3, 4, batch_first=True)
+    ...     def forward(self, x):
+    ...         return self.rnn(x + x.roll(1, dims=0))[0]
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     states = kann.record(Mixed(), torch.randn(6, 5, 3))
+    >>> print(caught[0].category.__name__)
+    SequenceWarning
+    """
+
+
 class PrecisionWarning(KannWarning):
     """Rounding has taken digits of the result; the message says how many are left.
 

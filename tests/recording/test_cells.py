@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import kann
-from kann.errors import KannError
+from kann.errors import KannError, SequenceWarning
 from tests.recording.models import EXACT, same
 from tests.recording.single_steps import Loop, check, make, padded, sequences
 
@@ -260,7 +260,8 @@ def test_a_call_of_more_sequences_begins_a_loop():
                 h = self.cell(x[:, t], h)
 
     model, x = Growing(), torch.randn(2, 5, 3)
-    states = kann.record(model, iter([x]))
+    with pytest.warns(SequenceWarning, match="follow the inputs of other sequences"):
+        states = kann.record(model, iter([x]))
     first = run_cell(model.cell, x[0], torch.zeros(4))
     both = [run_cell(model.cell, sequence, torch.tensor(first[-1])) for sequence in x]
     same(states, kann.States.from_sequences([path[1:] for path in (first, *both)]))

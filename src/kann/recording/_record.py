@@ -23,6 +23,7 @@ from kann.recording.depth import DepthTracer, HiddenDepthTracer
 from kann.recording.fused import FusedTracer
 from kann.recording.layer_selection import Target, by_module, has_recurrent, require_module, select
 from kann.recording.options import AxisOptions, LayerOptions, RunOptions
+from kann.recording.probe import RowCheck
 from kann.recording.runner import evaluation_mode, returned_hidden_states
 from kann.recording.sequence_data import Batch, SequenceData
 from kann.recording.sinks import (
@@ -35,7 +36,15 @@ from kann.recording.sinks import (
     parse_groups,
     store_path,
 )
-from kann.recording.tracer import HiddenStatesTracer, NamedRows, OutputTracer, SequenceRows, StateOptions, Tracer
+from kann.recording.tracer import (
+    HiddenStatesTracer,
+    NamedRows,
+    OutputTracer,
+    SequenceRows,
+    StateOptions,
+    Tracer,
+    chosen_sequences,
+)
 from kann.typing import AnyArray
 
 
@@ -345,21 +354,18 @@ def _require_defaults(options: StateOptions, what: str) -> None:
 
 def _rows_of_batches(data: SequenceData, batches: Iterable[Batch], tracers: Sequence[Tracer]) -> NamedRows:
     """Run batch after batch until there are enough sequences, and give the rows of each layer as they come."""
-    limit, done = data.max_sequences, 0
+    limit, done, check = data.max_sequences, 0, RowCheck(data, tracers)
     for batch in batches:
-        if limit is not None:
-            batch.limit = limit - done
+        output, sequences = check.run(batch), 0
         for tracer in tracers:
-            tracer.begin(batch)
-        output = data.call(batch)
-        for tracer in tracers:
-            tracer.end()
-        sequences = 0
-        for name, rows in (found for tracer in tracers for found in tracer.take(output)):
-            _require_count(rows, batch, name)
-            sequences = rows.batch_sequences
-            if sequences:
-                yield name, rows
+            for number, (name, seen) in enumerate(tracer.take(output)):
+                _require_count(seen, batch, name)
+                rows = check.arranged(tracer, number, seen)
+                sequences = rows.batch_sequences
+                if limit is not None and sequences > limit - done:
+                    rows = chosen_sequences(rows, np.flatnonzero(rows.sequence_numbers < limit - done))
+                if sequences:
+                    yield name, rows
         done += sequences
         if limit is not None and done >= limit:
             return

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from kann.recording.runner import attributes_of, is_of_torch
-from kann.recording.sequence_data import is_state
+from kann.recording.sequence_data import is_state, tensors_of
 from kann.recording.tracer import as_real, hook_last
 from kann.typing import Shaped
 
@@ -88,11 +89,62 @@ def _is_same(mark: Mark | None, tensor: Tensor) -> bool:
     return mark is not None and mark[0] is tensor and mark[1] == _mark(tensor)[1]
 
 
+class Passed(TorchFunctionMode):
+    """Keeps the state that a model makes of what a cell gave, where it alters it: the last one is read by no call.
+
+    Between two calls a loop calls the same functions in the same order. The result that the next call reads as its
+    state shows which of them makes the state, and after the last call the same one does.
+    """
+
+    def __init__(self, names: Sequence[str]):
+        super().__init__()
+        self.names = names
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self.places: dict[str, int] = {}
+        """Which result after a call is the state, by the name of the argument."""
+        self.after: list[dict[str, Tensor]] = []
+        """The states that the model went on with after each call."""
+        self._results: list[Tensor] | None = None  # None while a call runs, and before the first one
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self._results is not None and len(self._results) < MOST_RESULTS:
+            self._results += tensors_of(result)
+        return result
+
+    def begin_call(self, reads: Mapping[str, Tensor]) -> None:
+        """Look for what a call reads among the results since the last one."""
+        for name in self.names:
+            for place, result in enumerate(self._results or ()):
+                if result is reads.get(name):
+                    self.places[name] = place
+        self.close()
+
+    def close(self) -> None:
+        """Keep the states among the results since the last call."""
+        results, self._results = self._results, None
+        if results is not None:
+            found = {name: results[place] for name, place in self.places.items() if place < len(results)}
+            self.after.append({name: _copy(value) for name, value in found.items()})
+
+    def end_call(self) -> None:
+        """Note results from now on."""
+        self._results = []
+
+
+MOST_RESULTS = 1000
+"""Results that are noted between two calls; those after the last call would be all that the model computes."""
+
+
 class CallLog:
     """Keeps the calls of a module while ``is_on()``."""
 
     def __init__(self, module: nn.Module, is_on: Callable[[], bool]):
         self.module, self._is_on = module, is_on
+        self.passed: Passed | None = None
         self.keeps_reads, self.is_whole = True, False
         """Whether to copy what a call reads; whether only the first thing that it gives counts."""
         try:
@@ -124,7 +176,10 @@ class CallLog:
             return
         reads, marks = {}, {}
         if self.keeps_reads:
-            reads = {name: _copy(value) for name, value in named_tensors(self.arguments(args, kwargs))}
+            reads = dict(named_tensors(self.arguments(args, kwargs)))
+            if self.passed is not None:
+                self.passed.begin_call(reads)
+            reads = {name: _copy(value) for name, value in reads.items()}
         for name, value in own_tensors(module).items():
             kept = self._kept.get(name)
             if kept is None or not _is_same(kept[0], value):
@@ -149,6 +204,8 @@ class CallLog:
                 gives[name] = _copy(value)
                 self._kept[name] = _mark(value), gives[name]
         self.calls.append(Call(reads=reads, gives=gives))
+        if self.passed is not None:
+            self.passed.end_call()
 
 
 def _copy(tensor: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from kann.data.states import StatePart
-from kann.errors import KannError
-from kann.recording.calls import OWN, Call, CallLog, Chain, Chains, Link, by_row, links_between
+from kann.errors import KannError, SequenceWarning
+from kann.recording.calls import OWN, Call, CallLog, Chain, Chains, Link, Passed, by_row, links_between
 from kann.recording.layer_selection import Target
 from kann.recording.probe import changed_batch
 from kann.recording.recurrent import gate_values
@@ -55,6 +55,7 @@ class CallTracer(Tracer):
         self._gates = gate_values(target) if options.inputs == "gates" else None
         self._log = CallLog(self._module, lambda: self.is_watching)
         self._chains: Chains | None = None  # known once a batch has shown it
+        self._cut: list[Chain] | None = None
 
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Hook the module."""
@@ -64,6 +65,44 @@ class CallTracer(Tracer):
         """Forget the calls of the last batch."""
         super().begin(batch)
         self._log.clear()
+        self._cut = None
+        if self._chains is not None:
+            self._chains.changed = ()
+        if self._log.passed is not None:
+            self._log.passed.clear()
+            self._log.passed.__enter__()
+
+    def end(self) -> None:
+        """Watch no longer."""
+        super().end()
+        if self._log.passed is not None:
+            self._log.passed.__exit__(None, None, None)
+            self._log.passed.close()
+
+    def noted(self) -> list[Call]:
+        """The calls of the module."""
+        return self._log.calls
+
+    def put_back(self, noted: Any, changed: Any = None) -> None:
+        """Put back the calls of a run; calls with changed inputs show what goes on from what."""
+        self._log.calls, self._cut = noted, None
+        if changed is not None and noted and self._chains is None:
+            self._chains = chains_of(self._module, noted, changed)
+        elif changed is not None and self._chains is not None:
+            self._chains.changed = changed
+
+    def must_run_again(self) -> bool:
+        """Whether the model alters the state between calls, and this run did not note what it made of the last one."""
+        calls = self._log.calls
+        if self._chains is None and calls:
+            self._chains = chains_of(self._module, calls)
+        if self._chains is None or self._log.passed is not None:
+            return False
+        self._cut = self._chains.of(calls)
+        if not any(chain.is_altered for chain in self._cut):
+            return False
+        self._log.passed = Passed([link.read for link in self._chains.links])
+        return True
 
     def take(self, output: Any) -> NamedRows:
         """The calls as steps of time, or each of them as sequences."""
@@ -141,7 +180,7 @@ class CallTracer(Tracer):
         """The calls, cut into loops: a cell may be run over several sequences one after the other, or in turns."""
         if self._options.state is None and not chains.links:
             raise NoStateError(self._path, type(self._module).__name__)
-        for chain in chains.of(calls):
+        for chain in self._cut or chains.of(calls):
             yield self._name, self._loop_rows(calls, chain, chains.links)
 
     def _loop_rows(self, calls: Sequence[Call], chain: Chain, links: Sequence[Link]) -> SequenceRows:
@@ -170,9 +209,9 @@ class CallTracer(Tracer):
                 inputs = self._gates(inputs)
         parts = tuple(part_of(link, steps[0].gives[link.give], self._module) for link in chosen)
         if not is_padded:
-            rows = packed_rows(join_steps(values), sizes, inputs=inputs, initial=initial, limit=self.batch.limit)
+            rows = packed_rows(join_steps(values), sizes, inputs=inputs, initial=initial)
             return replace(rows, parts=parts)
-        real = self.batch.real_of(self._path)
+        real = self.real_of(self._path)
         if real is not None:
             require_right_padding(real, layer=self._path)
         padded = Padded(values=join_steps(values), inputs=inputs, initial=initial)
@@ -181,14 +220,29 @@ class CallTracer(Tracer):
     def _states_after(self, steps: Sequence[Call], i: int, links: Sequence[Link], chain: Chain) -> list[Tensor]:
         """The parts of the state after a step: what the next step reads, where the model alters what the cell gave."""
         own = [by_row(steps[i].gives[link.give]) for link in links]
-        if not chain.is_altered or i + 1 == len(steps):
+        if not chain.is_altered:
             return own
-        after = steps[i + 1].reads
+        after = steps[i + 1].reads if i + 1 < len(steps) else self._passed_after(chain.numbers[-1], links)
         passed = [
             by_row(after[link.read]) if link.read in after else part for link, part in zip(links, own, strict=True)
         ]
         # Sequences that ended here are no longer passed.
         return [torch.cat([part, rest[len(part) :]]) for part, rest in zip(passed, own, strict=True)]
+
+    def _passed_after(self, number: int, links: Sequence[Link]) -> Mapping[str, Tensor]:
+        """The state that the model made of what the last call of a loop gave."""
+        passed = self._log.passed
+        if passed is None:  # the model will run again
+            return {}
+        found = passed.after[number] if number < len(passed.after) else {}
+        if any(link.read not in found for link in links):
+            self.warn_once(
+                f"the model alters the state of {self._path!r} between its calls, and what it makes of the last one is "
+                "not seen; the last state of each sequence is the output of the layer; let the state pass an "
+                "nn.Identity after it was altered, and name that",
+                SequenceWarning,
+            )
+        return found
 
     def _first_state(self, steps: Sequence[Call], link: Link) -> Tensor:
         """One part of the state before the first step."""

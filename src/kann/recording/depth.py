@@ -30,6 +30,8 @@ from kann.typing import Float
 class DepthTracer(Tracer):
     """Records the outputs of blocks, in the order of their calls, as one sequence for each position."""
 
+    follows_time = False
+
     def __init__(self, targets: Sequence[Target], embedding: Target | None, *, starts_with_input: bool):
         super().__init__(["depth"])
         self._targets, self._embedding = targets, embedding
@@ -104,6 +106,8 @@ def _copy_of_states(value: Any, block: str) -> Tensor:
 class HiddenDepthTracer(HiddenStatesTracer):
     """Records the hidden states that a model returns by itself along depth."""
 
+    follows_time = False
+
     def take(self, output: Any) -> NamedRows:
         """One sequence for each position."""
         states = returned_states(output, self._target.field)
@@ -148,7 +152,7 @@ def depth_rows(layers: Sequence[tuple[str, Tensor, nn.Module | None]], batch: Ba
     # A vector for the whole sequence has no padding.
     real = None if positions == 1 else batch.real_of(of)
     layered = Padded(values=torch.stack([values for _, values in named], dim=2).flatten(2))
-    rows = layered.rows(real, limit=batch.limit, layer="depth")  # whose padding is dropped as it is along time
+    rows = layered.rows(real, layer="depth")  # whose padding is dropped as it is along time
     values, positions_of = rows.values.reshape(-1, width), rows.lengths
     return SequenceRows(
         padded=(values,),

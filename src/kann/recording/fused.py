@@ -278,10 +278,21 @@ class FusedTracer(Tracer):
                 "kann.intervene, where cell states do not follow from the outputs; pass state='h'"
             )
         self._passes = []
+        self.reads_data = not self._targets[0].path or any(
+            part is arguments[0] for part in (self.batch.content, *tensors_of(self.batch.content))
+        )
         with Intercept(arguments, self._on_kernel_call):
             output = forward()
         self._returned, self._versions = output, _versions(output)
         return output
+
+    def noted(self) -> list["_FusedCall"]:
+        """The calls of the kernel."""
+        return self._calls
+
+    def put_back(self, noted: Any, changed: Any = None) -> None:
+        """Put back the calls of a run."""
+        self._calls = noted
 
     def begin(self, batch: Batch) -> None:
         """Forget the calls of the last batch."""
@@ -379,7 +390,6 @@ class FusedTracer(Tracer):
             initial=initial,
             order=kernel.order,
             reverse=reverse,
-            limit=self.batch.limit,
         )
 
     def take(self, output: Any) -> NamedRows:

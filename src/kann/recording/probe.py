@@ -1,6 +1,11 @@
-"""Change some inputs of a batch, to see which rows of a layer follow them."""
+"""Which recorded row belongs to which sequence and step: change some inputs, and see which rows follow them.
 
-from collections.abc import Mapping
+A model may sort its batch, or read it from the end, before the layer that is recorded. So the first batch runs twice:
+once as it is, and once with another input at one step of about half of the sequences. In a layer with a memory the rows
+of these sequences, and no others, differ from that step on.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from kann.recording.sequence_data import Batch, RealSteps, is_state, packed_lengths
+from kann.errors import KannError, SequenceWarning
+from kann.recording.runner import kept_random_numbers
+from kann.recording.sequence_data import Batch, RealSteps, SequenceData, is_state, packed_lengths
+from kann.recording.tracer import SequenceRows, Tracer, chosen_sequences, starts_of
 from kann.typing import Array, Int
 
 NO_INPUTS = ("mask", "len", "label", "target")
@@ -102,3 +110,202 @@ def _packed_steps(packed: PackedSequence) -> tuple[Tensor, Any]:
     padded = packed.data.new_zeros((count, int(lengths[0]), *packed.data.shape[1:]))
     padded[sequence, step] = packed.data
     return padded, lambda new: packed._replace(data=new[sequence, step])
+
+
+class RowCheck:
+    """Runs the model on batches for tracers, and arranges the rows of those that the model arranges anew."""
+
+    def __init__(self, data: SequenceData, tracers: Sequence[Tracer]):
+        self._data, self._tracers = data, tracers
+        self._is_checked = self._saw_unsorted = False
+        self._arranging: set[Tracer] = set()
+        self._is_reversed: dict[tuple[Tracer, int], bool] = {}
+
+    def run(self, batch: Batch) -> Any:
+        """Run the model on a batch, with changed inputs too where that is due; return its output."""
+        unsorted = batch.real is not None and bool((np.diff(batch.real.lengths) > 0).any())
+        is_due = not self._is_checked or (unsorted and not self._saw_unsorted) or bool(self._arranging)
+        before = kept_random_numbers(self._data.model)
+        output = self._watched(batch)
+        if is_due:
+            after = kept_random_numbers(self._data.model)
+            self._saw_unsorted |= unsorted
+            self._look(batch, output, before)
+            after()
+        again = [tracer.must_run_again() for tracer in self._tracers]  # all of them: each then watches more closely
+        if any(again):
+            before()
+            output = self._watched(batch)
+        return output
+
+    def arranged(self, tracer: Tracer, number: int, rows: SequenceRows) -> SequenceRows:
+        """The rows that a tracer gives as its ``number``-th, in the order of the batch, with their direction."""
+        if tracer.order is not None and rows.batch_sequences == len(tracer.order):
+            rows = chosen_sequences(rows, tracer.order)
+            rows = replace(rows, origins=None)
+        return replace(rows, reverse=self._is_reversed.get((tracer, number), rows.reverse))
+
+    def _watched(self, batch: Batch) -> Any:
+        for tracer in self._tracers:
+            tracer.begin(batch)
+        try:
+            return self._data.call(batch)
+        finally:
+            for tracer in self._tracers[::-1]:
+                tracer.end()
+
+    def _look(self, batch: Batch, output: Any, before: Callable[[], None]) -> None:
+        """Find the order of the sequences and steps in which each layer sees this batch."""
+        tracers = [tracer for tracer in self._tracers if tracer.follows_time and not tracer.reads_data]
+        axis = self._data.axis
+        for along in (axis, 1 - axis)[: 1 if batch.count is not None else 2]:  # else batches may have their steps first
+            found = changed_batch(batch, along) if tracers else None
+            if found is None:
+                continue
+            changed = self._rows_of(found[0], before, batch)
+            if changed is None:
+                return
+            self._is_checked = True
+            fits = [self._decide(tracer, batch, output, changed, found[1], along, before) for tracer in tracers]
+            if any(fits):
+                return
+
+    def _rows_of(self, changed: Batch, before: Callable[[], None], batch: Batch) -> tuple[Any, list[Any]] | None:
+        """The output and what tracers noted of a run with changed inputs; None if the model cannot read these."""
+        noted = [tracer.noted() for tracer in self._tracers]
+        before()
+        try:
+            output = self._watched(changed)
+            return output, [tracer.noted() for tracer in self._tracers]
+        except Exception:  # the model's own objection to what no user has passed
+            return None
+        finally:
+            for tracer, own in zip(self._tracers, noted, strict=True):
+                tracer.batch = batch
+                tracer.put_back(own)
+
+    def _decide(
+        self, tracer: Tracer, batch: Batch, output: Any, changed: Any, at: Int[Array, " b"], axis: int, before: Any
+    ) -> bool:
+        """Decide the order of a layer; False if the rows are not those of as many sequences as were changed."""
+        tracer.order, place = None, self._tracers.index(tracer)
+        own = tracer.noted()
+        tracer.put_back(own, changed[1][place])
+        rows = self._uncut(tracer, batch, output)
+        firsts = self._first_differences(tracer, batch, rows, own, changed)
+        known = [i for i, first in enumerate(firsts) if first is not None and len(first) == len(at)]
+        if not known:
+            return False
+        followed = firsts[known[0]] >= 0
+        if (followed & (at < 0)).any():
+            tracer.order = self._order(tracer, batch, rows, own, known[0], axis, before)
+            if tracer.order is None:
+                tracer.warn_once(
+                    f"the states of {tracer.title!r} follow the inputs of other sequences of their batch, so it cannot "
+                    "be seen which sequence each belongs to; the order of the batch was assumed; pass batch_size=1 to "
+                    "be sure",
+                    SequenceWarning,
+                )
+                return True
+            self._arranging.add(tracer)
+        for i in known:
+            first = firsts[i] if tracer.order is None else firsts[i][tracer.order]
+            lengths = rows[i].lengths if tracer.order is None else rows[i].lengths[tracer.order]
+            self._decide_direction(tracer, i, batch, first, at, replace(rows[i], lengths=lengths))
+        return True
+
+    def _decide_direction(
+        self, tracer: Tracer, number: int, batch: Batch, first: Array, at: Array, rows: SequenceRows
+    ) -> None:
+        """Compare the steps at which inputs changed with those from which rows differ."""
+        seen = (first >= 0) & (at >= 0)
+        first, at, lengths = first[seen], at[seen], rows.lengths[seen]
+        if not seen.any() or _begins_at(first, at):
+            if seen.any():
+                self._is_reversed[tracer, number] = False
+            return
+        real = batch.real_of(tracer.title)
+        own = lengths if real is None else np.minimum(real.lengths[seen], lengths)
+        if _begins_at(first, lengths - 1 - at):
+            if real is not None and not rows.reverse and (real.lengths < rows.lengths).any():
+                raise KannError(
+                    f"the model reads its sequences from the end before {tracer.title!r}, so that this layer reads "
+                    "the padding first; pack the sequences, or pass batches of sequences of one length"
+                )
+            self._is_reversed[tracer, number] = True
+        elif _begins_at(first, own - 1 - at):
+            self._is_reversed[tracer, number] = True
+        elif _is_shuffled(first, at):
+            tracer.warn_once(
+                f"{tracer.title!r} reads the steps in another order than the data have them; states are in the order in"
+                " which they were reached; pass data in that order if tokens or labels belong to steps",
+                SequenceWarning,
+            )
+
+    def _order(
+        self, tracer: Tracer, batch: Batch, rows: list[SequenceRows], own: Any, number: int, axis: int, before: Any
+    ) -> Int[Array, " b"] | None:
+        """The place of each sequence among those that a layer sees, each known by the runs in which it is changed."""
+        count = len(rows[number].lengths)
+        codes, seen = np.arange(1, count + 1), np.zeros(count, dtype=int)
+        for bit in 2 ** np.arange(int(count).bit_length()):
+            chosen = (codes & bit) > 0
+            found = changed_batch(batch, axis, chosen)
+            if found is None or (found[1][chosen] < 0).any():
+                return None
+            changed = self._rows_of(found[0], before, batch)
+            first = None if changed is None else self._first_differences(tracer, batch, rows, own, changed)[number]
+            if first is None:
+                return None
+            seen += bit * (first >= 0)
+        return np.argsort(seen) if np.array_equal(np.sort(seen), codes) else None
+
+    def _uncut(self, tracer: Tracer, batch: Batch, output: Any) -> list[SequenceRows]:
+        """The rows that a tracer noted, with padding."""
+        tracer.batch = replace(batch, real=None, decoder_real=None)
+        try:
+            return [rows.without_padding() for _, rows in tracer.take(output)]
+        finally:
+            tracer.batch = batch
+
+    def _first_differences(
+        self, tracer: Tracer, batch: Batch, rows: list[SequenceRows], own: Any, changed: Any
+    ) -> list[Any]:
+        """For each of the rows that a tracer gives, what `first_differences` says of those of a run."""
+        tracer.put_back(changed[1][self._tracers.index(tracer)])
+        others = self._uncut(tracer, batch, changed[0])
+        tracer.put_back(own)
+        if len(others) != len(rows):
+            return []
+        return [first_differences(one, other) for one, other in zip(rows, others, strict=True)]
+
+
+SAME = 1e-6
+"""Numbers that differ by less than this fraction of the largest one are the same: float32 rounds to 1e-7."""
+
+
+def first_differences(one: SequenceRows, other: SequenceRows) -> Int[Array, " s"] | None:
+    """The first row of each sequence that differs, −1 if none does; None if their shapes differ."""
+    if not np.array_equal(one.lengths, other.lengths) or one.values.shape != other.values.shape:
+        return None
+    distance = (one.values - other.values).abs().amax(dim=1)
+    places = np.flatnonzero((distance > SAME * one.values.abs().max()).cpu().numpy())
+    sequences = np.repeat(np.arange(len(one.lengths)), one.lengths)[places]
+    first = np.full(len(one.lengths), -1)
+    first[sequences[::-1]] = places[::-1]  # of several rows of a sequence the first one is written last
+    return np.where(first < 0, -1, first - starts_of(one.lengths))
+
+
+def _begins_at(first: Int[Array, " k"], expected: Int[Array, " k"]) -> bool:
+    """Whether rows differ from the expected steps on, but for some in which a closed gate hides it for a while."""
+    return bool((first >= expected).all() and 2 * (first == expected).sum() > len(first))
+
+
+def _is_shuffled(first: Int[Array, " k"], at: Int[Array, " k"]) -> bool:
+    """Whether every step of the data is one of the rows, but in another order.
+
+    A layer that sees all steps at once differs from its first row on in most sequences, and says nothing of order.
+    """
+    pairs = np.unique(np.stack([at, first], axis=1), axis=0)
+    is_one_to_one = len(pairs) == len(np.unique(at)) == len(np.unique(first))
+    return bool(is_one_to_one and len(pairs) > 3 and (first == 0).mean() < 0.3 and (np.diff(pairs[:, 1]) < 0).any())

@@ -195,7 +195,7 @@ def _kept_data(module: nn.Module) -> Callable[[], None]:
         for name in attributes_of(module).keys() - attributes.keys():
             delattr(module, name)
         for name, put_back in attributes.items():
-            module.__dict__[name] = put_back()
+            object.__setattr__(module, name, put_back())
 
     return restore
 
@@ -245,13 +245,28 @@ def _restored_dict(values: dict[Any, Any], items: dict[Any, Callable[[], Any]]) 
 @contextlib.contextmanager
 def _restored_random_numbers() -> Iterator[None]:
     """Restore the random numbers of torch on the CPU, of Python and of numpy."""
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002  # a loader may draw from it
+    restore = kept_random_numbers(None)
     try:
-        with torch.random.fork_rng(devices=[]):
-            yield
+        yield
     finally:
+        restore()
+
+
+def kept_random_numbers(model: nn.Module | None) -> Callable[[], None]:
+    """A function that restores the random numbers of torch, Python and numpy, and those of a model's GPUs."""
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"} if model is not None else set()
+    on_devices = {device: torch.cuda.get_rng_state(device) for device in devices}
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002  # a loader may draw from it
+    torch_state = torch.get_rng_state()
+
+    def restore() -> None:
+        torch.set_rng_state(torch_state)
+        for device, state in on_devices.items():
+            torch.cuda.set_rng_state(state, device)
         random.setstate(python_state)
         np.random.set_state(numpy_state)  # noqa: NPY002
+
+    return restore
 
 
 @contextlib.contextmanager

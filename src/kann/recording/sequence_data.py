@@ -40,6 +40,10 @@ class RealSteps:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def taken(self, order: Int[Array, " s"]) -> "RealSteps":
+        """The same for the sequences in this order."""
+        return RealSteps(lengths=self.lengths[order], starts=None if self.starts is None else self.starts[order])
+
     def mask(self, steps: int, device: torch.device) -> Tensor:
         """(s, steps): true for the real steps."""
         starts = np.zeros_like(self.lengths) if self.starts is None else self.starts
@@ -61,8 +65,6 @@ class Batch:
     """Which steps of the decoder's sequences are real; None if all are."""
     count: int | None = None
     """The number of sequences, where that is certain; None if only the model knows."""
-    limit: int | None = None
-    """How many of them to record; None for all."""
     numbers: Int[Array, " b"] = field(default_factory=partial(np.arange, 0))
     """The numbers of the sequences in the data; empty unless the batch is from `SequenceData.groups`."""
 

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kann.backends.arrays import block_rows, indices_for
+from kann.backends.arrays import block_rows
 from kann.checks import require_sequence, require_whole_number, short_repr
 from kann.data.moments import Moments, measure, require_finite_squares
 from kann.data.reduction import Block, find_not_finite
 from kann.data.states import States
 from kann.data.store import recording_to, require_store_name
 from kann.errors import KannError
-from kann.recording.tracer import SequenceRows, joined, starts_of
+from kann.recording.tracer import SequenceRows, chosen_sequences, joined, starts_of
 from kann.typing import AnyArray, Array, Int
 
 LONGEST_FILE_NAME = 100
@@ -305,15 +305,3 @@ class GroupedMomentsSink(_BlockSink):
         self._measure_waiting()
         self._groups.require_all_used()
         return self._moments
-
-
-def chosen_sequences(rows: SequenceRows, chosen: Array) -> SequenceRows:
-    """The rows of some of the sequences of rows without padding, copied."""
-    lengths = rows.lengths[chosen]
-    places = np.repeat(starts_of(rows.lengths)[chosen] - starts_of(lengths), lengths) + np.arange(lengths.sum())
-    (places,) = indices_for(rows.padded[0], places)
-    return rows.mapped(
-        lambda part: part[places],
-        lengths=lengths,
-        origins=rows.sequence_numbers[chosen],
-    )

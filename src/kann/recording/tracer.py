@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from kann.backends.arrays import indices_for, run_indices
 from kann.checks import require_dense, require_float
 from kann.data.states import StatePart
-from kann.errors import KannError, PaddingWarning
+from kann.errors import KannError, KannWarning, PaddingWarning
 from kann.recording.layer_selection import Target
 from kann.recording.sequence_data import Batch, RealSteps, packed_lengths, tensors_of
 from kann.typing import Array, Float, Int
@@ -33,7 +33,7 @@ class SequenceRows:
     firsts: Int[Array, " s"] | None = None
     """The row at which each sequence begins; None if they follow each other without padding."""
     batch_sequences: int
-    """How many sequences the batch held, those included that were not to be recorded."""
+    """How many sequences the layer saw."""
     reverse: bool = False
     """Whether the sequences were read from their end: the rows of each are in the order of reading."""
     parts: tuple[StatePart, ...] = ()
@@ -95,6 +95,19 @@ def starts_of(lengths: Int[Array, " s"]) -> Int[Array, " s"]:
     return np.cumsum(lengths) - lengths
 
 
+def chosen_sequences(rows: SequenceRows, chosen: Array) -> SequenceRows:
+    """The rows of some of the sequences, in this order, copied out of the padding."""
+    rows = rows.without_padding()
+    lengths = rows.lengths[chosen]
+    places = np.repeat(starts_of(rows.lengths)[chosen] - starts_of(lengths), lengths) + np.arange(lengths.sum())
+    (places,) = indices_for(rows.padded[0], places)
+    return rows.mapped(
+        lambda part: part[places],
+        lengths=lengths,
+        origins=rows.sequence_numbers[chosen],
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Padded:
     """The states and inputs of a layer in a batch in which every sequence takes the same number of steps."""
@@ -106,13 +119,13 @@ class Padded:
     initial: Float[Tensor, "b d"] | None = None
     """The state before the first step, where it is to be recorded too."""
 
-    def rows(self, real: RealSteps | None, *, limit: int | None, layer: str) -> SequenceRows:
-        """The rows of the real steps of the first ``limit`` sequences; all steps are real if ``real`` is None."""
+    def rows(self, real: RealSteps | None, *, layer: str) -> SequenceRows:
+        """The rows of the real steps; all steps are real if ``real`` is None."""
         _require_states(self.values, layer)
         batch_sequences, steps = self.values.shape[:2]
-        parts = [part[:limit] for part in (self.values, self.inputs) if part is not None]
+        parts = [part for part in (self.values, self.inputs) if part is not None]
         if self.initial is not None:
-            parts[0] = torch.cat([self.initial[:limit, None], parts[0]], dim=1)
+            parts[0] = torch.cat([self.initial[:, None], parts[0]], dim=1)
             parts[1:] = [pad(part, (0, 0, 1, 0)) for part in parts[1:]]  # nothing was read to reach the initial state
         sequences, rows_each = parts[0].shape[:2]
         firsts, lengths = None, np.full(sequences, rows_each)
@@ -120,8 +133,8 @@ class Padded:
             _require_fits(real, sequences=batch_sequences, steps=steps, layer=layer)
             firsts = np.arange(sequences) * rows_each
             if real.starts is not None:
-                firsts += real.starts[:limit]
-            lengths = real.lengths[:limit] + (rows_each - steps)  # one more if the initial state is included
+                firsts += real.starts
+            lengths = real.lengths + (rows_each - steps)  # one more if the initial state is included
         return SequenceRows(
             padded=tuple(part.reshape(-1, part.shape[2]) for part in parts),
             lengths=lengths,
@@ -138,16 +151,14 @@ def packed_rows(
     initial: Float[Tensor, "b d"] | None = None,
     order: Int[Array, " b"] | None = None,
     reverse: bool = False,
-    limit: int | None,
 ) -> SequenceRows:
-    """The rows of the first ``limit`` sequences of a batch that is sorted by step, each in the order it was read in.
+    """The rows of the sequences of a batch that is sorted by step, each in the order it was read in.
 
     Step t holds the first ``sizes[t]``, longest sequences. ``order`` is the place of each sequence of the batch among
     the sorted ones, None if they were sorted from the start; ``initial`` the states before the first step, where these
     are to be recorded too.
     """
     order = np.arange(sizes[0]) if order is None else order
-    batch_sequences, order = len(order), order[:limit]
     lengths = packed_lengths(sizes)[order]
     steps = np.arange(lengths.sum()) - np.repeat(starts_of(lengths), lengths)  # 0, 1, … in each sequence
     if reverse:
@@ -164,7 +175,7 @@ def packed_rows(
     return SequenceRows(
         padded=tuple(part[places] for part in (values, inputs) if part is not None),
         lengths=lengths,
-        batch_sequences=batch_sequences,
+        batch_sequences=len(order),
         reverse=reverse,
     )
 
@@ -352,15 +363,42 @@ class Tracer(ABC):
     def take(self, output: Any) -> NamedRows:
         """The rows of the batch, after the model has returned ``output``."""
 
-    def warn_once(self, message: str) -> None:
-        """Warn of padding, in the first batch alone."""
+    follows_time = True
+    """Whether the rows of a sequence are steps of time."""
+    order: Int[Array, " b"] | None = None
+    """The place of each sequence of the batch among those that the layer sees, where the model arranges them anew."""
+    reads_data = False
+    """Whether the layer surely reads the batch as it is."""
+
+    @property
+    def title(self) -> str:
+        """The name of its layer, or of the first of them."""
+        return self._names[0]
+
+    def noted(self) -> Any:  # noqa: B027  # the output is all that counts
+        """What was noted of the run on the batch; None if the output is all that counts."""
+
+    def put_back(self, noted: Any, changed: Any = None) -> None:  # noqa: B027  # the output needs nothing
+        """Put back what was noted of a run, with what was noted of one in which inputs were changed."""
+
+    def must_run_again(self) -> bool:
+        """Whether this run has shown that the model must run on the batch again, watched more closely."""
+        return False
+
+    def real_of(self, layer: str) -> RealSteps | None:
+        """The real steps of what a layer gives, in the order in which it sees the sequences."""
+        real = self.batch.real_of(layer)
+        return real if real is None or self.order is None else real.taken(np.argsort(self.order))
+
+    def warn_once(self, message: str, kind: type[KannWarning] = PaddingWarning) -> None:
+        """Warn, in the first batch alone."""
         if not self._has_warned:
             self._has_warned = True
-            warnings.warn(message, PaddingWarning, stacklevel=3)
+            warnings.warn(message, kind, stacklevel=3)
 
     def rows(self, padded: Padded, layer: str) -> SequenceRows:
         """The real steps of what the layer gave for the batch."""
-        return padded.rows(self.batch.real_of(layer), limit=self.batch.limit, layer=layer)
+        return padded.rows(self.real_of(layer), layer=layer)
 
 
 def hook_last(module: nn.Module, hook: Callable[..., Any], stack: contextlib.ExitStack) -> None:
