@@ -157,7 +157,6 @@ def test_every_channel_has_an_axis_of_its_own(visit):
     assert titles[:3] == ["input 0", "input 1", "input 2"]
     names = page.evaluate(TRACES, "over-time")
     assert names.count("signal") == 3
-    assert names.count("decoded from the states") == 2  # the decoder has two channels
 
 
 def test_a_network_that_decides_at_every_step_is_shown_with_its_labels(visit):

@@ -70,10 +70,10 @@ def text_report(path, *, states=None, outputs=1, **settings):
 
 
 def signal_report(path):
-    """A report about signals, whose decoder reads the first unit."""
+    """Write a report about signals."""
     states = turning_states()
     signals = [np.sin(np.arange(length) / 3) for length in states.lengths]
-    return report(path, kann.fit(states), states, signals=signals, decode=lambda h: h[:, 0])
+    return report(path, kann.fit(states), states, signals=signals)
 
 
 def many_report(path, *, count=130_000):
@@ -257,7 +257,6 @@ def channels_report(path):
         koopman,
         states,
         signals=inputs,
-        decode=lambda h: h[:, :2],
         readout=Linear(weight, 0.0),
         classes=["left", "middle", "right"],
         labels=[np.argmax(h @ weight.T, axis=1) for h in states],

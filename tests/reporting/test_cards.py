@@ -108,7 +108,6 @@ def test_labels_at_every_step_are_kept_and_the_last_one_named(tmp_path):
     assert len(row["at_steps"]) == row["length"]
     assert row["label"] == row["prediction"] == ["left", "middle", "right"][int(row["at_steps"][-1])]
     assert page["channels"] == tables["signal"].shape[1] == 3
-    assert tables["decoded"].shape[1] == 2
 
 
 def test_yes_or_no_answers_are_named(tmp_path):

@@ -16,8 +16,6 @@ def test_errors_say_what_does_not_fit(tmp_path):
         report(path, koopman, states, tokens=[["a"]] * 6)
     with pytest.raises(KannError, match="there are 2 labels for 6 sequences"):
         report(path, koopman, states, labels=["a", "b"])
-    with pytest.raises(KannError, match=r"decode= gave shape \(3,\) for 30 states"):
-        report(path, koopman, states, signals=[h[:, 0] for h in states], decode=lambda h: h[:3, 0])
     with pytest.raises(KannError, match="classes= has 1 names"):
         report(path, koopman, states, readout=Linear(np.ones((1, 5)), np.array([99.0])), classes=["bad"])
     with pytest.raises(KannError, match="the operator has 5"):
@@ -26,8 +24,6 @@ def test_errors_say_what_does_not_fit(tmp_path):
         report(path, koopman, states, tokens=["a" * length for length in states.lengths])
     with pytest.raises(KannError, match="the signal of sequence 1 holds NaN or Inf"):
         report(path, koopman, states, signals=[np.full(len(h), np.nan if i == 1 else 0) for i, h in enumerate(states)])
-    with pytest.raises(KannError, match="decode= gave NaN or Inf"):
-        report(path, koopman, states, signals=[h[:, 0] for h in states], decode=lambda h: np.full(len(h), np.nan))
     assert not path.exists()
 
 
@@ -40,13 +36,9 @@ def test_errors_say_what_does_not_fit(tmp_path):
         ({"others": {1: None}}, "has no entries by name"),
         ({"others": {"svd": np.eye(2)}}, r"others\['svd'\]=ndarray of float64, shape \(2, 2\) is no Koopman"),
         ({"classes": 2}, "classes=2 is no list"),
-        ({"decode": "x"}, r"decode= failed on states of shape \(30, 5\) \(TypeError: 'str' object is not callable\)"),
-        ({"decode": lambda h: 1 / 0}, r"decode= failed .* \(ZeroDivisionError: division by zero\); return \(T,\)"),
-        ({"decode": lambda h: h * 1j}, "what decode= gave are complex128; pass real numbers"),
-        ({"decode": lambda h: h[:, :0]}, r"decode= gave shape \(30, 0\) for 30 states"),
     ],
 )
-def test_what_is_compared_and_decoded_is_checked(tmp_path, options, message):
+def test_what_is_compared_is_checked(tmp_path, options, message):
     states = turning_states()
     with pytest.raises(KannError, match=message):
         report(tmp_path / "r.html", kann.fit(states), states, signals=[h[:, 0] for h in states], **options)

@@ -11,19 +11,14 @@ from kann.errors import KannError
 from kann.live.results import Effects
 from kann.reporting.plots import (
     COLOURS,
-    SIGNED,
-    draw_curves,
     draw_decay,
     draw_decision_map,
     draw_effects,
-    draw_embedding,
     draw_horizons,
-    draw_matrix,
     draw_movers,
     draw_pseudospectrum,
     draw_rank_curve,
     draw_spectrum,
-    draw_words,
 )
 from tests.reporting.html_pages import made_effects, turning_states
 from tests.systems import noisy_states
@@ -48,15 +43,11 @@ def texts(ax):
     return {text.get_text(): text.get_position() for text in ax.texts}
 
 
-def test_without_axes_a_figure_is_made(koopman, rng):
+def test_without_axes_a_figure_is_made(koopman):
     drawn = [
         draw_spectrum(koopman),
         draw_decision_map(np.zeros((3, 3), dtype=int), square(3)),
-        draw_matrix(np.eye(3)),
-        draw_curves({"a": np.ones((2, 3))}, np.arange(3.0)),
         draw_decay(koopman.modes[:2], steps=5),
-        draw_words(["a"], np.ones(1), colours=SIGNED),
-        draw_embedding(rng.normal(size=(4, 2))),
     ]
     assert len({ax.figure for ax in drawn}) == len(drawn)
     for ax in drawn:
@@ -152,38 +143,6 @@ def test_a_map_that_does_not_fit_its_grid(ax):
         draw_decision_map(np.zeros((3, 4), dtype=int), np.zeros((4, 3), dtype=complex), ax=ax)
 
 
-def test_a_matrix_is_white_at_zero(ax, rng):
-    matrix = rng.normal(size=(6, 3))
-    assert draw_matrix(matrix, ax=ax) is ax
-    (image,) = ax.images
-    np.testing.assert_array_equal(image.get_array(), matrix)
-    assert image.norm.vmax == -image.norm.vmin == np.abs(matrix).max()
-
-
-def test_matrices_can_share_their_shades(ax):
-    draw_matrix(np.zeros((2, 2)), ax=ax, limit=3.0)
-    assert ax.images[0].norm.vmax == 3
-
-
-def test_a_matrix_of_zeros_can_be_drawn(ax):
-    draw_matrix(np.zeros((2, 2)), ax=ax)
-    assert ax.images[0].norm.vmax == 1
-
-
-def test_curves_show_the_mean_and_every_run(ax):
-    runs = np.array([[0.0, 1.0, 2.0], [2.0, 3.0, 4.0]])
-    draw_curves({"ours": runs, "one": runs[:1]}, np.array([0.1, 0.2, 0.3]), ax=ax, marks={"ours": 0.2})
-    drawn = [line.get_ydata() for line in ax.lines]
-    np.testing.assert_array_equal(drawn[0], [1, 2, 3])
-    np.testing.assert_array_equal(drawn[1:3], runs)
-    assert (ax.lines[3].get_xdata()[0], drawn[3][0]) == (0.2, 2)
-    np.testing.assert_array_equal(drawn[4], runs[0])
-    assert len(ax.lines) == 5
-    assert ax.get_legend_handles_labels()[1] == ["ours", "one"]
-    assert ax.lines[0].get_color() != ax.lines[4].get_color()
-    assert ax.lines[0].get_linestyle() != ax.lines[4].get_linestyle()
-
-
 def test_decay_is_the_power_of_the_modulus(ax, koopman):
     assert draw_decay(koopman.modes[:2], ax=ax, steps=12) is ax
     for line, mode in zip(ax.lines, koopman.modes, strict=False):
@@ -242,33 +201,6 @@ def test_movers_are_bars_with_intervals(ax):
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert {label.replace("\\", "") for label in labels} == {each.name for each in (*found.up(0, 2), *found.down(0, 2))}
     assert ax.get_xlabel() == "push of mode 0 (standard deviations)"
-
-
-def test_words_are_shaded_by_their_number_and_wrapped(ax):
-    words = ["short", "a" * 40, *["word"] * 60]
-    shades = np.linspace(0, 1, len(words))
-    assert draw_words(words, shades, ax=ax, colours="Blues") is ax
-    assert [text.get_text() for text in ax.texts][:2] == ["short", "a" * 13 + "…"]
-    lightness = [sum(patch.get_facecolor()[:3]) for patch in ax.patches]
-    assert lightness == sorted(lightness, reverse=True)
-    assert len({text.get_position()[1] for text in ax.texts}) == 3
-
-
-def test_signed_words_are_orange_above_the_middle_and_purple_below(ax):
-    draw_words(["down", "flat", "up"], np.array([0.0, 0.5, 1.0]), ax=ax, colours=SIGNED)
-    warmth = [patch.get_facecolor()[0] - patch.get_facecolor()[2] for patch in ax.patches]
-    assert warmth[0] < -0.1 < warmth[1] < 0.1 < warmth[2]
-
-
-def test_states_lie_where_they_are_and_groups_have_names(ax, rng):
-    places = rng.normal(size=(30, 2))
-    groups = ["up" if first > 0 else "down" for first in places[:, 0]]
-    assert draw_embedding(places, ax=ax, groups=groups, path=places[:4]) is ax
-    down, up = (cloud.get_offsets() for cloud in ax.collections)
-    np.testing.assert_allclose(up, places[places[:, 0] > 0])
-    np.testing.assert_allclose(down, places[places[:, 0] <= 0])
-    np.testing.assert_allclose(ax.lines[0].get_xydata(), places[:4])
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["down", "up", "one sequence"]
 
 
 def names(ax):

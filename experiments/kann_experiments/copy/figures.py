@@ -8,12 +8,12 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 import kann
-from kann.reporting.plots import STYLE, draw_curves, draw_decision_map, draw_matrix, draw_spectrum
+from kann.reporting.plots import STYLE, draw_decision_map, draw_spectrum
 from kann.typing import Array, Complex
 from kann_experiments.copy.analysis import RENN, RENN_NEAREST, Analysis, Study
 from kann_experiments.copy.renn import jacobian_in_basis
 from kann_experiments.copy.task import Task
-from kann_experiments.drawing import COLUMN, WIDE, save_figures
+from kann_experiments.drawing import COLUMN, WIDE, draw_curves, draw_matrix, save_figures
 
 MAPS = 6
 """How many modes have a decision map, the most important ones."""

@@ -8,8 +8,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kann.reporting.plots import COLOURS, INK, STYLE, draw_curves, draw_spectrum
-from kann_experiments.drawing import COLUMN, WIDE, save_figures
+from kann.reporting.plots import COLOURS, INK, STYLE, draw_spectrum
+from kann_experiments.drawing import COLUMN, WIDE, draw_curves, save_figures
 from kann_experiments.ecg.analysis import NAMES, Study
 from kann_experiments.ecg.modes import FEATURES, MedianBand
 from kann_experiments.ecg.task import THRESHOLD

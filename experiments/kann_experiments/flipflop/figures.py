@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from kann.reporting.plots import STYLE, draw_curves, draw_spectrum
-from kann_experiments.drawing import COLUMN, WIDE, save_figures
+from kann.reporting.plots import STYLE, draw_spectrum
+from kann_experiments.drawing import COLUMN, WIDE, draw_curves, save_figures
 from kann_experiments.flipflop.analysis import RATES, Study
 
 KINDS = {"driven": "driven", "quiet": "quiet steps alone", "bilinear": "bilinear, u = 0"}

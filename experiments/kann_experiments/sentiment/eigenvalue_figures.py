@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 import kann
 from kann.fitting.spectrum import TRUSTED
-from kann.reporting.plots import COLOURS, draw_spectrum, draw_words
+from kann.reporting.plots import COLOURS, draw_spectrum
 from kann.typing import Array
-from kann_experiments.drawing import COLUMN, WIDE
+from kann_experiments.drawing import COLUMN, WIDE, draw_words
 from kann_experiments.sentiment.analysis import Study
 from kann_experiments.sentiment.corpus import Corpus
 from kann_experiments.sentiment.operators import DOMINANT, count_dominant

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kann.fitting.spectrum import TRUSTED
-from kann.reporting.plots import COLOURS, INK, STYLE, draw_curves
-from kann_experiments.drawing import COLUMN, WIDE, save_figures
+from kann.reporting.plots import COLOURS, INK, STYLE
+from kann_experiments.drawing import COLUMN, WIDE, draw_curves, save_figures
 from kann_experiments.sentiment.analysis import Study
 from kann_experiments.sentiment.corpus import Corpus
 from kann_experiments.sentiment.eigenvalue_figures import architectures_figure, bases_figure, spectrum_figure

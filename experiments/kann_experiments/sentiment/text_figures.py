@@ -8,9 +8,8 @@ import torch
 from matplotlib.figure import Figure
 
 import kann
-from kann.reporting.plots import LETTERS, LONGEST_WORD, SIGNED, draw_words
 from kann.typing import Array, Float, Int
-from kann_experiments.drawing import WIDE
+from kann_experiments.drawing import LETTERS, LONGEST_WORD, SIGNED, WIDE, draw_words
 from kann_experiments.sentiment.analysis import Study
 from kann_experiments.sentiment.corpus import Corpus, Reviews
 from kann_experiments.sentiment.ngrams import Phrases

@@ -321,9 +321,7 @@ def watch(
         Path, typer.Option(help="A folder of weights (.safetensors, .pt), the step of training in each name.")
     ],
     data: options.Data,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The film to write: .html, .gif or .mp4.")] = Path(
-        "film.html"
-    ),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The film to write, a page.")] = Path("film.html"),
     history: Annotated[Path | None, typer.Option(help="Also write the history, such as history.npz.")] = None,
     layer: options.Layer = None,
     state: options.State = "h",

@@ -81,7 +81,7 @@ def report(
     labels
         The true class or values of each sequence, or those of its steps.
     page
-        `kann.reporting.inputs.PageOptions`: ``title``, ``about``, ``modes``, ``channels``, ``decode``, ``classes``,
+        `kann.reporting.inputs.PageOptions`: ``title``, ``about``, ``modes``, ``channels``, ``classes``,
         ``others``, ``fixed_points``, ``steps``, ``step_names``, ``line``, ``verdict``, ``summary``, ``sentences``,
         ``choices``, ``tables``, ``matter``, ``alone``, ``step_seconds``, ``step_name``, ``outputs``, ``threshold``,
         ``network_outputs``.
@@ -188,7 +188,6 @@ def _sequences(inputs: ReportInputs) -> dict[str, Any]:
     return {
         "sequences": sequences.sequence_rows(inputs),
         "shown": list(inputs.modes_shown),
-        "decoded": list(sequences.modes_decoded(inputs)),
         "outputs": sequences.output_gains(inputs),
         "output_names": output_names(inputs)[: sequences.OUTPUTS_DRAWN],
         "readout_is_all": readout_is_all(inputs),

@@ -51,8 +51,6 @@ class PageOptions(TypedDict, total=False):
     important of the rest."""
     channels: Sequence[str] | None
     """The names of the channels of the signals; "input 0", "input 1", … by default."""
-    decode: Callable[[Any], Any] | None
-    """From the states (T, d) of a sequence to a signal (T,) or (T, channels), to show the signal of each mode."""
     classes: Sequence[str] | None
     """The names of the classes that the readout tells apart."""
     others: Mapping[str, Koopman] | None
@@ -136,7 +134,6 @@ class ReportInputs:
     signals: list[Float[Array, "_ _"]] | None = None
     channels: Sequence[str] | None = None
     readout: Readout | None = None
-    decode: Callable[[Any], Any] | None = None
     labels: list[Any] | None = None
     classes: list[str] | None = None
     others: Mapping[str, Koopman] = field(default_factory=dict)

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -27,7 +26,6 @@ from kann.checks import (
     require_whole_number,
     short_repr,
 )
-from kann.data.atomic_write import replacing
 from kann.depth._trust import PREDICTIONS, StepTrust
 from kann.depth.results import METHODS, PROFILED, BypassEffects, Profile
 from kann.errors import KannError
@@ -41,11 +39,10 @@ from kann.reporting.trust import require_trust_of
 from kann.typing import AnyArray, Array, Complex, Float, Int
 
 try:
-    from matplotlib import colormaps, patheffects, pyplot
+    from matplotlib import patheffects, pyplot
     from matplotlib.axes import Axes
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import ListedColormap, LogNorm, to_rgb
-    from matplotlib.patches import Rectangle
 except ImportError as error:
     raise ImportError("figures need matplotlib: pip install 'kann[report]'") from error
 
@@ -80,14 +77,14 @@ def _legend_beside(ax: Axes, **style: Any) -> None:
     ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), **style)
 
 
-def _line(number: int, **style: Any) -> Any:
-    """The colour and the dashes of a line by its number, and thinner lines than matplotlib's."""
+def line_style(number: int, **style: Any) -> Any:
+    """Return the colour and the dashes of a line by its number, and thinner lines than matplotlib's."""
     colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
     return {"color": colour, "linestyle": dashes, "linewidth": 1.2} | style
 
 
-def _literal(name: str) -> str:
-    """A name as matplotlib draws it: to matplotlib, a dollar sign begins a formula."""
+def literal(name: str) -> str:
+    """Escape a name for matplotlib: to matplotlib, a dollar sign begins a formula."""
     return name.replace("$", r"\$")
 
 
@@ -125,7 +122,7 @@ def draw_steps(trust: StepTrust, *, ax: Axes | None = None, names: Sequence[str]
     ax = axes_or_new(ax)
     for i, (name, words) in enumerate(PREDICTIONS.items()):
         ax.fill_between(places, *trust.intervals[name].T, color=COLOURS[i], alpha=0.2, linewidth=0)
-        ax.plot(places, trust.errors[name], label=words, **_line(i, marker="os^"[i], markersize=3))
+        ax.plot(places, trust.errors[name], label=words, **line_style(i, marker="os^"[i], markersize=3))
     every = -(-len(places) // MOST_TICKS)
     ax.set_xticks(places[::every], labels[::every])
     ax.set(xlabel="layer", ylabel="held-out error\n(fraction of variance)")
@@ -148,7 +145,7 @@ def draw_bypasses(effects: BypassEffects, *, measure: str | None = None, ax: Axe
     for i, words in enumerate(METHODS.values()):
         reach = np.abs(intervals[:, i].T - means[:, i])
         at = places + (i - (len(METHODS) - 1) / 2) * BETWEEN
-        style = _line(i, linestyle="none", linewidth=1.0, marker="osD^"[i], markersize=4)
+        style = line_style(i, linestyle="none", linewidth=1.0, marker="osD^"[i], markersize=4)
         ax.errorbar(at, means[:, i], yerr=reach, elinewidth=1.0, label=words, **style)
     ax.axhline(effects.own[measure], color=INK, linestyle=":", linewidth=0.8, label="untouched")
     ax.set_xticks(places, effects.names, rotation=30, ha="right")
@@ -170,7 +167,7 @@ def draw_profile(profile: Profile, *, agreement: float | None = None, ax: Axes |
     ax = axes_or_new(ax)
     if agreement is not None:
         for i, (method, counts) in enumerate(profile.needed(agreement).items()):
-            ax.plot(profile.layers, counts, label=PROFILED[method], **_line(i, marker="os^"[i], markersize=4))
+            ax.plot(profile.layers, counts, label=PROFILED[method], **line_style(i, marker="os^"[i], markersize=4))
         _numbered_ticks(ax, "y", profile.counts)
         ax.set(ylabel=f"directions for {confidence(agreement)}")
         ax.set_ylim(min(profile.counts) / 1.3, max(profile.counts) * 1.3)
@@ -178,7 +175,7 @@ def draw_profile(profile: Profile, *, agreement: float | None = None, ax: Axes |
     else:
         for i, layer in enumerate(profile.layers):
             for j, method in enumerate(("balanced", "pca")):
-                style = _line(i, linestyle=DASHES[j], marker="os"[j], markersize=3)
+                style = line_style(i, linestyle=DASHES[j], marker="os"[j], markersize=3)
                 ax.plot(profile.counts, profile.kept[method][i], label=f"{layer}, {PROFILED[method]}", **style)
         _numbered_ticks(ax, "x", profile.counts)
         ax.set(xlabel="directions kept", ylabel="agreement")
@@ -213,7 +210,7 @@ def draw_effects(effects: Effects, *, ax: Axes | None = None, removed: bool = Fa
         low, high = effects.interval(name, removed=removed).T
         if name == "random":
             low, high = draws.min(axis=0), draws.max(axis=0)
-        ax.plot(effects.counts, mean, label=NAMES.get(name, name), **_line(i, marker=".", markersize=4))
+        ax.plot(effects.counts, mean, label=NAMES.get(name, name), **line_style(i, marker=".", markersize=4))
         ax.fill_between(effects.counts, low, high, color=COLOURS[i % len(COLOURS)], alpha=0.12, linewidth=0)
     ax.axhline(effects.none, color="#999999", linestyle=":", linewidth=0.8)
     _numbered_ticks(ax, "x", effects.counts)
@@ -243,7 +240,7 @@ def draw_movers(movers: Movers, mode: int, *, ax: Axes | None = None, count: int
         colour, alpha = UP if each.push > 0 else DOWN, 1.0 if each.sure else 0.35
         ax.barh(place, each.push, height=0.6, color=colour, alpha=alpha)
         ax.plot([each.low, each.high], [place, place], color=INK, linewidth=0.8)
-    ax.set_yticks(range(len(found)), [_literal(each.name) for each in found])
+    ax.set_yticks(range(len(found)), [literal(each.name) for each in found])
     ax.axvline(0.0, color="#999999", linewidth=0.8)
     ax.set(xlabel=f"push of mode {mode} (standard deviations)")
     return ax
@@ -278,15 +275,6 @@ FEWEST_STEPS_DRAWN, MOST_STEPS_DRAWN = 10, 500
 
 SLOWEST_DRAWN = 6
 """How many modes of an operator `draw_decay` draws: as many as lines that differ in their dashes."""
-
-LETTERS = 110
-"""Letters in a line of `draw_words`."""
-
-LONGEST_WORD = 14
-"""Letters of the longest word that `draw_words` writes out; longer ones are cut."""
-
-SIGNED = "PuOr_r"
-"""Colours for signed numbers, white in the middle: orange is up, purple is down."""
 
 
 def draw_spectrum(
@@ -384,7 +372,7 @@ def draw_horizons(trust: Trust, *, ax: Axes | None = None) -> Axes:
     require_instance(trust, Trust, "trust")
     ax = axes_or_new(ax)
     for i, (name, errors) in enumerate((("operator", trust.error), ("copying the state", trust.copying_error))):
-        ax.plot(trust.horizons, errors, label=name, **_line(i, marker="os"[i], markersize=4))
+        ax.plot(trust.horizons, errors, label=name, **line_style(i, marker="os"[i], markersize=4))
     ax.axhline(1.0, color=INK, linestyle=":", linewidth=0.8, label="predicting the mean")
     ax.set(xlabel="steps ahead", ylabel="held-out error\n(fraction of variance)", xscale="log", yscale="log")
     _plain_ticks(ax, trust.horizons)
@@ -485,42 +473,6 @@ def draw_decision_map(
     return ax
 
 
-def draw_matrix(matrix: Float[Array, "n m"], *, ax: Axes | None = None, limit: float | None = None) -> Axes:
-    """A matrix as an image: zero is white, positive orange, negative purple; ``limit`` gets the full colour."""
-    ax = axes_or_new(ax)
-    limit = limit or float(np.abs(matrix).max()) or 1.0
-    image = ax.imshow(matrix, cmap=SIGNED, vmin=-limit, vmax=limit, aspect="equal", interpolation="nearest")
-    # The colour bar is placed in units of the width of the matrix: this makes it equally wide next to all of them.
-    unit = matrix.shape[0] / matrix.shape[1]
-    ax.figure.colorbar(image, cax=ax.inset_axes((1 + 0.04 * unit, 0.0, 0.05 * unit, 1.0)))
-    rows, columns = (sorted({0, size - 1}) for size in matrix.shape)  # few ticks, for narrow matrices
-    ax.set(xlabel="column", ylabel="row", xticks=columns, yticks=rows)
-    return ax
-
-
-def draw_curves(
-    curves: Mapping[str, Float[Array, "s n"]],
-    positions: Float[Array, " n"],
-    *,
-    ax: Axes | None = None,
-    marks: Mapping[str, float] | None = None,
-) -> Axes:
-    """Named curves over several runs: the mean of each, and every run as a faint line.
-
-    ``marks`` are positions at which a dot is set on the mean of a curve.
-    """
-    ax = axes_or_new(ax)
-    for i, (name, runs) in enumerate(curves.items()):
-        colour, mean = COLOURS[i % len(COLOURS)], runs.mean(axis=0)
-        # The first lines are the widest, so that those which later ones cover can still be seen.
-        ax.plot(positions, mean, label=name, **_line(i, linewidth=1.2 + 2.0 * (1 - i / len(curves)) ** 2))
-        if len(runs) > 1:
-            ax.plot(positions, runs.T, color=colour, linewidth=0.6, alpha=0.35)
-        if marks and name in marks:
-            ax.plot(marks[name], np.interp(marks[name], positions, mean), "o", color=colour, markersize=5, zorder=3)
-    return ax
-
-
 def draw_decay(
     modes: Koopman | Sequence[Mode],
     *,
@@ -543,30 +495,10 @@ def draw_decay(
     after = np.arange(require_whole_number(steps, "steps", least=1) + 1)
     ax = axes_or_new(ax)
     for i, mode in enumerate(modes):
-        ax.plot(after * unit, mode.modulus**after, label=f"|λ| = {mode.modulus:.4f}", **_line(i))
+        ax.plot(after * unit, mode.modulus**after, label=f"|λ| = {mode.modulus:.4f}", **line_style(i))
     ax.set(xlabel=word, ylabel=r"what is left, $|\lambda|^n$", xlim=(0, after[-1] * unit))
     ax.set_ylim(bottom=0)
     legend_above(ax)
-    return ax
-
-
-def draw_words(words: Sequence[str], shades: Float[Array, " t"], *, ax: Axes | None = None, colours: str) -> Axes:
-    """Words in lines, each on a background for its number in [0, 1]; with `SIGNED` colours, 0.5 is white."""
-    ax = axes_or_new(ax)
-    palette, x, y = colormaps[colours], 0, 0
-    # The darkest part of a colour map is left out, so that black letters can be read on it.
-    low, high = (0.12, 0.88) if colours == SIGNED else (0.0, 0.65)
-    for word, shade in zip(words, shades, strict=True):
-        if len(word) > LONGEST_WORD:
-            word = word[: LONGEST_WORD - 1] + "…"
-        if x + len(word) > LETTERS:
-            x, y = 0, y + 1
-        background = palette(low + (high - low) * float(shade))
-        ax.add_patch(Rectangle((x - 0.3, y + 0.04), len(word) + 0.6, 0.92, facecolor=background, linewidth=0))
-        ax.text(x, y + 0.54, _literal(word), family="monospace", fontsize=6.2, va="center", color=INK)
-        x += len(word) + 1
-    ax.set(xlim=(-0.5, LETTERS + 0.5), ylim=(y + 1.05, 0))
-    ax.set_axis_off()
     return ax
 
 
@@ -604,33 +536,12 @@ def _name_points(ax: Axes, places: Float[Array, "n 2"], names: Sequence[str]) ->
             continue
         for offset, side in ((4, "left"), (-4, "right")):
             style: Any = {"textcoords": "offset points", "ha": side, "va": "center", "fontsize": 6}
-            text = ax.annotate(_literal(name), place, (offset, 0), **style)
+            text = ax.annotate(literal(name), place, (offset, 0), **style)
             box = text.get_window_extent()
             if not any(box.overlaps(other) for other in taken):
                 taken.append(box)
                 break
             text.remove()
-
-
-def draw_embedding(
-    places: Float[Array, "n 2"],
-    *,
-    ax: Axes | None = None,
-    groups: Sequence[str] | None = None,
-    path: Float[Array, "t 2"] | None = None,
-) -> Axes:
-    """States in the plane, such as two principal components, coloured by group, with the path of one sequence."""
-    ax = axes_or_new(ax)
-    names = np.array(groups) if groups is not None else np.full(len(places), "states")
-    for i, name in enumerate(np.unique(names).tolist()):
-        own = places[names == name]
-        ax.scatter(own[:, 0], own[:, 1], s=4, alpha=0.5, color=COLOURS[i % len(COLOURS)], linewidths=0, label=name)
-    if path is not None:
-        ax.plot(path[:, 0], path[:, 1], color=INK, linewidth=0.8, marker=".", markersize=3, label="one sequence")
-    ax.set(xlabel="first component", ylabel="second component")
-    if groups is not None or path is not None:
-        ax.legend(frameon=False)
-    return ax
 
 
 def draw_comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
@@ -664,13 +575,6 @@ def draw_networks(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-FILM_SPEED, FILM_DPI = 8, 110
-"""Checkpoints per second, and a resolution that is fine enough for slides: a hundred of them have some megabytes."""
-
-FARTHEST_SHOWN = 1.6
-"""A mode farther outside than this would make the unit circle a dot."""
-
-
 def film(
     path: str | os.PathLike[str],
     histories: History | Mapping[str, History],
@@ -689,8 +593,7 @@ def film(
     Parameters
     ----------
     path
-        The file to write: ``.html`` for a page with a slider that works offline, ``.gif`` or ``.mp4`` (which needs
-        ffmpeg) for an animation. A file that exists is replaced.
+        The file to write, ``.html``: a page with a slider that works offline. A file that exists is replaced.
     histories
         A history, or several by name to compare them.
     title, about
@@ -699,56 +602,11 @@ def film(
     path, runs = file_to_write(path), require_histories(histories)
     require_text(title, "title")
     require_text(about, "about")
-    if path.suffix.lower() in (".gif", ".mp4"):
-        return _animate(path, runs)
     if path.suffix.lower() not in (".html", ".htm"):
-        raise KannError(f"{path} has an unknown ending; pass a name that ends in .html, .gif or .mp4")
+        raise KannError(f"{path} has an unknown ending; pass a name that ends in .html")
     from kann.reporting.offline import page, write_page
 
     return write_page(path, page("film", scripts=("film",), content=film_content(runs), title=title, about=about))
-
-
-def _animate(path: Path, runs: Mapping[str, History]) -> Path:
-    """Write the eigenvalues of all checkpoints, one picture each."""
-    from matplotlib.animation import FFMpegWriter, FuncAnimation, PillowWriter
-
-    is_gif = path.suffix.lower() == ".gif"
-    if not is_gif and not FFMpegWriter.isAvailable():
-        raise KannError(f"{path} needs ffmpeg, which is not installed; pass a name that ends in .gif")
-    with pyplot.rc_context(STYLE), replacing(path) as temporary:
-        figure, ax = pyplot.subplots(figsize=(4, 4), layout="constrained")
-        show = partial(_draw_checkpoints, ax, runs)
-        made = FuncAnimation(figure, show, frames=all_steps(runs), init_func=list, blit=False)
-        # The writer chooses the format by the ending, which a temporary file does not have.
-        named = temporary.with_name(f"{temporary.name}{path.suffix}")
-        made.save(named, writer=PillowWriter(FILM_SPEED) if is_gif else FFMpegWriter(FILM_SPEED), dpi=FILM_DPI)
-        pyplot.close(figure)
-        named.replace(temporary)
-    return path
-
-
-def _draw_checkpoints(ax: Axes, runs: Mapping[str, History], step: int) -> list[Any]:
-    """Draw the eigenvalues of all runs at a step on the unit circle: large dots carry much, ringed ones are trusted."""
-    ax.clear()
-    _draw_circle(ax, "#999999")
-    for place, history in enumerate(runs.values()):
-        found = checkpoint_at(history, step)
-        if found is None:
-            continue
-        numbers = found.numbers.tolist() if len(runs) == 1 else [place] * len(found.numbers)
-        for values in (found.eigenvalues, found.eigenvalues.conj()):
-            ax.scatter(
-                *_plane(values),
-                s=12 + 160 * np.minimum(found.carried, 1.0),
-                c=[COLOURS[number % len(COLOURS)] for number in numbers],
-                edgecolors=INK,
-                linewidths=np.where(found.trusted, 1.0, 0.0).tolist(),
-            )
-    largest = max([1.0, *(abs(value) for history in runs.values() for each in history for value in each.eigenvalues)])
-    bound = 1.08 * min(largest, FARTHEST_SHOWN)
-    ax.set(xlim=(-bound, bound), ylim=(-bound, bound), aspect="equal", xlabel="Re λ", ylabel="Im λ")
-    ax.set_title(f"step {step}")
-    return []
 
 
 def film_content(runs: Mapping[str, History]) -> dict[str, Any]:
@@ -767,18 +625,8 @@ def film_content(runs: Mapping[str, History]) -> dict[str, Any]:
         }
         for name, history in runs.items()
     ]
-    return {"steps": all_steps(runs), "runs": content}
-
-
-def all_steps(runs: Mapping[str, History]) -> list[int]:
-    """The steps at which any of the runs has a checkpoint, in their order."""
-    return np.unique(np.concatenate([history.steps for history in runs.values()])).tolist()
-
-
-def checkpoint_at(history: History, step: int) -> Checkpoint | None:
-    """The last checkpoint that is no later than a step; None before the first one."""
-    place = int(np.searchsorted(history.steps, step, side="right")) - 1
-    return None if place < 0 else history[place]
+    steps = np.unique(np.concatenate([history.steps for history in runs.values()])).tolist()
+    return {"steps": steps, "runs": content}
 
 
 def _modes_content(checkpoint: Checkpoint) -> list[list[Any]]:

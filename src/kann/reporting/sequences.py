@@ -1,14 +1,12 @@
 """What a report shows of each sequence: its words and class, and tables with a row for every state."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from kann.analysis.decisions import decide, read_out
-from kann.analysis.modes import project, reconstruct
+from kann.analysis.modes import project
 from kann.backends.arrays import as_numpy
-from kann.checks import call_of_user, require_real
 from kann.data.reduction import map_rows
 from kann.errors import KannError
 from kann.reporting.answers import as_steps, label_texts, output_names, predictions
@@ -68,9 +66,6 @@ OUTPUTS_DRAWN = 12
 CHANNELS_DRAWN = 12
 """Channels of a signal in a chart. More would not fit on a screen."""
 
-DECODED_COLUMNS = 40
-"""Columns of what single modes decode to: of several channels, fewer modes are decoded."""
-
 
 def sequence_rows(inputs: ReportInputs) -> list[dict[str, Any]]:
     """Length, label, prediction, and the words of each sequence; its labels at every step if they are numbers."""
@@ -94,8 +89,6 @@ def sequence_tables(inputs: ReportInputs) -> dict[str, Packed]:
         tables["output"] = pack(_outputs(inputs), bits=16)
     if inputs.signals is not None:
         tables["signal"] = pack(np.concatenate(inputs.signals)[:, :CHANNELS_DRAWN], bits=16)
-        if inputs.decode is not None:
-            tables |= decoded_signals(inputs, inputs.decode)
     return tables
 
 
@@ -150,35 +143,3 @@ def _outputs(inputs: ReportInputs) -> Float[Array, "n k"]:
         rows = read_out(inputs.readout, as_numpy(states.values[start:stop]))
         parts.append(rows.reshape(len(rows), -1)[:, :OUTPUTS_DRAWN].astype(np.float64))
     return np.concatenate(parts)
-
-
-def modes_decoded(inputs: ReportInputs) -> tuple[int, ...]:
-    """Numbers of the modes that are decoded alone: as many as fit, those that matter first."""
-    channels = min(CHANNELS_DRAWN, inputs.signals[0].shape[1]) if inputs.signals else 1
-    by_matter = [*inputs.matter, *(number for number in inputs.modes_shown if number not in inputs.matter)]
-    return tuple(by_matter[: max(1, DECODED_COLUMNS // channels)])
-
-
-def decoded_signals(inputs: ReportInputs, decode: Callable[[Any], Any]) -> dict[str, Packed]:
-    """What the user's decoder makes of the states, and of each mode alone: all channels of one mode, then the next."""
-    whole, by_mode = [], []
-    for h in map(as_numpy, inputs.states):
-        parts = [reconstruct(inputs.koopman, h, number) for number in modes_decoded(inputs)]
-        whole.append(_channels(decode, h))
-        by_mode.append(np.concatenate([_channels(decode, part) for part in parts], axis=1))
-    return {
-        "decoded": pack(np.concatenate(whole), bits=16),
-        "decoded_modes": pack(np.concatenate(by_mode), bits=16),
-    }
-
-
-def _channels(decode: Callable[[Any], Any], h: Float[Array, "t d"]) -> Float[Array, "t c"]:
-    """The channels of what the user's decoder returns for the states of a sequence."""
-    length, remedy = len(h), "return (T,) or (T, channels)"
-    values = as_numpy(call_of_user(decode, h, what="decode=", on=f"states of shape {h.shape}", remedy=remedy))
-    require_real(values, what="what decode= gave")
-    if values.shape[:1] != (length,) or 0 in values.shape:
-        raise KannError(f"decode= gave shape {values.shape} for {length} states; {remedy}")
-    if not np.isfinite(values).all():
-        raise KannError("decode= gave NaN or Inf; it must return finite numbers")
-    return values.reshape(length, -1)[:, :CHANNELS_DRAWN].astype(np.float64)

@@ -17,19 +17,12 @@ const curveOf = (values, group, extra) => {
     hovertemplate: `${page.step} %{x}: %{y:.4~g}<extra>${escapeMarkup(group)}</extra>`, ...extra };
 };
 
-/** One panel for each channel: the signal, what the states decode to, and what each selected mode decodes to alone. */
+/** One panel for each channel of the signal. */
 function channelPanels() {
   if (!tables.signal) return [];
   const { start, length } = page.sequences[state.sequence], channels = tables.signal.width;
   return Array.from({ length: channels }, (_, c) => {
     const traces = [curveOf(tables.signal.column(c, start, length), "signal", { line: { color: style("--soft") } })];
-    if (tables.decoded && c < tables.decoded.width) {
-      traces.push(curveOf(tables.decoded.column(c, start, length), "decoded from the states", { line: { color: style("--ink"), dash: "dot" } }));
-      selectedModes().forEach((number, i) => {
-        const place = page.decoded.indexOf(number);
-        if (place >= 0) traces.push(curveOf(tables.decoded_modes.column(place * tables.decoded.width + c, start, length), `decoded from mode ${number}`, { line: { color: colours[i % colours.length] } }));
-      });
-    }
     return { title: escapeMarkup(page.channel_names[c]), height: channels === 1 ? 120 : panelHeights.channel, traces };
   });
 }
@@ -89,7 +82,7 @@ function drawOverTime() {
 
 function overTimeCaption() {
   const parts = [];
-  if (tables.signal) parts.push(tables.decoded_modes ? "the signal, and the signal decoded from the states and from each selected mode alone" : "the signal");
+  if (tables.signal) parts.push("the signal");
   const to = outputText();
   parts.push(`the ${viewText()} of the selected modes${to ? ` to ${to}` : ""}`);
   if (tables.output) parts.push(page.readout_is_all ? "what the network gives out" : `what its readout makes of the state at each ${page.step} alone, which is not all that the network reads`);
