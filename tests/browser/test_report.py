@@ -225,7 +225,6 @@ def test_the_page_draws_what_held_out_sequences_say(visit):
 def test_a_wide_operator_of_which_some_modes_are_judged(visit):
     page = visit("wide")
     page.click("#more-spectrum summary")
-    page.check("#show-doubtful")
     head = page.eval_on_selector_all("#table thead th", "cells => cells.map(cell => cell.textContent)")
     rows = page.eval_on_selector_all(
         "#table tbody tr", "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"

@@ -87,7 +87,7 @@ def test_other_experiments_are_called_for_one_architecture_or_all(run, tmp_path,
     result = run("reproduce", task, "--arch", "all", "--seed", 2, "--out", tmp_path, "--device", "cuda", "--as-printed")
     assert result.exit_code == 0, result.output
     settings = {"device": "cuda", "out": tmp_path, "seeds": range(2, 3), "printed": True}
-    settings |= {"notebook": False} if task == "ecg" else {}
+    settings |= {"notebook": False} if task == "ecg" else {"pieces": None, "weights": None}
     assert called == [(arch, settings) for arch in archs]
     assert f"{task}, {archs[0]}, 1 seed" in result.stdout
     assert run("reproduce", task).exit_code == 0

@@ -212,7 +212,9 @@ def test_held_out_reviews_are_none_of_those_that_were_fitted(result):
     fitted, held_out = op.states.padded(), op.held_out.states.padded()
     assert fitted.shape == held_out.shape == (16, STEPS, 12)
     assert not any(np.array_equal(ours, theirs) for ours in held_out for theirs in fitted)
-    assert numbers["relative_error_held_out"] == kann.relative_error(op.padded, op.held_out.states)
+    # threads may sum in another order, which changes the last digit
+    error = kann.relative_error(op.padded, op.held_out.states)
+    assert numbers["relative_error_held_out"] == pytest.approx(error, rel=1e-12)
     h = held_out.astype(float)
     errors = ((h[:, 1:] - h[:, :-1]) ** 2).sum(-1) / (h[:, 1:] ** 2).sum(-1)  # (b, t - 1)
     is_word = np.arange(1, STEPS) < op.held_out.lengths[:, None]

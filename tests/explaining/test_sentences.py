@@ -15,6 +15,7 @@ from kann.explaining import sentences as wording
 from kann.explaining import untrained_copies
 from kann.explaining.facts import Facts, Gates, InputFact, Kept, Live, ModeFact, Network, Push, Verdict
 from kann.explaining.outputs import Accuracy
+from kann.explaining.page import line_of
 from kann.live.results import Effects
 
 NETWORK = Network(
@@ -96,7 +97,7 @@ def test_the_finding_comes_first_and_the_caveats_last():
 
 
 def test_the_line_under_the_title():
-    assert wording.subtitle(facts()) == "Found · layer 'rnn', 8 units · outputs are a class"
+    assert line_of(facts()) == "layer 'rnn', 8 units · gives a class"
 
 
 def random_facts(rng):

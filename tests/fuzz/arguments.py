@@ -318,7 +318,7 @@ def calls(good: Any) -> dict[str, Call]:
             | {"others": {"c": koopman, "driven": driven}, "fixed_points": good.points, "about": "a"}
             | {"effects": None, "movers": None, "sentences": ["a"], "choices": ["b"], "alone": {0: (0.9, 0.5)}}
             | {"step_seconds": 0.1, "step_name": "step", "outputs": "class", "threshold": 0.5, "network_outputs": None}
-            | {"steps": None, "step_names": None},
+            | {"steps": None, "step_names": None, "memory": None},
         ),
         "distance": (
             kann.distance,
@@ -333,7 +333,7 @@ def calls(good: Any) -> dict[str, Call]:
         "Monitor": (
             watch_once,
             {"model": both, "probe": probe, "every": 1, "layer": "0", "state": "h", "inputs": True, "rank": 2}
-            | {"groups": 3, "history": kann.live.History(), "lengths": [5, 4, 3, 5, 5, 5]},
+            | {"groups": 3, "history": kann.live.History(), "lengths": [5, 4, 3, 5, 5, 5], "balance": False},
         ),
         "Monitor.update": (kann.Monitor(both, probe, groups=3).update, {"step": 3, "loss": 0.5}),
         "History.load": (kann.live.History.load, {"path": good.folder / "absent.npz"}),
@@ -423,7 +423,7 @@ def calls(good: Any) -> dict[str, Call]:
         "Moments.__sub__": (moments.__sub__, {"other": moments}),
         "States": (
             kann.States,
-            {"values": states.values, "lengths": [8, 8, 8], "inputs": states.inputs, "reverse": False},
+            {"values": states.values, "lengths": [8, 8, 8], "inputs": states.inputs, "reverse": False, "parts": ()},
         ),
         "States.from_padded": (
             kann.States.from_padded,

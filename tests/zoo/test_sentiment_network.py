@@ -1,10 +1,10 @@
 import os
 import tarfile
-from dataclasses import asdict
 
 import numpy as np
 import pytest
 import torch
+from kann_experiments.configs import known_settings
 from kann_experiments.data import locate
 from kann_experiments.sentiment.archive import FOLDERS, iterate_reviews
 from kann_experiments.sentiment.task import PRINTED
@@ -29,7 +29,7 @@ def test_the_model_that_comes_with_kann():
     about = zoo.provenance("sentiment")
     assert about["accuracy"]["test"] >= 0.87
     assert about["accuracy"]["test_single_precision"] - about["accuracy"]["test"] < 0.01
-    assert about["config"] == asdict(PRINTED["gru"])
+    assert about["config"] == known_settings(PRINTED["gru"])
     found = zoo.load("sentiment")
     assert len(found.vocabulary) == found.network.words == about["words"]
     assert found.koopman.dim == 256

@@ -103,6 +103,8 @@ class States:
                 f"lengths sum to {self.lengths.sum()}, the smallest is {self.lengths.min()}; there are "
                 f"{self.values.shape[0]} rows; pass one length of at least 1 per sequence"
             )
+        if not isinstance(self.parts, tuple) or not all(isinstance(part, StatePart) for part in self.parts):
+            raise KannError(f"parts is {short_repr(self.parts)}; pass a tuple of StatePart, or ()")
         if self.parts and sum(part.width for part in self.parts) != self.values.shape[1]:
             names = ", ".join(map(str, self.parts))
             raise KannError(f"states have {self.values.shape[1]} units, and their parts are {names}; pass parts=()")
