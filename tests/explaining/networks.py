@@ -77,6 +77,10 @@ class LinearUnit(nn.Module):
         self.decay = nn.Parameter(torch.tensor(eigenvalues))
         self.read = nn.Linear(inputs, len(eigenvalues), bias=False)
 
+    def reset_parameters(self):
+        """As before training, when it forgot at once."""
+        nn.init.uniform_(self.decay, 0.0, 0.1)
+
     def forward(self, x):
         driven, h, states = self.read(x), torch.zeros(len(x), len(self.decay)), []
         for t in range(x.shape[1]):

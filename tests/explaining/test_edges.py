@@ -79,8 +79,21 @@ def test_lists_of_numbers_are_words(generator):
 
 
 def test_why_there_are_no_untrained_copies(generator):
-    found = explain(reader(1), numbers(generator)[:, :6], forward=lambda model, batch: model(batch))
-    assert "untrained copies: forward= may run the trained network itself" in " ".join(found.choices)
+    network, x = seeded(networks.LinearNetwork), numbers(generator)
+    assert "untrained copies" not in " ".join(explain(network, x, forward=lambda model, batch: model(batch)).choices)
+    found = explain(network, x, forward=lambda model, batch: network(batch))
+    assert "untrained copies: a copy could not be recorded" in " ".join(found.choices)
+
+
+def test_modes_that_nothing_says_training_made_count_only_if_the_network_is_right(generator, monkeypatch):
+    monkeypatch.delattr(networks.LinearUnit, "reset_parameters")
+    network, x = seeded(networks.LinearNetwork), numbers(generator)
+    verdict = explain(network, x).facts.verdict
+    assert (verdict.word, verdict.decided_by) == ("nothing", "untested")
+    with torch.no_grad():
+        found = explain(network, x, labels=network(x) > 0)
+    assert found.facts.verdict.word == "found"
+    assert "how the parameters of 'unit' began is not known" in found.facts.not_compared
 
 
 def test_batches_keep_their_order_so_that_lengths_stay_with_their_sequences(generator):

@@ -77,7 +77,7 @@ def facts(**changed):
         "reached": 0.0,
         "kind": "driven",
         "balanced": True,
-        "copies_compared": True,
+        "not_compared": "",
     }
     return Facts(**known | changed)
 

@@ -20,7 +20,6 @@ from kann.explaining.layer_search import LayerWorth
 from kann.explaining.operators import Operators, reads_nothing
 from kann.explaining.outputs import Accuracy
 from kann.explaining.stages import Results
-from kann.explaining.untrained_copies import why_no_copies
 from kann.fitting.koopman import Koopman
 from kann.live.mode_selection import ADDS, modes_that_matter
 from kann.live.results import Effects
@@ -79,7 +78,8 @@ class Verdict(Stored):
     """"found", "partly" or "nothing"."""
     decided_by: str
     """The name of the figure: "score" against the labels, "held" (agreement with the state held at its mean),
-    "residual" of the best mode, "learned" modes, "coordinates" that keep the decisions, or "unmeasured"."""
+    "residual" of the best mode, "learned" modes, "untested" ones that nothing compared with untrained copies,
+    "coordinates" that keep the decisions, or "unmeasured"."""
     figure: float
     limit: float
     """The value that the figure is compared with."""
@@ -243,8 +243,8 @@ class Facts(Stored):
     """The kind of operator: "autonomous", "driven" or "quiet"."""
     balanced: bool
     """False if the operator is one of principal components."""
-    copies_compared: bool
-    """True if the network was compared with untrained copies."""
+    not_compared: str
+    """Why modes were not compared with those of untrained copies; empty if they were."""
 
     @property
     def trusted(self) -> list[ModeFact]:
@@ -281,7 +281,7 @@ def facts_of(results: Results) -> Facts:
         reached=reached,
         kind=found.kind,
         balanced=found.koopman.in_coordinates,
-        copies_compared=not why_no_copies(results.setup),
+        not_compared=results.not_compared,
     )
 
 
@@ -296,7 +296,8 @@ def verdict_of(
     if memories is None:
         return Verdict(word="partly", decided_by="unmeasured", figure=math.nan, limit=LARGEST_RESIDUAL)
     trusted = [memory for memory in memories if memory.trusted]
-    learned = [memory for memory in trusted if memory.learned is not False]
+    # A network that is right has learned something, also where untrained copies of it cannot be made.
+    learned = [memory for memory in trusted if memory.learned or (memory.learned is None and accuracy is not None)]
     is_right = accuracy is not None and bool((live and live.fewest) or (gates and gates.inputs))
     if learned:
         recovered = 1.0 if live is None else live.best.recovered if live.best else 0.0
@@ -304,7 +305,8 @@ def verdict_of(
         word = "found" if is_enough else "partly"
         return Verdict(word=word, decided_by="coordinates", figure=recovered, limit=ENOUGH)
     if trusted:
-        return Verdict(word="partly" if is_right else "nothing", decided_by="learned", figure=0.0, limit=1.0)
+        decided_by = "untested" if any(memory.learned is None for memory in trusted) else "learned"
+        return Verdict(word="partly" if is_right else "nothing", decided_by=decided_by, figure=0.0, limit=1.0)
     near = [memory for memory in memories if memory.near]
     best = min((m.residual for m in near or memories if m.residual is not None), default=math.inf)
     word = "partly" if near or is_right else "nothing"

@@ -65,6 +65,7 @@ def figure_that_decides(facts: Facts) -> str:
         "coordinates": f"few coordinates bring back {figure} of the score (enough: {limit})",
         "residual": missed,
         "learned": "untrained copies have the same modes",
+        "untested": "its modes were not compared with those of untrained copies",
         "held": "its outputs are the same with this state held at its mean",
         "score": "it does no better than guessing",
         "unmeasured": "how far modes can be trusted was not measured",

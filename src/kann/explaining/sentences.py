@@ -76,6 +76,9 @@ def _nothing(facts: Facts) -> str:
         count = len(facts.trusted)
         modes = "the one mode" if count == 1 else f"all {count} modes"
         does, why = "learned", f"untrained copies have {modes} that can be trusted just as well"
+    elif decided_by == "untested":
+        does = "learned"
+        why = f"without labels it has to be compared with untrained copies, and {facts.not_compared}"
     return f"Nothing can be concluded about what the network {does}: {why}.{other}"
 
 
@@ -225,7 +228,7 @@ def _memories(facts: Facts) -> str | None:
         sizes = f"|λ| = {moduli[0]}" if len(moduli) == 1 else f"|λ| from {moduli[0]} to {moduli[-1]}"
         sizes += ", a pair of eigenvalues counts twice" if count > len(memories) else ""
         number, learned = number_word(count), sum(memory.dimension for memory in memories if memory.learned)
-        is_less = facts.copies_compared and learned < count
+        is_less = not facts.not_compared and learned < count
         of_them = f" ({number_word(learned).lower() if learned else 'none'} of them learned)" if is_less else ""
         if memories is holding:
             counted.append(f"{number} memories can be trusted{of_them}, coordinates {does} ({sizes}).")
@@ -409,7 +412,7 @@ def _caveats(facts: Facts) -> str:
         total, trusted = len(facts.memories), len(facts.trusted)
         if trusted < total:
             parts.append(f"nothing follows from the {total - trusted} of {total} modes that are not trusted")
-        if not facts.copies_compared:
+        if facts.not_compared:
             parts.append("that training made these modes was not tested")
         elif len(facts.learned) < trusted:
             own = trusted - len(facts.learned)

@@ -79,6 +79,8 @@ class Results:
     operators: Operators
     balance: Balance | None
     trust: Trust | None
+    not_compared: str
+    """Why modes were not compared with those of untrained copies; empty if they were."""
     steps: StepTrust | None
     effects: Effects | None
     alone: Mapping[int, tuple[float, float]]
@@ -145,7 +147,10 @@ def run_stages(setup: Setup) -> Results:
         chain.stop("testing live")
     about_score = (setup.sequences, setup.held_out, recorded.outputs, setup.options)
     accuracy = chain.run("measuring how well it does", lambda: measure_accuracy(*about_score))
-    own_trust = chain.run("asking how far to trust it", lambda: ask_for_trust(setup, recorded, found, basis))
+    asked = chain.run("asking how far to trust it", lambda: (ask_for_trust(setup, recorded, found, basis), ()))
+    own_trust, not_compared = asked or (None, "")
+    if not_compared:
+        chain.choices.append(f"The network was not compared with untrained copies: {not_compared}.")
     pushes = chain.run("finding what pushes modes", lambda: find_movers(setup, recorded, found))
     return Results(
         setup=setup,
@@ -153,6 +158,7 @@ def run_stages(setup: Setup) -> Results:
         operators=found,
         balance=balanced,
         trust=own_trust,
+        not_compared=not_compared,
         steps=steps,
         effects=tested,
         alone=alone,

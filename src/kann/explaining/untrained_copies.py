@@ -5,6 +5,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from torch import nn
+
 from kann._format import format_eigenvalue
 from kann.analysis._trust import ModeTrust, Trust
 from kann.analysis.trust_rule import SAME_EIGENVALUE, SAME_RATE, SMALLEST_MODULUS
@@ -29,28 +31,30 @@ SHORTEST_MEMORY = 0.7
 """Below this |λ| half of a mode is left after two steps or fewer, which is no memory."""
 
 
-def ask_for_trust(
-    setup: Setup, recorded: Recorded, found: Operators, balanced: Balance | None
-) -> tuple[Trust, list[str]]:
-    """Measure how far modes can be trusted, and which of them untrained copies of the network have too."""
-    own, reason = found.trust(setup.options.seed), why_no_copies(setup)
-    if not own.trusted or reason:
-        return own, [f"The network was not compared with untrained copies: {reason}."] if reason else []
-    copies = [trust_of_copy(setup, recorded, found, balanced is not None, seed) for seed in range(COPIES)]
+def ask_for_trust(setup: Setup, recorded: Recorded, found: Operators, balanced: Balance | None) -> tuple[Trust, str]:
+    """Measure how far modes can be trusted, and which of them untrained copies of the network have too.
+
+    Returns why it was not compared with copies too; empty if it was, or if no mode can be trusted.
+    """
+    own = found.trust(setup.options.seed)
+    if not own.trusted:
+        return own, ""
+    unknown = next((name for name, part in setup.model.named_modules() if _has_unknown_start(part)), None)
+    if unknown is not None:
+        whose = repr(unknown) if unknown else "the model itself"
+        return own, f"how the parameters of {whose} began is not known; give it a method reset_parameters"
+    try:
+        copies = [trust_of_copy(setup, recorded, found, balanced is not None, seed) for seed in range(COPIES)]
+    except KannError as error:  # such as forward= that runs the trained network, whichever copy it is given
+        return own, f"a copy could not be recorded ({error})"
     theirs = [mode for copy in copies for trusted in copy for mode in trusted.modes if mode.trusted]
-    return replace(own, modes=tuple(judged(mode, theirs) for mode in own.modes), untrained=copies[0][0]), []
+    return replace(own, modes=tuple(judged(mode, theirs) for mode in own.modes), untrained=copies[0][0]), ""
 
 
-def why_no_copies(setup: Setup) -> str:
-    """Return why the network cannot be compared with untrained copies of it; empty if it can."""
-    if setup.options.forward is not None:
-        return "forward= may run the trained network itself, whichever copy it is given"
-    drawn = all(
-        hasattr(part, "reset_parameters") or hasattr(part, "_reset_parameters")
-        for part in setup.model.modules()
-        if next(part.parameters(recurse=False), None) is not None
-    )
-    return "" if drawn else "it has parameters of its own, and how those began is not known"
+def _has_unknown_start(module: nn.Module) -> bool:
+    """Return True for a module with parameters and no method that draws them anew."""
+    is_known = hasattr(module, "reset_parameters") or hasattr(module, "_reset_parameters")
+    return not is_known and next(module.parameters(recurse=False), None) is not None
 
 
 def trust_of_copy(setup: Setup, recorded: Recorded, found: Operators, is_balanced: bool, seed: int) -> list[Trust]:
