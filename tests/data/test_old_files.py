@@ -96,7 +96,7 @@ def test_moments_and_history_of_release_02(tmp_path):
     assert history.steps.tolist() == [0, 1, 2]
     assert np.isfinite(history.figure("radius")).all()
     history.save(tmp_path / "again.npz")
-    assert_same(kann.live.History.load(tmp_path / "again.npz")._content(), history._content())
+    assert_same(kann.live.History.load(tmp_path / "again.npz"), history)
 
 
 def test_an_explanation_of_release_02(tmp_path):

@@ -146,12 +146,12 @@ def make_history(path: Path) -> None:
 def use_history(path: Path) -> Any:
     found = kann.live.History.load(path)
     repr(found), found._repr_html_(), found.traces(), [found.figure(name) for name in FIGURES]
-    if found._last is not None:
+    if found.directions is not None:
         found.follow(kann.fit(noisy_states(np.random.default_rng(0), d=3)))
     found.save(path.with_name("again.npz"))
     again = kann.live.History.load(path.with_name("again.npz"))
-    assert fingerprint([*again, again._last]) == fingerprint([*found, found._last])
-    return [*found, found._last]
+    assert fingerprint([*again, again.directions]) == fingerprint([*found, found.directions])
+    return [*found, found.directions]
 
 
 RESULTS = (

@@ -238,37 +238,32 @@ def test_other_layers_have_no_inputs_unless_asked():
     assert found["koopman/rank"] == kann.fit(states, rank=0.99).rank
 
 
-def damaged(tmp_path, **changes):
-    """A saved history with other arrays."""
-    from kann.data.archives import read_npz
-    from kann.data.serialization import save_arrays
-
+def damaged(tmp_path, *, place=-1, directions=None, **changes):
+    """Save a history with other fields in one of its checkpoints, and load it."""
     monitor = kann.Monitor(network(), probe(), every=1)
     monitor.update(0)
     monitor.update(1)
-    path = tmp_path / "h.npz"
-    monitor.history.save(path)
-    arrays = read_npz(path)
-    del arrays["header"]
-    save_arrays(path, kind="kann.History", arrays=arrays | {name: change(arrays) for name, change in changes.items()})
-    return kann.live.History.load(path)
+    history = monitor.history
+    history.checkpoints[place] = replace(history[place], **changes)
+    history.directions = history.directions if directions is None else directions
+    history.save(tmp_path / "h.npz")
+    return kann.live.History.load(tmp_path / "h.npz")
 
 
 DAMAGED = {
-    "steps": (lambda a: a["steps"][::-1].copy(), "its steps are not in their order"),
-    "places": (lambda a: a["places"] + 5, "modes of checkpoints that are not there"),
-    "numbers": (lambda a: a["numbers"] * 0, "two modes of the same number"),
-    "trusted": (lambda a: a["trusted"] + 2, "modes hold numbers that they cannot hold"),
-    "figures": (lambda a: a["figures"][:, :2], "it holds 2 figures, not 8"),
-    "last_numbers": (lambda a: a["last_numbers"] + 99, "its last modes are not those of its last checkpoint"),
+    "steps": ({"place": 0, "step": 7}, "its steps are not in their order"),
+    "numbers": ({"numbers": np.array([0, 0, 1, 2, 3])}, "two modes of the same number"),
+    "carried": ({"carried": -np.ones(5)}, "modes hold numbers that they cannot hold"),
+    "figures": ({"figures": {"slow": 1.0}}, "it holds 1 figures, not 8"),
+    "directions": ({"directions": np.ones((1, 3), dtype=complex)}, "its directions are not those of the modes"),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damaged_histories_are_refused(name, tmp_path):
-    change, text = DAMAGED[name]
+    changes, text = DAMAGED[name]
     with pytest.raises(kann.KannError, match=text):
-        damaged(tmp_path, **{name: change})
+        damaged(tmp_path, **changes)
 
 
 def update(**options):

@@ -1,8 +1,7 @@
 """All commands of ``kann``.
 
 The commands import torch and jinja2 only when they run, so that ``kann --help`` answers at once. Their parameters are
-the options of the command line, as ``--help`` lists them: there may be many, since nobody calls these functions from
-Python.
+the options of the command line, as ``--help`` lists them, by themselves or in groups of `kann.cli.options`.
 """
 
 import re
@@ -26,40 +25,27 @@ from kann.progress import progress
 
 
 def record(
-    factory: options.Factory,
-    data: options.Data,
+    network: options.Network,
     out: Annotated[str, typer.Option("--out", "-o", help="The store to write, such as states.zarr.")],
-    lengths: options.Lengths = None,
     weights: options.Weights = None,
-    layer: options.Layer = None,
-    state: options.State = "h",
     inputs: Annotated[
         bool, typer.Option("--inputs", help="Also record the inputs of the layer, for 'kann fit --driven'.")
     ] = False,
-    batch_size: options.BatchSize = 32,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Run a model over data and write the hidden states of a layer to a store."""
     with one_line_errors(f"interrupted before anything was written to {out}; run the same command again"):
         require_store_name(out, verb="record")
-        loading.require_data(data)
+        loading.require_data(network.data)
         require_free(Path(out), force=force)
-        if set("*?[").intersection(layer or ""):
+        if set("*?[").intersection(network.layer or ""):
             raise KannError(
-                f"--layer {layer} may name several layers; pass one, or call kann.recording.record_layers from Python"
+                f"--layer {network.layer} may name several layers; pass one, or call kann.recording.record_layers from "
+                "Python"
             )
-        with loading.model_and_data(factory, weights, data, lengths, command="record") as (model, values, known):
-            states = kann.record(
-                model,
-                values,
-                lengths=known,
-                layer=layer,
-                state=state,
-                inputs=inputs,
-                batch_size=batch_size,
-                into=out,
-            )
+        with loading.model_and_data(network, weights, command="record") as (model, values, run):
+            states = kann.record(model, values, inputs=inputs, into=out, **run)
         numbers = {"sequences": len(states), "states": int(states.lengths.sum()), "units": states.dim, "path": out}
         print_result(repr(states), out, numbers=numbers, as_json=as_json)
 
@@ -130,47 +116,30 @@ def report(
 
 @one_line_errors()
 def effects(
-    factory: options.Factory,
-    data: options.Data,
+    network: options.Network,
     operator: Annotated[Path, typer.Option(help="The file that 'kann fit' wrote.")],
     states: Annotated[str, typer.Option(help="Recorded states that fills are fitted to: a zarr store, .npy or .npz.")],
     weights: options.Weights = None,
-    lengths: options.Lengths = None,
     labels: options.Labels = None,
     outputs: Annotated[
         str,
         typer.Option(help="The kind of outputs: class, labels (several yes-or-no answers) or values (regression)."),
     ] = "class",
     threshold: Annotated[float, typer.Option(help="What an output must exceed to be a yes.")] = 0.0,
-    layer: options.Layer = None,
-    state: options.State = "h",
     counts: Annotated[str, typer.Option(help="How many coordinates to keep and to remove.")] = "1,2,4,8,16",
     fill: Annotated[str, typer.Option(help="How to complete the state: auto, linear or curve.")] = "auto",
-    batch_size: options.BatchSize = 128,
     plot: Annotated[Path | None, typer.Option(help="A figure to write, such as effects.svg.")] = None,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Test modes in the running network: what it still does if only they are kept, or if they are removed."""
-    loading.require_data(data)
+    loading.require_data(network.data)
     require_free(plot, force=force)
     koopman, recorded = loading.operator(operator), loading.states(states)
-    with loading.model_and_data(factory, weights, data, lengths, command="effects") as (model, values, known):
-        found = kann.effects(
-            model,
-            values,
-            koopman,
-            recorded,
-            lengths=known,
-            layer=layer,
-            state=state,
-            counts=_numbers(counts),
-            fill=fill,
-            outputs=outputs,
-            threshold=threshold,
-            batch_size=batch_size,
-            **loading.json_lists(labels=labels),
-        )
+    asked = {"counts": _numbers(counts), "fill": fill, "outputs": outputs, "threshold": threshold}
+    asked |= loading.json_lists(labels=labels)
+    with loading.model_and_data(network, weights, command="effects") as (model, values, run):
+        found = kann.effects(model, values, koopman, recorded, **asked, **run)
     if plot is not None:
         _draw(found, plot)
     from kann.explaining.explanation import effects_numbers
@@ -206,48 +175,31 @@ def _draw(found: Any, path: Path) -> None:
 
 @one_line_errors()
 def explain(
-    factory: options.Factory,
-    data: options.Data,
+    network: options.Network,
     weights: options.Weights = None,
     out: options.Page = Path("report.html"),
     readout: Annotated[str | None, typer.Option(help="The name of the module that reads the states.")] = None,
     axis: Annotated[str | None, typer.Option(help="time, or depth to take layers as steps; found if left out.")] = None,
-    layer: options.Layer = None,
-    state: Annotated[str | None, typer.Option(help="Which state of an LSTM: h, c or hc.")] = None,
     labels: options.Labels = None,
     tokens: options.Tokens = None,
     classes: Annotated[str | None, typer.Option(help="The names of the classes, with commas between them.")] = None,
     channels: Annotated[str | None, typer.Option(help="The names of the channels of a signal, with commas.")] = None,
     outputs: Annotated[str | None, typer.Option(help="The kind of outputs: class, labels or values.")] = None,
-    lengths: options.Lengths = None,
     seconds: Annotated[float | None, typer.Option(help="A budget of time.")] = None,
     step_seconds: Annotated[float | None, typer.Option(help="How long a step lasts.")] = None,
-    batch_size: options.BatchSize = 128,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Explain what a network learned: print a few sentences with figures, and write the page that shows them."""
-    loading.require_data(data)
+    loading.require_data(network.data)
     require_free(out, force=force)
-    more = loading.json_lists(labels=labels, tokens=tokens)
+    asked = {"readout": readout, "axis": axis, "outputs": outputs, "seconds": seconds, "step_seconds": step_seconds}
+    asked |= loading.json_lists(labels=labels, tokens=tokens)
     for name, listed in (("classes", classes), ("channels", channels)):
         if listed is not None:
-            more[name] = [each.strip() for each in listed.split(",")]
-    with loading.model_and_data(factory, weights, data, lengths, command="explain") as (model, values, known):
-        found = kann.explain(
-            model,
-            values,
-            lengths=known,
-            readout=readout,
-            axis=axis,
-            layer=layer,
-            state=state,
-            outputs=outputs,
-            seconds=seconds,
-            step_seconds=step_seconds,
-            batch_size=batch_size,
-            **more,
-        )
+            asked[name] = [each.strip() for each in listed.split(",")]
+    with loading.model_and_data(network, weights, command="explain") as (model, values, run):
+        found = kann.explain(model, values, **asked, **run)
     found.report(out)
     numbers = found.numbers() | {"path": str(out)}
     print_result("\n\n".join([*found.sentences, str(out)]), numbers=numbers, as_json=as_json)
@@ -316,34 +268,29 @@ def _finite(values: Any) -> Any:
 
 @one_line_errors()
 def watch(
-    factory: options.Factory,
+    network: options.Network,
     checkpoints: Annotated[
         Path, typer.Option(help="A folder of weights (.safetensors, .pt), the step of training in each name.")
     ],
-    data: options.Data,
     out: Annotated[Path, typer.Option("--out", "-o", help="The film to write, a page.")] = Path("film.html"),
     history: Annotated[Path | None, typer.Option(help="Also write the history, such as history.npz.")] = None,
-    layer: options.Layer = None,
-    state: options.State = "h",
     rank: Annotated[str, typer.Option(help="The rank of the operators.")] = "0.99",
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Fit an operator at each checkpoint of a training, follow its modes, and write the film."""
-    loading.require_data(data)
+    loading.require_data(network.data)
     require_free(out, history, force=force)
     files = checkpoint_files(checkpoints)
-    with loading.model_and_data(factory, None, data, command="watch") as (model, values, lengths):
-        monitor = kann.Monitor(
-            model, values, every=1, layer=layer, state=state, rank=loading.number(rank), lengths=lengths
-        )
+    with loading.model_and_data(network, command="watch") as (model, values, run):
+        monitor = kann.Monitor(model, values, every=1, rank=loading.number(rank), **run)
         for step, file in progress(files.items(), what="checkpoints", total=len(files), unit="checkpoint"):
             loading.load_weights(model, file)
             monitor.update(step=step)
     seen = monitor.history
     if history is not None:
         seen.save(history)
-    kann.plots.film(out, seen, about=f"{len(files)} checkpoints of {factory}, from {checkpoints}.")
+    kann.plots.film(out, seen, about=f"{len(files)} checkpoints of {network.factory}, from {checkpoints}.")
     rows = [["step", "slowest trusted |λ|", "held-out error", "copying", "trusted modes"]]
     for step, own in zip(seen.steps.tolist(), (each.figures for each in seen), strict=True):
         error, copying = percent(own["error"]), percent(own["copying"])
@@ -423,7 +370,7 @@ EXAMPLES = {
 """The example that the help of each command ends with, in the order in which ``kann --help`` lists the commands."""
 
 for command, example in EXAMPLES.items():
-    app.command(epilog=f"Example: {example}")(command)
+    app.command(epilog=f"Example: {example}")(options.with_groups(command))
 # Packages of a clone add commands of their own: `kann_experiments` adds `reproduce` and `data`.
 for entry_point in entry_points(group="kann.commands"):
     app.add_typer(entry_point.load(), name=entry_point.name)

@@ -14,6 +14,7 @@ import numpy as np
 
 from kann._format import finite_or_none
 from kann.cli.errors import named
+from kann.cli.options import Network
 from kann.data.archives import damage_explained, npz_names, read_npz, reason, require_file
 from kann.data.moments import Moments
 from kann.data.reduction import runs_on_dask
@@ -227,20 +228,21 @@ def _tensors(path: Path) -> Any:
 
 @contextlib.contextmanager
 def model_and_data(
-    factory: str, weights: Path | None, data: Path, lengths: Path | None = None, *, command: str
-) -> Iterator[tuple[Any, Array, Array | None]]:
-    """Build the model, read its data and the lengths of the sequences, and let the block run the model.
+    network: Network, weights: Path | None = None, *, command: str
+) -> Iterator[tuple[Any, Array, dict[str, Any]]]:
+    """Build the model, read its data and the options of a run, and let the block run the model.
 
     Any exception of the user's model inside the block becomes a `KannError` that names the data.
     """
-    arrays = _data_arrays(data)
+    data, arrays = network.data, _data_arrays(network.data)
     if "data" not in arrays:
         raise KannError(f"{data} holds no array 'data'; it has {sorted(arrays)}; pass numpy.savez(path, data=...)")
     values = arrays["data"]
-    known = arrays.get("lengths") if lengths is None else _data_arrays(lengths)["data"]
-    built = model(factory, weights)
+    run = {"lengths": arrays.get("lengths") if network.lengths is None else _data_arrays(network.lengths)["data"]}
+    run |= {"layer": network.layer, "state": network.state, "batch_size": network.batch_size}
+    built = model(network.factory, weights)
     try:
-        yield built, values, known
+        yield built, values, {name: value for name, value in run.items() if value is not None}
     except (KannError, OSError, ImportError):
         raise
     except Exception as error:  # the user's model may raise anything

@@ -10,10 +10,10 @@ import numpy as np
 
 from kann import _display
 from kann.checks import require_choice, require_instance, short_repr
-from kann.data.serialization import Saved, require_annotations, save_npz
+from kann.data.serialization import Saved, Stored, made, save_npz
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
-from kann.typing import Array, Complex, Float, Int
+from kann.typing import Array, Complex, Float, Int, Shaped
 
 FARTHEST = 0.5
 """A mode continues another only if its eigenvalue and its direction together have moved by no more than this. A turn by
@@ -26,28 +26,10 @@ FIGURES: tuple[str, ...] = ("slow", "radius", "horizon", "error", "copying", "tr
 LEADING = 16
 """Singular values of the balanced coordinates that are kept of each checkpoint."""
 
-STEPS = {
-    "steps": Int[Array, " k"],
-    "loss": Float[Array, " k"],
-    "figures": Float[Array, "k f"],
-    "values": Float[Array, "k q"],
-}
-MODES = {
-    "places": Int[Array, " m"],
-    "numbers": Int[Array, " m"],
-    "eigenvalues": Complex[Array, " m"],
-    "carried": Float[Array, " m"],
-    "trusted": Int[Array, " m"],
-    "last_numbers": Int[Array, " l"],
-    "last_eigenvalues": Complex[Array, " l"],
-    "last_directions": Complex[Array, "l d"],
-}
-"""The arrays of a saved history, those of its modes only if there are any."""
-
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Checkpoint:
-    """What was found at one checkpoint."""
+class Checkpoint(Stored):
+    """The operator of a network at one checkpoint."""
 
     step: int
     """The step of training."""
@@ -61,19 +43,45 @@ class Checkpoint:
     """Their eigenvalues; of a conjugate pair the one above the real axis."""
     carried: Float[Array, " m"]
     """The fraction of the states' energy that each mode carries."""
-    trusted: Array
-    """(m,) whether each mode can be trusted."""
+    trusted: Shaped[Array, " m"]
+    """Whether each mode can be trusted."""
     values: Float[Array, " q"] = field(default_factory=lambda: np.zeros(0))
     """The leading singular values of the balanced coordinates; none if they were not asked for."""
 
     @staticmethod
     def unknown(*, step: int, loss: float) -> "Checkpoint":
-        """A checkpoint at which no operator could be fitted."""
-        types = {"numbers": int, "eigenvalues": complex, "carried": float, "trusted": bool}
-        none: dict[str, Any] = {name: np.zeros(0, dtype=kind) for name, kind in types.items()}
+        """Return a checkpoint at which no operator could be fitted."""
+        none: dict[str, Any] = {name: np.zeros(0, dtype=kind) for name, kind in MODES.items()}
         return Checkpoint(step=step, loss=loss, figures=dict.fromkeys(FIGURES, math.nan), **none)
 
+    def _content(self) -> dict[str, Any]:
+        # Lists are part of the text of a file; arrays would be five members of the archive for each checkpoint.
+        return {name: as_plain_list(value) for name, value in Stored._content(self).items()}
 
+    @classmethod
+    def _from_content(cls, content: dict[str, Any]) -> "Checkpoint":
+        arrays: Any = {name: np.array(content[name], dtype=kind) for name, kind in (MODES | {"values": float}).items()}
+        return cls(**content | arrays)
+
+    def _check(self) -> None:
+        if set(self.figures) != set(FIGURES):
+            raise ValueError(f"it holds {len(self.figures)} figures, not {len(FIGURES)}")
+        if len(set(self.numbers.tolist())) < len(self.numbers) or len(self.values) > LEADING:
+            raise ValueError("a checkpoint has two modes of the same number, or too many singular values")
+        if self.carried.min(initial=0.0) < 0:
+            raise ValueError("its modes hold numbers that they cannot hold")
+
+
+MODES = {"numbers": int, "eigenvalues": complex, "carried": float, "trusted": bool}
+"""The fields of a checkpoint with an entry for each mode, and their types."""
+
+
+def as_plain_list(value: Any) -> Any:
+    """Turn an array into a list; anything else stays as it is."""
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class History(Saved):
     """The checkpoints of one training, in their order.
 
@@ -82,23 +90,21 @@ class History(Saved):
     0
     """
 
-    def __init__(self) -> None:
-        self._checkpoints: list[Checkpoint] = []
-        self._last: tuple[Checkpoint, Complex[Array, "m d"]] | None = None
-        self._unused = 0
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    directions: Complex[Array, "m d"] | None = None
+    """The directions of the modes of the last checkpoint that has any, which the next one needs to continue them."""
 
     def add(self, checkpoint: Checkpoint, directions: Complex[Array, "m d"] | None = None) -> None:
-        """Append a checkpoint, and the directions of its modes, which the next one needs to continue them."""
+        """Append a checkpoint, and the directions of its modes."""
         self.require_later(checkpoint.step)
-        self._checkpoints.append(checkpoint)
-        self._unused = max(self._unused, int(checkpoint.numbers.max(initial=-1)) + 1)
+        self.checkpoints.append(checkpoint)
         if directions is not None:
-            self._last = checkpoint, directions
+            self.directions = directions
 
     def require_later(self, step: int) -> None:
-        """Refuse a step that does not follow the last one."""
-        if self._checkpoints and step <= self._checkpoints[-1].step:
-            last = self._checkpoints[-1].step
+        """Raise if a step does not follow the last one."""
+        if self.checkpoints and step <= self.checkpoints[-1].step:
+            last = self.checkpoints[-1].step
             raise KannError(f"step={step} does not follow step {last}; pass steps in their order, each once")
 
     def follow(self, koopman: Koopman) -> tuple[Int[Array, " m"], Complex[Array, " m"], Complex[Array, "m d"]]:
@@ -111,53 +117,53 @@ class History(Saved):
         eigenvalues, directions = koopman.eigenvalues[firsts], koopman.left[firsts] @ koopman.state_vectors
         directions = directions / np.linalg.norm(directions, axis=1, keepdims=True)
         numbers = np.full(len(firsts), -1)
-        if self._last is not None and self._last[1].shape[1] == koopman.dim:
+        if self.directions is not None and self.directions.shape[1] == koopman.dim:
             from scipy.optimize import linear_sum_assignment  # here, since it takes long to import
 
-            last, before = self._last
-            apart = np.abs(eigenvalues[:, None] - last.eigenvalues) + 1 - np.abs(directions @ before.conj().T)
+            last = next(each for each in reversed(self.checkpoints) if len(each.numbers))
+            apart = np.abs(eigenvalues[:, None] - last.eigenvalues) + 1 - np.abs(directions @ self.directions.conj().T)
             # Beyond the bound all are equally wrong, so that no good match is given up for the sake of a bad one.
             rows, columns = linear_sum_assignment(np.minimum(apart, FARTHEST))
             near = apart[rows, columns] < FARTHEST
             numbers[rows[near]] = last.numbers[columns[near]]
         new = numbers < 0
-        numbers[new] = self._unused + np.arange(new.sum())
+        numbers[new] = 1 + max((int(each.numbers.max(initial=-1)) for each in self), default=-1) + np.arange(new.sum())
         return numbers, eigenvalues, directions
 
     def __len__(self) -> int:
-        return len(self._checkpoints)
+        return len(self.checkpoints)
 
     def __getitem__(self, place: int) -> Checkpoint:
-        return self._checkpoints[place]
+        return self.checkpoints[place]
 
     def __iter__(self) -> Iterator[Checkpoint]:
-        return iter(self._checkpoints)
+        return iter(self.checkpoints)
 
     @property
     def steps(self) -> Int[Array, " k"]:
         """The step of training at each checkpoint."""
-        return np.array([each.step for each in self._checkpoints], dtype=np.int64)
+        return np.array([each.step for each in self.checkpoints], dtype=np.int64)
 
     @property
     def loss(self) -> Float[Array, " k"]:
         """The loss at each checkpoint, NaN where none was given."""
-        return np.array([each.loss for each in self._checkpoints], dtype=np.float64)
+        return np.array([each.loss for each in self.checkpoints], dtype=np.float64)
 
     def figure(self, name: str) -> Float[Array, " k"]:
         """One figure at each checkpoint, such as ``"slow"``."""
         require_choice(name, "name", FIGURES)
-        return np.array([each.figures[name] for each in self._checkpoints], dtype=np.float64)
+        return np.array([each.figures[name] for each in self.checkpoints], dtype=np.float64)
 
     @property
     def values(self) -> Float[Array, "k q"]:
         """The leading singular values of the balanced coordinates at each checkpoint, NaN where there are fewer."""
-        own = [each.values[:LEADING] for each in self._checkpoints]
+        own = [each.values[:LEADING] for each in self.checkpoints]
         return np.array([np.pad(row, (0, LEADING - len(row)), constant_values=math.nan) for row in own])
 
     def traces(self) -> dict[int, tuple[Int[Array, " c"], Complex[Array, " c"]]]:
         """For each mode by its number, at which checkpoints it was there, and its eigenvalue at each."""
         found: dict[int, list[tuple[int, complex]]] = {}
-        for place, each in enumerate(self._checkpoints):
+        for place, each in enumerate(self.checkpoints):
             for number, value in zip(each.numbers.tolist(), each.eigenvalues.tolist(), strict=True):
                 found.setdefault(number, []).append((place, value))
         return {
@@ -166,8 +172,8 @@ class History(Saved):
         }
 
     def require_checkpoints(self, what: str) -> None:
-        """Refuse an empty history; ``what`` would be made of it."""
-        if not self._checkpoints:
+        """Raise if the history is empty; ``what`` would be made of it."""
+        if not self.checkpoints:
             raise KannError(f"the history is empty, so there is {what}; call monitor.update() first")
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -175,45 +181,28 @@ class History(Saved):
         self.require_checkpoints("nothing to save")
         save_npz(path, self)
 
-    def _content(self) -> dict[str, Any]:
-        """Return all checkpoints in few arrays; ``places`` says to which checkpoint a mode belongs."""
-        content: dict[str, Any] = {
-            "steps": self.steps,
-            "loss": self.loss,
-            "figures": np.array([[each.figures[name] for name in FIGURES] for each in self]),
-            "values": self.values,
-        }
-        if self._last is not None:
-            last, directions = self._last
-            names = ("numbers", "eigenvalues", "carried", "trusted")
-            content |= {name: np.concatenate([getattr(each, name) for each in self]) for name in names}
-            content |= {
-                "places": np.repeat(np.arange(len(self)), [len(each.numbers) for each in self]),
-                "trusted": content["trusted"].astype(np.int64),
-                "last_numbers": last.numbers,
-                "last_eigenvalues": last.eigenvalues,
-                "last_directions": directions,
-            }
-        return content
-
-    @classmethod
-    def _from_content(cls, content: dict[str, Any]) -> "History":
-        _require_consistent(content)
-        history = History()
-        last = content["places"][-1] if "places" in content else None
-        for place in range(len(content["steps"])):
-            history.add(_checkpoint(content, place), content["last_directions"] if place == last else None)
-        return history
+    def _check(self) -> None:
+        if (np.diff(self.steps) <= 0).any():
+            raise ValueError("its steps are not in their order")
+        last = next((each for each in reversed(self.checkpoints) if len(each.numbers)), None)
+        if (0 if last is None else len(last.numbers)) != (0 if self.directions is None else len(self.directions)):
+            raise ValueError("its directions are not those of the modes of its last checkpoint")
 
     @classmethod
     def _from_version_1(cls, arrays: dict[str, Array], path: str | os.PathLike[str]) -> dict[str, Any]:
-        count = len(arrays["steps"])
-        unknown = {"values": np.full((count, LEADING), math.nan), "figures": np.full((count, 1), math.nan)}
-        unknown["figures"] = np.concatenate([arrays["figures"], unknown["figures"]], axis=1)
-        return arrays | unknown
+        names, checkpoints = FIGURES[: arrays["figures"].shape[1]], []
+        for place, (step, loss) in enumerate(zip(arrays["steps"].tolist(), arrays["loss"].tolist(), strict=True)):
+            figures = dict.fromkeys(FIGURES, math.nan) | dict(
+                zip(names, arrays["figures"][place].tolist(), strict=True)
+            )
+            content: dict[str, Any] = {"step": step, "loss": loss, "figures": figures, "values": []}
+            own = arrays["places"] == place if "places" in arrays else np.zeros(0, dtype=bool)
+            content |= {name: arrays.get(name, own)[own] for name in MODES}
+            checkpoints.append(made(Checkpoint, content))
+        return {"checkpoints": checkpoints, "directions": arrays.get("last_directions")}
 
     def __repr__(self) -> str:
-        if not self._checkpoints:
+        if not self.checkpoints:
             return "History(no checkpoints)"
         slow = self.figure("slow")[-1]
         return f"History({len(self)} checkpoints, steps {self.steps[0]} to {self.steps[-1]}, slow = {slow:.4f})"
@@ -224,7 +213,7 @@ class History(Saved):
 
 
 def require_histories(histories: Any) -> dict[str, History]:
-    """Histories by name, from one history or a mapping of them; refuse empty ones."""
+    """Return histories by name, from one history or a mapping of them; raise if one is empty."""
     if isinstance(histories, History):
         histories = {"": histories}
     if not isinstance(histories, Mapping) or not histories or not all(isinstance(name, str) for name in histories):
@@ -233,39 +222,3 @@ def require_histories(histories: Any) -> dict[str, History]:
         require_instance(history, History, "history")
         history.require_checkpoints("nothing to show")
     return dict(histories)
-
-
-def _checkpoint(arrays: Mapping[str, Array], place: int) -> Checkpoint:
-    figures = dict(zip(FIGURES, arrays["figures"][place].tolist(), strict=True))
-    known: Any = {"step": int(arrays["steps"][place]), "loss": float(arrays["loss"][place])}
-    if "places" not in arrays:
-        return Checkpoint.unknown(**known)
-    known["values"] = arrays["values"][place][np.isfinite(arrays["values"][place])]
-    names, own = ("numbers", "eigenvalues", "carried", "trusted"), arrays["places"] == place
-    columns: Any = {name: arrays[name][own] for name in names}
-    return Checkpoint(figures=figures, **known, **columns | {"trusted": columns["trusted"].astype(bool)})
-
-
-def _require_consistent(arrays: dict[str, Array]) -> None:
-    """Raise ValueError if steps are not in order, or modes are of checkpoints that are not there."""
-    expected = STEPS | (MODES if "numbers" in arrays else {})
-    if set(arrays) != set(expected):
-        raise ValueError(f"it holds {sorted(arrays)}, not {sorted(expected)}")
-    require_annotations(arrays, expected)
-    if arrays["figures"].shape[1] != len(FIGURES):
-        raise ValueError(f"it holds {arrays['figures'].shape[1]} figures, not {len(FIGURES)}")
-    if arrays["values"].shape[1] != LEADING:
-        raise ValueError(f"it holds {arrays['values'].shape[1]} singular values, not {LEADING}")
-    if (np.diff(arrays["steps"]) <= 0).any():
-        raise ValueError("its steps are not in their order")
-    if "places" not in arrays:
-        return
-    places, numbers = arrays["places"], arrays["numbers"]
-    if places.max() >= len(arrays["steps"]) or (np.diff(places) < 0).any():
-        raise ValueError("it holds modes of checkpoints that are not there")
-    if len(set(zip(places.tolist(), numbers.tolist(), strict=True))) < len(places):
-        raise ValueError("a checkpoint has two modes of the same number")
-    if arrays["trusted"].max() > 1 or arrays["carried"].min() < 0:
-        raise ValueError("its modes hold numbers that they cannot hold")
-    if not np.array_equal(arrays["last_numbers"], numbers[places == places[-1]]):
-        raise ValueError("its last modes are not those of its last checkpoint")
