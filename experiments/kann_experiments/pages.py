@@ -7,8 +7,8 @@ A comment on a page names what follows it:
 
 - ``<!-- results copy/dtriv -->``, a table of all rows of these results; ``<!-- results copy/dtriv: -live -->``, of all
   but ``live`` and ``live_…``; ``<!-- results copy/rnn copy/gru: accuracy recall -->``, a column of each and these rows.
-- ``<!-- claims copy/dtriv-as-printed copy/dtriv -->``, a table of what the paper printed, with the mean, the range and
-  the verdict of each of these runs; keys after a colon choose rows as above.
+- ``<!-- claims copy/dtriv-as-printed copy/dtriv -->``, a table of what the paper printed, with a column for each of
+  these runs: mean, range and verdict; keys after a colon choose rows as above.
 - ``<!-- lines sentiment/gru paths -->``, lines of Markdown that the experiment wrote under this name.
 - ``<!-- value copy/dtriv recall -->91.7 %<!-- end -->``, one number in the text: the mean, or with another word behind
   the key the ``range``, ``both``, the ``verdict`` or the ``paper``'s number.
@@ -222,13 +222,12 @@ def _compared(results: list[dict[str, Row]], titles: list[str], keys: list[str])
 
 def _claims(results: list[dict[str, Row]], titles: list[str], keys: list[str]) -> list[str]:
     """Lines of Markdown: what the paper printed, and for each run its numbers and the verdict."""
-    head = "".join(f" {title} | verdict |" for title in titles)
-    lines = [f"| | paper |{head}", "|---|---" + "|---|---" * len(titles) + "|"]
+    lines = ["| | paper | " + " | ".join(titles) + " |", "|---" * (len(titles) + 2) + "|"]
     printed = {key: row for key, row in results[0].items() if row.printed is not None}
     for key in _shown(printed, keys):
         first, rows = printed[key], [found.get(key) for found in results]
-        cells = "".join(f" {_mean_and_range(row)} | {row.verdict} |" if row else " – | – |" for row in rows)
-        lines.append(f"| {_what(first)} | {first.paper_text} |{cells}")
+        cells = " | ".join(f"{_mean_and_range(row)}<br>**{row.verdict}**" if row else "–" for row in rows)
+        lines.append(f"| {_what(first)} | {first.paper_text} | {cells} |")
     return lines
 
 

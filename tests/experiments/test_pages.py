@@ -103,8 +103,8 @@ def test_tables_are_filled_where_results_are(places):
 
 def test_claims_have_a_verdict_for_each_run(places):
     text = page_after_filling(places)
-    assert "| | paper | GRU | verdict | RNN, as printed | verdict |" in text
-    row = "| – decisions ∣kept∣ | > 90 % | 96.0 % (95.0 % – 97.0 %) | holds | 50.0 % | does not hold |"
+    assert "| | paper | GRU | RNN, as printed |" in text
+    row = "| – decisions ∣kept∣ | > 90 % | 96.0 % (95.0 % – 97.0 %)<br>**holds** | 50.0 %<br>**does not hold** |"
     assert row in text
 
 
@@ -188,6 +188,7 @@ UNFILLED = {
     "sentiment": ".3 .5 .6 .7 .8 .99 0.1 % 6.4",
     "paper": "0.095 0.0347",
     "figures": "",
+    "running": "",
     "flipflop": "0.01 0.3",
 }
 """Numbers in the text of result pages that are no results: of the paper, settings, thresholds, versions and wishes."""
@@ -208,6 +209,11 @@ def test_every_measured_number_of_a_result_page_is_filled_from_results(page):
     allowed = set(NUMBER.findall(UNFILLED[page]))
     found = {number: line for line in text_of(page).splitlines() for number in NUMBER.findall(line)}
     assert found.keys() <= allowed, {number: found[number] for number in found.keys() - allowed}
+
+
+@pytest.mark.parametrize("page", UNFILLED)
+def test_a_result_page_has_at_most_250_lines(page):
+    assert len((DOCS / f"{page}.md").read_text(encoding="utf-8").splitlines()) <= 250
 
 
 @pytest.mark.parametrize("page", UNFILLED)
