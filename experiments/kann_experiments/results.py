@@ -124,7 +124,9 @@ class Row:
 
     @property
     def range_text(self) -> str:
-        """The smallest and the largest value; one of them if they are written alike."""
+        """The smallest and the largest value; one of them if they are written alike, "–" if a seed has none."""
+        if math.isnan(self.mean):
+            return "–"
         low, high = self.quantity.text(min(self.values)), self.quantity.text(max(self.values))
         return low if low == high else f"{low} – {high}"
 

@@ -52,6 +52,11 @@ def test_a_row_without_a_printed_number():
     assert columns([row]) == ("", "ours, mean", "from – to")
 
 
+def test_a_row_without_a_number_for_a_seed_has_neither_mean_nor_range():
+    (row,) = tabulate((ERROR,), [{"error": math.nan}, {"error": 2.0}], {})
+    assert row.cells() == ("error", "–", "–", "–", "")
+
+
 def verdict(values, *, baseline=(), **settings):
     printed = Printed(paper=0.8, holds="at least", **settings)
     return Row(quantity=FRACTION, values=values, printed=printed, baseline=baseline).verdict
