@@ -26,27 +26,27 @@ from kann.typing import Array, Complex, Float, Int
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class LabelMeans:
-    """The mean of each label over the places where it stands."""
+    """The mean of each label over the places where it occurs."""
 
     mean: Float[Array, "k m"]
     error: Float[Array, "k m"]
-    """Standard error over sequences; infinite for a label that stands in one sequence only."""
+    """Standard error over sequences; infinite for a label that occurs in one sequence only."""
     count: Int[Array, " k"]
-    """In how many places it stands."""
+    """Number of places in which it occurs."""
     sequences: Int[Array, " k"]
-    """In how many sequences."""
+    """Number of sequences in which it occurs."""
     freedom: Int[Array, " k"]
     """Degrees of freedom of the standard errors."""
 
     def half_width(self, level: float) -> Float[Array, "k m"]:
-        """Half the width of the intervals that hold the mean with probability ``level``."""
+        """Return half the width of the intervals that hold the mean with probability ``level``."""
         return student_width(level, np.maximum(self.freedom, 1))[:, None] * self.error
 
 
 def means_by_label(
     values: Float[Array, "n m"], labels: Int[Array, " n"], sequences: Int[Array, " n"], *, count: int
 ) -> LabelMeans:
-    """Means of the values whose label is 0, 1, …, ``count`` − 1.
+    """Average the values whose label is 0, 1, …, ``count`` − 1.
 
     With S the sum and n the number of values of a label in a sequence, the mean is ΣS / Σn, and its variance is that of
     a ratio, K / (K − 1) · Σ (S − mean n)² / (Σn)² over the K sequences in which the label stands.
@@ -94,7 +94,7 @@ class Pushes:
     """The change of a state that raises the number of a mode by one."""
 
     def real(self, coordinates: Complex[Array, "... m"]) -> Float[Array, "... m"]:
-        """The numbers of coordinates, or of pushes of them, in standard deviations."""
+        """Return coordinates, or pushes of them, in standard deviations."""
         return np.real(coordinates * self.turns)
 
 
@@ -105,7 +105,7 @@ def pushes_of(
     spread: MeanAndCovariance,
     weight: Float[Array, "o d"] | None = None,
 ) -> Pushes:
-    """The pushes of some modes at every step but the first of each sequence, which nothing comes before.
+    """Compute the pushes of some modes at every step but the first of each sequence.
 
     With the weight of a readout, up raises the output that the mode moves most.
     """
@@ -139,14 +139,14 @@ def pushes_of(
 
 
 def _turn(spread: MeanAndCovariance, direction: Complex[Array, " d"]) -> complex:
-    """By what to multiply a coordinate so that its widest axis is real, with a standard deviation of 1."""
+    """Return the factor that turns the widest axis of a coordinate real, with a standard deviation of 1."""
     values, vectors = np.linalg.eigh(spread.along(np.stack([np.real(direction), np.imag(direction)], axis=1)))
     cosine, sine = vectors[:, -1]
     return complex(cosine, -sine) / np.sqrt(max(values[-1], np.finfo(float).tiny))
 
 
 def _coordinates(states: States, directions: Complex[Array, "d m"], mean: Float[Array, " d"]) -> Complex[Array, "N m"]:
-    """The coordinates of all states along complex directions."""
+    """Compute the coordinates of all states along complex directions."""
     parts = Projection(matrix=np.concatenate([np.real(directions), np.imag(directions)], axis=1), mean=mean)
     found = np.empty((int(states.lengths.sum()), parts.matrix.shape[1]))
     make = partial(SumOverBlocks, lambda block: [(block.rows, as_numpy(block.values).copy())])
@@ -161,7 +161,7 @@ GROUPS = 20
 
 
 def input_slopes(push: Float[Array, "n m"], pushes: Pushes, states: States) -> tuple[tuple[str, ...], LabelMeans]:
-    """Pushes by one standard deviation of each input, the others unchanged; errors by a jackknife over sequences."""
+    """Regress pushes on the inputs, in standard deviations of each; errors by a jackknife over sequences."""
     inputs = as_numpy(take_rows(states.inputs, pushes.rows)).astype(np.float64)
     spread = inputs.std(axis=0)
     varies = spread > 0
@@ -174,7 +174,7 @@ def input_slopes(push: Float[Array, "n m"], pushes: Pushes, states: States) -> t
     total = np.sum(parts, axis=0)
 
     def slopes_of(products: Float[Array, "q q"]) -> Float[Array, "p m"]:
-        """Least-squares slopes without the constant; the smallest ones where inputs depend on each other."""
+        """Solve for slopes without the constant; the smallest ones where inputs depend on each other."""
         return np.linalg.lstsq(products[:width, :width], products[:width, width:], rcond=None)[0][:-1]
 
     slopes, error = slopes_of(total), np.full((width - 1, push.shape[1]), np.inf)
@@ -192,15 +192,15 @@ def input_slopes(push: Float[Array, "n m"], pushes: Pushes, states: States) -> t
 
 
 LEAST_COUNT = 5
-"""A phrase is judged if it stands in so many sequences at least: rarer ones are many, and little is known of each."""
+"""Minimum number of sequences with a phrase to judge it: there are many rarer ones, and little is known of each."""
 
 MOST_PHRASES = 20
-"""How many phrases are kept for each mode."""
+"""Number of phrases kept for each mode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanPush(Stored):
-    """How something that is read pushes a mode, in standard deviations of the mode's coordinate."""
+    """The mean push of a mode by something that is read, in standard deviations of the mode's coordinate."""
 
     push: float
     """Mean push; for an input, by one standard deviation of it, and for a phrase of both steps together."""
@@ -210,7 +210,7 @@ class MeanPush(Stored):
     count: int
     """How often it occurs."""
     sequences: int
-    """In how many sequences."""
+    """Number of sequences with it."""
     sure: bool
     """Whether the interval excludes zero even if widened for the number of names or phrases that were looked at."""
 
@@ -227,7 +227,7 @@ class Phrase(MeanPush):
 def phrases_of(
     pushes: Pushes, labels: Int[Array, " n"], names: tuple[str, ...], *, level: float
 ) -> tuple[tuple[Phrase, ...], ...]:
-    """For each mode the phrases of two tokens whose push differs from the sum of their tokens', the surest first."""
+    """Find for each mode the phrases of two tokens whose push differs from the sum of their tokens', surest first."""
     own, eigenvalues = pushes.values, pushes.eigenvalues
     # The pushes that end a phrase which occurs often enough, the number of the phrase at each, and all phrases.
     second = np.flatnonzero(np.diff(pushes.rows) == 1) + 1
@@ -268,20 +268,20 @@ def phrases_of(
 
 
 BY = ("tokens", "inputs", "steps")
-"""What can push a mode: tokens, numbers that the network reads, or the time at which it reads."""
+"""Causes of pushes: tokens, numbers that the network reads, or the time at which it reads."""
 
 MODES_STUDIED = 16
-"""How many modes are studied if none are named: those with the largest contribution to the readout, or to the state."""
+"""Number of modes studied if none are named: those with the largest contribution to the readout, or to the state."""
 
 MOST_BINS = 40
-"""Longer sequences are cut into so many spans of steps."""
+"""Largest number of spans of steps; spans of longer sequences have several steps each."""
 
 ROWS_SHOWN = 6
-"""How many modes, and tokens of each, a notebook shows."""
+"""Number of modes, and of tokens of each, that a notebook shows."""
 
 
 MODES_PRINTED, NAMES_PRINTED = 4, 12
-"""How many modes and names ``print`` shows: four columns with intervals fit a line of 120 characters."""
+"""Number of modes and names that ``print`` shows: four columns with intervals fit a line of 120 characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +309,7 @@ class Mover(MeanPush):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Movers(Saved):
-    """What pushes the modes of an operator.
+    """Tokens, inputs or steps that push the modes of an operator, and how far.
 
     A push is what a step adds to the coordinate of a mode beyond the mode's own decay, x[t+1] − λ x[t] − c, in standard
     deviations of the coordinate. Of a conjugate pair it is taken along the axis on which the states vary most.
@@ -344,24 +344,24 @@ class Movers(Saved):
     count: Int[Array, " k"]
     """How often each name occurs."""
     sequences: Int[Array, " k"]
-    """In how many sequences."""
+    """Number of sequences with each name."""
     level: float
     """Confidence level of the intervals."""
     outputs: Float[Array, "m o"] | None
-    """What one standard deviation of each mode adds to each output of the readout; None without one."""
+    """Change of each output of the readout by one standard deviation of each mode; None without a readout."""
     phrases: tuple[tuple[Phrase, ...], ...]
     """For each mode the phrases whose push differs from the sum of their words', the surest first."""
 
     def up(self, mode: int, most: int = 10) -> list[Mover]:
-        """What pushes a mode up, the surest first and then the strongest."""
+        """List what pushes a mode up, the surest first and then the strongest."""
         return self._ranked(mode, sign=1, most=most)
 
     def down(self, mode: int, most: int = 10) -> list[Mover]:
-        """What pushes a mode down, the surest first and then the strongest."""
+        """List what pushes a mode down, the surest first and then the strongest."""
         return self._ranked(mode, sign=-1, most=most)
 
     def of(self, name: str, mode: int) -> Mover:
-        """How one token, input or span pushes a mode."""
+        """Return the push of a mode by one token, input or span."""
         if name not in self.names:
             raise KannError(f"{name!r} is not among the {len(self.names)} {self.by}; see .names")
         return self._mover(self.names.index(name), self._column(mode))
@@ -392,7 +392,7 @@ class Movers(Saved):
         return f"Movers({len(self.names)} {self.by}, {len(self.modes)} modes)"
 
     def __str__(self) -> str:
-        """A table: what each name does to each mode, with its interval, sure ones marked."""
+        """Write a table of the push of each mode by each name, with its interval, sure ones marked."""
         modes, rows = self.modes[:MODES_PRINTED], self._rows_printed()
         table = [["", *(f"mode {mode}" for mode in modes)]]
         table += [[self.names[row], *(str(self._mover(row, column)) for column in range(len(modes)))] for row in rows]
@@ -408,7 +408,7 @@ class Movers(Saved):
         return "\n".join(lines)
 
     def _rows_printed(self) -> list[int]:
-        """The rows of all names; of many, the strongest of any mode that is shown, sure ones first."""
+        """Choose the rows to print: all, or of many names the strongest of any mode shown, sure ones first."""
         if len(self.names) <= NAMES_PRINTED:
             return list(range(len(self.names)))
         strength = np.abs(self.push[:, :MODES_PRINTED])
@@ -454,7 +454,7 @@ def movers(
         What the network read at each step, a list for each sequence, in the order of the text.
     readout
         A linear readout: a module, or its weight (o, d). Modes are then oriented so that up raises the output (of
-        several, the one that the mode moves most), and ``.outputs`` says what a mode adds to each.
+        several, the one that the mode moves most), and ``.outputs`` holds what a mode adds to each.
     modes
         Which modes, by their numbers; the 16 with the largest contribution if None.
     by
@@ -464,6 +464,12 @@ def movers(
         The names of the inputs, such as ``["force", "gate"]``; "input 0", "input 1", … if None.
     level
         Confidence level of the intervals over sequences.
+
+    Returns
+    -------
+    Movers
+        Pushes in standard deviations of each mode's coordinate, with intervals; ``up(mode)`` and ``down(mode)`` list
+        the strongest.
     """
     require_instance(koopman, Koopman, "koopman")
     states = as_states(states)
@@ -507,7 +513,7 @@ def movers(
 
 
 def _chosen_way(by: Any, tokens: Any, states: States) -> str:
-    """What pushes: as the user says, or the first for which there are data."""
+    """Return the user's ``by``, or the first for which there are data."""
     if by is not None:
         require_choice(by, "by", BY)
     available = {"tokens": tokens is not None, "inputs": states.inputs is not None, "steps": True}
@@ -519,7 +525,7 @@ def _chosen_way(by: Any, tokens: Any, states: States) -> str:
 
 
 def _names_of_inputs(names: Any, by: str, states: States) -> tuple[str, ...] | None:
-    """The names that the user gives to inputs; None without any."""
+    """Return the names that the user gives to inputs; None without any."""
     if names is None:
         return None
     if by != "inputs" or states.inputs is None:
@@ -531,7 +537,7 @@ def _names_of_inputs(names: Any, by: str, states: States) -> tuple[str, ...] | N
 
 
 def _numbers(koopman: Koopman, modes: Any, variances: Float[Array, " m"]) -> list[int]:
-    """The modes that the user names, or those with the largest contributions."""
+    """Return the modes that the user names, or those with the largest contributions."""
     if modes is None:
         return np.argsort(-variances, kind="stable")[:MODES_STUDIED].tolist()
     wanted = modes if isinstance(modes, Iterable) else [modes]
@@ -540,14 +546,14 @@ def _numbers(koopman: Koopman, modes: Any, variances: Float[Array, " m"]) -> lis
 
 
 def _numbered(tokens: Sequence[Sequence[str]], rows: Int[Array, " n"]) -> tuple[tuple[str, ...], Int[Array, " n"]]:
-    """The different tokens of some rows, and the number of the token of each row."""
+    """Return the different tokens of some rows, and the number of the token of each row."""
     every, number_of = [token for own in tokens for token in own], {}
     labels = [number_of.setdefault(every[row], len(number_of)) for row in rows.tolist()]
     return tuple(number_of), np.array(labels)
 
 
 def _spans(steps: Int[Array, " n"]) -> tuple[tuple[str, ...], Int[Array, " n"]]:
-    """Names and numbers of the spans of steps that the pushes lie in."""
+    """Return names and numbers of the spans of steps that the pushes lie in."""
     size = -(-int(steps.max()) // MOST_BINS)
     labels = (steps - 1) // size
     if size == 1:

@@ -26,7 +26,7 @@ BATCH_NUMBERS = 2**21
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Pseudospectrum:
-    """How nearly each point of the complex plane is an eigenvalue. Data that were fitted, not held out, say so.
+    """How nearly each point of the complex plane is an eigenvalue, by the fitted data.
 
     >>> import numpy as np, kann
     >>> states = np.random.default_rng(0).normal(size=(30, 40, 3))
@@ -49,7 +49,7 @@ FARTHEST = 1e6
 
 
 def pseudospectrum(koopman: Koopman, data: Any, *, grid: AnyArray | None = None) -> Pseudospectrum:
-    """For each point ζ of a grid, how nearly it is an eigenvalue: the smallest residual |Y v − ζ X v| / |X v|.
+    """Compute how nearly each point ζ of a grid is an eigenvalue: the smallest residual |Y v − ζ X v| / |X v|.
 
     >>> import kann, numpy as np
     >>> path = 0.5 ** np.arange(8.0)[:, None]
@@ -69,6 +69,11 @@ def pseudospectrum(koopman: Koopman, data: Any, *, grid: AnyArray | None = None)
         The states that it was fitted to, their `Moments`, or a list of `Moments` of groups.
     grid
         Points of the complex plane, of any shape; without it 61 × 61 points around the unit circle.
+
+    Returns
+    -------
+    Pseudospectrum
+        ``grid`` and ``residual``, of the same shape.
     """
     require_instance(koopman, Koopman, "koopman")
     points = _points(koopman, grid)
@@ -80,7 +85,7 @@ def pseudospectrum(koopman: Koopman, data: Any, *, grid: AnyArray | None = None)
 
 
 def _points(koopman: Koopman, grid: AnyArray | None) -> Complex[Array, "..."]:
-    """The points to look at."""
+    """Return the points of the user, or a grid around the unit circle."""
     if grid is None:
         reach = MARGIN * max(1.0, float(np.abs(koopman.eigenvalues[0])))
         half = np.linspace(-reach, reach, GRID)
@@ -95,7 +100,7 @@ def _points(koopman: Koopman, grid: AnyArray | None) -> Complex[Array, "..."]:
 
 
 def _design(koopman: Koopman, data: Any) -> NormalEquations:
-    """The Gram matrices of all pairs, in the basis of the operator."""
+    """Sum the normal equations of all pairs, in the basis of the operator."""
     data = [data] if isinstance(data, Moments) else data
     if are_moments(data):
         for moments in data:
@@ -109,9 +114,9 @@ def _design(koopman: Koopman, data: Any) -> NormalEquations:
 
 
 def _whitened(koopman: Koopman, design: NormalEquations) -> tuple[Float[Array, "k k"], Float[Array, "k k"]]:
-    """A and R with |Y v − ζ X v|² = |(A − ζ) w|² + w* R w and |X v| = |w|.
+    """Return A and R with |Y v − ζ X v|² = |(A − ζ) w|² + w* R w and |X v| = |w|.
 
-    What a least-squares step misses is orthogonal to X, so that Y = X C + E splits the residual: X (C − ζ) v and E v.
+    The residual E of a least-squares step is orthogonal to X, so that Y = X C + E splits it: X (C − ζ) v and E v.
     Directions without energy are left out.
     """
     offset, rank = koopman.offset is not None, koopman.rank
@@ -129,7 +134,7 @@ def _whitened(koopman: Koopman, design: NormalEquations) -> tuple[Float[Array, "
 def _smallest_residuals(
     step: Float[Array, "k k"], missed: Float[Array, "k k"], points: Complex[Array, " n"]
 ) -> Float[Array, " n"]:
-    """√ of the smallest eigenvalue of (A − ζ)*(A − ζ) + R for each ζ, in batches."""
+    """Compute √ of the smallest eigenvalue of (A − ζ)*(A − ζ) + R for each ζ, in batches."""
     rank = len(step)
     residual = np.empty(len(points))
     # (A − ζ)*(A − ζ) = AᵀA − ζ Aᵀ − ζ̄ A + |ζ|². Residuals below 1e-8 drown in its rounding, and no data are that exact.

@@ -76,7 +76,7 @@ class Judged(Stored):
     Of a group, in proportion to ``residual`` in the direction where this null does best.
     """
     trusted: bool
-    """Whether it can be called the network's own dynamics; that says nothing about training."""
+    """Whether it can be called the network's own dynamics, learned or not."""
     why: str
     """Why it is trusted or not, and learned or not, in words."""
 
@@ -229,7 +229,7 @@ def trust(
     seed: int = 0,
     untrained: Any = None,
 ) -> Trust:
-    """Measure how far each mode can be trusted: on sequences that were not fitted, beside copying and shuffled states.
+    """Measure how far each mode can be trusted, on held-out sequences, next to copying and shuffled states.
 
     Trusted means that a mode is the network's own dynamics and no accident of the fit. It does not mean learned: a
     network that was never trained has trusted modes too. Pass ``untrained`` to find out which modes training made.
@@ -251,13 +251,13 @@ def trust(
         each of which is then a fold; errors are then measured one step ahead only, and the null shuffles states
         over all sequences instead of within each.
     folds
-        How many folds, from 3 to the number of sequences. None: 10, or fewer if there are fewer sequences. Sequences
-        whose states are the same to the last bit are held out together; to find them, states are read once more, also
-        from disk and by Dask, unless all lengths differ. From moments repeats cannot be told: put them into one group
-        when you record.
+        The number of folds, from 3 to the number of sequences. None: 10, or fewer if there are fewer sequences.
+        Sequences whose states are the same to the last bit are held out together; to find them, states are read once
+        more, also from disk and by Dask, unless all lengths differ. Moments do not show repeats: put them into one
+        group when you record.
     groups
-        For each sequence who it comes from, such as a patient or a speaker: sequences of one group are held out
-        together, so that intervals hold for new patients and not only for new sequences of the same ones.
+        The source of each sequence, such as a patient or a speaker: sequences of one group are held out together,
+        so that intervals hold for new patients and not only for new sequences of the same ones.
     where
         Of an operator that was fitted with ``where=``: the same mask or function, and states, not moments. So a memory
         has an interval while nothing is read. Errors are then measured one step ahead only, as from moments.
@@ -268,6 +268,12 @@ def trust(
     untrained
         States of the same network before training (see `kann.recording.untrained_twin`), over the same data. A
         trusted mode is then called learned, or own and not learned if the untrained network has it just as well.
+
+    Returns
+    -------
+    Trust
+        One entry per mode in ``modes``, the numbers of those that can be trusted in ``trusted``, and errors of
+        predictions next to those of copying.
     """
     level = require_level(level)
     if isinstance(koopman, Bilinear):
@@ -304,7 +310,7 @@ def trust(
 
 
 def _basis_kind(koopman: Koopman, data: Any) -> str | Float[Array, "d r"]:
-    """The basis for the untrained network: the kind that states choose, or this very basis if they did not."""
+    """Choose the basis for the untrained network: the kind that states choose, or this basis if they did not."""
     if koopman.in_coordinates:
         return koopman.basis
     if koopman.mean.any():

@@ -13,12 +13,11 @@ import numpy as np
 
 from kann import _display
 from kann.analysis._trust import trust
-from kann.analysis.cross_validation import are_moments
+from kann.analysis.cross_validation import are_moments, nearest_of
 from kann.analysis.decisions import linear_weight
 from kann.analysis.distances import (
     Response,
     carried_by_modes,
-    nearest_modes,
     response_distance,
     span_of,
     subspace_distance,
@@ -40,12 +39,12 @@ from kann.progress import progress as with_progress
 from kann.typing import Array, Float, Int
 
 KINDS = ("response", "spectrum", "subspace")
-"""What is compared: what inputs do, eigenvalues, or the directions of the modes."""
+"""Kinds of distance: between responses to inputs, eigenvalues, or the directions of the modes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistanceConfig:
-    """How networks are compared; `distance` documents the fields."""
+    """Options of a distance; `distance` documents the fields."""
 
     kind: str
     steps: int
@@ -70,10 +69,10 @@ class DistanceConfig:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Compared:
-    """What a distance needs of a network."""
+    """A network as a distance needs it."""
 
     whole: Any
-    """What is compared, from all sequences: eigenvalues with weights, a response, or a span."""
+    """Eigenvalues with weights, a response, or a span, from all sequences."""
     without: tuple[Any, ...] = ()
     """The same without each group of sequences; empty if only an operator is known."""
     floor: float = math.nan
@@ -99,12 +98,12 @@ class Compared:
                 return weighed_spectrum(koopman, weights=config.weights)
             if config.kind == "response":
                 return Response.of(koopman, weight, steps=config.steps, weights=config.weights)
-            return span_of(koopman, nearest_modes(koopman, wanted))
+            return span_of(koopman, nearest_of(wanted, np.array([mode.eigenvalue for mode in koopman.modes])).tolist())
 
         if len(groups) < 2:
             return Compared(whole=view(koopman))
         first, second = (view(_fitted(half, rank=koopman.rank)) for half in (groups[::2], groups[1::2]))
-        total = sum(groups[1:], start=groups[0])
+        total = sum(groups, start=Moments())
         rests = [total - group for group in groups] if intervals else []
         return Compared(
             whole=view(koopman),
@@ -114,7 +113,7 @@ class Compared:
 
 
 def _groups_of(network: Any, name: str) -> list[Moments]:
-    """The moments of groups of a network's sequences; of all together if no more is known."""
+    """Return the moments of groups of a network's sequences; of all together if no more is known."""
     if isinstance(network, Moments):
         found = [network]
     elif are_moments(network):
@@ -131,14 +130,14 @@ def _groups_of(network: Any, name: str) -> list[Moments]:
 
 
 def _fitted(groups: list[Moments], *, rank: Any) -> Koopman:
-    total = sum(groups[1:], start=groups[0])
+    total = sum(groups, start=Moments())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KannWarning)  # a part of the data may be little; intervals say how little
         return fit(total, rank=rank, driven=total.uu is not None)
 
 
 def _trusted(koopman: Koopman, groups: list[Moments], name: str) -> tuple[int, ...]:
-    """The modes that may be compared: the trusted ones if there are data to judge by, otherwise all."""
+    """Choose the modes to compare: the trusted ones if there are data to judge by, otherwise all."""
     if len(groups) < FEWEST_FOLDS:
         return tuple(range(len(koopman.modes)))
     found = trust(koopman, groups).trusted
@@ -163,14 +162,14 @@ class Distance(float):
     """
 
     kind: str
-    """What was compared: "response", "spectrum" or "subspace"."""
+    """The kind of distance: "response", "spectrum" or "subspace"."""
     interval: tuple[float, float]
     """Confidence interval over sequences (a jackknife over groups of them); NaN if only operators are known."""
     floor: float
     """The larger of the two networks' distances from themselves, between halves of their sequences; NaN if unknown."""
 
     def __new__(cls, value: float, *, kind: str, interval: tuple[float, float], floor: float) -> "Distance":
-        """The number, with what is known about it."""
+        """Make the number, with its interval and floor."""
         made = super().__new__(cls, value)
         made.kind, made.interval, made.floor = kind, interval, floor
         return made
@@ -216,17 +215,17 @@ def distance(
         The networks: operators, `Moments`, lists of `Moments` of groups of sequences
         (`kann.recording.record_grouped_moments`), or states. From groups and states come interval and floor.
     kind
-        ``"response"``: what the driven systems make of an input, step after step, for networks that read the same.
+        ``"response"``: how the driven systems respond to an input, step after step, for networks that read the same.
         ``"spectrum"``: how far eigenvalues must be moved, each weighed by how much its mode carries, for any networks.
         ``"subspace"``: how far the spans of the trusted modes are turned, for networks with the same units, such as
         checkpoints of one.
     readouts
-        For responses: the linear readouts of both, modules or weights (o, d). What comes out is then compared. Without
-        them the states are, rotated to match as well as they can.
+        For responses: the linear readouts of both, modules or weights (o, d). Outputs are then compared. Without them
+        states are, rotated to match as well as they can.
     steps
-        For responses: over how many steps. Eigenvalues outside the unit circle are put onto it.
+        For responses: the number of steps. Eigenvalues outside the unit circle are put onto it.
     modes
-        For subspaces: how many dimensions at most, of the modes that carry most.
+        For subspaces: the largest number of dimensions, of the modes that carry most.
     rank
         The rank of operators that are fitted here, as in `kann.fit`.
     weights
@@ -236,6 +235,11 @@ def distance(
         change nothing; ``"equal"``, coordinates are scaled to variance one, and no change of coordinates does.
     level
         Confidence level of the interval.
+
+    Returns
+    -------
+    Distance
+        A number with ``interval`` and ``floor``; both are NaN for operators alone.
     """
     config = DistanceConfig(kind=kind, steps=steps, modes=modes, rank=rank, weights=weights, level=level)
     if readouts is not None and (not isinstance(readouts, tuple | list) or len(readouts) != 2):
@@ -261,7 +265,7 @@ def _between(a: Compared, b: Compared, config: DistanceConfig) -> Distance:
 
 
 MOST_IN_A_TABLE = 12
-"""How many networks a notebook shows."""
+"""Number of networks that a notebook shows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -280,7 +284,7 @@ class Comparison(Saved):
     """
 
     kind: str
-    """What was compared: "response", "spectrum" or "subspace"."""
+    """The kind of distance: "response", "spectrum" or "subspace"."""
     names: tuple[str, ...]
     """The networks."""
     matrix: Float[Array, "n n"]
@@ -294,7 +298,7 @@ class Comparison(Saved):
     """Confidence level of the intervals."""
 
     def embedding(self, dimensions: int = 2) -> Float[Array, "n k"]:
-        """Points whose distances are as near as possible to those of the networks (classical scaling)."""
+        """Place the networks as points at nearly these distances (classical scaling)."""
         most = len(self.names)
         dimensions = require_whole_number(dimensions, "dimensions", too_small="shows nothing")
         if dimensions > most:
@@ -307,7 +311,7 @@ class Comparison(Saved):
         return points * np.where(points[largest, range(dimensions)] < 0, -1.0, 1.0)  # the sign is arbitrary, so fix it
 
     def clusters(self, count: int) -> Int[Array, " n"]:
-        """The number of each network's cluster, from 0 on in the order of the names (average linkage)."""
+        """Number each network's cluster, from 0 on in the order of the names (average linkage)."""
         from scipy.cluster.hierarchy import fcluster
 
         count = require_whole_number(count, "count", too_small="makes no cluster")
@@ -330,11 +334,13 @@ class Comparison(Saved):
         return {name: self.names[j] for name, j in zip(self.names, nearest.tolist(), strict=True)}
 
     def csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The pairs as CSV, one line each, with intervals and floors; also written to a file if a path is given.
+        """Write the pairs as CSV, one line each, with intervals and floors; also to a file if a path is given.
 
         Control characters of names become visible, and names that a spreadsheet would compute begin with an apostrophe.
         """
-        text, names = io.StringIO(), [_csv_cell(name) for name in self.names]
+        text, names = io.StringIO(), [" ".join(_display.visible(name).split("\n")) for name in self.names]
+        # A spreadsheet takes text that begins with one of these signs for a formula.
+        names = [f"'{name}" if name.startswith(("=", "+", "-", "@")) else name for name in names]
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["a", "b", "distance", "low", "high", "floor"])
         for i, j in zip(*np.triu_indices(len(self.names), 1), strict=True):
@@ -375,7 +381,7 @@ def compare(
     weights: str = "carried",
     level: float = 0.95,
 ) -> Comparison:
-    """Measure all distances between several networks. What is compared and how, see `kann.distance`.
+    """Measure all distances between several networks, as `kann.distance` does.
 
     >>> import kann, numpy as np
     >>> rng = np.random.default_rng(0)
@@ -402,6 +408,11 @@ def compare(
         Whether to show a progress bar if it takes long.
     kind, steps, modes, rank, weights, level
         As in `kann.distance`.
+
+    Returns
+    -------
+    Comparison
+        The matrix of distances with intervals and floors; clusters, an embedding and CSV are made of it.
     """
     config = DistanceConfig(kind=kind, steps=steps, modes=modes, rank=rank, weights=weights, level=level)
     require_flag(intervals, "intervals")
@@ -428,9 +439,3 @@ def compare(
         matrix[i, j] = matrix[j, i] = found
         low[i, j], high[i, j] = low[j, i], high[j, i] = found.interval
     return Comparison(kind=kind, names=tuple(named), matrix=matrix, low=low, high=high, floor=floor, level=float(level))
-
-
-def _csv_cell(name: str) -> str:
-    """Return a name as CSV can hold it: a spreadsheet takes text that begins with one of these signs for a formula."""
-    name = " ".join(_display.visible(name).split("\n"))
-    return f"'{name}" if name.startswith(("=", "+", "-", "@")) else name

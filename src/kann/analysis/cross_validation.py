@@ -240,11 +240,11 @@ def _eigenpairs(
             values, vectors = found
         except linalg.ArpackError:  # it includes no convergence
             values, vectors = np.linalg.eig(matrix)
-    matched = _nearest(known, values)[columns]
+    matched = nearest_of(known, values)[columns]
     return values[matched].astype(complex), vectors[:, matched].astype(complex)
 
 
-def _nearest(eigenvalues: Complex[Array, " r"], others: Array) -> Array:
+def nearest_of(eigenvalues: Complex[Array, " r"], others: Array) -> Int[Array, " r"]:
     """For each eigenvalue one of the others, such that the distances are smallest in sum and none is taken twice."""
     from scipy.optimize import linear_sum_assignment  # here, since it takes long to import
 

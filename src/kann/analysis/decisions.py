@@ -20,7 +20,7 @@ from kann.typing import AnyArray, Array, Complex, Float, Int, Shaped
 
 
 def linear_weight(readout: Any, width: int, *, name: str = "readout") -> Float[Array, "o d"] | None:
-    """The weight of a linear readout, a module or an array, if there is one; refuse one that is not ``width`` wide.
+    """Return the weight of a linear readout, a module or an array, or None; raise if it is not ``width`` wide.
 
     >>> linear_weight([[1, 2, 3]], 3)
     array([[1., 2., 3.]])
@@ -29,7 +29,7 @@ def linear_weight(readout: Any, width: int, *, name: str = "readout") -> Float[A
 
 
 def require_linear(readout: Any, width: int, *, name: str = "the readout") -> Float[Array, "o d"]:
-    """The weight of a linear readout, a module or an array, for states of ``width`` units; raise for any other."""
+    """Return the weight of a linear readout, a module or an array, for states of ``width`` units; raise for others."""
     weight = as_numpy(getattr(readout, "weight", readout))
     require_real(weight, what="readout weights")
     if weight.ndim != 2 or weight.shape[1] != width:
@@ -41,7 +41,7 @@ Readout = Callable[[Any], Any]
 """From states (n, d) to outputs (n,) or (n, o): a function of a numpy array, or a torch module."""
 
 OUTPUTS = ("class", "labels", "values")
-"""What outputs of a network can be: scores of classes, several yes-or-no answers, or numbers that are predicted."""
+"""Kinds of outputs: scores of classes, several yes-or-no answers, or numbers that are predicted."""
 
 _MODULE_LOCK = threading.Lock()
 """Held while a module is in evaluation mode: of Dask's several threads, one must not end it for another."""
@@ -50,11 +50,29 @@ _MODULE_LOCK = threading.Lock()
 def decision_map(
     koopman: Koopman, mode: int | Mode, readout: Readout, grid: Complex[Array, "..."]
 ) -> Int[Array, "..."]:
-    """Which output wins for a state that holds one mode alone, Re(z u_j), for every z of ``grid``.
+    """Find the output that wins for a state made of one mode, Re(z u_j), for every z of ``grid``.
 
     u_j is the row of U = V⁻¹, since z u_j + z̄ ū_j has no coordinate along any other mode. Re(z u_j) is half of that:
     its coordinate along a complex mode is z/2, and Re z along a real one.
 
+    Parameters
+    ----------
+    koopman
+        The operator.
+    mode
+        One mode of ``koopman.modes``, or its number.
+    readout
+        From states (n, d) to outputs (n,) or (n, o): a function of a numpy array, or a torch module.
+    grid
+        Complex numbers z, of any shape.
+
+    Returns
+    -------
+    array
+        For each z the number of the largest output; for a single output 1 if it is positive, else 0.
+
+    Examples
+    --------
     >>> import numpy as np, kann
     >>> start = np.random.default_rng(0).normal(size=(20, 1, 2))
     >>> states = start * np.array([0.9, 0.5]) ** np.arange(12)[:, None]
@@ -78,7 +96,7 @@ def decision_map(
 
 
 def read_out(readout: Readout, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
-    """Outputs of a readout: finite real numbers, one row for each state; anything else is refused.
+    """Return the outputs of a readout: finite real numbers, one row for each state; raise for anything else.
 
     A torch module gets a tensor of its own type and device, anything else a numpy array.
     """
@@ -92,7 +110,7 @@ def read_out(readout: Readout, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
 
 
 def _checked_outputs(outputs: Any, n: int) -> Float[Array, "n ..."]:
-    """What a readout returned for n states, if it can be what it should be."""
+    """Return what a readout returned for n states as an array; raise unless it has one row of numbers for each."""
     if isinstance(outputs, tuple | dict):
         raise KannError(
             f"the readout returned a {type(outputs).__name__}; return one array with {n} rows, such as its logits"
@@ -108,7 +126,7 @@ def _checked_outputs(outputs: Any, n: int) -> Float[Array, "n ..."]:
 
 
 def _call_module(readout: Readout, h: Float[Array, "n d"]) -> Any:
-    """Outputs of a torch module in evaluation mode, in which it was or not."""
+    """Call a torch module in evaluation mode, and restore the mode that it was in."""
     module: Any = readout
     own = next(iter(module.parameters()), None)
     if own is None:
@@ -124,19 +142,19 @@ def _call_module(readout: Readout, h: Float[Array, "n d"]) -> Any:
 
 
 def decide(outputs: Shaped[Array, "n ..."], *, threshold: float = 0.0) -> Int[Array, " n"]:
-    """The class of each row: the largest of several outputs, or whether a single one exceeds the threshold."""
+    """Choose the class of each row: the largest of several outputs, or whether a single one exceeds the threshold."""
     threshold = require_number(threshold, "threshold", remedy="pass the value that an output must exceed")
     outputs = _in_columns(outputs)
     return (outputs[:, 0] > threshold).astype(np.int64) if outputs.shape[1] == 1 else outputs.argmax(axis=1)
 
 
 def answers(outputs: Shaped[Array, "n ..."], *, kind: str, threshold: float) -> Shaped[Array, "n ..."]:
-    """What a network decides for each row: its class, or if ``kind`` is ``"labels"`` which outputs say yes."""
+    """Return the decision for each row: its class, or which outputs exceed the threshold if ``kind`` is "labels"."""
     return _in_columns(outputs) > threshold if kind == "labels" else decide(outputs, threshold=threshold)
 
 
 def _in_columns(outputs: Shaped[Array, "n ..."]) -> Shaped[Array, "n o"]:
-    """One row for each state, also where the outputs of a state are no vector."""
+    """Reshape outputs to one row for each state."""
     return outputs.reshape(len(outputs), math.prod(outputs.shape[1:]))
 
 
@@ -174,7 +192,7 @@ class Contributions:
         return f"Contributions({modes} modes to {outputs} outputs, states {tuple(states)})"
 
     def _repr_html_(self) -> str:
-        """The modes that contribute most, by the mean size of their contribution; then what is not in any mode."""
+        """Show the modes that contribute most, by mean size; then what is not in any mode."""
         *_, modes, outputs = self.modes.shape
         sizes = np.abs(self.modes).reshape(-1, modes, outputs).mean(axis=0)
         means = self.modes.reshape(-1, modes, outputs).mean(axis=0)
@@ -196,11 +214,29 @@ class Contributions:
 
 
 def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArray | None = None) -> Contributions:
-    """Signed contribution of each mode to ``h @ weight.T + bias``; weight is (o, d), as in `torch.nn.Linear`.
+    """Split a linear readout ``h @ weight.T + bias`` into signed contributions of the modes.
 
-    Unlike a magnitude, a contribution says which way a mode pushes an output, and nothing is lost: the contributions
-    of all modes, of what is in no mode, and of the bias sum to the readout.
+    Unlike a magnitude, a contribution shows which way a mode pushes an output. The contributions of all modes, of the
+    part of the state in no mode, and of the bias sum to the readout.
 
+    Parameters
+    ----------
+    koopman
+        The operator.
+    h
+        States (..., d).
+    weight
+        The readout's weight (o, d), as in `torch.nn.Linear`, or the module itself.
+    bias
+        Its bias (o,), or one number for all outputs; none by default.
+
+    Returns
+    -------
+    Contributions
+        ``modes`` (..., m, o), ``rest`` (..., o) and ``bias`` (o,), whose sum is ``total``.
+
+    Examples
+    --------
     >>> import numpy as np, kann
     >>> start = np.random.default_rng(0).normal(size=(20, 1, 2))
     >>> states = start * np.array([0.9, 0.5]) ** np.arange(12)[:, None]
@@ -221,7 +257,11 @@ def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArra
         per_mode.append((coordinates[..., indices] @ weights[indices]).real)
     constant = koopman.mean @ weight.T
     if bias is not None:
-        constant = constant + _bias(bias, outputs=len(weight))
+        bias = as_numpy(bias)
+        require_real(bias, what="the readout's biases")
+        if bias.shape not in ((), (1,), (len(weight),)):
+            raise KannError(f"bias of shape {bias.shape} does not fit {len(weight)} outputs; pass ({len(weight)},)")
+        constant = constant + bias.astype(np.float64)
     modes = np.stack(per_mode, axis=-2)
     # What is left of the readout, not the readout of what lies outside the basis: a defective operator has fewer
     # eigenvectors than its basis has directions, and its modes do not sum to all that lies inside.
@@ -229,17 +269,8 @@ def contributions(koopman: Koopman, h: AnyArray, weight: AnyArray, bias: AnyArra
     return Contributions(modes=modes, rest=rest, bias=constant)
 
 
-def _bias(bias: AnyArray, *, outputs: int) -> Float[Array, " o"]:
-    """The bias of a readout; a single number serves all outputs."""
-    bias = as_numpy(bias)
-    require_real(bias, what="the readout's biases")
-    if bias.shape not in ((), (1,), (outputs,)):
-        raise KannError(f"bias of shape {bias.shape} does not fit {outputs} outputs; pass shape ({outputs},)")
-    return np.broadcast_to(bias.astype(np.float64), (outputs,))
-
-
 def contribution_changes(contribution: Float[Array, "t ..."], *, before: float = 0.0) -> Float[Array, "t ..."]:
-    """How much each step of one sequence adds to a contribution, which is ``before`` when nothing was read yet.
+    """Compute how much each step of a sequence adds to a contribution, which is ``before`` ahead of the first step.
 
     The changes sum to the contribution at the end, less ``before``. That is 0 for a network that starts at zero, unless
     the mean of the states is taken off them.

@@ -152,14 +152,6 @@ def span_of(koopman: Koopman, modes: Sequence[int]) -> Float[Array, "d k"]:
     return np.linalg.qr((np.array(rows) @ koopman.state_vectors).T)[0]
 
 
-def nearest_modes(koopman: Koopman, eigenvalues: Complex[Array, " k"]) -> list[int]:
-    """The mode nearest to each eigenvalue, none of them twice."""
-    from scipy.optimize import linear_sum_assignment  # here, since it takes long to import
-
-    own = np.array([mode.eigenvalue for mode in koopman.modes])
-    return linear_sum_assignment(np.abs(eigenvalues[:, None] - own))[1].tolist()
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Response:
     """What a driven system makes of an input after 0, 1, 2, … steps: D Cᵏ W, one row for each input."""

@@ -21,8 +21,8 @@ from kann.typing import AnyArray, Array, Float, Int, Shaped
 class Copying:
     """The naive baseline: the next state is the one before, unchanged.
 
-    Where states move slowly it is right nearly always, so an error or an agreement says something about an operator
-    only beside that of copying. Pass `kann.copying` in place of the operator:
+    Where states move slowly it is nearly always right, so compare every error or agreement of an operator with that of
+    copying. Pass `kann.copying` in place of the operator:
 
     >>> import kann
     >>> float(kann.relative_error(kann.copying, np.array([[[1.0], [2.0], [4.0]]])))
@@ -30,11 +30,11 @@ class Copying:
     """
 
     def predict(self, h: AnyArray, *, inputs: AnyArray | None = None) -> AnyArray:
-        """The states themselves; inputs change nothing."""
+        """Return the states themselves; inputs change nothing."""
         return h
 
     def rollout(self, h: AnyArray, steps: int, *, inputs: AnyArray | None = None) -> AnyArray:
-        """The state ``steps`` times: (steps, d) of a state (d,)."""
+        """Repeat the state ``steps`` times: (steps, d) of a state (d,)."""
         return np.repeat(np.asarray(h)[..., None, :], steps, axis=-2)
 
     def __repr__(self) -> str:
@@ -45,11 +45,11 @@ copying = Copying()
 """The one baseline that copies the previous state."""
 
 Predictor = Koopman | Bilinear | Copying
-"""What `kann.relative_error`, `kann.agreement` and `kann.hybrid` measure."""
+"""Types that `kann.relative_error`, `kann.agreement` and `kann.hybrid` accept."""
 
 
 def driving_inputs(koopman: Predictor, states: States) -> Any:
-    """The states' inputs if the operator is driven, else None. States of another number of units are refused."""
+    """Return the states' inputs if the operator is driven, else None; raise for another number of units."""
     if isinstance(koopman, Copying):
         return None
     if not isinstance(koopman, Bilinear):
@@ -65,7 +65,7 @@ def driving_inputs(koopman: Predictor, states: States) -> Any:
 def _predicted(
     koopman: Predictor, part: Block | Cut
 ) -> tuple[AnyArray, AnyArray, Int[Array, " m"], Shaped[Array, " m"]]:
-    """States, each as predicted from the row before, their rows among all states, and which of them are pairs.
+    """Return states, each as predicted from the row before, their rows among all states, and which are pairs.
 
     Rows that begin a sequence, or a piece of one, are no pair with the row before them. Behind a cut all are pairs.
     """
@@ -79,22 +79,35 @@ def _predicted(
 
 
 def relative_error(koopman: Predictor, states: Any, reduce: str = "mean") -> float | Float[Array, " n"]:
-    """The paper's e_rel: |predicted − true|² / |true|² of each state predicted from the one before, averaged.
+    """Average |predicted − true|² / |true|² over states, each predicted from the one before: the paper's e_rel.
 
     It is a ratio of squares, a fraction of energy: 0.01 means that states are missed by a tenth of their length. Where
-    states move slowly it is small for any predictor: read it beside that of ``kann.copying``, which is passed in place
+    states move slowly it is small for any predictor: compare it with that of ``kann.copying``, which is passed in place
     of the operator, on sequences that were not fitted.
 
+    Parameters
+    ----------
+    koopman
+        The operator that predicts, or ``kann.copying``.
+    states
+        `States`, or what can be read as states, wherever they are.
+    reduce
+        ``"mean"`` averages over all states. ``"none"`` keeps one number for each row of ``states.values``: first states
+        of sequences, which nothing predicts, and states that are exactly zero have NaN, and no mean counts them.
+        ``"time"`` gives one number for each step t, |H_t predicted − H_t|² / |H_t|² with the Frobenius norm over all
+        sequences that have this step, the paper's other measure; entry 0 is NaN.
+
+    Returns
+    -------
+    float or array
+        A number, or an array (N,) with ``reduce="none"`` and (T,) with ``reduce="time"``.
+
+    Examples
+    --------
     >>> import kann
     >>> states = [np.array([[1.0, 0.0], [0.5, 0.0], [0.25, 0.0]])]
     >>> relative_error(kann.fit(states), states) < 1e-20, relative_error(kann.copying, states)
     (True, 1.0)
-
-    With ``reduce="none"`` there is one number for each row of ``states.values``; the first state of a sequence, which
-    nothing predicts, and states that are exactly zero have NaN, and are left out of the mean.
-
-    With ``reduce="time"`` there is one number for each step t, |H_t predicted − H_t|² / |H_t|² with the Frobenius norm
-    over all sequences that have this step: the paper's other measure. Entry 0 is NaN.
     """
     require_choice(reduce, "reduce", ("mean", "none", "time"))
     states = as_states(states)
@@ -125,9 +138,9 @@ def relative_error(koopman: Predictor, states: Any, reduce: str = "mean") -> flo
 
 
 def _errors(koopman: Predictor, part: Block | Cut) -> list[tuple[Array, Array]]:
-    """Rows, and |predicted − true|² / |true|² of the states there: NaN for states that are zero.
+    """Return rows, and |predicted − true|² / |true|² of the states there: NaN for states that are zero.
 
-    An infinite error says that states are not finite, or that their squares are not. Lists of parts are joined with +.
+    An infinite error means that states, or their squares, are not finite. Lists of parts are joined with +.
     """
     true, predicted, rows, is_pair = _predicted(koopman, part)
     missed, size = as_numpy(((predicted - true) ** 2).sum(-1)), as_numpy((true**2).sum(-1))
@@ -139,16 +152,30 @@ def _errors(koopman: Predictor, part: Block | Cut) -> list[tuple[Array, Array]]:
 
 
 def _error_sums(koopman: Predictor, part: Block | Cut) -> Float[Array, "2"]:
-    """Sum and count of the errors that are not NaN."""
+    """Return sum and count of the errors that are not NaN."""
     ((_, errors),) = _errors(koopman, part)
     return np.array([np.nansum(errors), np.sum(~np.isnan(errors))])
 
 
 def hybrid(koopman: Predictor, states: Any, known: int) -> States:
-    """The first ``known`` states of each sequence as they are, the rest rolled out from the last of them.
+    """Keep the first ``known`` states of each sequence and roll the rest out from the last of them.
 
-    With ``kann.copying`` in place of the operator the rest is the last of them again and again.
+    Parameters
+    ----------
+    koopman
+        The operator, or ``kann.copying``, which repeats the last known state.
+    states
+        `States`, or what can be read as states.
+    known
+        How many states of each sequence to keep, at least 1.
 
+    Returns
+    -------
+    States
+        Sequences of the same lengths, with the same inputs.
+
+    Examples
+    --------
     >>> import numpy as np, kann
     >>> start = np.random.default_rng(0).normal(size=(20, 1, 2))
     >>> states = start * np.array([0.9, 0.5]) ** np.arange(12)[:, None]
@@ -174,8 +201,20 @@ def hybrid(koopman: Predictor, states: Any, known: int) -> States:
 
 
 def orthogonality(koopman: Koopman) -> float:
-    """Distance of C from an orthogonal matrix: |CᵀC − I|² / |C|², as in the paper's appendix on the copy task.
+    """Measure how far C is from an orthogonal matrix: |CᵀC − I|² / |C|², as in the paper's appendix on the copy task.
 
+    Parameters
+    ----------
+    koopman
+        The operator.
+
+    Returns
+    -------
+    float
+        0 for an orthogonal matrix, which neither amplifies nor forgets.
+
+    Examples
+    --------
     >>> import numpy as np, kann
     >>> start = np.random.default_rng(0).normal(size=(20, 1, 2))
     >>> states = start * np.array([0.9, 0.5]) ** np.arange(12)[:, None]
@@ -197,9 +236,9 @@ def agreement(
     outputs: str = "class",
     threshold: float = 0.0,
 ) -> float:
-    """How far the outputs stay the same if each state is predicted from the one before: 1 if all of them do.
+    """Measure how far the outputs stay the same if each state is predicted from the one before: 1 if all of them do.
 
-    Where states move slowly the agreement is high for any predictor: read it beside that of ``kann.copying``, which is
+    Where states move slowly the agreement is high for any predictor: compare it with that of ``kann.copying``, which is
     passed in place of the operator, on sequences that were not fitted.
 
     >>> states = States.from_sequences([np.array([[1.0], [2.0], [-1.0], [-2.0]])])
@@ -224,7 +263,12 @@ def agreement(
         ``threshold``; the fraction of answers that are unchanged. ``"values"``: regression; R² of the outputs of
         predicted states, 1 − Σ|predicted − true|² / Σ|true − mean|² over all states and outputs.
     threshold
-        What an output must exceed.
+        The value that an output must exceed.
+
+    Returns
+    -------
+    float
+        A fraction of states or of answers, or R².
     """
     require_choice(at, "at", ("last", "every"))
     require_choice(outputs, "outputs", OUTPUTS)
@@ -248,7 +292,7 @@ def agreement(
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Comparison:
-    """Outputs of some predicted states beside those of the true ones; comparisons of other states are added with +."""
+    """Outputs of predicted and of true states, compared. Comparisons of other states are added with +."""
 
     count: int = 0
     """States, or answers of several labels, that were compared."""
@@ -279,7 +323,7 @@ class Comparison:
         )
 
     def r_squared(self) -> float:
-        """1 − Σ|predicted − true|² / Σ|true − mean|²."""
+        """Compute 1 − Σ|predicted − true|² / Σ|true − mean|²."""
         if not self.spread:
             raise KannError(
                 "the outputs of the true states are all the same, so R² is not defined; pass states with other outputs"

@@ -175,10 +175,6 @@ class Block:
         """The mean of the eigenvalues."""
         return complex(np.trace(self.matrix) / len(self.matrix))
 
-    def departure(self) -> float:
-        """How far the operator is from multiplying all directions by the same number."""
-        return float(np.linalg.norm(self.matrix - self.eigenvalue * np.eye(len(self.matrix))))
-
     def error(self) -> float:
         """The standard error of all entries of the operator together."""
         replicates = np.array(self.without).reshape(len(self.without), -1)
@@ -348,9 +344,10 @@ def _equal_memories(folds: Folds, numbers: Array, intervals: Intervals, factor: 
         return None
     without = [(own[columns], vectors[:, columns]) for own, vectors in zip(folds.eigenvalues, folds.right, strict=True)]
     block = Block.of(values[columns], right[:, columns], without, factor)
-    if block is None or block.departure() > SAME_TO + intervals.width[numbers].max() * block.error():
+    if block is None:
         return None
-    return block
+    apart = np.linalg.norm(block.matrix - block.eigenvalue * np.eye(len(columns)))
+    return block if apart <= SAME_TO + intervals.width[numbers].max() * block.error() else None
 
 
 def indistinct(eigenvalues: Complex[Array, " m"], reach: Float[Array, " m"]) -> list[tuple[int, ...]]:

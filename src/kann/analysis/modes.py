@@ -1,4 +1,4 @@
-"""What each mode does in a state and over time."""
+"""Modes in a state and over time: coordinates, magnitudes, importance, reconstruction."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -27,11 +27,24 @@ from kann.typing import AnyArray, Array, Complex, Float
 
 
 def project(koopman: Koopman, h: AnyArray) -> Complex[AnyArray, "... r"]:
-    """Coordinates of states along the Koopman eigenvectors: Ĥ = H B V. One step multiplies the j-th by about λ_j.
+    """Compute the coordinates of states along the Koopman eigenvectors, Ĥ = H B V.
 
-    ``h`` are states (..., d), or `States` or the path of a store, whose rows are taken one after the other. The result
-    is a numpy array; of states on a GPU a tensor there, and of a dask array a dask array, as lazy as it.
+    One step multiplies the j-th coordinate by about λ_j.
 
+    Parameters
+    ----------
+    koopman
+        The operator.
+    h
+        States (..., d), `States`, or the path of a store, whose rows are taken one after the other.
+
+    Returns
+    -------
+    array (..., r)
+        Complex coordinates: a numpy array, for states on a GPU a tensor there, for a dask array a lazy dask array.
+
+    Examples
+    --------
     >>> import numpy as np, kann
     >>> start = np.random.default_rng(0).normal(size=(20, 1, 2))
     >>> states = start * np.array([0.9, 0.5]) ** np.arange(12)[:, None]
@@ -44,8 +57,20 @@ def project(koopman: Koopman, h: AnyArray) -> Complex[AnyArray, "... r"]:
 
 
 def magnitude(koopman: Koopman, h: AnyArray) -> Float[AnyArray, "... r"]:
-    """How strongly each eigenvector is present in a state: the paper's s(j, h) = |h B V_j|; where, as in `project`.
+    """Measure how strongly each eigenvector is present in a state: the paper's s(j, h) = |h B V_j|.
 
+    Parameters
+    ----------
+    koopman, h
+        The operator and the states, as in `kann.project`.
+
+    Returns
+    -------
+    array (..., r)
+        Magnitudes, on the device where `kann.project` puts coordinates.
+
+    Examples
+    --------
     >>> import numpy as np, kann
     >>> start = np.random.default_rng(0).normal(size=(20, 1, 2))
     >>> states = start * np.array([0.9, 0.5]) ** np.arange(12)[:, None]
@@ -57,7 +82,7 @@ def magnitude(koopman: Koopman, h: AnyArray) -> Float[AnyArray, "... r"]:
 
 
 def _map_states(function: Callable[[AnyArray], AnyArray], koopman: Koopman, h: AnyArray, *, dtype: Any) -> AnyArray:
-    """A function from single states to one number for each eigenvector, applied to all states."""
+    """Apply a function from single states to one number for each eigenvector to all states."""
     require_instance(koopman, Koopman, "koopman")
     require_dense(h)
     if isinstance(h, States | str | os.PathLike):
@@ -79,8 +104,22 @@ def _magnitude(koopman: Koopman, h: AnyArray) -> Float[AnyArray, "... r"]:
 
 
 def importance(koopman: Koopman, states: Any) -> Float[Array, " r"]:
-    """ξ: the magnitude of each eigenvector, summed over time and averaged over sequences.
+    """Sum the magnitude of each eigenvector over time and average it over sequences: the paper's ξ.
 
+    Parameters
+    ----------
+    koopman
+        The operator.
+    states
+        `States`, or what can be read as states, wherever they are.
+
+    Returns
+    -------
+    array (r,)
+        One number per eigenvector; the two of a conjugate pair have the same.
+
+    Examples
+    --------
     >>> import numpy as np, kann
     >>> start = np.random.default_rng(0).normal(size=(20, 1, 2))
     >>> states = start * np.array([0.9, 0.5]) ** np.arange(12)[:, None]
@@ -105,12 +144,28 @@ def _summed_magnitude(koopman: Koopman, block: Block) -> Float[Array, " r"]:
 def reconstruct(
     koopman: Koopman, h: AnyArray, modes: int | Mode | Iterable[int | Mode], part: str = "real"
 ) -> Float[AnyArray, "... d"]:
-    """States of which only these modes are kept: h B V_S U_S Bᵀ.
+    """Keep only some modes of states: h B V_S U_S Bᵀ.
 
-    Modes are given as they stand in ``koopman.modes``, or by their number there. With ``part="real"`` this is the exact
-    projection onto the modes, which is real since conjugate pairs stay together, and all modes together give back what
-    lies in the basis. ``part="modulus"`` is the paper's h B |V_S U_S| Bᵀ, whose elementwise modulus loses the signs.
+    Parameters
+    ----------
+    koopman
+        The operator.
+    h
+        States (..., d).
+    modes
+        The modes to keep, from ``koopman.modes`` or by their numbers there.
+    part
+        ``"real"``: the exact projection onto the modes. It is real because conjugate pairs stay together, and all modes
+        together give back the part of the state in the basis. ``"modulus"``: the paper's h B |V_S U_S| Bᵀ, whose
+        elementwise modulus loses the signs.
 
+    Returns
+    -------
+    array (..., d)
+        The states without the other modes.
+
+    Examples
+    --------
     >>> import numpy as np, kann
     >>> start = np.random.default_rng(0).normal(size=(20, 1, 2))
     >>> states = start * np.array([0.9, 0.5]) ** np.arange(12)[:, None]
@@ -128,7 +183,7 @@ def reconstruct(
 
 
 def chosen_modes(koopman: Koopman, modes: int | Mode | Iterable[int | Mode]) -> list[Mode]:
-    """The modes that a user names, by themselves or by their numbers in ``koopman.modes``."""
+    """Return the modes that a user names, by themselves or by their numbers in ``koopman.modes``."""
     require_instance(koopman, Koopman, "koopman")
     every = koopman.modes
     require_dense(modes)
@@ -151,7 +206,7 @@ def _chosen_mode(every: Sequence[Mode], mode: Any) -> Mode:
 
 
 def mode_vectors(koopman: Koopman, mode: int | Mode) -> tuple[Float[Array, "d k"], Float[Array, "k d"]]:
-    """Directions A and vectors W of a mode: (h − mean) A W is what `kann.reconstruct` keeps of a state.
+    """Return directions A and vectors W of a mode: `kann.reconstruct` keeps (h − mean) A W of a state.
 
     A real mode has one coordinate z v, a conjugate pair two: its real and its imaginary part.
     """
@@ -166,7 +221,7 @@ def mode_vectors(koopman: Koopman, mode: int | Mode) -> tuple[Float[Array, "d k"
 
 
 def mode_directions(koopman: Koopman, modes: int | Mode | Iterable[int | Mode]) -> Float[Array, "d k"]:
-    """Directions of the coordinates of several modes, side by side."""
+    """Return the directions of the coordinates of several modes, side by side."""
     parts = [mode_vectors(koopman, mode)[0] for mode in chosen_modes(koopman, modes)]
     return np.concatenate([np.empty((koopman.dim, 0)), *parts], axis=1)
 
@@ -188,7 +243,7 @@ def first_modes(koopman: Koopman, order: Sequence[int], count: int) -> list[int]
 def mode_variances(
     koopman: Koopman, spread: MeanAndCovariance, weight: Float[Array, "o d"] | None
 ) -> Float[Array, " m"]:
-    """Variance of each mode's contribution to a readout's outputs, their sum; without a readout, to the state itself.
+    """Compute the variance of each mode's contribution to the outputs, summed; without a readout, to the state itself.
 
     A mode contributes (h − mean) A W weightᵀ, with A and W as in `mode_vectors`.
     """

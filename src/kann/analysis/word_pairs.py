@@ -29,7 +29,7 @@ SHOWN = 8
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class WordPairs(Saved):
-    """What each word does to one number s: after the word it is keeps · s + adds. Made by `kann.stand_ins.word_pairs`.
+    """The effect of each word on one number s: after the word it is keeps · s + adds. See `kann.stand_ins.word_pairs`.
 
     Words are in the order of how often they are read, the most frequent first.
     """
@@ -37,16 +37,16 @@ class WordPairs(Saved):
     words: tuple[str, ...]
     """Only words that occur in the data."""
     counts: Int[Array, " w"]
-    """At how many steps each is read."""
+    """Number of steps at which each is read."""
     keeps: Float[Array, " w"]
-    """By what a word multiplies the number: 1 keeps it, 0 erases it, -1 turns it round."""
+    """The factor of the number: 1 keeps it, 0 erases it, -1 changes its sign."""
     adds: Float[Array, " w"]
-    """What a word adds: the number after it where the number was zero before."""
+    """The number that a word adds: the number after it where it was zero before."""
     number: str
     """"output" of a readout, or "coordinate": in units of the coordinate, zero at the mean state."""
 
     def table(self, count: int = SHOWN, *, least: int = LEAST_READ) -> str:
-        """The words that add most, that add least, and that keep least, of those that are read ``least`` times."""
+        """Write the words that add most, add least and keep least, of those that are read ``least`` times."""
         count, often = require_whole_number(count, "count"), self.read_often(least)
         up = often[np.argsort(-self.adds[often], kind="stable")]
         less = often[np.argsort(self.keeps[often], kind="stable")]
@@ -62,7 +62,7 @@ class WordPairs(Saved):
         return "\n".join(in_columns(rows))
 
     def read_often(self, least: int = LEAST_READ) -> Int[Array, " k"]:
-        """The numbers of words that are read at least so often."""
+        """Return the numbers of words that are read at least ``least`` times."""
         found = np.flatnonzero(self.counts >= require_whole_number(least, "least"))
         if not len(found):
             raise KannError(f"no word is read {least} times; pass least<={self.counts.max()}")
@@ -119,6 +119,11 @@ def word_pairs(
         to the first state, from which no state was recorded before.
     readout
         The readout of one output from the coordinate, without products; None for numbers of the coordinate.
+
+    Returns
+    -------
+    WordPairs
+        ``keeps`` and ``adds`` of each word, the most frequent first.
     """
     require_instance(koopman, Bilinear, "koopman")
     require_instance(states, States, "states")
@@ -152,7 +157,7 @@ def word_pairs(
 
 
 def _line(readout: Readout | None) -> tuple[float, float]:
-    """Slope and constant of the output along the coordinate."""
+    """Return slope and constant of the output along the coordinate."""
     if readout is None:
         return 1.0, 0.0
     require_instance(readout, Readout, "readout")

@@ -416,14 +416,10 @@ def number_of_all_ranks(own: int) -> int:
 
 def require_finite(states: Any, *, inputs: bool) -> None:
     """Raise if states or inputs are NaN or infinite, and say where the first one is. Reads everything."""
-    found = accumulate(states, partial(SumOverBlocks, _not_finite), inputs=inputs, what="search for NaN")
+    make = partial(SumOverBlocks, lambda block: [find_not_finite(block)])
+    found = [each for each in accumulate(states, make, inputs=inputs, what="search for NaN") if each is not None]
     if found:
         raise min(found).error()
-
-
-def _not_finite(block: Block) -> list[NotFinite]:
-    found = find_not_finite(block)
-    return [] if found is None else [found]
 
 
 def map_rows(values: AnyArray, function: Callable[[AnyArray], AnyArray], *, width: int, dtype: Any) -> AnyArray:

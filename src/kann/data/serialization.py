@@ -317,11 +317,8 @@ def require_annotations(values: Mapping[str, Any], annotations: Mapping[str, Any
     sizes: dict[str, int] = {}
     for name, value in values.items():
         if not _fits(value, annotations[name], sizes):
-            raise ValueError(f"{name!r} is {short_repr(value)}, not {_text(annotations[name])} with axes {sizes}")
-
-
-def _text(annotation: Any) -> str:
-    return getattr(annotation, "__name__", str(annotation)).replace("ndarray, ", "")
+            expected = getattr(annotations[name], "__name__", str(annotations[name])).replace("ndarray, ", "")
+            raise ValueError(f"{name!r} is {short_repr(value)}, not {expected} with axes {sizes}")
 
 
 def _fits(value: Any, annotation: Any, sizes: dict[str, int]) -> bool:

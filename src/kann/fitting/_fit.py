@@ -98,9 +98,9 @@ def fit(
         there but the small eigenproblem. Dask arrays and stores at an address (``s3://…``) are read in chunks by Dask,
         on the current client or in this process.
     rank
-        How many basis directions to keep: a whole number, a fraction of explained variance such as ``0.99``, None for
-        every direction that the data resolve, or ``"auto"``: the smallest rank whose error up to ten steps ahead, on
-        sequences that were not fitted, is within 5 % of the best rank's or 1 % of what copying the state misses.
+        The number of basis directions to keep: a whole number, a fraction of explained variance such as ``0.99``, None
+        for every direction that the data resolve, or ``"auto"``: the smallest rank whose error up to ten steps ahead,
+        on held-out sequences, is within 5 % of the best rank's or 1 % of what copying the state misses.
         ``koopman.rank_curve`` keeps all errors.
     basis
         ``"pca"``, directions of largest variation about the mean of the states; ``"svd"``, directions of largest energy
@@ -133,11 +133,16 @@ def fit(
         Adds ridge·(|C|² + |D|²) to the sum of squares over all pairs; none by default. Of a bilinear operator it is
         counted per pair, in units of the variance of each column, and chosen on held-out sequences by default.
     groups
-        For ``rank="auto"``, and for ridges that are chosen: for each sequence who it comes from, such as a patient, a
-        speaker or a text. Sequences of one group are held out together, as `kann.trust` does it.
+        For ``rank="auto"``, and for ridges that are chosen: the source of each sequence, such as a patient, a speaker
+        or a text. Sequences of one group are held out together, as `kann.trust` does it.
     over_ranks
         In a program that torch.distributed runs in several processes: each rank passes its own sequences, and all of
         them get the operator of all. Every rank must call it, with the same options.
+
+    Returns
+    -------
+    Koopman or Bilinear
+        The operator; a `Bilinear` with ``driven="bilinear"``.
     """
     is_paper = isinstance(basis, str) and basis == "paper"
     if is_paper:
@@ -198,7 +203,7 @@ def _require_options(driven: Any, *, features: Any, lift: Any, offset: Any, ridg
 
 
 def _fit_bilinear(source: States | Moments, request: Request, **gates: Any) -> Bilinear:
-    """A basis from the states, and a gated step in it."""
+    """Fit a gated step in a basis from the states."""
     if not isinstance(source, States):
         raise KannError("driven='bilinear' multiplies states and features, which moments do not hold; pass states")
     if request.rank.is_auto:
@@ -212,7 +217,7 @@ def _fit_bilinear(source: States | Moments, request: Request, **gates: Any) -> B
 
 
 def _fit_linear(source: States | Moments, request: Request, groups: Any) -> Koopman:
-    """An autonomous or a driven operator."""
+    """Fit an autonomous or a driven operator."""
     curve = None
     if request.rank.is_auto:
         if not isinstance(source, States):
@@ -246,7 +251,7 @@ def _fit_linear(source: States | Moments, request: Request, groups: Any) -> Koop
 
 
 def _read(source: States | Moments, request: Request) -> PairsInBasis:
-    """A basis and the pairs in it, in the cheapest way."""
+    """Read a basis and the pairs in it, in the cheapest way."""
     largest = request.largest
     if not isinstance(source, States) or largest is None or source.dim < max(TWO_READINGS_FROM, 4 * largest):
         return read_once(source, request)

@@ -11,7 +11,7 @@ from kann import _display
 from kann.backends.arrays import as_array, as_numpy, float64_copy, namespace, on_accelerator, to_device_of
 from kann.checks import require_all_finite, require_float, require_whole_number, require_width
 from kann.data.moments import refuse_not_finite
-from kann.data.reduction import Block, SumOverBlocks, accumulate
+from kann.data.reduction import SumOverBlocks, accumulate
 from kann.data.serialization import Saved, require_finite_fields
 from kann.data.states import as_states
 from kann.errors import KannError
@@ -236,7 +236,8 @@ class Balance(Saved):
         [1.0, 0.12, 0.0]
         """
         states = as_states(states)
-        total = accumulate(states, partial(SumOverBlocks, _row_sum), what="mean")
+        make = partial(SumOverBlocks, lambda block: as_numpy(block.values.sum(0)))
+        total = accumulate(states, make, what="mean")
         if not np.isfinite(total).all():
             refuse_not_finite(states, inputs=False)
         mean = total / len(states.values)
@@ -283,10 +284,6 @@ class _Factor:
 
     def columns(self, at: slice) -> Float[Array, "r _"]:
         return self.rows[:, at] - self.centre[at]  # float64, as the centre is
-
-
-def _row_sum(block: Block) -> Float[Array, " d"]:
-    return as_numpy(block.values.sum(0))
 
 
 def _is_double(rows: AnyArray) -> bool:

@@ -1,5 +1,6 @@
 """Coordinates of states in a basis, which all fitted operators share."""
 
+import contextlib
 import math
 import warnings
 from abc import ABC, abstractmethod
@@ -281,23 +282,14 @@ def _eigenpairs(gram: AnyArray, count: int) -> tuple[Float[Array, " k"], Float[A
     if d < FULL_EIGH_BELOW or 2 * count > d:
         with threads_for(d**3):
             return np.linalg.eigh(gram)
-    found: Any = None
     if LANCZOS_FROM_RATIO * count <= d:
-        found = _lanczos(gram, count)
-    return found or scipy.linalg.eigh(gram, subset_by_index=[d - count, d - 1], driver="evr")
+        from scipy.sparse import linalg  # here, since it takes a tenth of the time that importing kann may take
 
-
-def _lanczos(gram: Float[Array, "d d"], count: int) -> tuple[Float[Array, " k"], Float[Array, "d k"]] | None:
-    """The same by Lanczos iteration; None where it does not converge."""
-    import scipy.sparse.linalg  # here, since it takes a tenth of the time that importing kann may take
-
-    start = np.random.default_rng(0).normal(size=len(gram))  # the same each time, so that results are the same
-    found: Any
-    try:
-        found = scipy.sparse.linalg.eigsh(gram, k=count, v0=start)
-    except scipy.sparse.linalg.ArpackError:
-        return None
-    return found
+        start: Any = np.random.default_rng(0).normal(size=d)  # the same each time, so that results are the same
+        with contextlib.suppress(linalg.ArpackError):  # includes no convergence
+            found: Any = linalg.eigsh(gram, k=count, v0=start)
+            return found
+    return scipy.linalg.eigh(gram, subset_by_index=[d - count, d - 1], driver="evr")
 
 
 def signs_of(vectors: Float[Array, "d r"]) -> Float[Array, " r"]:

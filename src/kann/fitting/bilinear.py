@@ -23,14 +23,6 @@ from kann.fitting.spectrum import decompose, residuals
 from kann.typing import AnyArray, Array, Float
 
 
-def _features_of_version_1(arrays: dict[str, Array]) -> FeatureMap:
-    """Return the features that the arrays of a file of version 1 describe."""
-    kind, width = KINDS[int(arrays.pop("kind"))], int(arrays.pop("inputs"))
-    own = {name: arrays.pop(f"feature_{name}", None) for name in ("centre", "matrix", "phase")}
-    content = {"kind": kind, "inputs": width, "count": len(arrays["drive"]), **own}
-    return made(FeatureMap, {"function": None, **content})
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Bilinear(Operator, Saved):
     """An operator that its inputs gate: z[t+1] ≈ z[t] C + φ D + c + Σ φ_k z[t] E_k with features φ of u[t+1].
@@ -168,7 +160,10 @@ class Bilinear(Operator, Saved):
 
     @classmethod
     def _from_version_1(cls, arrays: dict[str, Array], path: str | os.PathLike[str]) -> dict[str, Any]:
-        content: dict[str, Any] = {"squares": None, "features": _features_of_version_1(arrays), **without_axes(arrays)}
+        kind, width = KINDS[int(arrays.pop("kind"))], int(arrays.pop("inputs"))
+        own = {name: arrays.pop(f"feature_{name}", None) for name in ("centre", "matrix", "phase")}
+        features = {"kind": kind, "inputs": width, "count": len(arrays["drive"]), "function": None, **own}
+        content: dict[str, Any] = {"squares": None, "features": made(FeatureMap, features), **without_axes(arrays)}
         if "ridges" in content:
             content["ridge_curve"] = RidgeCurve(ridges=content.pop("ridges"), errors=content.pop("ridge_errors"))
         return content

@@ -380,15 +380,11 @@ def without_each(designs: Sequence[NormalEquations]) -> list[NormalEquations]:
     before, after = list(running(designs[:-1])), list(running(designs[:0:-1]))[::-1]
     others = [after[0], *map(add, before, after[1:]), before[-1]]
     energy = np.diag(others[0].gram) + np.diag(designs[0].gram)
-    return [_without_silent(rest, np.diag(rest.gram) < SILENT_BELOW * energy) for rest in others]
-
-
-def _without_silent(design: NormalEquations, is_silent: Shaped[Array, " q"]) -> NormalEquations:
-    """The design with zero in place of some columns."""
-    if not is_silent.any():
-        return design
-    used = ~is_silent
-    return replace(design, gram=design.gram * np.outer(used, used), target=design.target * used[:, None])
+    used = [np.diag(rest.gram) >= SILENT_BELOW * energy for rest in others]
+    return [
+        rest if own.all() else replace(rest, gram=rest.gram * np.outer(own, own), target=rest.target * own[:, None])
+        for rest, own in zip(others, used, strict=True)
+    ]
 
 
 RIDGES = (0.0, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)

@@ -208,7 +208,10 @@ class PairsInBasis:
 
     def doubt_of_digits(self, step: LinearStep, *, of_moments: bool) -> str | None:
         """A warning if rounding of products or of means leaves few digits of the operator."""
-        error = max(step.mean_error, step.error) if self.units.is_fine else step.mean_error
+        units, error = self.units, step.mean_error
+        # Rounding of products counts where the states, or those of some units, are rounded more finely than these.
+        if units.rounding <= EPS or units.differ or units.variation < SMALL_VARIATION:
+            error = max(error, step.error)
         if error <= DOUBTED_FROM:
             return None
         remedy = "scale the columns alike, and leave out those that nearly repeat others"
@@ -249,11 +252,6 @@ class Units:
     def norm(self) -> float:
         """|H|, the root of the sum of all squares."""
         return float(np.sum(self.squares)) ** 0.5
-
-    @property
-    def is_fine(self) -> bool:
-        """Whether the states, or those of some units, are rounded more finely than the sums of their products."""
-        return self.rounding <= EPS or self.differ or self.variation < SMALL_VARIATION
 
     def about(self, kind: BasisKind) -> Float[Array, " d"]:
         """The point about which the directions of the basis explain variation."""

@@ -51,7 +51,7 @@ class Readout(Saved):
         return len(self.weight) > self.rank
 
     def __call__(self, z: AnyArray) -> Float[AnyArray, "... o"]:
-        """Outputs of coordinates (..., r)."""
+        """Compute outputs of coordinates (..., r)."""
         z = operand(z, require_float, what="coordinates")
         require_width(z, self.rank, what="coordinates", of="the readout")
         columns = _columns(z.reshape(-1, self.rank), products=self.has_products)
@@ -95,6 +95,11 @@ def fit_readout(koopman: Operator, states: States, outputs: Any, *, products: bo
     products
         True to read products of coordinates too, False to read coordinates alone; None to take what explains more on
         held-out sequences.
+
+    Returns
+    -------
+    Readout
+        A function from coordinates to outputs, with its R² on held-out sequences.
     """
     require_instance(koopman, Operator, "koopman")
     require_instance(states, States, "states")
@@ -126,7 +131,7 @@ def fit_readout(koopman: Operator, states: States, outputs: Any, *, products: bo
 
 
 def _targets(outputs: Any, states: States) -> tuple[Float[Array, "n o"], bool]:
-    """Outputs in rows, and whether there is one per sequence."""
+    """Return outputs in rows, and whether there is one per sequence."""
     values = as_numpy(outputs)
     require_real(values, what="outputs")
     if values.ndim == 3:
@@ -149,7 +154,7 @@ def _columns(z: Float[AnyArray, "n r"], *, products: bool) -> Float[AnyArray, "n
 def _equations(
     koopman: Operator, states: States, rows: Int[Array, " n"], targets: Float[Array, "n o"], *, products: bool
 ) -> NormalEquations:
-    """Sums of products of the columns (z, products, 1) and the outputs."""
+    """Sum products of the columns (z, products, 1) and the outputs."""
 
     def of_block(first: int) -> NormalEquations:
         at = slice(first, first + BLOCK_ROWS)
@@ -161,6 +166,6 @@ def _equations(
 
 
 def _part(equations: NormalEquations, columns: Any) -> NormalEquations:
-    """The equations of some columns alone."""
+    """Return the equations of some columns alone."""
     gram = equations.gram[columns][:, columns]
     return NormalEquations(gram=gram, target=equations.target[columns], total=equations.total)

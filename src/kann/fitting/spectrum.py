@@ -115,7 +115,10 @@ def decompose(matrix: Float[Array, "r r"], *, device_of: AnyArray | None = None)
             ConditionWarning,
             stacklevel=3,
         )
-    inverse, first = _inverse(real, condition, like), np.flatnonzero(~is_conjugate)
+    # The pseudo-inverse of a matrix that is singular to rounding.
+    linalg = namespace(like).linalg
+    invert = linalg.inv if condition < 1 / np.finfo(float).eps else linalg.pinv
+    inverse, first = as_numpy(invert(to_device_of(like, real))), np.flatnonzero(~is_conjugate)
     left = inverse[first].astype(complex)
     left[paired] = (left[paired] - 1j * inverse[first[paired] + 1]) / math.sqrt(2)
     eigenvalues, right, left = values[number], both.T.copy(), left[number]
@@ -133,12 +136,6 @@ def _eigenpairs(matrix: Float[Array, "r r"], like: AnyArray) -> tuple[Complex[Ar
             return values, vectors
     values, vectors = np.linalg.eig(matrix)
     return values.astype(complex), vectors.astype(complex)
-
-
-def _inverse(real: Float[Array, "r r"], condition: float, like: AnyArray) -> Float[Array, "r r"]:
-    """The inverse, or the pseudo-inverse of a matrix that is singular to rounding."""
-    linalg, matrix = namespace(like).linalg, to_device_of(like, real)
-    return as_numpy((linalg.inv if condition < 1 / np.finfo(float).eps else linalg.pinv)(matrix))
 
 
 def _order(values: Complex[Array, " k"]) -> Array:

@@ -109,6 +109,11 @@ def find_fixed_points(
         minima of the speed among them.
     recipe
         A `kann.fixed_points.Recipe`: steps of each method, and distances between points.
+
+    Returns
+    -------
+    FixedPoints
+        The points with speeds, Jacobians and eigenvalues, fixed ones first; empty if no search came to a slow state.
     """
     recipe = Recipe() if recipe is None else recipe
     require_instance(recipe, Recipe, "recipe")

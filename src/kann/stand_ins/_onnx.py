@@ -85,7 +85,7 @@ class Graph:
         return Traced(self, output)
 
     def to_bytes(self, *, inputs: dict[str, int], outputs: dict[str, int]) -> bytes:
-        """The whole model as the bytes of a file, for any number of rows; the widths of inputs and outputs by name."""
+        """Return the model as the bytes of a file, for any number of rows, with these widths of inputs and outputs."""
         given, found = (
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, ("n", width)) for name, width in widths.items()]
             for widths in (inputs, outputs)
@@ -105,9 +105,19 @@ def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str], *, read
 
     The model maps ``z`` (n, r), the coordinates before the step, and ``u`` (n, p), the inputs, to ``next`` (n, r), the
     coordinates after the step, and ``state`` (n, d), the hidden state. To run a sequence, start from
-    ``koopman.encode(h)`` and pass ``next`` as ``z`` of the following step. With a ``readout`` from
-    `kann.stand_ins.fit_readout` there is also ``output`` (n, o). Needs ``kann[onnx]``, and no torch.
+    ``koopman.encode(h)`` and pass ``next`` as ``z`` of the following step. Needs ``kann[onnx]``, and no torch.
 
+    Parameters
+    ----------
+    koopman
+        A driven operator, or one that its inputs gate.
+    path
+        The file to write; one that exists is replaced.
+    readout
+        A readout from `kann.stand_ins.fit_readout`: the model then also gives ``output`` (n, o).
+
+    Examples
+    --------
     >>> import pathlib, tempfile
     >>> import numpy as np, kann
     >>> rng = np.random.default_rng(0)
@@ -147,7 +157,7 @@ def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str], *, read
 
 
 def _after(graph: Graph, koopman: Koopman | Bilinear, z: Traced, phi: Traced) -> Traced:
-    """The coordinates after a step, z C + φ D + c + Σ φ_k z E_k and what products of coordinates add, within bounds."""
+    """Add a step to the graph: z C + φ D + c + Σ φ_k z E_k and the term of products of coordinates, within bounds."""
     weights = operator_weights(koopman)
     matrix, offset, drive = (graph.constant(weights[name]) for name in ("matrix", "offset", "drive"))
     after = z @ matrix + offset + phi @ drive
@@ -163,6 +173,6 @@ def _after(graph: Graph, koopman: Koopman | Bilinear, z: Traced, phi: Traced) ->
 
 
 def _products(graph: Graph, z: Traced, rank: int) -> Traced:
-    """The products z_i z_j, i ≤ j, of coordinates."""
+    """Add the products z_i z_j, i ≤ j, of coordinates to the graph."""
     first, second = map(graph.constant, np.triu_indices(rank))
     return graph.add("Gather", z, first, axis=1) * graph.add("Gather", z, second, axis=1)

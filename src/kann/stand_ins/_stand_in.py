@@ -32,18 +32,31 @@ def stand_in(
 ) -> "StandIn":
     """Turn a driven or bilinear operator into a torch module, from inputs (n, t, p) to states (n, t, d).
 
+    Parameters
+    ----------
+    koopman
+        A driven operator, or one that its inputs gate.
+    vocabulary
+        The input vector of each word (w, p), such as the weight of an embedding. The module then takes word numbers
+        (n, t). The matrix of a word is computed once, when it is first read.
+    readout
+        A readout from `kann.stand_ins.fit_readout`. The module then returns the network's outputs instead of states:
+        (n, t, o), or (n, o) if the network has one output per sequence. Pass ``lengths=`` with padded inputs then.
+    dtype
+        The floating-point type of the module's buffers.
+
+    Returns
+    -------
+    StandIn
+        A module without parameters; its weights are buffers.
+
+    Examples
+    --------
     >>> import kann
     >>> states = kann.record(nn.GRU(2, 4, batch_first=True), torch.randn(9, 20, 2), inputs=True)
     >>> module = stand_in(kann.fit(states, driven=True, rank=3))
     >>> module(torch.randn(5, 7, 2)).shape
     torch.Size([5, 7, 4])
-
-    With a ``vocabulary`` (w, p), the input vector of each word, such as the weight of an embedding, the module takes
-    word numbers (n, t) instead. The matrix of a word is computed once, when it is first read.
-
-    With a ``readout`` from `kann.stand_ins.fit_readout`, the module returns the network's outputs instead of states:
-    (n, t, o), or (n, o) if the network has one output per sequence. Then pass ``lengths=`` with padded inputs.
-
     >>> logits = torch.as_tensor(states.values) @ torch.ones(4, 1)
     >>> koopman = kann.fit(states, driven=True, rank=3)
     >>> module = stand_in(koopman, readout=kann.stand_ins.fit_readout(koopman, states, logits))
@@ -126,7 +139,7 @@ class StandIn(nn.Module):
     def forward(
         self, inputs: Tensor, initial: Tensor | None = None, *, lengths: Tensor | None = None
     ) -> Float[Tensor, "n ..."]:
-        """The state or output after each input, from the state ``initial`` (n, d), by default zero.
+        """Compute the state or output after each input, from the state ``initial`` (n, d), by default zero.
 
         Of a network with one output per sequence: the output after ``lengths`` (n,) inputs, by default after all.
         """
@@ -141,7 +154,7 @@ class StandIn(nn.Module):
         return self.read(z)
 
     def read(self, z: Float[Tensor, "... r"]) -> Float[Tensor, "... o"]:
-        """Outputs of coordinates, by the readout."""
+        """Compute outputs of coordinates by the readout."""
         if self.readout is None:
             raise KannError("this stand-in has no readout; pass readout= to kann.stand_in")
         columns = torch.cat([z, self._products(z)], dim=-1) if self.readout.has_products else z
@@ -152,11 +165,11 @@ class StandIn(nn.Module):
         return z.index_select(-1, self.first) * z.index_select(-1, self.second)
 
     def decode(self, z: Float[Tensor, "... r"]) -> Float[Tensor, "... d"]:
-        """States of coordinates."""
+        """Compute states of coordinates."""
         return z @ (self.decoder if self.has_decoder else self.basis.T) + self.mean
 
     def coordinates(self, inputs: Tensor, initial: Tensor | None = None) -> Float[Tensor, "n t r"]:
-        """The coordinates after each input, from the state ``initial`` (n, d), by default zero.
+        """Compute the coordinates after each input, from the state ``initial`` (n, d), by default zero.
 
         ``inputs`` are (n, t, p), or numbers of words (n, t) if there is a vocabulary.
         """
@@ -175,7 +188,7 @@ class StandIn(nn.Module):
         return torch.stack(path, dim=1)
 
     def step(self, z: Float[Tensor, "n r"], u: Float[Tensor, "n p"]) -> Float[Tensor, "n r"]:
-        """The coordinates after reading one input."""
+        """Compute the coordinates after reading one input."""
         phi = self.features(u)
         after = torch.addmm(self.offset, z, self.matrix) + phi @ self.drive
         if self.has_gates:
@@ -244,7 +257,7 @@ class _Features(nn.Module):
             self.register_buffer(name, torch.as_tensor(values, dtype=dtype), persistent=name != "numbers")
 
     def forward(self, u: Float[Tensor, "n p"]) -> Float[Tensor, "n k"]:
-        """The features of inputs."""
+        """Compute the features of inputs."""
         if self.map.kind == "function":  # a function of numpy arrays, for all that is known
             return torch.as_tensor(self.map.of(u.double().cpu().numpy())).to(u)
         return self.map.formula(torch_namespace, u, dict(self.named_buffers()))

@@ -30,13 +30,13 @@ def require_step(koopman: Any, readout: Any) -> None:
 
 
 def features_of(koopman: Koopman | Bilinear) -> FeatureMap:
-    """The features φ that drive the operator: the inputs themselves where nothing gates it."""
+    """Return the features φ that drive the operator: the inputs themselves if it has no gates."""
     inputs = koopman.input_dim
     return koopman.features if isinstance(koopman, Bilinear) else FeatureMap(kind="inputs", inputs=inputs, count=inputs)
 
 
 def operator_weights(koopman: Koopman | Bilinear) -> dict[str, Array]:
-    """The arrays of a step and of the decoding: ``gates`` and ``squares`` only where the operator has them."""
+    """Return the arrays of a step and of the decoding: ``gates`` and ``squares`` only where the operator has them."""
     if isinstance(koopman, Bilinear):
         weights = koopman.step_weights | {"low": koopman.bounds[0], "high": koopman.bounds[1]}
     else:

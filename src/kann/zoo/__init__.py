@@ -26,11 +26,21 @@ WEIGHTS, PROVENANCE = "weights.safetensors", "provenance.json"
 
 
 def load(name: str) -> Any:
-    """A trained network with what is needed to analyse it; needs torch.
+    """Load a trained network with what is needed to analyse it; needs torch.
 
-    ``name`` is "copy" (`kann.zoo.copy_task.Pretrained`), "ecg" (`kann.zoo.autoencoder.Pretrained`) or "sentiment"
-    (`kann.zoo.sentiment_network.Pretrained`).
+    Parameters
+    ----------
+    name
+        "copy", "ecg" or "sentiment".
 
+    Returns
+    -------
+    Pretrained
+        `kann.zoo.copy_task.Pretrained`, `kann.zoo.autoencoder.Pretrained` or `kann.zoo.sentiment_network.Pretrained`:
+        the network, and data or a vocabulary for it.
+
+    Examples
+    --------
     >>> from kann import zoo
     >>> model = zoo.load("sentiment")
     >>> model.network.readout
@@ -47,7 +57,24 @@ def load(name: str) -> Any:
 
 
 def folder(name: str) -> Path:
-    """The folder that holds the files of a network."""
+    """Return the folder that holds the files of a network.
+
+    Parameters
+    ----------
+    name
+        The name of the network, one of `MODELS`.
+
+    Returns
+    -------
+    pathlib.Path
+        A folder of the installed package.
+
+    Examples
+    --------
+    >>> from kann import zoo
+    >>> zoo.folder("copy").name
+    'copy'
+    """
     if name not in MODELS:
         raise KannError(f"model {name!r} is unknown; pass one of {', '.join(MODELS)}")
     return Path(str(resources.files("kann.zoo"))) / name
@@ -61,7 +88,7 @@ def require_files(place: Path, *names: str) -> None:
 
 
 def with_weights(path: Path, make: Callable[[dict[str, Any]], Any]) -> Any:
-    """The network that ``make`` makes for the weights in a file, with these weights, ready to be analysed."""
+    """Load weights from a file into the network that ``make`` makes for them, ready to be analysed."""
     import torch
     from safetensors.torch import load_file
 
@@ -76,8 +103,20 @@ def with_weights(path: Path, make: Callable[[dict[str, Any]], Any]) -> Any:
 
 
 def provenance(name: str) -> dict[str, Any]:
-    """The provenance of a network: command, seed, data, versions, and measurements.
+    """Read the provenance of a network.
 
+    Parameters
+    ----------
+    name
+        The name of the network, one of `MODELS`.
+
+    Returns
+    -------
+    dict
+        Command, seed, data, versions, and measurements.
+
+    Examples
+    --------
     >>> from kann import zoo
     >>> zoo.provenance("sentiment")["seed"]
     2
@@ -86,7 +125,7 @@ def provenance(name: str) -> dict[str, Any]:
 
 
 def read_provenance(place: Path) -> dict[str, Any]:
-    """The provenance of the network whose files are in the folder ``place``."""
+    """Read the provenance of the network whose files are in the folder ``place``."""
     path = place / PROVENANCE
     if not path.is_file():
         raise KannError(f"model {place.name!r} is not part of this installation ({path} is missing); reinstall kann")
