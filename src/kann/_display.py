@@ -17,7 +17,7 @@ MARGIN = 1.08
 
 
 def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table with a title; every cell is escaped.
+    """Return a table with a title; every cell is escaped.
 
     >>> table("Modes", ["λ"], [["<1"]])
     '<table><caption>Modes</caption><thead><tr><th>λ</th></tr></thead><tbody><tr><td>&lt;1</td></tr></tbody></table>'
@@ -27,7 +27,7 @@ def table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> 
 
 
 def paragraphs(title: str, texts: Iterable[str]) -> str:
-    """A heading and a paragraph for each text, all escaped.
+    """Return a heading and a paragraph for each text, all escaped.
 
     >>> paragraphs("Found", ["1 < 2"])
     '<p><b>Found</b></p><p>1 &lt; 2</p>'
@@ -40,7 +40,7 @@ def _row(cells: Sequence[object], tag: str) -> str:
 
 
 def spectrum(eigenvalues: Complex[Array, " r"], residuals: Float[Array, " r"], *, small: float, large: float) -> str:
-    """A drawing of eigenvalues and the unit circle, coloured by their residual on the fitted data: blue is small."""
+    """Draw eigenvalues and the unit circle as SVG, coloured by their residual on the fitted data: blue is small."""
     radius = MARGIN * max([1.0, *map(abs, eigenvalues.tolist())])
     middle = DRAWING_PIXELS / 2
     unit = middle / radius
@@ -63,7 +63,7 @@ CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines in which columns stand under each other: the first to the left, the others to the right.
+    """Align rows of cells in columns: the first to the left, the others to the right.
 
     >>> in_columns([["mode", "0"], ["a", "-12.5"]])
     ['mode      0', 'a     -12.5']
@@ -91,11 +91,11 @@ VISIBLE = {
     **dict.fromkeys(map(ord, DIRECTION_MARKS)),
     ord("\t"): " ",
 }
-"""By code point: what is displayed instead, None for nothing."""
+"""By code point: what is displayed instead; None drops it."""
 
 
 def visible(text: str) -> str:
-    r"""The same text without the characters that would steer a terminal instead of being displayed.
+    r"""Return the same text without the characters that would steer a terminal instead of being displayed.
 
     Control characters become their pictures (U+2400 and the like) and tabs become spaces; line breaks stay. Marks that
     change the direction of text are dropped.

@@ -156,7 +156,7 @@ def with_step_name(text: str, step_name: str) -> str:
 
 
 def finite_or_none(value: float) -> float | None:
-    """The number, or None where it is NaN or infinite, which JSON cannot say.
+    """Return the number, or None where it is NaN or infinite, which JSON cannot say.
 
     >>> finite_or_none(2.5), finite_or_none(float("inf"))
     (2.5, None)

@@ -35,7 +35,7 @@ def short_repr(value: Any) -> str:
 
 
 def require_whole_number(value: Any, name: str, *, least: int | None = 1, too_small: str = "is too small") -> int:
-    """Return a whole number of at least ``least``; ``too_small`` says what is wrong with a smaller one."""
+    """Return a whole number of at least ``least``; ``too_small`` describes a smaller one."""
     remedy = "pass one" if least is None else f"pass {name}>={least}"
     try:
         number = operator.index(value)
@@ -49,7 +49,7 @@ def require_whole_number(value: Any, name: str, *, least: int | None = 1, too_sm
 
 
 def require_number(value: Any, name: str, *, remedy: str) -> float:
-    """Return a finite real number; ``remedy`` says which numbers can be used, such as ``"pass ridge>=0"``."""
+    """Return a finite real number; ``remedy`` names the numbers that can be used, such as ``"pass ridge>=0"``."""
     number = math.nan
     is_number = isinstance(value, numbers.Real)
     if getattr(value, "ndim", None) == 0 and hasattr(value, "dtype"):
@@ -101,7 +101,7 @@ def require_sequence(value: Any, name: str, *, remedy: str = "pass one entry for
 
 
 def require_names(value: Any, count: int, name: str, *, of: str) -> tuple[str, ...]:
-    """Return ``count`` different names as text; ``of`` says what they name, such as "the network reads 4 channels"."""
+    """Return ``count`` different names as text; ``of`` is what they name, such as "the network reads 4 channels"."""
     remedy = f"pass a list of {count} names"
     if isinstance(value, str):
         raise KannError(f"{name}={short_repr(value)} is one text; {remedy}")
@@ -116,7 +116,7 @@ def require_names(value: Any, count: int, name: str, *, of: str) -> tuple[str, .
 
 
 def entries_by_name(value: Any, name: str, *, remedy: str) -> dict[str, Any]:
-    """The entries of a mapping whose keys are text; None has none."""
+    """Return the entries of a mapping whose keys are text; None has none."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -125,7 +125,7 @@ def entries_by_name(value: Any, name: str, *, remedy: str) -> dict[str, Any]:
 
 
 def call_of_user(function: Any, argument: Any, *, what: str, on: str, remedy: str) -> Any:
-    """Call a function of the user; whatever it raises becomes one line, which says ``on`` what it was called."""
+    """Call a function of the user; turn any error into one line that names ``on`` what it was called."""
     try:
         return function(argument)
     except KannError:
@@ -210,7 +210,7 @@ def require_float(values: AnyArray, *, what: str) -> None:
 
 
 def _kind(values: AnyArray) -> str:
-    """The name of the values' type, such as ``"float32"``, in whichever byte order they are stored."""
+    """Return the name of the values' type, such as ``"float32"``, in whichever byte order they are stored."""
     return values.dtype.name if isinstance(values.dtype, np.dtype) else str(values.dtype).removeprefix("torch.")
 
 

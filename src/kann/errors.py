@@ -2,7 +2,7 @@
 
 
 class KannError(ValueError):
-    """Something the user passed cannot be used. The message says what, what was got, and the remedy.
+    """Something the user passed cannot be used. The message names the problem, what was passed, and the remedy.
 
     >>> import numpy as np, kann
     >>> try:

@@ -1,1 +1,1 @@
-"""What is read off a fitted operator."""
+"""Analyses of a fitted operator: modes, contributions, errors, trust, movers, distances."""

@@ -147,7 +147,7 @@ def _trusted(koopman: Koopman, groups: list[Moments], name: str) -> tuple[int, .
 
 
 class Distance(float):
-    """A distance between two networks: a number, with an interval and the floor below which it means nothing.
+    """A distance between two networks: a number, with an interval and the floor below which it is noise.
 
     >>> import numpy as np, kann
     >>> states = np.random.default_rng(0).normal(size=(30, 40, 3))

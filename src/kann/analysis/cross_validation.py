@@ -25,7 +25,7 @@ from kann.fitting.spectrum import TRUSTED
 from kann.typing import Array, Complex, Float, Int
 
 LONGEST_HORIZON = 64
-"""Errors are measured up to so many steps ahead."""
+"""Largest number of steps ahead for which errors are measured."""
 
 REFIT_TO = 1e-4
 """Fraction of the states' energy (of a map between layers: of the variance) by which predictions may differ from those
@@ -50,8 +50,8 @@ FOLDS_OF_WIDE = 5
 """Number of folds by default above that rank, since without each an operator is fitted."""
 
 FOLDS_TO_PREDICT = 2
-"""Number of folds whose sequences are predicted several steps ahead, above that rank: each takes the powers of a matrix
-of its own."""
+"""Number of folds whose sequences are predicted several steps ahead, above that rank: each takes the powers of another
+matrix."""
 
 SPARE = 8
 """Eigenpairs of largest modulus that are computed beyond those that are judged, since their order may change."""
@@ -111,7 +111,7 @@ class Folds:
         return len(self.total.gram) - int(self.koopman.offset is None)
 
     def errors(self) -> HeldOutErrors:
-        """Errors of predictions on held-out sequences: several steps ahead of states, one step of moments."""
+        """Compute errors of predictions on held-out sequences: several steps ahead of states, one step of moments."""
         koopman, states, fold_of = self.koopman, self._states, self._fold_of
         if states is None or fold_of is None:
             return self._one_step_errors()
@@ -135,7 +135,7 @@ class Folds:
         """Return sums by fold of a*r and a*b over steps; None of moments, which know no order of pairs.
 
         For an eigenvector v, a = z[t−1] v and b = z[t] v are about their mean, and r is the residual of z[t+1] v. If
-        noise is part of the states, r has nothing to do with a, and λ + Σ a*r / Σ a*b is λ. Noise that was added to
+        noise is part of the states, r is uncorrelated with a, and λ + Σ a*r / Σ a*b is λ. Noise that was added to
         recorded states alone pulls λ towards zero, and leaves that sum where it was: z[t−1] is an instrument.
         """
         states, fold_of = self._states, self._fold_of
@@ -158,7 +158,7 @@ class Folds:
         return sums[0], sums[1]
 
     def _one_step_errors(self) -> HeldOutErrors:
-        """Errors one step ahead, from moments; those of the coordinates where the rest is not modelled."""
+        """Compute errors one step ahead, from moments; those of the coordinates where the rest is not modelled."""
         total, about = self.total, self.koopman.mean
         missed = sum(
             design.residual_sum_of_squares(own) for design, own in zip(self.designs, self.weights, strict=True)
@@ -193,7 +193,7 @@ def _instrumented_in_block(
     about: Float[Array, " m"],
     block: Block,
 ) -> Complex[Array, "2 f _"]:
-    """Sums of `Folds.instrumented` inside a block. Directions are real parts, then imaginary ones."""
+    """Compute sums of `Folds.instrumented` inside a block. Directions are real parts, then imaginary ones."""
     follow = np.flatnonzero(np.diff(block.before) == 1)  # two pairs in turn, of the same sequence
     numbers, r = np.repeat(block.numbers, block.lengths - 1)[follow], len(along)
     z, at = block.values, block.before[follow + 1]
@@ -245,7 +245,7 @@ def _eigenpairs(
 
 
 def nearest_of(eigenvalues: Complex[Array, " r"], others: Array) -> Int[Array, " r"]:
-    """For each eigenvalue one of the others, such that the distances are smallest in sum and none is taken twice."""
+    """Match each eigenvalue with one of the others: smallest sum of distances, none twice."""
     from scipy.optimize import linear_sum_assignment  # here, since it takes long to import
 
     return linear_sum_assignment(np.abs(eigenvalues[:, None] - others))[1]
@@ -297,7 +297,7 @@ def folded_data(koopman: Koopman, data: Any, *, folds: int | None, groups: Any, 
 
 
 def _moments_where(states: States, where: Any, fold_of: Int[Array, " s"], *, inputs: bool) -> list[Moments]:
-    """Moments of the chosen steps, one for each fold of whole sequences.
+    """Compute moments of the chosen steps, one for each fold of whole sequences.
 
     Pieces between steps that do not count may be short, and a memory is the same all through one of them: states in
     shuffled order would predict it as well. The null of moments shuffles over all pieces.
@@ -313,7 +313,7 @@ def _moments_where(states: States, where: Any, fold_of: Int[Array, " s"], *, inp
 
 
 def equations_of_groups(koopman: Koopman, groups: Sequence[Moments]) -> list[NormalEquations]:
-    """The equations of the pairs of each group, in the basis of the operator; raise for moments that do not fit it."""
+    """Sum the normal equations of each group in the basis of the operator; raise for moments that do not fit it."""
     inputs = len(koopman.drive) if koopman.drive is not None else 0
     for moments in groups:
         if moments.dim != koopman.dim or (inputs and moments.input_dim != inputs):
@@ -326,12 +326,12 @@ def equations_of_groups(koopman: Koopman, groups: Sequence[Moments]) -> list[Nor
 
 
 def are_moments(data: Any) -> bool:
-    """Whether these are moments of several groups of sequences."""
+    """Return whether these are moments of several groups of sequences."""
     return isinstance(data, list | tuple) and bool(data) and all(isinstance(part, Moments) for part in data)
 
 
 def require_states_of(koopman: Koopman, data: Any) -> States:
-    """The states that were passed, of as many units as the operator has, with inputs if it needs them."""
+    """Return the states that were passed; raise for another number of units, or without inputs that are needed."""
     if isinstance(data, Moments):
         raise KannError("moments of all sequences together leave nothing to hold out; pass a list of moments of groups")
     states = as_states(data)

@@ -10,18 +10,18 @@ from kann.fitting.koopman import Koopman
 from kann.typing import Array, Complex, Float
 
 PERTURBATION = 1e-13
-"""All amounts together are changed by this fraction while ways are chosen, so that no step moves nothing: that is how a
-simplex would come to turn in a circle. The result is of the true amounts."""
+"""All amounts together are changed by this fraction while ways are chosen, so that each step moves something: a simplex
+with empty steps may cycle. The result is of the true amounts."""
 
 NO_CHEAPER = 1e-13
-"""A way that saves less than this fraction of the largest cost saves nothing: rounding."""
+"""Fraction of the largest cost below which a saving is rounding."""
 
 MOST_EXCHANGES = 100
 """Exchanges for each point after which the search is given up; 4 for each point is the most that was seen."""
 
 
 def least_cost(cost: Float[Array, "n m"], leaving: Float[Array, " n"], arriving: Float[Array, " m"]) -> float:
-    """The least cost of moving what leaves some points to where it arrives; both amounts add up to the same.
+    """Return the least cost of moving what leaves some points to where it arrives; both amounts add up to the same.
 
     >>> least_cost(np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([0.5, 0.5]), np.array([0.2, 0.8]))
     0.3
@@ -66,7 +66,7 @@ EQUAL_TO = 1e-12
 
 
 def carried_by(koopman: Koopman) -> Float[Array, " r"]:
-    """The fraction of the states' energy that each eigenpair carries; they add up to one.
+    """Return the fraction of the states' energy that each eigenpair carries; they add up to one.
 
     Principal and balanced coordinates are uncorrelated, so that E|z v|² = Σ var(z) |v|². What a mode puts into the
     state is that times the squared length of the state vector of its left eigenvector. Rotating the units or scaling
@@ -81,13 +81,13 @@ def carried_by(koopman: Koopman) -> Float[Array, " r"]:
 
 
 def carried_by_modes(koopman: Koopman) -> Float[Array, " m"]:
-    """What each mode carries, of a conjugate pair both together."""
+    """Compute what each mode carries, of a conjugate pair both together."""
     carried = carried_by(koopman)
     return np.array([carried[list(mode.indices)].sum() for mode in koopman.modes])
 
 
 def weighed_spectrum(koopman: Koopman, *, weights: str) -> tuple[Complex[Array, " n"], Float[Array, " n"]]:
-    """Eigenvalues and how much each counts: all the same ("equal"), or as much as its mode carries ("carried").
+    """Compute eigenvalues and how much each counts: all the same ("equal"), or as much as its mode carries ("carried").
 
     A pair that carries something is one point above the real axis. That changes no distance: both ends of a way are
     mirrored together, and two points on one side of the axis are never farther apart than on two sides.
@@ -100,7 +100,7 @@ def weighed_spectrum(koopman: Koopman, *, weights: str) -> tuple[Complex[Array, 
 def transport(
     a: Complex[Array, " n"], a_weights: Float[Array, " n"], b: Complex[Array, " m"], b_weights: Float[Array, " m"]
 ) -> float:
-    """The Wasserstein distance of order two between weighed points of the plane; the weights of each add up to one.
+    """Compute the Wasserstein distance of order two between weighed points of the plane; weights add up to one.
 
     It is the least root mean square way over which the points of one are moved to become those of the other.
 
@@ -121,14 +121,14 @@ def transport(
 def _sorted(
     points: Complex[Array, " n"], weights: Float[Array, " n"]
 ) -> tuple[Complex[Array, " k"], Float[Array, " k"]]:
-    """Points that weigh something from left to right, where most of their distances lie, and their weights."""
+    """Return points that weigh something from left to right, where most of their distances lie, and their weights."""
     used = np.flatnonzero(weights > EQUAL_TO)
     used = used[np.argsort(np.real(points[used]), kind="stable")]
     return points[used], weights[used] / weights[used].sum()
 
 
 def subspace_distance(a: Float[Array, "d k"], b: Float[Array, "e q"]) -> float:
-    """The chordal distance of two spans: the root of the summed squared sines of their principal angles.
+    """Return the chordal distance of two spans: the root of the summed squared sines of their principal angles.
 
     A direction that one span has more than the other counts one half. It is a metric also of spans of different size.
     """
@@ -142,7 +142,7 @@ def subspace_distance(a: Float[Array, "d k"], b: Float[Array, "e q"]) -> float:
 
 
 def span_of(koopman: Koopman, modes: Sequence[int]) -> Float[Array, "d k"]:
-    """Orthonormal directions of the states in which some modes move them."""
+    """Return orthonormal directions of the states in which some modes move them."""
     rows = []
     for number in modes:
         left = koopman.left[koopman.modes[number].indices[0]]
@@ -169,7 +169,7 @@ class Response:
 
     @staticmethod
     def of(koopman: Koopman, readout: Float[Array, "o d"] | None, *, steps: int, weights: str) -> "Response":
-        """The response of an operator that reads inputs; with equal weights in coordinates of variance one."""
+        """Return the response of an operator that reads inputs; with equal weights in coordinates of variance one."""
         if koopman.drive is None:
             raise KannError(
                 "responses are of operators that read inputs, and this one is autonomous; fit with driven=True, or "
@@ -193,7 +193,7 @@ class Response:
 
 
 def response_distance(a: Response, b: Response) -> float:
-    """The norm of the difference of two responses over their steps, each first scaled to norm one.
+    """Return the norm of the difference of two responses over their steps, each first scaled to norm one.
 
     With readouts it is the distance of what comes out: it does not depend on the coordinates of the states at all.
     Without, the states of one are rotated so that they come as close as possible to those of the other; in coordinates
@@ -210,7 +210,7 @@ def response_distance(a: Response, b: Response) -> float:
 
 
 def _product(a: Response, b: Response) -> float:
-    """Σₖ tr(responseᵀ response) of two systems; of states the largest over all rotations of one of them."""
+    """Compute Σₖ tr(responseᵀ response) of two systems; of states the largest over all rotations of one of them."""
     gram = _summed(a.matrix, b.matrix, a.drive.T @ b.drive, steps=a.steps)
     if a.readout is None or b.readout is None:
         return float(np.linalg.norm(gram, "nuc"))
@@ -224,7 +224,7 @@ def _product(a: Response, b: Response) -> float:
 def _summed(
     a: Float[Array, "r r"], b: Float[Array, "q q"], start: Float[Array, "r q"], *, steps: int
 ) -> Float[Array, "r q"]:
-    """Σ (Aᵀ)ᵏ M Bᵏ for k < steps: the Sylvester equation X = Aᵀ X B + M, cut off after ``steps``.
+    """Compute Σ (Aᵀ)ᵏ M Bᵏ for k < steps: the Sylvester equation X = Aᵀ X B + M, cut off after ``steps``.
 
     Sums of 1, 2, 4, … terms are made of each other; the binary digits of ``steps`` say which are put together.
     """
@@ -242,12 +242,12 @@ def _summed(
 
 
 def _deviations(koopman: Koopman) -> Float[Array, " r"]:
-    """The standard deviation of each coordinate, up to a common factor."""
+    """Return the standard deviation of each coordinate, up to a common factor."""
     return np.sqrt(koopman.explained) / np.linalg.norm(koopman.state_vectors, axis=1)
 
 
 def _bounded(koopman: Koopman) -> Float[Array, "r r"]:
-    """C with eigenvalues outside the unit circle put onto it: states of a network are bounded, and do not grow."""
+    """Put eigenvalues of C outside the unit circle onto it: states of a network are bounded, and do not grow."""
     modulus = np.abs(koopman.eigenvalues)
     if modulus.max() <= 1:
         return koopman.matrix

@@ -20,7 +20,7 @@ SAME_TO = 1e-9
 """Differences of eigenvalues that may be rounding. Without noise, standard errors are rounding too."""
 
 NO_RESIDUAL = 1e-8
-"""Copying and shuffled states that miss less than this fraction of a direction miss nothing but rounding."""
+"""Residuals of copying and of shuffled states below this are rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -34,13 +34,13 @@ class Intervals:
     width: Float[Array, " m"]
     """How many standard errors the intervals reach to each side."""
     may_be_real: Array
-    """True for a pair that cannot be told from two real eigenvalues."""
+    """True for a pair that may as well be two real eigenvalues."""
     spread: Float[Array, " m"]
     """Standard errors in proportion to those of sequences that differ by the noise alone."""
 
     @staticmethod
     def of(folds: Folds, *, level: float) -> "Intervals":
-        """From the eigenvalues without each fold, which are matched to those of the operator."""
+        """Make it from the eigenvalues without each fold, which are matched to those of the operator."""
         first, second = ([mode.indices[place] for mode in folds.modes] for place in (0, -1))
         whole, without = folds.whole[0][first], np.array(folds.eigenvalues)
         values, conjugates = without[:, first], without[:, second]
@@ -101,7 +101,7 @@ def eigenvalues_two_steps_apart(folds: Folds, intervals: Intervals) -> list[tupl
     """Return for each mode |λ| with the state a step earlier as instrument, and whether the data agree with one |λ|.
 
     They do not where noise was added to recorded states, or where the next state depends on more than the coordinates
-    at one step. From moments |λ| is NaN, and nothing is known against it.
+    at one step. From moments |λ| is NaN and counts as no contradiction.
     """
     first = [mode.indices[0] for mode in folds.modes]
     found = folds.instrumented(first) if first else None
@@ -127,7 +127,7 @@ def _angles_from(eigenvalues: Complex[Array, "f m"], reference: Complex[Array, "
 def _reaching(
     centre: Float[Array, " m"], half_width: Float[Array, " m"], further: Array, *ends: Float[Array, " m"]
 ) -> list[tuple[float, float]]:
-    """Intervals about centres; those marked ``further`` reach the ends too."""
+    """Return intervals about centres; those marked ``further`` reach the ends too."""
     low, high = centre - half_width, centre + half_width
     low = np.where(further, np.minimum(low, ends[0]), low)
     high = np.where(further, np.maximum(high, ends[1]), high)
@@ -155,7 +155,7 @@ class Block:
         fits: Sequence[tuple[Complex[Array, " k"], Complex[Array, "r k"]]],
         factor: Float[Array, "r r"],
     ) -> "Block | None":
-        """From eigenpairs of the operator and of the fits; None if the eigenvectors depend on each other."""
+        """Make it from eigenpairs of the operator and of the fits; None if the eigenvectors depend on each other."""
         directions, upper = np.linalg.qr(factor @ right)
         without, vectors = [], []
         try:
@@ -176,13 +176,13 @@ class Block:
         return complex(np.trace(self.matrix) / len(self.matrix))
 
     def error(self) -> float:
-        """The standard error of all entries of the operator together."""
+        """Return the standard error of all entries of the operator together."""
         replicates = np.array(self.without).reshape(len(self.without), -1)
         parts = (jackknife_error(take(replicates)) for take in (np.real, np.imag))
         return float(np.linalg.norm(list(parts)))
 
     def interval(self, width: float) -> tuple[tuple[float, float], tuple[float, float]]:
-        """The intervals of the modulus and of the angle of the common eigenvalue."""
+        """Return the intervals of the modulus and of the angle of the common eigenvalue."""
         values, whole = np.array([[np.trace(each) / len(each)] for each in self.without]), np.array([self.eigenvalue])
         ends = []
         for replicates, centre in ((np.abs(values), np.abs(whole)), (_angles_from(values, whole), np.angle(whole))):
@@ -198,7 +198,7 @@ def _solved(matrix: Complex[Array, "k k"], target: Complex[Array, "k k"]) -> Com
 
 
 def held_out_residuals(folds: Folds, blocks: Sequence[Block]) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
-    """Residuals on held-out sequences, as fractions of the size: of each mode, and of the worst directions of blocks.
+    """Compute held-out residuals as fractions of the size: of each mode, and of the worst directions of blocks.
 
     Each fold is measured with the eigenvectors that were fitted without it. The names are those of `Evidence`.
     """
@@ -219,7 +219,7 @@ def held_out_residuals(folds: Folds, blocks: Sequence[Block]) -> tuple[list[dict
 
 
 MEASURED: tuple[str, ...] = ("residual", "copying", "null")
-"""What is measured on held-out sequences: fields of `Evidence`."""
+"""Fields of `Evidence` that are measured on held-out sequences."""
 
 
 def _held_out_grams(
@@ -271,11 +271,11 @@ def _worst(sums: dict[str, Complex[Array, "k k"]]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Group:
-    """Modes that cannot be told apart, and how far their span moves."""
+    """Indistinct modes, and how far their span moves."""
 
     modes: tuple[int, ...]
     turn: float
-    """In degrees; 90 if the span holds most of the modes, so that it cannot move and says nothing about any of them."""
+    """In degrees; 90 if the span holds most of the modes, so that it cannot move, whatever the modes are."""
     block: Block | None
     """The operator on their span if all of it remembers equally long; None if its directions differ."""
     fills: bool
@@ -285,7 +285,7 @@ class Group:
 def groups_of(folds: Folds, intervals: Intervals) -> tuple[Float[Array, " m"], list[Group]]:
     """Return how far each mode's direction moves, and the groups of modes that are to be read together.
 
-    A group are modes whose eigenvalues cannot be told apart, some of which move alone, or a pair that may be two real
+    A group are modes with indistinct eigenvalues, some of which move alone, or a pair that may be two real
     eigenvalues. Unless all of a group are equal, a direction that is steady needs no group.
     """
     modes = folds.modes
@@ -351,7 +351,7 @@ def _equal_memories(folds: Folds, numbers: Array, intervals: Intervals, factor: 
 
 
 def indistinct(eigenvalues: Complex[Array, " m"], reach: Float[Array, " m"]) -> list[tuple[int, ...]]:
-    """Groups of eigenvalues that cannot be told apart: the interval of their difference, by the reach of each, holds 0.
+    """Group eigenvalues that are indistinct: the interval of their difference, by the reach of each, holds 0.
 
     >>> indistinct(np.array([0.9, 0.8, 0.5], dtype=complex), np.array([0.08, 0.08, 0.08]))
     [(0, 1), (2,)]
@@ -367,7 +367,7 @@ def indistinct(eigenvalues: Complex[Array, " m"], reach: Float[Array, " m"]) -> 
 def subspace_angles(
     whole: Complex[Array, "*m r k"], fits: Sequence[Complex[Array, "*m r k"]]
 ) -> Float[Array, "*m"] | float:
-    """The angle, in degrees, by which spans of columns move if other sequences are fitted.
+    """Return the angle, in degrees, by which spans of columns move if other sequences are fitted.
 
     It is the jackknife's standard error of the sine of the largest principal angle.
     """
@@ -382,7 +382,7 @@ def subspace_angles(
 
 
 def variation_of(folds: Folds) -> Float[Array, " m"]:
-    """The fraction of each mode's energy that is variation; 1 if the fit has an offset, which takes the mean."""
+    """Return the fraction of each mode's energy that is variation; 1 if the fit has an offset, which takes the mean."""
     koopman, total = folds.koopman, folds.total
     if koopman.offset is not None:
         return np.ones(len(folds.modes))

@@ -1,7 +1,7 @@
 """When a mode is called the network's own, and when it is called learned: the rule, in one place.
 
 Every condition must hold. The figures are those that `kann.trust` measures on sequences that were not fitted.
-A mode that is the network's own need not be learned: networks that were never trained have modes of their own too.
+A mode that is the network's own need not be learned: networks that were never trained have such modes too.
 """
 
 import math
@@ -22,19 +22,19 @@ NULL_FRACTION = 0.5
 """The residual must be below this fraction of what states in shuffled order reach."""
 
 NULL_IS_EXACT = 1e-6
-"""Below this the null itself misses nothing but rounding."""
+"""Residual of the null below which it is rounding."""
 
 WIDEST_INTERVAL = 0.1
-"""The interval of |λ|, and that of the angle times |λ|, may be this wide: 0.95 can then be told from 0.85."""
+"""The interval of |λ|, and that of the angle times |λ|, may be this wide: 0.95 then differs from 0.85."""
 
 CLEARLY_BELOW_COPYING = 0.9
-"""Limit of the residual, as a fraction of that of copying, where nothing else tells modes from slow noise: a sum over
+"""Limit of the residual, as a fraction of that of copying, where only this separates modes from slow noise: a sum over
 300 steps of noise has λ = .997, a residual below the limit, and is predicted as well by copying. Its direction moves,
 but a space that is nearly all of the coordinates' cannot move. It is not asked for in coordinates that were given:
 equal memories that hold perfectly are copied too, and fill all of the balanced coordinates."""
 
 LARGEST_TURN = 30.0
-"""The eigenvector, or the space of those that cannot be told apart, may move by so many degrees."""
+"""Degrees by which the eigenvector, or the space of indistinct ones, may move."""
 
 SMALLEST_MODULUS = 1e-9
 """A mode with λ = 0 is taken to decay by this in a step, so that its rate is a number."""
@@ -52,7 +52,7 @@ SAME_RATE = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What the rule looks at."""
+    """Figures that the rule looks at."""
 
     residual: float
     copying: float
@@ -67,13 +67,13 @@ class Evidence:
     pairs: int
     unknowns: int
     fills: bool = False
-    """True for equal memories that fill most of the space, so that ``turn`` says nothing."""
+    """True for equal memories that fill most of the space, so that ``turn`` has no meaning."""
     chosen_by_variance: bool = True
     """False if the coordinates were given, as balanced ones are: noise that no output depends on is not among them."""
 
 
 def objections(evidence: Evidence) -> list[str]:
-    """Why the mode is not to be trusted, in words; nothing if it is."""
+    """List the reasons against trusting the mode, in words; empty if it is trusted."""
     if evidence.residual == math.inf:
         return ["the states have no energy in it"]
     found = []
@@ -104,7 +104,7 @@ def objections(evidence: Evidence) -> list[str]:
 
 
 def reasons(evidence: Evidence) -> str:
-    """Why the mode is trusted, in words."""
+    """Describe why the mode is trusted."""
     together = ""
     if len(evidence.subspace) > 1:
         others = ", ".join(str(number) for number in evidence.subspace)
@@ -120,7 +120,7 @@ Located = tuple[complex, tuple[float, float]]
 
 
 def is_same_mode(mode: Located, other: Located) -> bool:
-    """Whether a mode of the untrained network is the same as this one, so that training did not make it."""
+    """Return whether a mode of the untrained network is the same as this one, so that training did not make it."""
     (value, interval), (other_value, other_interval) = mode, other
     if abs(value - other_value) > SAME_EIGENVALUE:
         return False
@@ -131,7 +131,7 @@ def is_same_mode(mode: Located, other: Located) -> bool:
 
 
 def about_learning(learned: bool | None, nearest: str) -> str:
-    """What the untrained network says about a mode, in words; ``nearest`` is its nearest mode."""
+    """Describe what the untrained network shows about a mode; ``nearest`` is its nearest mode."""
     if learned is None:
         return f"; the untrained network's nearest mode is {nearest}"
     if learned:

@@ -1,7 +1,7 @@
 """Sums over the ranks of torch.distributed.
 
 The ranks first tell each other what they hold. If that cannot be added, all of them learn it at once and none is left
-waiting for the others; and a rank that holds nothing learns the shapes it needs to take part.
+waiting for the others; and a rank without data learns the shapes it needs to take part.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ MAX_RANKS_LISTED = 8
 def add_up(
     values: Mapping[str, Any], *, largest: Collection[str], sizes: Mapping[str, int], group: Any = None
 ) -> dict[str, Any]:
-    """The values of all ranks together: arrays and whole numbers are added; of those named in ``largest``, the largest.
+    """Add up arrays and whole numbers of all ranks; of those named in ``largest``, take the largest.
 
     Arrays are added in float64, and come back where this rank's own were. A rank without data has None for all of them
     and is given tensors. ``sizes`` say what a rank holds, as in ``{"units": 64}``; ranks with data must agree on them.
@@ -107,7 +107,7 @@ def _gathered(found: Any, group: Any) -> dict[int, Any]:
 
 
 def _agreed_shapes(every: Mapping[int, Mapping[str, Any]]) -> dict[str, tuple[int, ...] | None]:
-    """The shape that each array has on the ranks that have data; None if on none of them."""
+    """Return the shape that each array has on the ranks that have data; None if on none of them."""
     kinds: dict[Any, list[int]] = {}
     for rank, held in every.items():
         if any(held["shapes"].values()):
@@ -123,7 +123,7 @@ def _agreed_shapes(every: Mapping[int, Mapping[str, Any]]) -> dict[str, tuple[in
 
 
 def _sentence(ranks: Sequence[int], sizes: Mapping[str, int]) -> str:
-    """Such as ``ranks 0, 2 hold 4 units and 0 inputs``."""
+    """Describe ranks, as in ``ranks 0, 2 hold 4 units and 0 inputs``."""
     what = " and ".join(f"{n} {name}" for name, n in sizes.items())
     if len(ranks) == 1:
         return f"rank {ranks[0]} holds {what}"
@@ -143,7 +143,7 @@ def _torch() -> Any:
 
 
 def _initialised(distributed: Any, group: Any) -> Any:
-    """The group to sum over, of which this process must be a member."""
+    """Return the group to sum over, of which this process must be a member."""
     if not distributed.is_available():
         raise KannError("this build of torch has no torch.distributed; add saved moments instead, with Moments.load")
     if not distributed.is_initialized():

@@ -95,7 +95,7 @@ def to_device_of(like: AnyArray, values: AnyArray) -> AnyArray:
 
 
 def is_contiguous(values: AnyArray) -> bool:
-    """Return whether the values are in memory row after row, so that reshaping them copies nothing."""
+    """Return whether the values are in memory row after row, so that reshaping makes no copy."""
     if array_api_compat.is_torch_array(values):
         return values.is_contiguous()
     return isinstance(values, np.ndarray) and values.flags.c_contiguous
@@ -110,12 +110,12 @@ def float64_copy(values: AnyArray) -> AnyArray:
 
 
 def bits_of(values: AnyArray) -> AnyArray:
-    """The bits of float64 numbers, as whole numbers of 64 bits; nothing is copied."""
+    """Return the bits of float64 numbers, as whole numbers of 64 bits, without a copy."""
     return values.view(namespace(values).int64)
 
 
 def indices_for(like: AnyArray, *parts: Int[Array, " _"]) -> list[AnyArray]:
-    """Several arrays of indices on the device of ``like``, moved there in a single copy."""
+    """Return several arrays of indices on the device of ``like``, moved there in a single copy."""
     if isinstance(like, np.ndarray):
         return list(parts)
     joined = namespace(like).asarray(np.concatenate(parts))
@@ -128,7 +128,7 @@ def indices_for(like: AnyArray, *parts: Int[Array, " _"]) -> list[AnyArray]:
 
 
 def run_indices(firsts: Int[Array, " s"], lengths: Int[Array, " s"], like: AnyArray) -> AnyArray:
-    """Indices of runs of rows: ``lengths[i]`` consecutive ones from ``firsts[i]`` on, on the device of ``like``."""
+    """Return indices of runs of ``lengths[i]`` consecutive rows from ``firsts[i]`` on, on the device of ``like``."""
     n = int(lengths.sum())
     shift = firsts - (np.cumsum(lengths) - lengths)
     if isinstance(like, np.ndarray):
@@ -138,7 +138,7 @@ def run_indices(firsts: Int[Array, " s"], lengths: Int[Array, " s"], like: AnyAr
 
 
 def segment_sums(rows: AnyArray, lengths: Int[Array, " s"]) -> AnyArray:
-    """Sums over runs of rows that follow each other: the first ``lengths[0]`` rows, the next ``lengths[1]``, ..."""
+    """Sum runs of rows that follow each other: the first ``lengths[0]`` rows, the next ``lengths[1]``, ..."""
     if isinstance(rows, np.ndarray):
         return np.add.reduceat(rows, np.cumsum(lengths) - lengths, axis=0)
     (numbers,) = indices_for(rows, np.repeat(np.arange(len(lengths)), lengths))
@@ -146,7 +146,7 @@ def segment_sums(rows: AnyArray, lengths: Int[Array, " s"]) -> AnyArray:
 
 
 def with_ones(*columns: AnyArray) -> AnyArray:
-    """Join the columns of arrays with as many rows, and a column of ones behind them."""
+    """Join the columns of arrays of equal length, and a column of ones behind them."""
     xp, first = namespace(columns[0]), columns[0]
     ones = xp.ones((first.shape[0], 1), dtype=first.dtype, device=first.device)
     return xp.concat([*columns, ones], axis=1)
@@ -163,7 +163,7 @@ def add_matrix_product(base: AnyArray, rows: AnyArray, matrix: AnyArray) -> AnyA
 
 
 def row_products(left: AnyArray, right: AnyArray) -> AnyArray:
-    """The inner product of each row of one matrix with the same row of another."""
+    """Return the inner product of each row of one matrix with the same row of another."""
     if isinstance(left, np.ndarray):
         return np.einsum("ij,ij->i", left, right)  # makes no matrix of products
     return (left * right).sum(1)
@@ -193,7 +193,7 @@ def threads_for(multiplications: int | float) -> Iterator[None]:
 
 @functools.cache
 def _blas() -> Any:
-    """The BLAS libraries of numpy and scipy, whose search takes some milliseconds."""
+    """Return the BLAS libraries of numpy and scipy, whose search takes some milliseconds."""
     from threadpoolctl import ThreadpoolController  # here, since a process may never multiply
 
     return ThreadpoolController().select(user_api="blas")
@@ -217,7 +217,7 @@ def gram(rows: AnyArray) -> AnyArray:
 
 
 class Float64Buffer:
-    """Rows read in float64, at most so many at a time, on their device (or on the host, if it has no float64).
+    """Rows read in float64, ``most`` at a time, on their device (or on the host, if it has no float64).
 
     One memory is filled again and again: fresh memory for every block would cost more than converting the numbers.
     """
@@ -245,5 +245,5 @@ def block_rows(values: AnyArray, width: int) -> int:
 
 
 def rounding(values: AnyArray) -> float:
-    """Relative spacing of the numbers in ``values``: 2⁻⁵² for float64, 2⁻²³ for float32, 2⁻⁷ for bfloat16."""
+    """Return relative spacing of the numbers in ``values``: 2⁻⁵² for float64, 2⁻²³ for float32, 2⁻⁷ for bfloat16."""
     return float(namespace(values).finfo(values.dtype).eps)

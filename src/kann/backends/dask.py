@@ -28,7 +28,7 @@ def delayed(value: Any) -> Any:
 
 
 def current_client() -> Any:
-    """The Dask client of this process: the one that Dask is configured with, else the default, else None."""
+    """Return the Dask client of this process: the one that Dask is configured with, else the default, else None."""
     distributed, dask = sys.modules.get("distributed"), sys.modules.get("dask")
     if distributed is None or dask is None:
         return None
@@ -42,7 +42,7 @@ def current_client() -> Any:
 
 
 def as_dask_array(array: Any, *, chunks: Any = None) -> Any:
-    """A dask array in these chunks, or in its own. Its last axis is never cut."""
+    """Return a dask array in these chunks, or in its own. Its last axis is never cut."""
     last = array.ndim - 1
     if not is_dask(array):
         automatic = dict.fromkeys(range(last), "auto")
@@ -54,7 +54,7 @@ def as_dask_array(array: Any, *, chunks: Any = None) -> Any:
 
 
 def map_chunks(array: Any, function: Callable[[AnyArray], AnyArray], *, width: int, dtype: Any) -> Any:
-    """The dask array of ``function(chunk)``, which changes the width of the last axis to ``width``."""
+    """Return the dask array of ``function(chunk)``, which changes the width of the last axis to ``width``."""
     whole = array.rechunk({array.ndim - 1: -1})
     return whole.map_blocks(
         _call,
@@ -94,7 +94,7 @@ def _add(sums: list) -> Any:
 
 
 def _progress(*, what: str) -> contextlib.AbstractContextManager[Any]:
-    """A progress bar for what Dask computes in this process; a client has its dashboard."""
+    """Return a progress bar for what Dask computes in this process; a client has its dashboard."""
     try:
         from tqdm.dask import TqdmCallback
     except ImportError:

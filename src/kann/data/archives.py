@@ -1,4 +1,4 @@
-"""The one way to read ``.npy`` and ``.npz`` files: nothing is unpacked beyond what the file may honestly claim."""
+"""The one way to read ``.npy`` and ``.npz`` files: none unpacks to more than its size allows."""
 
 import contextlib
 import math
@@ -22,7 +22,7 @@ MAX_EXPANSION = 32
 much padding may shrink to a tenth."""
 
 ALWAYS_UNPACKED = 64 * 2**20
-"""A file may unpack to so many bytes whatever its size."""
+"""Bytes to which any file may unpack, whatever its size."""
 
 MOST_NAMED = 8
 """Largest number of files named when a folder was passed instead of one of them."""
@@ -39,7 +39,7 @@ def damage_explained(path: str | os.PathLike[str], *, problem: str, remedy: str)
     """Turn whatever a damaged file makes its readers raise into one line that names the file and the remedy.
 
     All exceptions are caught: on damaged bytes zipfile, zlib, numpy, zarr and Python's own parser raise anything, from
-    MemoryError to SyntaxError. What kann says itself, a missing package and a missing file come through as they are.
+    MemoryError to SyntaxError. Errors of kann, a missing package and a missing file come through as they are.
     """
     try:
         yield
@@ -87,7 +87,7 @@ class NpzReader:
             return _array_header(file, name=repr(name), size=member.file_size)
 
     def read(self, name: str) -> Array:
-        """One array, in the byte order of this machine."""
+        """Return one array, in the byte order of this machine."""
         self.array_header(name)
         with self._archive.open(self._members[name]) as file:
             array = np.lib.format.read_array(file, allow_pickle=False)
@@ -96,7 +96,7 @@ class NpzReader:
 
 
 def _honest_members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """The members of an archive by name; refuse those that numpy does not write, or that claim more than there is."""
+    """Return the members of an archive by name; raise for any that numpy does not write, or with false sizes."""
     members: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         name = info.filename.removesuffix(".npy")
@@ -121,7 +121,7 @@ def _require_all_listed(archive: zipfile.ZipFile) -> None:
     """Raise for a directory that leaves out the last members, or that calls one of them by another name.
 
     A damaged count at the end of a file, and a damaged name, would drop an array without a word. Members follow each
-    other up to the directory; between two of them numpy writes nothing.
+    other up to the directory; numpy leaves no gap between two of them.
     """
     file: Any = archive.fp
     end = 0
@@ -163,19 +163,19 @@ def _open_npz(path: str | os.PathLike[str]) -> Iterator[NpzReader]:
 
 
 def read_npz(path: str | os.PathLike[str], names: Collection[str] | None = None) -> dict[str, Array]:
-    """The arrays of an ``.npz`` file, all or those of these names that it has; nothing that is pickled."""
+    """Return the arrays of an ``.npz`` file, all or those of these names; pickled ones raise."""
     with _open_npz(path) as reader:
         return {name: reader.read(name) for name in reader.names if names is None or name in names}
 
 
 def npz_names(path: str | os.PathLike[str]) -> list[str]:
-    """The names of the arrays of an ``.npz`` file; nothing is unpacked."""
+    """Return the names of the arrays of an ``.npz`` file, without unpacking any."""
     with _open_npz(path) as reader:
         return reader.names
 
 
 def open_npy(path: str | os.PathLike[str]) -> Array:
-    """The array of an ``.npy`` file, which stays on disk until it is used; nothing that is pickled."""
+    """Return the array of an ``.npy`` file, which stays on disk until it is used; a pickled one raises."""
     require_file(path)
     with damage_explained(path, problem=NOT_PLAIN, remedy="save it again with numpy.save"):
         with open(path, "rb") as file:

@@ -41,7 +41,7 @@ _TURN = threading.Lock()
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path next to ``path``; when the block ends well, put what was written there in its place.
 
-    A link stays a link: what it leads to is replaced. What replaces a file or a folder gets its mode and owner. When
+    A link stays a link: its target is replaced. The new file or folder gets mode and owner of the old one. When
     the block fails, by a full disk or Ctrl-C included, the temporary file or folder is removed and ``path`` is as
     before. Only a process that is killed leaves one behind, and the next `replacing` in that folder sweeps it.
     """
@@ -83,7 +83,7 @@ def replacing_files(folder: Path, names: Collection[str]) -> Iterator[Path]:
     """Give a temporary folder; when the block ends well, the files in it replace those of these names in ``folder``.
 
     Each name is replaced in one step, in the order of ``names``, and those not written this time are removed. When the
-    block fails, nothing in ``folder`` has changed.
+    block fails, ``folder`` is unchanged.
     """
     existed = folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def replacing_files(folder: Path, names: Collection[str]) -> Iterator[Path]:
 
 
 def resolve_target(path: str | os.PathLike[str]) -> Path:
-    """The file or folder that writing to ``path`` replaces: what links lead to. Devices, FIFOs, sockets are refused."""
+    """Return the file or folder that writing to ``path`` replaces, behind links; raise for devices, FIFOs, sockets."""
     with contextlib.suppress(FileNotFoundError):
         require_plain(path)
     return Path(os.path.realpath(path))
@@ -124,7 +124,7 @@ def require_plain(path: str | os.PathLike[str]) -> os.stat_result:
 
 
 def require_plain_tree(path: str | os.PathLike[str]) -> None:
-    """The same for a folder and all that it holds: reading a FIFO in place of a chunk would never end."""
+    """Raise for a FIFO, device or socket anywhere in a folder: reading a FIFO in place of a chunk would never end."""
     require_plain(path)
     for folder, _, names in os.walk(path):
         for name in names:
@@ -199,12 +199,12 @@ def _take_mode_of(old: Path, new: Path) -> None:
 
 
 def beside(path: Path, ending: str) -> Path:
-    """A free name in the same folder that begins like ``path``, for what its owner should be able to find."""
+    """Return a free name in the same folder that begins like ``path``, for what its owner should be able to find."""
     return path.with_name(f"{_stem(path)}.{uuid.uuid4().hex[:8]}.{ending}")
 
 
 def all_beside(path: Path, ending: str) -> list[Path]:
-    """All that `beside` may have named for this path and ending."""
+    """Return the files that `beside` may have named for this path and ending."""
     named = re.compile(re.escape(_stem(path)) + r"\.[0-9a-f]{8}\." + re.escape(ending))
     try:
         return sorted(entry for entry in path.parent.iterdir() if named.fullmatch(entry.name))
@@ -217,7 +217,7 @@ def _stem(path: Path) -> str:
 
 
 def sweep(folder: Path) -> None:
-    """Remove temporary files and folders that killed processes left in this folder, and nothing else."""
+    """Remove the temporary files and folders that killed processes left in this folder."""
     with contextlib.suppress(OSError):
         for entry in list(os.scandir(folder)):
             name = LEFTOVER.fullmatch(entry.name)
@@ -228,7 +228,7 @@ def sweep(folder: Path) -> None:
 
 
 def _is_abandoned(path: Path, machine: str | None, process: str | None) -> bool:
-    """Return whether nobody writes to a temporary file: its process has ended or, if that is unknown, it is old."""
+    """Return whether a temporary file is abandoned: its process has ended or, if that is unknown, it is old."""
     if process is None or machine != _machine() or sys.platform == "win32":  # there, asking for a process ends it
         # A store's metadata are written to its folder after each of its parts.
         return path.lstat().st_mtime < time.time() - STALE_SECONDS

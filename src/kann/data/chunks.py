@@ -28,7 +28,7 @@ MAX_STORE_TASKS = 4096
 """Into how many tasks a store is cut at most: of more data each task reads more, and no more matrices are sent."""
 
 CORRECT_CHUNKS = "correct its chunks, as with dask's compute_chunk_sizes()"
-"""The remedy where chunks have other shapes than the dask array says."""
+"""The remedy where chunks do not have the shapes that the dask array names."""
 
 
 class PartsOfStore(NamedTuple):
@@ -39,7 +39,7 @@ class PartsOfStore(NamedTuple):
     parts: slice
 
     def open(self, expected: Int[Array, " k"]) -> tuple[AnyArray, AnyArray | None]:
-        """Values and inputs of sequences of the expected lengths."""
+        """Return values and inputs of sequences of the expected lengths."""
         try:
             if not store.is_url(self.path) and not os.path.exists(self.path):
                 raise FileNotFoundError(self.path)
@@ -52,13 +52,13 @@ class PartsOfStore(NamedTuple):
 
 
 def _bounds(sizes: tuple[int, ...]) -> list[tuple[int, int, int]]:
-    """(number, start, stop) of each chunk along an axis, without the empty ones."""
+    """Compute (number, start, stop) of each chunk along an axis, without the empty ones."""
     stops = np.cumsum(sizes).tolist()
     return [(i, stop - size, stop) for i, (size, stop) in enumerate(zip(sizes, stops, strict=True)) if size]
 
 
 def _array_tasks(states: Any, *, inputs: bool, pairs: bool) -> Iterator[tuple]:
-    """The arguments of `_add_chunk` for each chunk of a dask array, or of an array that Dask reads."""
+    """Return the arguments of `_add_chunk` for each chunk of a dask array, or of an array that Dask reads."""
     rows, take, drives = states.values, delayed(_take), None
     is_padded = isinstance(rows, PaddedRows)
     array = as_dask_array(rows.padded if is_padded else rows)
@@ -80,7 +80,7 @@ def _array_tasks(states: Any, *, inputs: bool, pairs: bool) -> Iterator[tuple]:
 
 
 def _row_tasks(states: Any, array: Any, read: Callable, cut: Callable) -> Iterator[tuple]:
-    """Those of rows of all sequences one after the other, whose chunks may end anywhere."""
+    """Return those of rows of all sequences one after the other, whose chunks may end anywhere."""
     bounds = _bounds(array.chunks[0])
     for (i, start, stop), following in zip(bounds, [*bounds[1:], None], strict=True):
         at, steps, lengths = pieces(states.starts, start, stop)
@@ -92,7 +92,7 @@ def _row_tasks(states: Any, array: Any, read: Callable, cut: Callable) -> Iterat
 
 
 def _padded_tasks(states: Any, array: Any, read: Callable, cut: Callable) -> Iterator[tuple]:
-    """Those of padded states, whose chunks may end at any step. Chunks that hold padding alone are never read."""
+    """Yield those of padded states, whose chunks may end at any step. Chunks of padding alone are never read."""
     times = _bounds(array.chunks[1])
     for i, low, high in _bounds(array.chunks[0]):
         lengths, starts = states.lengths[low:high], states.starts[low:high]
@@ -108,7 +108,7 @@ def _padded_tasks(states: Any, array: Any, read: Callable, cut: Callable) -> Ite
 
 
 def _store_tasks(states: Any) -> Iterator[tuple]:
-    """The arguments of `_add_chunk` for runs of parts of a store. Parts hold whole sequences, so none is cut."""
+    """Return the arguments of `_add_chunk` for runs of parts of a store. Parts hold whole sequences, so none is cut."""
     rows = states.values
     stops = rows.part_stops
     # A worker's current folder may be another one.
@@ -141,7 +141,7 @@ def accumulate_on_dask(
     inputs: bool,
     projection: Projection | None,
 ) -> Any:
-    """Return the sum over all chunks; nothing leaves a worker but results, and one row for each sequence cut."""
+    """Return the sum over all chunks; workers send results alone, and one row for each sequence cut."""
     add, shared = delayed(_add_chunk), (delayed(make), delayed(projection), inputs)  # in the graph once
     return compute_sum([add(*shared, *each) for each in _tasks(states, inputs=inputs, pairs=make().needs_pairs)])
 
@@ -198,7 +198,7 @@ def _add_chunk(
 
 
 def _as_declared(values: AnyArray, shape: tuple[int, ...]) -> AnyArray:
-    """Run on a worker: the array of a chunk, which must begin with the shape that the dask array says."""
+    """Run on a worker: the array of a chunk, which must begin with the shape that the dask array names."""
     values = as_array(values)
     if tuple(values.shape[: len(shape)]) != shape:
         raise KannError(f"it has shape {tuple(values.shape)}, and the dask array says {shape}; {CORRECT_CHUNKS}")

@@ -101,7 +101,7 @@ class Moments(Saved):
 
     @staticmethod
     def of(states: Any, *, inputs: bool = True) -> "Moments":
-        """Moments of all states, and of their inputs where they have any and ``inputs`` is True.
+        """Compute moments of all states, and of their inputs where they have any and ``inputs`` is True.
 
         Of a dask array or a store at an address they are computed chunk by chunk on Dask, and so they are of a store on
         disk if this process has a Dask client.
@@ -199,7 +199,7 @@ class Moments(Saved):
         return self._with(lambda array: to_device_of(theirs, as_numpy(array)))
 
     def _with(self, convert: Callable[[AnyArray], AnyArray]) -> "Moments":
-        """The same moments with each array converted."""
+        """Return the same moments with each array converted."""
         return Moments(**dict(self._items()) | {name: convert(array) for name, array in self._arrays()})
 
     def _content(self) -> dict[str, Any]:
@@ -241,7 +241,7 @@ class Moments(Saved):
         return [(name, getattr(self, name)) for name in (*SCALARS, *ARRAYS)]
 
     def _arrays(self) -> list[tuple[str, AnyArray]]:
-        """The names and values of all arrays that there are."""
+        """Return the names and values of all arrays that there are."""
         return [(name, getattr(self, name)) for name in ARRAYS if getattr(self, name) is not None]
 
     def require_alike(self, other: "Moments") -> None:
@@ -261,7 +261,7 @@ class Moments(Saved):
             )
 
     def in_basis(self, matrix: Float[Array, "d r"]) -> "Moments":
-        """The moments of coordinates h @ matrix, multiplied where these moments are, as numpy arrays."""
+        """Return the moments of coordinates h @ matrix, multiplied where these moments are, as numpy arrays."""
         matrix = to_device_of(self.sum_h, matrix)
         values: dict[str, Any] = dict(self._items())
         values |= {name: values[name] @ matrix for name in ("sum_h", "sum_x", "sum_y")}
@@ -296,14 +296,14 @@ def _width(sums: AnyArray | None) -> int:
 
 
 def moments_of(states: States, *, inputs: bool, projection: Projection | None = None) -> Moments:
-    """Moments of all states, or of their coordinates if there is a projection."""
+    """Compute moments of all states, or of their coordinates if there is a projection."""
     moments = measure(states, inputs=inputs, projection=projection)
     require_finite_squares(states, moments.hh, moments.uu)
     return moments
 
 
 def measure(states: States, *, inputs: bool, projection: Projection | None = None) -> Moments:
-    """Moments without the check for NaN and overflow, which would synchronise a GPU."""
+    """Compute moments without the check for NaN and overflow, which would synchronise a GPU."""
     moments = accumulate(states, PairProducts, inputs=inputs, projection=projection, what="moments")
     moments.sequences = number_of_all_ranks(len(states))
     return moments
@@ -398,7 +398,7 @@ class PairProducts:
         self._add_rows(name, namespace(rows[0]).concat(rows))
 
     def result(self) -> Moments:
-        """The totals as moments."""
+        """Return the totals as moments."""
         if self._cuts:
             self._multiply_cuts()
         for name in list(self._waiting):
@@ -418,7 +418,7 @@ class PairProducts:
         )
 
     def _sum(self, parts: Sequence[str]) -> AnyArray:
-        """The sum of the totals of these names, as far as there are any."""
+        """Return the sum of the totals of these names, as far as there are any."""
         found = [self._totals[name] for name in parts if name in self._totals]
         return sum(found[1:], start=found[0])
 
@@ -439,7 +439,7 @@ class StateGram(Additive):
 
     @staticmethod
     def of_block(block: Block) -> "StateGram":
-        """The Gram matrix of the rows of a block."""
+        """Return the Gram matrix of the rows of a block."""
         h = block.values
         return StateGram(states=len(h), rounding=block.rounding, sum_h=h.sum(0), hh=gram(h))
 
@@ -453,7 +453,7 @@ class StateGram(Additive):
 
 
 def state_gram(states: States) -> StateGram:
-    """The Gram matrix of all states."""
+    """Return the Gram matrix of all states."""
     found = accumulate(states, partial(SumOverBlocks, StateGram.of_block), what="Gram matrix")
     require_finite_squares(states, found.hh)
     return found
@@ -474,7 +474,7 @@ class MeanAndCovariance:
         return len(self.mean)
 
     def along(self, directions: Float[Array, "d k"]) -> Float[Array, "k k"]:
-        """The covariance of the coordinates along some directions."""
+        """Return the covariance of the coordinates along some directions."""
         return directions.T @ self.covariance @ directions
 
 
@@ -502,12 +502,12 @@ def refuse_not_finite(states: States, *, inputs: bool) -> NoReturn:
 
 
 def centred(products: AnyArray, left: AnyArray, right: AnyArray, n: int) -> AnyArray:
-    """Products about the means: Σabᵀ − (Σa)(Σb)ᵀ/n."""
+    """Compute products about the means: Σabᵀ − (Σa)(Σb)ᵀ/n."""
     return products - left[:, None] * (right / n)
 
 
 def centre_in_place(gram: AnyArray, total: AnyArray, n: int) -> AnyArray:
-    """`centred` for Σhhᵀ, written over it strip by strip: no other d × d matrix is made."""
+    """Compute `centred` for Σhhᵀ, written over it strip by strip: no other d × d matrix is made."""
     strip = 256
     for start in range(0, gram.shape[0], strip):
         rows = slice(start, start + strip)

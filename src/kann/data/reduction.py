@@ -46,7 +46,7 @@ class LazyRows(ABC):
 
     @abstractmethod
     def read(self, start: int, stop: int) -> AnyArray:
-        """Rows from ``start`` to before ``stop``, with 0 <= start <= stop <= N."""
+        """Return rows from ``start`` to before ``stop``, with 0 <= start <= stop <= N."""
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -79,7 +79,7 @@ class PaddedRows(LazyRows):
         self._flat = values.reshape(-1, values.shape[2]) if is_contiguous(values) else None
 
     def read(self, start: int, stop: int) -> AnyArray:
-        """Rows of the sequences that ``start:stop`` touches."""
+        """Return rows of the sequences that ``start:stop`` touches."""
         if start == stop:  # of the right kind and on the right device; nothing is read for it
             is_numpy = namespace(self.padded) is namespace(np.empty(0))
             return np.empty((0, self.shape[1]), dtype=self.dtype) if is_numpy else self.padded[:1, 0][:0]
@@ -104,13 +104,13 @@ class Projection:
     mean: Float[Array, " d"]
 
     def of(self, rows: AnyArray) -> AnyArray:
-        """The coordinates of float64 rows, which are overwritten."""
+        """Return the coordinates of float64 rows, which are overwritten."""
         rows -= to_device_of(rows, self.mean)
         return rows @ to_device_of(rows, self.matrix)
 
 
 def sequence_ranges(lengths: Int[Array, " s"], max_rows: int) -> Iterator[tuple[int, int]]:
-    """Ranges ``(first, last)`` of sequences with at most ``max_rows`` rows together, or of one longer sequence."""
+    """Yield ranges ``(first, last)`` of sequences with at most ``max_rows`` rows together, or of one longer one."""
     stops = np.cumsum(lengths)
     first = 0
     while first < len(lengths):
@@ -122,7 +122,7 @@ def sequence_ranges(lengths: Int[Array, " s"], max_rows: int) -> Iterator[tuple[
 
 
 def row_ranges(lengths: Int[Array, " s"], max_rows: int) -> Iterator[tuple[int, int]]:
-    """Ranges ``(start, stop)`` of at most ``max_rows`` rows; only a sequence longer than that is cut."""
+    """Return ranges ``(start, stop)`` of at most ``max_rows`` rows; only a sequence longer than that is cut."""
     stops = np.cumsum(lengths)
     for first, last in sequence_ranges(lengths, max_rows):
         start, end = int(stops[first] - lengths[first]), int(stops[last - 1])
@@ -134,7 +134,7 @@ def row_ranges(lengths: Int[Array, " s"], max_rows: int) -> Iterator[tuple[int, 
 class Block:
     """Consecutive rows of states: whole sequences, or pieces of sequences that were cut.
 
-    What a block says of its sequences has one entry for each of them, in the order of their rows.
+    Arrays about sequences have one entry for each of them, in the order of their rows.
     """
 
     values: AnyArray
@@ -190,7 +190,7 @@ class Cut:
 def float64_blocks(block: Block, *, inputs: bool, projection: Projection | None) -> Iterator[Block]:
     """Read a block piece by piece, in float64 and in memory of bounded size.
 
-    Each piece may be overwritten, and is overwritten when the next one is read. ``inputs`` says whether inputs are
+    Each piece may be overwritten, and is overwritten when the next one is read. ``inputs`` is True if inputs are
     wanted; where a ``projection`` is given, states are projected.
     """
     source = block.inputs if inputs else None
@@ -216,7 +216,7 @@ def float64_blocks(block: Block, *, inputs: bool, projection: Projection | None)
 
 
 def pieces(offsets: Int[Array, " s"], start: int, stop: int) -> tuple[slice, Int[Array, " k"], Int[Array, " k"]]:
-    """The sequences in rows ``start:stop``: which of those that begin at ``offsets``, first steps and lengths."""
+    """Find the sequences in rows ``start:stop``: which of those that begin at ``offsets``, first steps, lengths."""
     first = int(np.searchsorted(offsets, start, side="right")) - 1
     last = int(np.searchsorted(offsets, stop))
     begin = np.maximum(offsets[first:last], start)
@@ -237,7 +237,7 @@ class NotFinite:
     """The name of the block that holds it."""
 
     def error(self, *, of: str = "") -> KannError:
-        """The error to raise; ``of`` says whose states they are, such as ``" of layer 'rnn'"``."""
+        """Return the error to raise; ``of`` says whose states they are, such as ``" of layer 'rnn'"``."""
         where = f"{self.block}: " if self.block else ""
         return NotFiniteError(
             f"{where}{self.what}{of} hold {self.value} at sequence {self.sequence}, step {self.step}, unit "
@@ -246,9 +246,9 @@ class NotFinite:
 
 
 def find_not_finite(block: Block, *, first_inputs: bool = False) -> NotFinite | None:
-    """The first NaN or infinite number of a block, if it holds one.
+    """Return the first NaN or infinite number of a block, if it holds one.
 
-    What the network read to reach the first state of a sequence belongs to no pair of states. It counts only with
+    The input that led to the first state of a sequence belongs to no pair of states. It counts only with
     ``first_inputs``.
     """
     found = []
@@ -322,7 +322,7 @@ class Accumulator(Protocol):
         """Take the pairs that lie on two sides of the end of a block."""
 
     def result(self) -> Any:
-        """The sum. Results of several accumulators must add up with ``+``."""
+        """Return the sum. Results of several accumulators must add up with ``+``."""
 
 
 class SumOverBlocks:
@@ -348,7 +348,7 @@ class SumOverBlocks:
             self._total += value
 
     def result(self) -> Any:
-        """The sum over all blocks and cuts."""
+        """Return the sum over all blocks and cuts."""
         return self._total
 
 
@@ -370,7 +370,7 @@ def accumulate(
 ) -> Any:
     """Hand all states to accumulators that ``make`` makes, and return the sum of their results.
 
-    ``inputs`` says whether the inputs are needed. With a ``projection`` the accumulators are handed coordinates instead
+    ``inputs`` is True if inputs are needed. With a ``projection`` the accumulators are handed coordinates instead
     of states. ``what`` is the title of the progress bar.
     """
     inputs = inputs and states.inputs is not None
@@ -410,7 +410,7 @@ def are_summed_over_ranks() -> bool:
 
 
 def number_of_all_ranks(own: int) -> int:
-    """The sum of a number over the ranks, where `accumulate` sums over them; else the number itself."""
+    """Return the sum of a number over the ranks, where `accumulate` sums over them; else the number itself."""
     return add_results(lambda: own) if _over_ranks.get() else own
 
 
@@ -439,7 +439,7 @@ def map_rows(values: AnyArray, function: Callable[[AnyArray], AnyArray], *, widt
 
 
 def take_rows(values: AnyArray, rows: Int[Array, " k"]) -> AnyArray:
-    """Some rows, in increasing order, as a numpy array; of a dask array in a single computation."""
+    """Return some rows, in increasing order, as a numpy array; of a dask array in a single computation."""
     source = _source_array(values)
     if is_dask(source) and source is not values:
         sequences = np.searchsorted(np.cumsum(values.lengths), rows, side="right")
@@ -449,14 +449,14 @@ def take_rows(values: AnyArray, rows: Int[Array, " k"]) -> AnyArray:
 
 
 def rows_of_padded(values: AnyArray, lengths: Int[Array, " s"]) -> AnyArray:
-    """The real steps of padded (S, T, d) values one after the other, without copying them."""
+    """Return the real steps of padded (S, T, d) values one after the other, without copying them."""
     if is_contiguous(values) and (lengths == values.shape[1]).all():
         return values.reshape(-1, values.shape[2])
     return PaddedRows(values, lengths)
 
 
 def read_unless_dask(rows: AnyArray, inputs: AnyArray | None) -> tuple[AnyArray, AnyArray | None]:
-    """Rows and inputs in memory; where the rows are those of a dask array, both stay as they are."""
+    """Return rows and inputs in memory; where the rows are those of a dask array, both stay as they are."""
     if is_dask(_source_array(rows)):
         return rows, inputs
     return rows[:], None if inputs is None else inputs[:]
@@ -470,7 +470,7 @@ def runs_on_dask(states: Any) -> bool:
 
 
 def _source_array(values: AnyArray) -> AnyArray:
-    """The array that rows are taken from: of padded rows the padded one, else the rows themselves."""
+    """Return the array that rows are taken from: of padded rows the padded one, else the rows themselves."""
     return values.padded if isinstance(values, PaddedRows) else values
 
 

@@ -42,7 +42,7 @@ ARRAY_KINDS = "biufcU"
 """The kinds of numpy types that are saved as arrays: numbers, truth values and text, but no Python objects."""
 
 STORED: dict[str, type["Stored"]] = {}
-"""The classes that a file may name, and nothing else."""
+"""The only classes that a file may name."""
 
 T = TypeVar("T", bound="Stored")
 
@@ -123,7 +123,7 @@ def load_npz(path: str | os.PathLike[str], cls: type[T]) -> T:
 
 
 def save_arrays(path: str | os.PathLike[str], *, kind: str, arrays: Mapping[str, Array]) -> None:
-    """Write named arrays, with a header that says what they are and holds their checksum."""
+    """Write named arrays, with a header that holds their kind and checksum."""
     path = file_to_write(path)
     header = json.dumps({"kind": kind, "version": VERSION, "checksum": checksum(arrays)})
     members: dict[str, Any] = {"header": np.frombuffer(header.encode(), dtype=np.uint8), **arrays}
@@ -171,7 +171,7 @@ def checksum(arrays: Mapping[str, Array]) -> str:
 
 
 def _header(reader: NpzReader) -> Any:
-    """Return what the file says it is."""
+    """Return the header of a file."""
     if "header" not in reader.names:
         raise ValueError("it has no header")
     shape, dtype = reader.array_header("header")

@@ -210,7 +210,7 @@ class States:
     @overload
     def __getitem__(self, key: slice | list[int] | Array) -> "States": ...
     def __getitem__(self, key: Any) -> Any:
-        """One sequence as a (T_i, d) array, or several as `States`: a slice, their numbers, or a mask."""
+        """Return one sequence as a (T_i, d) array, or several as `States`: a slice, their numbers, or a mask."""
         if isinstance(key, slice | list | np.ndarray):
             spans = [self.span(i) for i in np.arange(len(self))[key].tolist()]
             inputs = [self.inputs[span] for span in spans] if self.inputs is not None else None
@@ -219,14 +219,14 @@ class States:
         return as_numpy(self.values[self.span(range(len(self))[key])])
 
     def span(self, i: Any) -> slice:
-        """The rows of sequence ``i`` in ``values`` and ``inputs``."""
+        """Return the rows of sequence ``i`` in ``values`` and ``inputs``."""
         return slice(int(self.starts[i]), int(self.starts[i] + self.lengths[i]))
 
     def __iter__(self) -> Iterator[Array]:
         return (self[i] for i in range(len(self)))
 
     def padded(self, *, fill: float = 0.0) -> Shaped[Array, "s t d"]:
-        """All sequences as one (S, T, d) array, ``fill`` behind the shorter ones."""
+        """Return all sequences as one (S, T, d) array, ``fill`` behind the shorter ones."""
         filled = np.arange(self.lengths.max()) < self.lengths[:, None]
         values = as_numpy(self.values)
         padded = np.full((*filled.shape, self.dim), fill, dtype=values.dtype)
@@ -234,7 +234,7 @@ class States:
         return padded
 
     def pairs(self) -> tuple[Shaped[Array, "p d"], Shaped[Array, "p d"]]:
-        """All (h_t, h_{t+1}) as two (P, d) arrays, never across the end of a sequence."""
+        """Return all (h_t, h_{t+1}) as two (P, d) arrays, never across the end of a sequence."""
         values, is_first = as_numpy(self.values), np.zeros(len(self.values), dtype=bool)
         is_first[self.starts] = True
         return values[~np.append(is_first[1:], True)], values[~is_first]
@@ -244,13 +244,13 @@ class States:
         return block_rows(self.values[0:1], self.dim)
 
     def ranges(self, max_rows: int | None = None) -> Iterator[tuple[int, int]]:
-        """Ranges ``(start, stop)`` of at most ``max_rows`` rows; only a sequence longer than that is cut."""
+        """Return ranges ``(start, stop)`` of at most ``max_rows`` rows; only a sequence longer than that is cut."""
         max_rows = self._rows_at_a_time() if max_rows is None else max_rows
         return row_ranges(self.lengths, require_whole_number(max_rows, "max_rows"))
 
 
 def as_states(data: Any, lengths: Any = None) -> States:
-    """States of what users pass for them.
+    """Return states of what users pass for them.
 
     That is `States`, the path or address of a store, a list of (T_i, d) arrays, a padded (S, T, d) array, or (N, d)
     rows of all sequences with their lengths.
@@ -282,7 +282,7 @@ def as_states(data: Any, lengths: Any = None) -> States:
 
 
 def states_of(values: AnyArray, lengths: Any = None, *, inputs: AnyArray = None, reverse: bool = False) -> States:
-    """States of padded (S, T, d) values, of (N, d) rows with lengths, or of a single (T, d) sequence, without copying.
+    """Wrap padded (S, T, d) values, (N, d) rows with lengths, or a single (T, d) sequence, without copying.
 
     Inputs have the same layout.
     """
@@ -370,7 +370,7 @@ def _read_numpy(path: Path) -> tuple[AnyArray, Any, Any, Any]:
 
 
 def checked_tokens(tokens: Any, states: States) -> list[list[str]]:
-    """The tokens of each sequence as text, in the order of the states.
+    """Return the tokens of each sequence as text, in the order of the states.
 
     Users pass them in the order of the text; for states of a direction that reads from the end they are turned round.
     """
@@ -402,7 +402,7 @@ HOLD_OUT_ONE_IN = 4
 
 
 def held_out_rows(states: States, *, most: int | None = None) -> Int[Array, " n"]:
-    """Rows of every fourth sequence; of fewer than four sequences, the last quarter of all rows.
+    """Return rows of every fourth sequence; of fewer than four sequences, the last quarter of all rows.
 
     Of many sequences some are skipped, so that about ``most`` rows remain.
     """

@@ -97,7 +97,7 @@ class Writer:
         zarr = _zarr()
         self._root = zarr.open_group(str(path), mode="w-", zarr_format=3)
         self._counts = {"parts": 0, "sequences": 0, "states": 0, "inputs": False}
-        """What is on disk, as the attributes of the store say it."""
+        """Counts of what is on disk: attributes of the store."""
         identity = {"kind": KIND, "version": VERSION, "id": uuid.uuid4().hex}
         self._root.update_attributes(identity | {"complete": False} | self._counts)
         self._waiting: list[dict[str, Array]] = []
@@ -203,7 +203,7 @@ class StoredRows(LazyRows):
         self.dtype = np.dtype(parts[0].dtype)
 
     def read(self, start: int, stop: int) -> Shaped[Array, "n d"]:
-        """Rows of the parts that ``start:stop`` touches."""
+        """Return rows of the parts that ``start:stop`` touches."""
         if start == stop:
             return np.empty((0, self.shape[1]), dtype=self.dtype)
         first, last = np.searchsorted(self.part_stops, [start, stop - 1], side="right")
@@ -311,7 +311,7 @@ def read(path: str | os.PathLike[str], parts: slice = slice(None)) -> tuple[Any,
 
 
 def _open_node(path: str | os.PathLike[str]) -> Any:
-    """The array or group at a path or an address."""
+    """Return the array or group at a path or an address."""
     try:
         return _zarr().open(str(path), mode="r")
     except ModuleNotFoundError as error:
@@ -337,7 +337,7 @@ def _parts(root: Any, what: str, numbers: range) -> list[Any]:
 
 
 def _lengths(part: Any) -> Int[Array, " s"]:
-    """The lengths of the sequences of a part, which must be all of its rows."""
+    """Return the lengths of the sequences of a part, which must be all of its rows."""
     lengths = part.attrs["lengths"]
     if not lengths or not all(type(n) is int and n > 0 for n in lengths) or sum(lengths) != part.shape[0]:
         raise ValueError(f"the lengths of {part.path} are not those of its {part.shape[0]} rows")
@@ -402,13 +402,13 @@ def recording_to(path: str | os.PathLike[str]) -> Iterator[Writer]:
 
     This is the rule:
 
-    - While a store is recorded it is called ``NAME.0123abcd.unfinished``. What had the name before is not touched.
+    - While a store is recorded it is called ``NAME.0123abcd.unfinished``. A store of that name is not touched.
     - When the block ends well, the store takes its name in one step, and a store that stood there is removed.
     - When the block fails or is interrupted, the finished sequences take the name if it is free, marked as unfinished;
-      else they keep the temporary one. A note on the error says how many there are and where. If none is finished,
-      nothing stays.
-    - When the process is killed, they keep the temporary name. `States.open` warns that they are unfinished, and if
-      there is nothing under the name it says where they are.
+      else they keep the temporary one. A note on the error names their number and place. If none is finished,
+      no file stays.
+    - When the process is killed, they keep the temporary name. `States.open` warns that they are unfinished, and, if
+      no store has the name, where they are.
     """
     target = resolve_target(path)
     require_replaceable(target)
@@ -441,7 +441,7 @@ def _keep_finished(unfinished: Path, target: Path) -> str:
 
 
 def _attributes(path: Path) -> dict[str, Any]:
-    """The attributes of the root of a store; empty if there is none, or a damaged one."""
+    """Return the attributes of the root of a store; empty if there is none, or a damaged one."""
     try:
         attributes = json.loads((path / "zarr.json").read_text())["attributes"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -460,7 +460,7 @@ def require_store_name(path: str | os.PathLike[str], *, verb: str) -> None:
 
 
 def require_replaceable(path: str | os.PathLike[str]) -> None:
-    """Raise if writing would replace anything but a store of states that holds nothing else, or an empty folder."""
+    """Raise if writing would replace anything but a plain store of states, or an empty folder."""
     path = Path(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return

@@ -154,13 +154,13 @@ class Balance(Saved):
         return int(low), int(high)
 
     def _resampled_counts(self) -> list[int] | None:
-        """The count of each replicate that has a gap; None if too few have."""
+        """Return the count of each replicate that has a gap; None if too few have."""
         assert self.resampled is not None  # noqa: S101  # the callers have seen that there are some
         counts = [count for row in self.resampled if (count := count_before_gap(row)) is not None]
         return counts if len(counts) >= LEVEL * len(self.resampled) else None
 
     def coordinates(self, h: AnyArray) -> Float[AnyArray, "... k"]:
-        """Coordinates s = (h − mean) A of states (..., d)."""
+        """Compute coordinates s = (h − mean) A of states (..., d)."""
         h = operand(h, require_float, what="states")
         require_width(h, self.dim, what="states", of="the balance")
         return (h - to_device_of(h, self.mean)) @ to_device_of(h, self.directions)
@@ -225,7 +225,7 @@ class Balance(Saved):
 
     @staticmethod
     def of_states(states: Any, *, rank: int | None = None) -> "Balance":
-        """Principal components, for states without a model: as if the outputs depended on the states as they vary.
+        """Compute principal components, for states without a model: as if outputs depended on the states as they vary.
 
         They are where the states vary most, which need not be what the outputs depend on: in a sentiment network one
         balanced coordinate keeps 93 % of the decisions, and the first principal component 72 %. ``values`` are
@@ -291,7 +291,7 @@ def _is_double(rows: AnyArray) -> bool:
 
 
 def _factor(rows: AnyArray, centre: Float[Array, " d"]) -> _Factor:
-    """The rows themselves where they are few, else d rows with the same second moments."""
+    """Return the rows themselves where they are few, else d rows with the same second moments."""
     n, d = rows.shape
     if n <= d:
         return _Factor(rows=as_numpy(rows), centre=centre)
@@ -308,7 +308,7 @@ def _factor(rows: AnyArray, centre: Float[Array, " d"]) -> _Factor:
 
 
 def _factor_of_covariance(matrix: Float[Array, "d d"]) -> _Factor:
-    """√Λ Vᵀ of a covariance V Λ Vᵀ."""
+    """Compute √Λ Vᵀ of a covariance V Λ Vᵀ."""
     values, vectors = np.linalg.eigh(matrix)
     rows = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
     return _Factor(rows=rows, centre=np.zeros(len(rows)))
@@ -380,14 +380,14 @@ def _with_replicates(balance: Balance, states: AnyArray, adjoints: AnyArray, seq
 
 
 def _times(rows: AnyArray, columns: Float[Array, "d q"]) -> Float[Array, "n q"]:
-    """The product in float64, converting some rows at a time."""
+    """Return the product in float64, converting some rows at a time."""
     step, columns = max(1, BLOCK_NUMBERS // 16 // rows.shape[1]), to_device_of(rows, columns)
     parts = (float64_copy(rows[i : i + step]) @ columns for i in range(0, len(rows), step))
     return np.concatenate([as_numpy(part) for part in parts])
 
 
 def _products_by(place: Int[Array, " n"], rows: Float[Array, "n q"]) -> Float[Array, "g q q"]:
-    """Σ zᵀz over the rows of each group."""
+    """Compute Σ zᵀz over the rows of each group."""
     order = np.argsort(place, kind="stable")
     groups = np.split(rows[order], np.flatnonzero(np.diff(place[order])) + 1)
     return np.stack([group.T @ group for group in groups])

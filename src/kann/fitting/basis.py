@@ -37,7 +37,7 @@ class Rank:
     """Whether held-out sequences are to choose the number."""
 
     def columns(self, explained: Float[Array, " r"], *, of_units: bool) -> int:
-        """How many of the columns that explain these fractions of the variance are kept.
+        """Return how many of the columns that explain these fractions of the variance are kept.
 
         ``of_units`` is True if there is a column for every hidden unit; errors then name units.
         """
@@ -80,7 +80,7 @@ class RankCurve(Stored):
 
 
 def _is_near_best(errors: Float[Array, " k"], copying: float | np.floating) -> Shaped[Array, " k"]:
-    """Which errors are within the tolerance of the smallest."""
+    """Return which errors are within the tolerance of the smallest."""
     best = errors.min()
     return errors <= best + max(TOLERANCE * best, NEGLIGIBLE * copying)
 
@@ -106,7 +106,7 @@ def parse_rank(rank: Any) -> Rank:
 
 ROUNDINGS = 8.0
 """Rounding every number to a relative spacing ε leaves noise of about ε·|H|/√d in every direction (less than a third of
-that if it happened once). What a network computes is rounded several times, so eight times that counts as noise."""
+that if it happened once). A network rounds its numbers several times, so eight times that counts as noise."""
 
 GRAM_NOISE = 32 * np.finfo(np.float64).eps
 """Eigenvalues of HᵀH below this fraction of the largest are rounding noise of the product itself, not of the states."""
@@ -116,7 +116,7 @@ UNITS_ALIKE_TO = 1e6
 finely than the others, and its directions are real where theirs would be noise."""
 
 FULL_EIGH_BELOW = 512
-"""Below this many units all singular vectors cost so little that computing only a few of them saves nothing."""
+"""Below this many units all singular vectors take no longer than a few of them."""
 
 LANCZOS_FROM_RATIO = 64
 """Lanczos iteration pays if at most 1/64 of the directions are wanted: at 4,096 units it takes 1/9 of the time for
@@ -131,7 +131,7 @@ common, and the Gram matrix of the coordinates, which squares it, cannot tell th
 
 
 def fourier(d: int) -> Float[Array, "d d"]:
-    """The orthonormal real Fourier basis of ℝᵈ by increasing frequency: a constant, then cosine and sine of each."""
+    """Return the orthonormal real Fourier basis of ℝᵈ by increasing frequency: constant, cosine and sine of each."""
     # Transforms of the unit vectors are the columns: cosines are their real parts, sines their imaginary parts.
     spectrum = np.fft.rfft(np.eye(d), norm="ortho").view(np.float64).reshape(d, -1, 2)
     columns = spectrum.reshape(d, -1)
@@ -215,7 +215,7 @@ class StateSVD:
 
 
 def svd_from_gram(gram: AnyArray, *, norm: float, rounding: float, largest: int | None = None) -> StateSVD:
-    """The singular values and vectors of H from its Gram matrix HᵀH: all, or the ``largest``.
+    """Return the singular values and vectors of H from its Gram matrix HᵀH: all, or the ``largest``.
 
     ``norm`` is |H| before a mean was taken off: rounding noise is relative to it. Singular values below some 1e-7 of
     the largest are lost in the Gram matrix.
@@ -232,7 +232,7 @@ def svd_from_gram(gram: AnyArray, *, norm: float, rounding: float, largest: int 
 
 
 def units_differ(squares: Float[Array, " d"]) -> bool:
-    """Whether the energies of the units, as far as they have any, are too far apart for one noise floor."""
+    """Return whether the energies of the units, as far as they have any, are too far apart for one noise floor."""
     live = squares[squares > 0]
     return bool(len(live) and live.max() > UNITS_ALIKE_TO * live.min())
 
@@ -240,7 +240,7 @@ def units_differ(squares: Float[Array, " d"]) -> bool:
 def factor_of_gram(
     gram: Float[Array, "d d"], squares: Float[Array, " d"], *, noise: float | None = None
 ) -> Float[Array, "d d"]:
-    """A factor F with FᵀF = gram, for columns of these energies before a mean was subtracted.
+    """Return a factor F with FᵀF = gram, for columns of these energies before a mean was subtracted.
 
     A product of two columns is rounded relative to these two alone, so that columns are scaled to equal energy first.
     Eigenvalues below the fraction ``noise`` of one, or `GRAM_NOISE` of the largest, are rounding and count as 0.
@@ -254,7 +254,7 @@ def factor_of_gram(
 
 
 def svd_from_factor(factor: Float[Array, "m d"], *, squares: Float[Array, " d"], rounding: float) -> StateSVD:
-    """The singular values and vectors of H from a factor F with FᵀF = HᵀH, for units of these energies."""
+    """Return the singular values and vectors of H from a factor F with FᵀF = HᵀH, for units of these energies."""
     _, values, transposed = np.linalg.svd(factor, full_matrices=len(factor) < factor.shape[1])
     values = np.concatenate([values, np.zeros(factor.shape[1] - len(values))])
     # Subtracting the mean and factorising round, each by about ε for a unit.
@@ -272,7 +272,7 @@ def _svd(
 
 
 def _eigenpairs(gram: AnyArray, count: int) -> tuple[Float[Array, " k"], Float[Array, "d k"]]:
-    """The ``count`` largest eigenvalues, increasing, and their vectors; all of them where that is as fast."""
+    """Return the ``count`` largest eigenvalues, increasing, and their vectors; all of them where that is as fast."""
     d = gram.shape[0]
     count = min(count, d)
     if on_accelerator(gram):  # torch has no such solver for the largest alone
@@ -308,7 +308,7 @@ def require_variation(varies: bool) -> None:
 
 
 def choose_basis(kind: BasisKind, rank: Rank, svd: StateSVD, mean: Float[Array, " d"]) -> Basis:
-    """The basis of this kind, cut to ``rank`` columns; ``svd`` is that of the states about ``mean`` or about zero."""
+    """Choose the basis of this kind, cut to ``rank`` columns; ``svd`` is of the states about ``mean`` or zero."""
     require_variation(svd.resolved > 0)
     d = len(mean)
     if kind.own is not None:
@@ -343,11 +343,11 @@ def own_basis(
     rows: Float[Array, "m d"],
     energy: float,
 ) -> Basis:
-    """The user's directions, with the regression of the state on the coordinates as decoder.
+    """Return the user's directions, with the regression of the state on the coordinates as decoder.
 
     Bᵀ would not do: what the directions leave out is correlated with the coordinates, so that decoding with Bᵀ can
     miss more than all of the states' variance. ``factor`` F and ``rows`` R stand for the coordinates Z and the states H
-    about their mean: FᵀF = ZᵀZ and FᵀR = ZᵀH. The regression of H on Z is F⁺R, and nothing is squared if F and R are
+    about their mean: FᵀF = ZᵀZ and FᵀR = ZᵀH. The regression of H on Z is F⁺R. It squares no number if F and R are
     ΣVᵀB and ΣVᵀ, where H = U Σ Vᵀ.
     """
     # What each coordinate adds to R², so that fractions add up although coordinates may be correlated.
@@ -421,7 +421,7 @@ class Operator(ABC):
         return self.basis.T if self.decoder is None else self.decoder
 
     def encode(self, h: AnyArray) -> Float[AnyArray, "... r"]:
-        """Coordinates z = (h − mean) B of states (..., d).
+        """Compute coordinates z = (h − mean) B of states (..., d).
 
         Here and below, the result is a numpy array, or a tensor on the GPU where the states are.
         """
@@ -430,7 +430,7 @@ class Operator(ABC):
         return (h - to_device_of(h, self.mean)) @ to_device_of(h, self.basis)
 
     def decode(self, z: AnyArray) -> Float[AnyArray, "... d"]:
-        """States of coordinates (..., r): z Bᵀ + mean, or the regression of the state on the coordinates.
+        """Compute states of coordinates (..., r): z Bᵀ + mean, or the regression of the state on the coordinates.
 
         The latter holds where ``basis`` was a `Balance` or an array: there coordinates are correlated with the
         rest of the state.
@@ -446,10 +446,10 @@ class Operator(ABC):
 
     @abstractmethod
     def _path(self, z: AnyArray, steps: int, inputs: AnyArray | None) -> list[AnyArray]:
-        """Coordinates after each step, from coordinates z (..., r) and inputs (..., steps, p)."""
+        """Compute coordinates after each step, from coordinates z (..., r) and inputs (..., steps, p)."""
 
     def predict(self, h: AnyArray, steps: int = 1, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... d"]:
-        """The states ``steps`` later; without offset and inputs (h − mean) B Cˢ Bᵀ + mean, the paper's H^KANN.
+        """Predict the states ``steps`` later; without offset and inputs (h − mean) B Cˢ Bᵀ + mean, the paper's H^KANN.
 
         An operator that reads inputs also takes what the network reads on the way, (..., steps, p), or (..., p) for one
         step.
@@ -457,7 +457,7 @@ class Operator(ABC):
         return self.rollout(h, steps, inputs=inputs)[..., -1, :]
 
     def rollout(self, h: AnyArray, steps: int, *, inputs: AnyArray | None = None) -> Float[AnyArray, "... s d"]:
-        """The next ``steps`` states one after the other, each predicted from the one before.
+        """Predict the next ``steps`` states one after the other, each from the one before.
 
         Those of a `Bilinear` are bounded to the range of the recorded coordinates.
         """
@@ -494,7 +494,7 @@ class Operator(ABC):
         return self.rollout(initial, inputs.shape[-2], inputs=inputs)
 
     def _checked_inputs(self, inputs: AnyArray | None, steps: int | None) -> AnyArray:
-        """Inputs (..., t, p), if they fit the operator and the steps."""
+        """Return inputs (..., t, p), if they fit the operator and the steps."""
         if not self.input_dim:
             raise KannError("this operator is autonomous and reads no inputs; fit with driven=True")
         if inputs is None:

@@ -85,7 +85,7 @@ class Bilinear(Operator, Saved):
     """The regression of the state on the coordinates, if the basis is a `Balance` or an array; None if it is Bᵀ."""
 
     def at(self, u: Any = None, *, around: AnyArray | None = None, states: States | None = None) -> Koopman:
-        """The operator while ``u`` (p,) is read, z C + φ(u) D + c + Σ φ_k(u) z E_k, with its own modes.
+        """Return the operator while ``u`` (p,) is read, z C + φ(u) D + c + Σ φ_k(u) z E_k, with its own modes.
 
         None is an input of zeros: what the network does by itself. ``"mean"`` is the mean over all that was read. A
         lifted operator is linearised about the state ``around``, by default where its coordinates are zero: at the mean
@@ -125,13 +125,13 @@ class Bilinear(Operator, Saved):
         )
 
     def matrices(self, inputs: AnyArray) -> Float[AnyArray, "n r r"]:
-        """The matrix C + Σ φ_k(u) E_k of each of many inputs (n, p): z becomes z @ matrix + push."""
+        """Return the matrix C + Σ φ_k(u) E_k of each of many inputs (n, p): z becomes z @ matrix + push."""
         phi = self._features(inputs)
         gates = to_device_of(phi, self.gates.reshape(len(self.gates), -1))
         return (phi @ gates).reshape(len(phi), self.rank, self.rank) + to_device_of(phi, self.matrix)
 
     def pushes(self, inputs: AnyArray) -> Float[AnyArray, "n r"]:
-        """The push φ(u) D + c of each of many inputs (n, p): it is added to the coordinates."""
+        """Return the push φ(u) D + c of each of many inputs (n, p): it is added to the coordinates."""
         phi = self._features(inputs)
         return phi @ to_device_of(phi, self.drive) + to_device_of(phi, self.offset)
 
@@ -227,19 +227,19 @@ class Bilinear(Operator, Saved):
         return weights | {"gates": self.gates.reshape(-1, self.rank)} | lifted
 
     def _step(self, z: AnyArray, phi: AnyArray, weights: dict[str, AnyArray]) -> AnyArray:
-        """The next coordinates of z (..., r), while features (..., k) are read."""
+        """Return the next coordinates of z (..., r), while features (..., k) are read."""
         gated = phi[..., :, None] * z[..., None, :]
         gated = gated.reshape(*gated.shape[:-2], len(weights["gates"]))
         after = z @ weights["matrix"] + phi @ weights["drive"] + weights["offset"] + gated @ weights["gates"]
         return after if self.squares is None else after + self._products(z) @ weights["squares"]
 
     def _products(self, z: AnyArray) -> AnyArray:
-        """The products z_i z_j, i ≤ j, of coordinates (..., r)."""
+        """Return the products z_i z_j, i ≤ j, of coordinates (..., r)."""
         products = pair_products(z.reshape(-1, self.rank).T).T
         return products.reshape(*z.shape[:-1], -1)
 
     def _linearised(self, matrix: Array, offset: Array, z: Array) -> tuple[Array, Array]:
-        """Matrix and offset that agree with the lifted step at coordinates z (r,), and with its derivative there."""
+        """Return matrix and offset that agree with the lifted step and its derivative at coordinates z (r,)."""
         require_width(z, self.rank, what="the state around which to linearise", of="the operator")
         if z.ndim != 1 or self.squares is None:
             raise KannError(f"around={short_repr(z)} is no single state; pass one of shape ({self.dim},)")
@@ -249,7 +249,7 @@ class Bilinear(Operator, Saved):
         return matrix + bent, offset + self._products(z) @ self.squares - z @ bent
 
     def _features_at(self, u: Any) -> Float[Array, " k"]:
-        """φ of a single input, of none, or the mean one."""
+        """Compute φ of a single input, of none, or the mean one."""
         if u is None:
             return self.features.of_nothing()
         if isinstance(u, str):
@@ -262,7 +262,7 @@ class Bilinear(Operator, Saved):
         return self._features(given[None])[0]
 
     def _features(self, inputs: AnyArray) -> Float[AnyArray, "n k"]:
-        """φ of inputs (n, p)."""
+        """Compute φ of inputs (n, p)."""
         given: Any = operand(inputs, require_real, what="inputs")
         require_width(given, self.features.inputs, what="inputs", of="the operator")
         if given.ndim != 2:
@@ -271,7 +271,7 @@ class Bilinear(Operator, Saved):
         return self.features.of(namespace(given).astype(given, namespace(given).float64))
 
     def _grams_where_read(self, u: Any, states: States, matrix: Array, offset: Array) -> tuple[Array, Array]:
-        """Gram matrices of what the step misses, and of the coordinates about their mean, where ``u`` was read."""
+        """Compute Gram matrices of the residuals, and of the coordinates about their mean, where ``u`` was read."""
         if isinstance(u, str):
             raise KannError("the mean of all inputs is read at no step; leave states= out, or pass an input")
         if u is None:

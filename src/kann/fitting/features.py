@@ -24,12 +24,12 @@ from kann.typing import AnyArray, Array, Float, Int
 
 
 def pair_count(m: int) -> int:
-    """How many products of two of m columns there are, squares included."""
+    """Return how many products of two of m columns there are, squares included."""
     return m * (m + 1) // 2
 
 
 def pair_index(m: int) -> Int[Array, "m m"]:
-    """The row of the product of columns i and j in `pair_products`.
+    """Return the row of the product of columns i and j in `pair_products`.
 
     >>> pair_index(3).tolist()
     [[0, 1, 2], [1, 3, 4], [2, 4, 5]]
@@ -41,7 +41,7 @@ def pair_index(m: int) -> Int[Array, "m m"]:
 
 
 def triple_index(m: int) -> Int[Array, "m m m"]:
-    """The row of the product of columns i, j and l in the rows that `triple_panels` yields."""
+    """Return the row of the product of columns i, j and l in the rows that `triple_panels` yields."""
     chosen = np.array(list(itertools.combinations_with_replacement(range(m), 3)))
     index = np.empty((m, m, m), dtype=np.int64)
     for order in itertools.permutations(range(3)):
@@ -50,7 +50,7 @@ def triple_index(m: int) -> Int[Array, "m m m"]:
 
 
 def pair_panels(rows: Float[AnyArray, "m n"]) -> Iterator[Float[AnyArray, "q n"]]:
-    """The products of each row with itself and all later ones, in the order of `pair_index`.
+    """Return the products of each row with itself and all later ones, in the order of `pair_index`.
 
     They come one row at a time: products of all rows at once would not fit a cache.
     """
@@ -58,12 +58,12 @@ def pair_panels(rows: Float[AnyArray, "m n"]) -> Iterator[Float[AnyArray, "q n"]
 
 
 def pair_products(rows: Float[AnyArray, "m n"]) -> Float[AnyArray, "q n"]:
-    """The products of all pairs i ≤ j of rows, in the order of `pair_index`."""
+    """Return the products of all pairs i ≤ j of rows, in the order of `pair_index`."""
     return namespace(rows).concat(list(pair_panels(rows)))
 
 
 def triple_panels(rows: Float[AnyArray, "m n"], pairs: Float[AnyArray, "q n"]) -> Iterator[Float[AnyArray, "t n"]]:
-    """The products of each row i with all pairs i ≤ j ≤ l, in the order of `triple_index`, from `pair_products`."""
+    """Yield the products of each row i with all pairs i ≤ j ≤ l, in the order of `triple_index`."""
     m = len(rows)
     return (pairs[-pair_count(m - i) :] * rows[i] for i in range(m))
 
@@ -98,7 +98,7 @@ class InputSums(Additive):
 
 
 def input_sums(states: States) -> InputSums:
-    """The sums over all states but the first of each sequence, which no pair leads to."""
+    """Return the sums over all states but the first of each sequence, which no pair leads to."""
     found = accumulate(states, partial(SumOverBlocks, _of_block), inputs=True, what="inputs")
     if not np.isfinite(found.products).all():
         refuse_not_finite(states, inputs=True)
@@ -109,7 +109,7 @@ def input_sums(states: States) -> InputSums:
 
 
 def read_in_pairs(block: Block) -> AnyArray:
-    """The inputs (m, p) of a block that led from a state to the next, also from one in an earlier block."""
+    """Return the inputs (m, p) of a block that led from a state to the next, also from one in an earlier block."""
     is_first = np.zeros(block.values.shape[0], dtype=bool)
     is_first[block.offsets[block.steps == 0]] = True
     (rows,) = indices_for(block.inputs, np.flatnonzero(~is_first))
@@ -205,7 +205,7 @@ class FeatureMap(Stored):
         return self.formula(namespace(inputs), inputs, arrays)
 
     def of_nothing(self) -> Float[Array, " k"]:
-        """φ while nothing is read: an input of zeros. Raise for tokens, of which one is read in every step."""
+        """Compute φ while nothing is read: an input of zeros. Raise for tokens, of which one is read in every step."""
         if self.kind == "tokens":
             raise KannError(
                 "a network that reads tokens reads one in every step, so there is no operator without; pass a token, "
@@ -281,7 +281,7 @@ class Inputs:
     """
 
     def fitted(self, sums: InputSums) -> FeatureMap:
-        """The map for inputs with these sums."""
+        """Return the map for inputs with these sums."""
         return FeatureMap(kind="inputs", inputs=len(sums.total), count=len(sums.total))
 
 
@@ -295,7 +295,7 @@ class Squares:
     """
 
     def fitted(self, sums: InputSums) -> FeatureMap:
-        """The map for inputs with these sums."""
+        """Return the map for inputs with these sums."""
         return FeatureMap(kind="squares", inputs=len(sums.total), count=2 * len(sums.total))
 
 
@@ -311,7 +311,7 @@ class Products:
     """
 
     def fitted(self, sums: InputSums) -> FeatureMap:
-        """The map for inputs with these sums."""
+        """Return the map for inputs with these sums."""
         p = len(sums.total)
         return FeatureMap(kind="products", inputs=p, count=p + pair_count(p))
 
@@ -330,7 +330,7 @@ class Components:
         require_whole_number(self.count, "count", too_small="are no components")
 
     def fitted(self, sums: InputSums) -> FeatureMap:
-        """The map for inputs with these sums."""
+        """Return the map for inputs with these sums."""
         if self.count > len(sums.total):
             raise KannError(f"{len(sums.total)} inputs have no {self.count} components; pass count<={len(sums.total)}")
         _, vectors = np.linalg.eigh(sums.covariance)
@@ -362,7 +362,7 @@ class Fourier:
             raise KannError(f"width={self.width} is no distance; pass width>0")
 
     def fitted(self, sums: InputSums) -> FeatureMap:
-        """The map for inputs with these sums."""
+        """Return the map for inputs with these sums."""
         rng, p = np.random.default_rng(self.seed), len(sums.total)
         deviation = np.sqrt(np.maximum(np.diag(sums.covariance), 0.0))
         is_constant = deviation <= SMALLEST_SCALE * max(deviation.max(), np.finfo(float).tiny)
@@ -396,7 +396,7 @@ class Tokens:
             require_whole_number(self.count, "count", too_small="are no tokens")
 
     def fitted(self, sums: InputSums) -> FeatureMap:
-        """The map for inputs with these sums."""
+        """Return the map for inputs with these sums."""
         if len(sums.total) != 1 or not sums.are_whole:
             raise KannError(
                 f"features='tokens' needs one whole number of at least 0 for each state, the token that was read; got "
@@ -437,7 +437,7 @@ def parse_features(features: Any) -> Spec | Callable[[AnyArray], AnyArray]:
 
 
 def fit_features(features: Spec | Callable[[AnyArray], AnyArray], sums: InputSums) -> FeatureMap:
-    """The features as a map of inputs with these sums."""
+    """Return the features as a map of inputs with these sums."""
     if isinstance(features, Spec):
         return features.fitted(sums)
     rows = to_device_of(sums.sample, np.stack([np.zeros_like(sums.mean), sums.mean]))

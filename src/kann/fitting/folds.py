@@ -20,10 +20,10 @@ ODD = 0x9E3779B97F4A7C15
 
 
 def repeats_of(states: States) -> Int[Array, " s"]:
-    """A number for each sequence, the same for sequences whose states are the same to the last bit.
+    """Return a number for each sequence, the same for sequences whose states are the same to the last bit.
 
-    States are compared by a checksum of 64 bits of each sequence, in one reading of all of them; nothing is read if no
-    two sequences are equally long. Sequences of one state hold no pair that could be fitted, and repeat none.
+    States are compared by a checksum of 64 bits of each sequence, in one reading of all of them, or none if no two
+    sequences are equally long. Sequences of one state hold no pair that could be fitted, and repeat none.
 
     >>> repeats_of(States.from_sequences([np.ones((3, 2)), np.zeros((3, 2)), np.ones((3, 2))])).tolist()
     [1, 0, 1]
@@ -38,7 +38,7 @@ def repeats_of(states: States) -> Int[Array, " s"]:
 
 
 def row_checksums(rows: Float[AnyArray, "n d"]) -> Int[AnyArray, " n"]:
-    """A number of 64 bits for each row, the same for rows that are the same to the last bit; sums overflow on purpose.
+    """Compute a checksum of 64 bits for each row, the same for equal rows; sums overflow on purpose.
 
     >>> first, second, third = row_checksums(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]))
     >>> bool(first == third), bool(first == second)
@@ -50,7 +50,7 @@ def row_checksums(rows: Float[AnyArray, "n d"]) -> Int[AnyArray, " n"]:
 
 
 def _checksums(count: int, block: Block) -> Int[Array, " s"]:
-    """The part of each sequence's checksum that the rows of a block give; parts are added, and overflow on purpose."""
+    """Compute the part of each sequence's checksum from the rows of a block; parts add up, and overflow on purpose."""
     rows = row_checksums(block.values)
     steps = np.repeat(block.steps - block.offsets, block.lengths) + np.arange(len(rows))
     sums = segment_sums((rows * to_device_of(rows, _odd_numbers(steps + 1)))[:, None], block.lengths)
@@ -60,7 +60,7 @@ def _checksums(count: int, block: Block) -> Int[Array, " s"]:
 
 
 def _odd_numbers(numbers: Int[Array, " n"]) -> Int[Array, " n"]:
-    """A large odd number for each number: products with odd numbers lose nothing when they are cut to 64 bits."""
+    """Return a large odd number for each: multiplying by an odd number modulo 2⁶⁴ loses no information."""
     return (numbers.astype(np.uint64) * np.uint64(ODD) | np.uint64(1)).view(np.int64)
 
 
@@ -71,7 +71,7 @@ FOLDS_TO_JUDGE, FOLDS_TO_CHOOSE = 10, 5
 """Folds by default where results are judged, and where a rank or a ridge is chosen: the latter fits often."""
 
 FEW_COPIES = 0.25
-"""As many of the sequences may be copies of sequences in other groups if nothing could be held out otherwise."""
+"""Largest fraction of copies in other groups that is tolerated where groups could not be held out otherwise."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -89,7 +89,7 @@ class HoldoutGroups:
     def of(
         lengths: Int[Array, " s"], *, groups: Any = None, repeats: Int[Array, " s"] | None = None
     ) -> "HoldoutGroups":
-        """Those of one group, and those that are repeats of each other, also across groups.
+        """Return those of one group, and those that are repeats of each other, also across groups.
 
         A few repeats that run through all groups, such as the first token of every text, would join all of them and
         leave nothing to hold out. They do not count: groups stay as they are.
@@ -120,7 +120,7 @@ class HoldoutGroups:
         return int(np.sum(self.pairs > 0))
 
     def balanced(self, folds: int, *, seed: int) -> Int[Array, " s"]:
-        """The fold of each sequence, at random: folds have about the same number of pairs of states.
+        """Return the fold of each sequence, at random: folds have about the same number of pairs of states.
 
         Groups are assigned from the largest on, each to the fold that has fewest pairs so far.
         """
@@ -182,7 +182,7 @@ def folds_to_choose(
 
 
 def _joined(group_of: Int[Array, " s"], repeats: Int[Array, " s"]) -> Int[Array, " s"]:
-    """Groups that are joined wherever a sequence of one is a repeat of a sequence of another."""
+    """Return groups that are joined wherever a sequence of one is a repeat of a sequence of another."""
     from scipy import sparse  # here, since it takes long to import
 
     # Groups and repeats are the nodes of a graph, in which each sequence is an edge.
@@ -193,7 +193,7 @@ def _joined(group_of: Int[Array, " s"], repeats: Int[Array, " s"]) -> Int[Array,
 
 
 def group_numbers(groups: Any, count: int) -> Int[Array, " s"]:
-    """The groups as numbers from 0 on."""
+    """Return the groups as numbers from 0 on."""
     require_sequence(groups, "groups")
     if len(groups) != count:
         raise KannError(f"groups has {len(groups)} entries for {count} sequences; pass one for each sequence")
@@ -202,7 +202,7 @@ def group_numbers(groups: Any, count: int) -> Int[Array, " s"]:
 
 
 def _plain(groups: Any) -> list[Any]:
-    """The entries of a list or of an array as Python's own numbers and texts, which can be compared."""
+    """Return the entries of a list or of an array as Python's own numbers and texts, which can be compared."""
     entries = list(getattr(groups, "tolist", lambda: groups)())
     # Arrays and tensors of one number would be compared by their addresses in memory.
     plain = [getattr(entry, "item", lambda entry=entry: entry)() for entry in entries]
@@ -218,7 +218,7 @@ def _plain(groups: Any) -> list[Any]:
 def pairs_by_fold(
     part: Block | Cut, fold_of: Int[Array, " s"], lengths: Int[Array, " s"]
 ) -> Iterator[tuple[int, Int[Array, " m"], AnyArray, Any, AnyArray]]:
-    """The pairs of a block or a cut by fold: its number, the sequence of each pair, x, what was read, and y."""
+    """Return the pairs of a block or a cut by fold: its number, the sequence of each pair, x, what was read, and y."""
     if isinstance(part, Block):
         numbers, x, y = np.repeat(part.numbers, part.lengths - 1), part.values, part.values
         rows = part.before, part.before + 1

@@ -73,14 +73,14 @@ class GatedColumns:
         return (1 + self.rank) * (1 + self.features.count) + lifted
 
     def gates(self, inputs: AnyArray) -> Float[AnyArray, "k1 n"]:
-        """(1, φ) as rows, for inputs (n, p)."""
+        """Compute (1, φ) as rows, for inputs (n, p)."""
         phi = self.features.of(inputs)
         phi = (phi - to_device_of(phi, self.feature_mean)) / to_device_of(phi, self.feature_scale)
         return _with_ones(phi)
 
 
 def _with_ones(rows: Float[AnyArray, "n m"]) -> Float[AnyArray, "m1 n"]:
-    """The columns as rows, below a row of ones."""
+    """Return the columns as rows, below a row of ones."""
     xp = namespace(rows)
     return xp.concat([xp.ones((1, rows.shape[0]), dtype=rows.dtype, device=rows.device), rows.T])
 
@@ -173,7 +173,7 @@ class GatedProducts:
             add_to(sums, "lift_target", squares @ y)
 
     def result(self) -> GatedSums:
-        """The sums, on the host."""
+        """Return the sums, on the host."""
         for group in list(self._waiting):
             self._multiply(group)
         groups = {group: {name: as_numpy(value) for name, value in sums.items()} for group, sums in self._sums.items()}
@@ -181,7 +181,7 @@ class GatedProducts:
 
 
 def order_of_repeats(inputs: Float[Array, "n p"]) -> Int[Array, " n"] | None:
-    """An order of pairs in which the same inputs follow each other; None if few are the same.
+    """Return an order of pairs in which the same inputs follow each other; None if few are the same.
 
     Inputs are sorted by a checksum. Others that have the same one may come between them, which costs time only.
 
@@ -195,7 +195,7 @@ def order_of_repeats(inputs: Float[Array, "n p"]) -> Int[Array, " n"] | None:
 
 
 def run_starts(inputs: Float[Array, "n p"]) -> Int[Array, " w"]:
-    """The first row of each run of rows that are the same.
+    """Return the first row of each run of rows that are the same.
 
     >>> run_starts(np.array([[1.0], [1.0], [2.0], [1.0]])).tolist()
     [0, 2, 3]
@@ -205,7 +205,7 @@ def run_starts(inputs: Float[Array, "n p"]) -> Int[Array, " w"]:
 
 
 def _run_sums(rows: Float[AnyArray, "m n"], runs: Int[Array, " w"] | None) -> Float[AnyArray, "m w"]:
-    """Sums over runs of columns; the columns themselves without runs."""
+    """Compute sums over runs of columns; the columns themselves without runs."""
     return rows if runs is None else np.add.reduceat(rows, runs, axis=1)
 
 
@@ -218,12 +218,12 @@ def _add_panels(
 
 
 def _joined_panels(sums: dict[str, Array], name: str) -> Float[Array, "q k"]:
-    """The products of all panels."""
+    """Return the products of all panels."""
     return np.concatenate([sums[f"{name}{i}"] for i in range(len(sums)) if f"{name}{i}" in sums])
 
 
 def design_of(sums: dict[str, Array], columns: GatedColumns) -> NormalEquations:
-    """The Gram matrices of the design of one group, its columns in the order z, (φ₁, φ₁ z), (φ₂, φ₂ z), …, lift, 1."""
+    """Arrange the normal equations of one group, columns in the order z, (φ₁, φ₁ z), (φ₂, φ₂ z), …, lift, 1."""
     # The product of columns g_a z_i and g_b z_j is (g_a g_b) (z_i z_j): a pair of gates times a pair of coordinates,
     # summed once for every order of a, b and of i, j, and copied here to all of its places.
     r1, k1 = columns.rank + 1, columns.features.count + 1
@@ -243,7 +243,7 @@ def design_of(sums: dict[str, Array], columns: GatedColumns) -> NormalEquations:
 
 
 def unit_columns(states: States, features: FeatureMap, *, rank: int, lift: bool) -> GatedColumns:
-    """The columns of the design, with features scaled to unit variance."""
+    """Return the columns of the design, with features scaled to unit variance."""
     total = accumulate(states, partial(SumOverBlocks, partial(_feature_sums, features)), inputs=True, what="features")
     pairs, sums, squares = total[0, 0], total[1], total[2]
     # The difference loses digits where a mean dwarfs the spread. That does no harm: mean and scale only condition the
@@ -256,7 +256,7 @@ def unit_columns(states: States, features: FeatureMap, *, rank: int, lift: bool)
 
 
 def _feature_sums(features: FeatureMap, block: Block) -> Float[Array, "3 k"]:
-    """The number of inputs of a block, in every column, and sums and squares of their features."""
+    """Return the number of inputs of a block, in every column, and sums and squares of their features."""
     inputs = read_in_pairs(block)
     if not len(inputs):
         return np.zeros((3, features.count))
@@ -279,7 +279,7 @@ def fit_bilinear(
     ridge: float | None,
     groups: Any,
 ) -> tuple[Bilinear, int, int]:
-    """The operator, the number of pairs it was fitted to, and the number of unknowns of each of its columns.
+    """Return the operator, the number of pairs it was fitted to, and the number of unknowns of each of its columns.
 
     ``features`` are what `parse_features` returned, ``variance`` that of the coordinates. Without a ``ridge`` it is
     chosen on held-out sequences; those of one group, such as the pieces of one that was cut, and copies of a sequence
@@ -358,7 +358,7 @@ def _in_own_units(
 
 
 def _positive(gram: Float[Array, "r r"]) -> Float[Array, "r r"]:
-    """The Gram matrix without what rounding made of it: symmetric, and without negative squares."""
+    """Return the Gram matrix without what rounding made of it: symmetric, and without negative squares."""
     # Of a step that is nearly exact, EᵀE is the difference of numbers that are far larger.
     values, vectors = np.linalg.eigh((gram + gram.T) / 2)
     positive = (vectors * np.maximum(values, 0.0)) @ vectors.T

@@ -63,7 +63,7 @@ def held_out_errors(
     driven: bool,
     in_coordinates: bool = False,
 ) -> HeldOutErrors:
-    """Errors ``horizons`` steps ahead, in one reading: ``weights[j][f]`` predict the sequences of fold ``f``.
+    """Compute errors ``horizons`` steps ahead, in one reading: ``weights[j][f]`` predict the sequences of fold ``f``.
 
     Weights are C, D and c stacked. Those of lower rank than the basis use its first columns and miss what lies outside
     of these. With ``in_coordinates`` errors are those of the coordinates: what is outside of the basis does not count.
@@ -90,14 +90,14 @@ def held_out_errors(
 
 
 def enough_sequences(lengths: Int[Array, " s"], *, seed: int) -> Int[Array, " k"]:
-    """Numbers of random sequences with `STATES_TO_PREDICT` states together, or a few more, in increasing order."""
+    """Choose random sequences with about `STATES_TO_PREDICT` states together, in increasing order."""
     order = np.random.default_rng(seed).permutation(np.flatnonzero(lengths > 1))
     enough = int(np.searchsorted(np.cumsum(lengths[order]), STATES_TO_PREDICT)) + 1
     return np.sort(order[:enough])
 
 
 def powers_of_two(lengths: Int[Array, " s"], *, largest: int) -> list[int]:
-    """1, 2, 4, … up to ``largest``, as far as a tenth of the sequences are long, and two of them where there are two.
+    """Return 1, 2, 4, … up to ``largest``, as far as a tenth of the sequences, and at least two, are long.
 
     A step further the error would be over the states of one or two sequences, which hardly vary, and could be anything.
     """
@@ -115,7 +115,7 @@ def _errors_in_block(
     driven: bool,
     block: Block,
 ) -> _Sums:
-    """Sums over the predictions inside a block; those across its ends are left out."""
+    """Compute sums over the predictions inside a block; those across its ends are left out."""
     folds = np.repeat(fold_of[block.numbers], block.lengths)
     left = np.repeat(block.offsets + block.lengths, block.lengths) - np.arange(len(folds)) - 1  # steps to the end
     h, k = block.values - to_device_of(block.values, mean), len(horizons)
@@ -156,7 +156,7 @@ class _Fit:
         self._powers = {1: weights[: self.rank]}
 
     def power(self, steps: int) -> Float[Array, "r r"]:
-        """Cᵏ, made of the powers that are known: with hundreds of units, powers take longer than predictions."""
+        """Compute Cᵏ from the powers that are known: with hundreds of units, powers take longer than predictions."""
         if steps not in self._powers:
             second = 2 ** ((steps - 1).bit_length() - 1)  # the largest power of two below it
             self._powers[steps] = self.power(steps - second) @ self.power(second)
@@ -180,7 +180,7 @@ class _Ahead:
         self._pushes: dict[int, Any] = {1: push}
 
     def predict(self, horizon: int) -> AnyArray:
-        """The coordinates ``horizon`` steps after each row; wrong for rows whose sequence ends before."""
+        """Return the coordinates ``horizon`` steps after each row; wrong for rows whose sequence ends before."""
         return self._z @ to_device_of(self._z, self._fit.power(horizon)) + self._push(horizon)
 
     def _push(self, horizon: int) -> AnyArray:
@@ -201,7 +201,7 @@ state is hard to beat and every rank looks good, and ten steps ahead little is l
 
 
 def rank_curve(states: States, basis: Basis, request: Request, *, groups: Any = None) -> RankCurve:
-    """Held-out errors of the ranks up to the number of columns of the basis; groups of sequences stay together."""
+    """Compute held-out errors of the ranks up to the number of columns of the basis; groups stay together."""
     fold_of, _ = folds_to_choose(states, groups=groups, what="rank='auto'", remedy="a rank")
     arguments = {"basis": basis.vectors, "mean": basis.mean, "driven": request.driven}
     designs = designs_of_folds(states, fold_of, **arguments)
@@ -227,7 +227,7 @@ def rank_curve(states: States, basis: Basis, request: Request, *, groups: Any = 
 
 
 def ranks_to_try(largest: int) -> list[int]:
-    """Ranks up to ``largest``, each about a third or half larger than the one before.
+    """Return ranks up to ``largest``, each about a third or half larger than the one before.
 
     >>> ranks_to_try(20)
     [1, 2, 3, 4, 6, 8, 12, 16, 20]

@@ -44,12 +44,12 @@ class NormalEquations(Additive):
     def of_moments(
         moments: Moments, *, basis: Float[Array, "d r"], mean: Float[Array, " d"], driven: bool
     ) -> "NormalEquations":
-        """The equations for coordinates (h − mean) @ basis, from moments of the states h."""
+        """Return the equations for coordinates (h − mean) @ basis, from moments of the states h."""
         return NormalEquations.of_coordinates(moments.in_basis(basis), driven=driven).shifted(mean @ basis)
 
     @staticmethod
     def of_coordinates(moments: Moments, *, driven: bool) -> "NormalEquations":
-        """The equations for the coordinates that the moments are of."""
+        """Return the equations for the coordinates that the moments are of."""
         sums: Any = moments  # of pairs, so that none of its arrays is None
         r, q = moments.dim, moments.dim + (moments.input_dim if driven else 0) + 1
         gram, target = np.empty((q, q)), np.empty((q, r))  # filled one by one: np.block takes as long as a small fit
@@ -82,7 +82,7 @@ class NormalEquations(Additive):
         return self.target[-1] / self.gram[-1, -1]
 
     def in_basis(self, basis: Float[Array, "d r"], *, mean: Float[Array, " d"]) -> "NormalEquations":
-        """The equations for coordinates (h − mean) @ basis, from those of states h without inputs."""
+        """Return the equations for coordinates (h − mean) @ basis, from those of states h without inputs."""
         wide = scipy.linalg.block_diag(basis, [[1.0]])
         inside = NormalEquations(
             gram=wide.T @ self.gram @ wide, target=wide.T @ self.target @ basis, total=basis.T @ self.total @ basis
@@ -90,7 +90,7 @@ class NormalEquations(Additive):
         return inside.shifted(mean @ basis)
 
     def shifted(self, shift: Float[Array, " r"]) -> "NormalEquations":
-        """The equations for coordinates z − shift."""
+        """Return the equations for coordinates z − shift."""
         if not shift.any():
             return self
         change = np.eye(len(self.gram))
@@ -101,7 +101,7 @@ class NormalEquations(Additive):
         return NormalEquations(gram=change.T @ self.gram @ change, target=target, total=total)
 
     def centred(self) -> "NormalEquations":
-        """The equations about the means of all columns, which is what an offset amounts to."""
+        """Return the equations about the means of all columns, which is what an offset amounts to."""
         gram = self.gram - np.outer(self.gram[-1], self.mean)
         gram[-1], gram[:, -1], gram[-1, -1] = 0.0, 0.0, self.gram[-1, -1]
         target = self.target - np.outer(self.mean, self.target[-1])
@@ -110,19 +110,19 @@ class NormalEquations(Additive):
         return NormalEquations(gram=gram, target=target, total=total)
 
     def leading(self, rank: int) -> "NormalEquations":
-        """The equations for the first ``rank`` coordinates alone."""
+        """Return the equations for the first ``rank`` coordinates alone."""
         kept = np.r_[:rank, self.rank : len(self.gram)]
         return NormalEquations(
             gram=self.gram[np.ix_(kept, kept)], target=self.target[kept, :rank], total=self.total[:rank, :rank]
         )
 
     def as_shuffled(self) -> "NormalEquations":
-        """The equations if the order of the states carried no information: shuffled within sequences where known."""
+        """Return the equations for states in shuffled order: shuffled within sequences where these are known."""
         shuffled = self.shuffled if self.shuffled is not None else np.outer(self.gram[:, -1], self.target_mean)
         return replace(self, target=shuffled, shuffled=None)
 
     def weights(self, *, offset: bool, ridge: float, rounding: float) -> Float[Array, "q r"]:
-        """Least-squares weights of A W = Y: C, D and c stacked; c is zero unless there is an ``offset``.
+        """Compute least-squares weights of A W = Y: C, D and c stacked; c is zero unless there is an ``offset``.
 
         The ridge adds ridge·(|C|² + |D|²) and does not shrink the offset.
         """
@@ -140,7 +140,7 @@ class NormalEquations(Additive):
         return np.vstack([found, constant])
 
     def weights_without_state(self, *, ridge: float) -> Float[Array, "q r"]:
-        """Weights with an offset that predict the next coordinates from inputs alone: those of C are zero."""
+        """Compute weights with an offset that predict the next coordinates from inputs alone: those of C are zero."""
         r = self.rank
         inputs = NormalEquations(gram=self.gram[r:, r:], target=self.target[r:], total=self.total)
         return np.vstack([np.zeros((r, r)), inputs.weights(offset=True, ridge=ridge, rounding=0.0)])
@@ -148,7 +148,7 @@ class NormalEquations(Additive):
     def standardised_weights(
         self, ridges: Sequence[float], *, allow_dependent: bool = True
     ) -> Iterator[Float[Array, "q r"] | None]:
-        """Weights for each ridge, counted per pair and in units of each column's variance; the constant is last.
+        """Yield weights for each ridge, counted per pair and in units of each column's variance; the constant is last.
 
         `weights` counts its ridge in another way: over all pairs, on coordinates that share the scale of the states.
         Columns of unlike scale, such as products of features and coordinates, need a ridge in units of each column's
@@ -184,14 +184,14 @@ class NormalEquations(Additive):
             yield np.vstack([weights, target_mean - mean @ weights])
 
     def ridge_weights(self, ridge: float) -> Float[Array, "q r"]:
-        """The weights for one ridge, counted per pair and in units of each column's variance."""
+        """Return the weights for one ridge, counted per pair and in units of each column's variance."""
         (weights,) = self.standardised_weights([ridge])
         return weights  # pyright: ignore[reportReturnType]
 
     def residual_gram(
         self, weights: Float[Array, "q r"], directions: Shaped[Array, "r k"] | None = None
     ) -> Shaped[Array, "k k"]:
-        """The Gram matrix of the residuals, (Y − A W)ᵀ(Y − A W), of all coordinates or along ``directions``."""
+        """Return the Gram matrix of the residuals, (Y − A W)ᵀ(Y − A W), of all coordinates or along ``directions``."""
         if directions is None:
             cross = weights.T @ self.target
             return self.total - cross - cross.T + weights.T @ self.gram @ weights
@@ -202,7 +202,7 @@ class NormalEquations(Additive):
         return found[:k, :k] + found[k:, k:] + 1j * (found[:k, k:] - found[k:, :k])
 
     def residual_sum_of_squares(self, weights: Float[Array, "q r"]) -> float:
-        """Σ|Y − A W|²: one matrix product, where the Gram matrix takes three."""
+        """Compute Σ|Y − A W|²: one matrix product, where the Gram matrix takes three."""
         found = np.trace(self.total) + np.sum(weights * (self.gram @ weights - 2 * self.target))
         return max(0.0, float(found))
 
@@ -211,23 +211,23 @@ class NormalEquations(Additive):
         return float(np.trace(self.total) - self.target_mean @ self.target[-1])
 
     def change(self) -> "NormalEquations":
-        """The equations for the change Y − X instead of Y, so that a ridge pulls towards the identity."""
+        """Return the equations for the change Y − X instead of Y, so that a ridge pulls towards the identity."""
         return NormalEquations(gram=self.gram, target=self.target - self.gram[:, : self.rank], total=self.change_gram())
 
     def change_gram(self) -> Float[Array, "r r"]:
-        """The Gram matrix of the residuals of copying the state, (Y − X)ᵀ(Y − X)."""
+        """Return the Gram matrix of the residuals of copying the state, (Y − X)ᵀ(Y − X)."""
         cross = self.target[: self.rank]
         return self.total - cross - cross.T + self.gram[: self.rank, : self.rank]
 
     def state_gram(self, about: Float[Array, " r"] | None = None) -> Float[Array, "r r"]:
-        """The Gram matrix of the coordinates about a point, (X − about)ᵀ(X − about); about their mean by default."""
+        """Compute the Gram matrix of the coordinates about a point, (X − about)ᵀ(X − about); by default their mean."""
         r = self.rank
         about = self.mean[:r] if about is None else about
         crossed = np.outer(self.gram[-1, :r], about)
         return self.gram[:r, :r] - crossed - crossed.T + self.gram[-1, -1] * np.outer(about, about)
 
     def dependence(self, constant_below: Float[Array, " q"] | None = None) -> float:
-        """The largest R² with which the inputs predict a direction of the states.
+        """Return the largest R² with which the inputs predict a direction of the states.
 
         It is the square of the largest canonical correlation: the largest singular value of the cross products of
         states and inputs once both are whitened. Columns of less variation than ``constant_below`` do not count.
@@ -243,12 +243,12 @@ class NormalEquations(Additive):
 
 
 def noise_floor(size: int, rounding: float) -> float:
-    """The fraction of a column's energy below which there is rounding: of the factorisation, products or states."""
+    """Return the fraction of a column's energy that is rounding: of the factorisation, products or states."""
     return max(size * EPS, 8 * GRAM_NOISE, rounding**2)
 
 
 def _whitening(design: Float[Array, "q q"], columns: Array) -> Float[Array, "k m"]:
-    """A matrix that makes these columns of the design uncorrelated and of unit energy; without what is rounding."""
+    """Return a matrix that makes these columns of the design uncorrelated and of unit energy, without rounding."""
     gram = design[np.ix_(columns, columns)]
     scale = np.sqrt(np.diag(gram))
     values, vectors = np.linalg.eigh(gram / np.outer(scale, scale))
@@ -266,7 +266,7 @@ def solve(
     ridge: int | float,
     floor: float,
 ) -> tuple[Float[Array, "q r"], float]:
-    """Least-squares weights W of AᵀA W = AᵀY, of smallest norm where the data leave them open, and their error.
+    """Compute least-squares weights W of AᵀA W = AᵀY, of smallest norm where the data leave them open, and their error.
 
     ``squares`` are the sums of squares of the columns of A before a mean was subtracted. Scaling by them keeps
     directions of little energy as accurate as the others, and shows what of a column is rounding of its mean: whatever
@@ -301,7 +301,7 @@ def solve(
 
 
 def factor_if_independent(matrix: Float[Array, "q q"], floor: float) -> Float[Array, "q q"] | None:
-    """The Cholesky factor, or None if the columns depend on each other: a reciprocal condition of at most ``floor``.
+    """Return the Cholesky factor, or None if the reciprocal condition of the columns is at most ``floor``.
 
     The diagonal of the factor alone is no test: without exchange of rows all of it can be large although columns
     depend on each other.
@@ -324,7 +324,7 @@ hundredfold to those that are held out: a few faint clicks in a recording made e
 def designs_of_folds(
     states: States, fold_of: Int[Array, " s"], *, basis: Float[Array, "d r"], mean: Float[Array, " d"], driven: bool
 ) -> tuple[NormalEquations, ...]:
-    """The design of each fold, in one reading of the states."""
+    """Return the design of each fold, in one reading of the states."""
     sums = partial(_fold_sums, fold_of=fold_of, lengths=states.lengths)
     projection, make = Projection(matrix=basis, mean=mean), partial(SumOverBlocks, sums, sums)
     found = accumulate(states, make, inputs=driven, projection=projection, what="folds")
@@ -343,7 +343,7 @@ class _FoldSums(Additive):
     """For each fold and sequence, the sums of the rows of A and of Y of the pieces."""
 
     def finished(self) -> tuple[NormalEquations, ...]:
-        """The equations by fold, with the sequences that were cut."""
+        """Return the equations by fold, with the sequences that were cut."""
         shuffled: dict[int, Any] = {fold: each.shuffled for fold, each in self.equations.items()}
         for (fold, _), (rows, target) in self.pieces.items():
             shuffled[fold] = shuffled[fold] + np.outer(rows, target) / rows[-1]
@@ -351,7 +351,7 @@ class _FoldSums(Additive):
 
 
 def _fold_sums(part: Block | Cut, *, fold_of: Int[Array, " s"], lengths: Int[Array, " s"]) -> _FoldSums:
-    """Sums over the pairs of a block or a cut, in runs of the same sequence, fold by fold."""
+    """Compute sums over the pairs of a block or a cut, in runs of the same sequence, fold by fold."""
     sums = _FoldSums(equations={}, pieces={})
     for fold, numbers, x, inputs, y in pairs_by_fold(part, fold_of, lengths):
         sequences, counts = np.unique(numbers, return_counts=True)
@@ -368,12 +368,12 @@ def _fold_sums(part: Block | Cut, *, fold_of: Int[Array, " s"], lengths: Int[Arr
 
 
 def sum_of(designs: Iterable[NormalEquations]) -> NormalEquations:
-    """All of the designs together."""
+    """Return all of the designs together."""
     return reduce(add, designs)
 
 
 def without_each(designs: Sequence[NormalEquations]) -> list[NormalEquations]:
-    """For each of two or more designs all the others together, without inputs that are all but silent in these.
+    """Sum for each of two or more designs all the others, without inputs that are all but silent in these.
 
     The others are added up, since subtraction would leave rounding where an input is silent.
     """
@@ -419,7 +419,7 @@ class RidgeCurve(Stored):
 
 
 def ridge_curve(equations: Sequence[NormalEquations], *, held_out: int, ridges: Sequence[float] = RIDGES) -> RidgeCurve:
-    """Errors of all ridges on each of the first ``held_out`` folds, by weights that are fitted to the others."""
+    """Compute errors of all ridges on each of the first ``held_out`` folds, with weights fitted to the others."""
     judged, errors = sum_of(equations[:held_out]), np.zeros(len(ridges))
     for fold in equations[:held_out]:
         rest = sum_of([other for other in equations if other is not fold])

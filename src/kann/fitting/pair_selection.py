@@ -21,7 +21,7 @@ SAME_TO = 1e-6
 
 
 def chosen_rows(states: States, where: Any) -> Shaped[Array, " n"]:
-    """Whether the step to each state counts: a mask (N,), or a function of the inputs that returns one."""
+    """Return whether the step to each state counts: a mask (N,), or a function of the inputs that returns one."""
     if not callable(where):
         mask = array_of(as_numpy(where))
         if mask.dtype != bool or mask.shape != (states.values.shape[0],):
@@ -45,7 +45,7 @@ def _marked(where: Callable[[AnyArray], AnyArray], block: Block) -> list[tuple[I
 
 
 def only_pairs(states: States, where: Any) -> tuple[States, Int[Array, " s"]]:
-    """States whose sequences are cut at every step that does not count, and the sequence each piece came from.
+    """Return states whose sequences are cut at every step that does not count, and the sequence each piece came from.
 
     The pieces hold all states, and no pairs but those that were chosen.
     """
@@ -66,7 +66,7 @@ def only_pairs(states: States, where: Any) -> tuple[States, Int[Array, " s"]]:
 
 
 def pairs_that_read(states: States, u: Array) -> tuple[Shaped[Array, "m d"], Shaped[Array, "m d"]]:
-    """The states before and after every step that read exactly ``u``."""
+    """Return the states before and after every step that read exactly ``u``."""
     if states.inputs is None:
         raise KannError("these states have no inputs, so that where u was read is not known; record with inputs=True")
     require_float(states.values, what="states")

@@ -3,7 +3,7 @@
 Usually one pass suffices: second moments of the states give the basis by their eigenvectors and the products of pairs
 in it. A product of two columns is rounded relative to these two, so moments lose digits in two cases: directions whose
 variance is below ε of the largest, and variation that is small compared with the mean. Where that costs digits,
-`read_by_qr` reads the states once more and factorises the pairs themselves, which squares nothing.
+`read_by_qr` reads the states once more and factorises the pairs themselves, without squaring them.
 """
 
 import math
@@ -81,7 +81,7 @@ class Request:
         return self.rank.count if self.kind.is_from_data else None
 
     def is_too_coarse(self, svd: StateSVD, units: "Units") -> bool:
-        """Whether float64 states have directions that their Gram matrix cannot give to `GRAM_TOLERANCE`.
+        """Return whether float64 states have directions that their Gram matrix cannot give to `GRAM_TOLERANCE`.
 
         States of lower precision never do: their own rounding changes C by ε₃₂·σ₁/σᵣ, which is above ε₆₄·(σ₁/σᵣ)² as
         far down as they resolve anything. A ridge covers what the Gram matrix gets wrong if it is large enough.
@@ -142,7 +142,7 @@ class PairsInBasis:
 
     @staticmethod
     def of_moments(moments: Any, *, driven: bool, multiplied: Any = None, **arguments: Any) -> "PairsInBasis":
-        """From the moments of coordinates."""
+        """Make it from the moments of coordinates."""
         multiplied = moments.hh.diagonal() if multiplied is None else multiplied
         return PairsInBasis(
             equations=NormalEquations.of_coordinates(moments, driven=driven),
@@ -199,7 +199,7 @@ class PairsInBasis:
         )
 
     def need_qr(self, step: LinearStep) -> bool:
-        """Whether `read_by_qr` would give more digits of the step than these sums of products."""
+        """Return whether `read_by_qr` would give more digits of the step than these sums of products."""
         if self.is_final:
             return False
         if self.units.rounding > EPS:
@@ -207,7 +207,7 @@ class PairsInBasis:
         return step.mean_error > GRAM_TOLERANCE or step.error > DOUBTED_FROM
 
     def doubt_of_digits(self, step: LinearStep, *, of_moments: bool) -> str | None:
-        """A warning if rounding of products or of means leaves few digits of the operator."""
+        """Return a warning if rounding of products or of means leaves few digits of the operator."""
         units, error = self.units, step.mean_error
         # Rounding of products counts where the states, or those of some units, are rounded more finely than these.
         if units.rounding <= EPS or units.differ or units.variation < SMALL_VARIATION:
@@ -236,7 +236,7 @@ class Units:
 
     @staticmethod
     def of(sums: Any, squares: AnyArray) -> "Units":
-        """From Σ h² of each unit, and `Moments` or what else has the number and the sum of the states."""
+        """Make it from Σ h² of each unit, and `Moments` or what else has the number and the sum of the states."""
         squares = as_numpy(squares).copy()  # of a diagonal, which may be overwritten
         mean, energy = as_numpy(sums.sum_h) / sums.states, float(np.sum(squares))
         of_mean = sums.states * float(mean @ mean) / energy if energy else 1.0
@@ -254,12 +254,12 @@ class Units:
         return float(np.sum(self.squares)) ** 0.5
 
     def about(self, kind: BasisKind) -> Float[Array, " d"]:
-        """The point about which the directions of the basis explain variation."""
+        """Return the point about which the directions of the basis explain variation."""
         return self.mean if kind.is_centred else np.zeros_like(self.mean)
 
 
 def read_twice(states: States, request: Request) -> PairsInBasis:
-    """The basis from HᵀH alone, then moments of the pairs in it: products of d × r, where others are of d × d."""
+    """Read the basis from HᵀH alone, then moments of the pairs in it: products of d × r instead of d × d."""
     if states.values.shape[0] == len(states):
         Moments(sequences=len(states), states=len(states)).require_pairs()
     sums = state_gram(states)
@@ -279,7 +279,7 @@ def read_twice(states: States, request: Request) -> PairsInBasis:
 
 
 def read_once(source: States | Moments, request: Request) -> PairsInBasis:
-    """Basis and pairs from one set of moments; from the states themselves if these are too coarse."""
+    """Read basis and pairs from one set of moments; from the states themselves if these are too coarse."""
     first: Any = source if isinstance(source, Moments) else moments_of(source, inputs=request.driven)
     first.require_pairs()
     units, gram = Units.of(first, first.hh.diagonal()), first.hh
@@ -318,7 +318,7 @@ def read_once(source: States | Moments, request: Request) -> PairsInBasis:
 
 
 def _unit_sums(block: Block) -> StateGram:
-    """The sums of a block with the diagonal of HᵀH in place of the matrix."""
+    """Return the sums of a block with the diagonal of HᵀH in place of the matrix."""
     h = block.values
     squares = as_numpy(row_products(h.T, h.T))
     return StateGram(states=len(h), rounding=block.rounding, sum_h=as_numpy(h.sum(0)), hh=squares)
@@ -357,12 +357,12 @@ class _AlongProducts:
         self._pairs.add_cut(replace(cut, before=before, after=after))
 
     def result(self) -> _AlongSums:
-        """The sums, on the host."""
+        """Return the sums, on the host."""
         return _AlongSums(moments=self._pairs.result().numpy(), cross=self._cross, energy=self._energy)
 
 
 def read_along(states: States, request: Request) -> PairsInBasis:
-    """Pairs along the user's directions, and the regression of the states on the coordinates, for many units.
+    """Read pairs along the user's directions, and the regression of the states on the coordinates, for many units.
 
     One pass takes the means of the units, another the coordinates about them, so that products lose no digits to the
     means. Moments of whole states would take five d × d matrices: 400 GB for 100,000 units.
@@ -409,7 +409,7 @@ def _joined(*parts: Float[Array, "_ q"]) -> Float[Array, "m q"]:
 
 
 def _factors(centre: Float[Array, " d"], input_mean: Float[Array, " p"] | None, part: Block | Cut) -> _Factors:
-    """Rows of the states and pairs of a block about their means; of pairs alone at a cut, whose states are counted."""
+    """Return rows of states and pairs of a block about their means; at a cut of pairs alone: its states are counted."""
     if isinstance(part, Block):
         x, at, inputs = as_numpy(part.values) - centre, part.before, part.inputs
         states, before, after = x, x[at], x[at + 1]
@@ -423,7 +423,7 @@ def _factors(centre: Float[Array, " d"], input_mean: Float[Array, " p"] | None, 
 
 
 def read_by_qr(states: States, request: Request, first: Any) -> PairsInBasis:
-    """Basis and pairs from triangular factors of the states and pairs, for states whose moments are too coarse.
+    """Read basis and pairs from triangular factors of the states and pairs, where moments are too coarse.
 
     Rows (1, h − c) = Q R have the singular values of R and the inner products of RᵀR, and so have their projections
     onto any basis: R stands for the states with as few rows as columns. R is exact to the rounding of each column
@@ -467,7 +467,7 @@ def read_by_qr(states: States, request: Request, first: Any) -> PairsInBasis:
 
 
 def _mean_row(triangle: Float[Array, "a d1"], centre: Float[Array, " d"], units: Units) -> Float[Array, " d"]:
-    """The row of R that holds the mean, for states about zero instead of the centre."""
+    """Return the row of R that holds the mean, for states about zero instead of the centre."""
     row = triangle[0, 1:] + triangle[0, 0] * centre
     # A mean is good to some roundings: a part of it that is as small, in directions in which no state varies, is noise.
     _, values, varying = np.linalg.svd(triangle[1:, 1:], full_matrices=False)
@@ -482,7 +482,7 @@ def _mean_row(triangle: Float[Array, "a d1"], centre: Float[Array, " d"], units:
 def _doubts_of_directions(
     svd: StateSVD, units: Units, request: Request, *, of_moments: bool, rank: int
 ) -> tuple[str, ...]:
-    """Warnings if directions of the states were left out as rounding noise and may be real."""
+    """Return warnings if directions of the states were left out as rounding noise and may be real."""
     is_cut = request.rank.count is not None or (request.kind.is_from_data and rank < svd.resolved)
     live = int(np.sum(units.squares > 0))
     if is_cut or svd.resolved >= live:
@@ -504,7 +504,7 @@ def _doubts_of_directions(
 
 
 def _doubt_of_basis(coordinates: Float[Array, "m r"], rounded: Float[Array, " r"], *, floor: float) -> tuple[str, ...]:
-    """A warning if coordinates have directions that their products no longer show.
+    """Return a warning if coordinates have directions that their products no longer show.
 
     Products are rounded relative to the norms ``rounded`` of the columns. Relative to these, directions are lost whose
     singular values are above rounding and have squares below ``floor``, the rounding of products.

@@ -62,7 +62,7 @@ class Mode:
         return 2 * math.pi / angle if angle else math.inf
 
     def horizon(self, eps: int | float = 0.1) -> float:
-        """Memory horizon: the τ with |λ|^τ = eps; infinite where the mode does not decay."""
+        """Return memory horizon: the τ with |λ|^τ = eps; infinite where the mode does not decay."""
         eps = require_number(eps, "eps", remedy="pass 0 < eps < 1")
         if not 0 < eps < 1:
             raise KannError(f"eps={eps} is no fraction that can be left of a mode; pass 0 < eps < 1")
@@ -85,7 +85,7 @@ class Spectrum:
 
 
 def decompose(matrix: Float[Array, "r r"], *, device_of: AnyArray | None = None) -> Spectrum:
-    """Eigenvalues and eigenvectors of a real matrix. Warns if the eigenvectors are nearly dependent.
+    """Compute eigenvalues and eigenvectors of a real matrix. Warns if the eigenvectors are nearly dependent.
 
     A large matrix is sent to the GPU of ``device_of``, if that is on one.
     """
@@ -128,7 +128,7 @@ def decompose(matrix: Float[Array, "r r"], *, device_of: AnyArray | None = None)
 
 
 def _eigenpairs(matrix: Float[Array, "r r"], like: AnyArray) -> tuple[Complex[Array, " r"], Complex[Array, "r r"]]:
-    """Eigenvalues and eigenvectors as LAPACK gives them, computed on the device of ``like``."""
+    """Compute eigenvalues and eigenvectors as LAPACK gives them, computed on the device of ``like``."""
     if like is not matrix:
         values, vectors = (as_numpy(part) for part in namespace(like).linalg.eig(to_device_of(like, matrix)))
         # A GPU's library need not give conjugate pairs exactly, as LAPACK does.
@@ -139,7 +139,7 @@ def _eigenpairs(matrix: Float[Array, "r r"], like: AnyArray) -> tuple[Complex[Ar
 
 
 def _order(values: Complex[Array, " k"]) -> Array:
-    """By decreasing modulus; where moduli agree by decreasing imaginary part, then by decreasing real part."""
+    """Sort by decreasing modulus; equal moduli by decreasing imaginary part, then by decreasing real part."""
     # Equal moduli must get equal keys: to compare neighbours within a tolerance is not transitive, and rounding would
     # decide the order. Logarithms make the tolerance relative.
     modulus = np.abs(values)
@@ -148,7 +148,7 @@ def _order(values: Complex[Array, " k"]) -> Array:
 
 
 def _phased(vectors: Complex[Array, "r k"]) -> Complex[Array, "r k"]:
-    """Columns of unit norm whose component of largest modulus is real and positive."""
+    """Return columns of unit norm whose component of largest modulus is real and positive."""
     # An eigenvector is known up to a complex factor. LAPACK's choice differs between machines, this one does not.
     largest = vectors[np.abs(vectors).argmax(axis=0), np.arange(vectors.shape[1])]
     turned = vectors * (np.abs(largest) / largest)
@@ -161,7 +161,7 @@ def residuals(
     state_gram: Float[Array, "r r"],
     noise: Float[Array, " r"],
 ) -> Float[Array, " r"]:
-    """|Y v − λ X v| / |X v| for each eigenvector, from the Gram matrices of the step's residuals and of the states.
+    """Compute |Y v − λ X v| / |X v| for each eigenvector, from Gram matrices of residuals and states.
 
     C v = λ v makes Y v − λ X v equal to (Y − X C) v. Directions without more energy than the ``noise`` of their
     coordinates get an infinite residual.
@@ -174,7 +174,7 @@ def residuals(
 
 
 def quadratic_forms(gram: Float[Array, "r r"], vectors: Complex[Array, "r k"]) -> Float[Array, " k"]:
-    """v* G v for each column v. G is symmetric, so that real and imaginary parts do not mix."""
+    """Compute v* G v for each column v. G is symmetric, so that real and imaginary parts do not mix."""
     real, imaginary = np.real(vectors), np.imag(vectors)
     return np.sum(real * (gram @ real) + imaginary * (gram @ imaginary), axis=0)
 

@@ -43,7 +43,7 @@ from kann.progress import progress
 from kann.typing import AnyArray, Float, Int
 
 STEPS_PER_UNIT = 2
-"""Steps that the network is followed for each unit of its state, where that is more than the recipe says."""
+"""Steps that the network is followed for each unit of its state, where that is more than in the recipe."""
 
 MOST_WORK = 1e9
 """Limit on states · units³, the cost of one step of Newton: it starts from 60 states of 256 units, 500 of 128. From all
@@ -127,7 +127,7 @@ def find_fixed_points(
 
 
 def checked_tolerances(tolerance: Any, slow_tolerance: Any) -> tuple[float, float]:
-    """The tolerances, if they are numbers and in order; the one for slow points may be infinite."""
+    """Return the tolerances, if they are numbers and in order; the one for slow points may be infinite."""
     remedy = "pass 0 < tolerance <= slow_tolerance"
     tolerance = require_number(tolerance, "tolerance", remedy=remedy)
     if not isinstance(slow_tolerance, float) or slow_tolerance != math.inf:
@@ -138,7 +138,7 @@ def checked_tolerances(tolerance: Any, slow_tolerance: Any) -> tuple[float, floa
 
 
 def _explore(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) -> Searches:
-    """Newton from where the network goes, from between stable points, from the initial states, and by way of Adam.
+    """Search from where the network goes, from between stable points, from the initial states, and after Adam.
 
     An initial state from which Newton gets stuck leads to where the network goes from there or, if Newton got stuck
     there too, to where Adam does. Adam is last: on a GRU it drives states out of the cube that the network lives in, to
@@ -158,7 +158,7 @@ def _explore(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"])
 
 
 def _follow(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) -> tuple[Searches, Int[Tensor, " n"]]:
-    """Newton from the states to which the network itself goes, and which of these searches each initial state led to.
+    """Search from the states to which the network goes; return which search each initial state led to.
 
     Where Newton gets stuck, the network is followed further by implicit steps until it comes to rest. States close
     together are searched from once. −1 is for an initial state from which the network diverged.
@@ -182,7 +182,7 @@ def _follow(problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) 
 def _newton_from_some(
     problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], *, known: Known | None = None
 ) -> Searches:
-    """Newton from the states that `_spread_out` chooses; the searches from all others end where they begin."""
+    """Search from the states that `_spread_out` chooses; the searches from all others end where they begin."""
     rows = _spread_out(h)
     searches = Searches(inputs=x, ends=h, first_slow=h)
     return searches.replaced_where_slower(problem, rows, newton(problem, h[rows], x[rows], known=known))
@@ -191,14 +191,14 @@ def _newton_from_some(
 def _merged(
     problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]
 ) -> tuple[Float[Tensor, "m d"], Float[Tensor, "m p"], Int[Tensor, " n"]]:
-    """States that represent all that are close to them, and for each state the index of its representative."""
+    """Return states that represent all that are close to them, and for each state the index of its representative."""
     radius = np.full(len(h), problem.recipe.apart * problem.unit)
     chosen, group = merge(as_numpy(h), as_numpy(x), np.arange(len(h)), radius)
     return h[chosen], x[chosen], torch.from_numpy(group).to(h.device)
 
 
 def _between_stable_points(problem: Problem, searches: Searches) -> tuple[Float[Tensor, "m d"], Float[Tensor, "m p"]]:
-    """The middle between each two stable points under the same input, of the nearest pairs, and that input."""
+    """Return the middle between each two stable points under the same input, of the nearest pairs, and that input."""
     h, x = distinct_fixed_points(problem, searches)
     if len(h) < 2:
         return h[:0], x[:0]
@@ -214,7 +214,7 @@ def _between_stable_points(problem: Problem, searches: Searches) -> tuple[Float[
 
 
 def _spread_out(h: Float[Tensor, "n d"]) -> Int[Tensor, " m"]:
-    """The states to start Newton from: all of them, or of many wide ones some that are far from each other."""
+    """Return the states to start Newton from: all of them, or of many wide ones some that are far from each other."""
     count = max(FEWEST_STARTS, int(MOST_WORK / h.shape[1] ** 3))
     if len(h) <= count:
         return torch.arange(len(h), device=h.device)
@@ -229,7 +229,7 @@ def _spread_out(h: Float[Tensor, "n d"]) -> Int[Tensor, " m"]:
 def _retry_after_adam(
     problem: Problem, searches: Searches, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]
 ) -> Searches:
-    """From the initial states whose searches did not end at a fixed point, Adam, and Newton from where Adam ends."""
+    """Run Adam, and Newton after it, from initial states whose searches did not end at a fixed point."""
     stuck = searches.not_fixed(problem)
     if not len(stuck):
         return searches
@@ -260,7 +260,7 @@ GAIN = 0.9
 def newton(
     problem: Problem, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], *, known: Known | None = None
 ) -> Searches:
-    """Damped Newton from each state by itself. A search that comes upon a known fixed point ends there."""
+    """Return damped Newton from each state by itself. A search that comes upon a known fixed point ends there."""
     searches = Searches(inputs=x[:0], ends=h[:0], first_slow=h[:0])
     for rows in row_blocks(*h.shape):
         searches = searches + _newton_at_once(problem, h[rows].clone(), x[rows], known or (h[:0], x[:0]))

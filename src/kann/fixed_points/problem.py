@@ -24,8 +24,8 @@ class Recipe:
     """
 
     follow_steps: int = 50
-    """Newton also starts from where the network itself goes from each initial state: after so many steps, or twice as
-    many as the state has units, since a step of Newton costs as much as some hundred of these."""
+    """Newton also starts from where the network itself goes from each initial state: after this number of steps, or two
+    per unit of the state if that is more, since a step of Newton costs as much as some hundred of these."""
     settle_steps: int = 60
     """Most implicit steps by which states that are still moving after that follow the network further."""
     newton_steps: int = 100
@@ -45,7 +45,7 @@ class Recipe:
 
 
 SLOW_TOLERANCE = 1e-6
-"""Speed up to which a point is kept as slow, unless the caller says otherwise."""
+"""Speed up to which a point is kept as slow, by default."""
 
 ROUNDING = {torch.float64: 1e-28, torch.float32: 1e-13}
 """Speeds up to this much relative to |h|² are rounding, by the precision of the step. In float64 this is (50 ε)², since
@@ -84,25 +84,25 @@ class Problem:
         """The length in one hidden unit that the recipe's rates and distances are multiples of."""
 
     def speed(self, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
-        """The speed ½|step(h, x) − h|² of each state, without gradients."""
+        """Return the speed ½|step(h, x) − h|² of each state, without gradients."""
         with torch.no_grad():
             return half_square(self.step(h, x) - h)
 
     def rounding(self, h: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """The speed of each state below which there is only rounding."""
+        """Return the speed of each state below which there is only rounding."""
         return ROUNDING[self.dtype] * (h.square().sum(dim=1) + self.spread**2)
 
     def reach(self, start: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        """The largest distance from the centre that a search from each state may reach.
+        """Return the largest distance from the centre that a search from each state may reach.
 
-        Far out a GRU's update gate saturates and every state is slow. Without a border, searches that find nothing
+        Far out a GRU's update gate saturates and every state is slow. Without a border, searches that find no point
         inside come back from there with slow points where the network never is.
         """
         return (MAX_OUTWARD_RATIO * (start - self.centre).norm(dim=1)).clamp(min=self.border)
 
 
 def half_square(moves: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-    """½|r|² of each row r: the speed of a state that one step moves by r."""
+    """Compute ½|r|² of each row r: the speed of a state that one step moves by r."""
     return 0.5 * moves.square().sum(dim=1)
 
 
@@ -131,7 +131,7 @@ class Searches(Additive):
     }
 
     def rows(self, places: Int[Tensor, " r"]) -> "Searches":
-        """Some of the searches."""
+        """Return some of the searches."""
         return dataclasses.replace(
             self, inputs=self.inputs[places], ends=self.ends[places], first_slow=self.first_slow[places]
         )
@@ -153,14 +153,14 @@ class Searches(Additive):
         )
 
     def not_fixed(self, problem: Problem) -> Int[Tensor, " r"]:
-        """The indices of searches that did not end at a fixed point."""
+        """Return the indices of searches that did not end at a fixed point."""
         return (~(problem.speed(self.ends, self.inputs) <= problem.tolerance)).nonzero()[:, 0]  # NaN is not fixed
 
 
 def merge(
     points: Float[Array, "m d"], inputs: Float[Array, "m p"], order: Int[Array, " m"], radius: Float[Array, " m"]
 ) -> tuple[Int[Array, " k"], Int[Array, " m"]]:
-    """Points that represent all others, chosen in the given order, and for each point the index of its representative.
+    """Choose points that represent all others, in the given order, and return the representative of each point.
 
     A point represents another with the same input if they differ by no more than the other's radius in any hidden unit.
     """
@@ -175,7 +175,7 @@ def merge(
 
 
 def distinct_fixed_points(problem: Problem, searches: Searches) -> tuple[Float[Tensor, "k d"], Float[Tensor, "k p"]]:
-    """The fixed points among the ends of searches, each once, and their inputs."""
+    """Return the fixed points among the ends of searches, each once, and their inputs."""
     speeds = as_numpy(problem.speed(searches.ends, searches.inputs))
     fixed = np.flatnonzero(speeds <= problem.tolerance)
     h, x = searches.ends[fixed], searches.inputs[fixed]

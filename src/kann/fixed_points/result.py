@@ -86,7 +86,7 @@ class FixedPoints(Saved):
         )
 
     def _least_speed(self) -> str:
-        """The smallest speed at which a search ended, as text; "inf" where all of them diverged."""
+        """Return the smallest speed at which a search ended, as text; "inf" where all of them diverged."""
         return f"{self.candidate_speeds.min():.3g}"
 
     def _require_points(self) -> None:
@@ -119,7 +119,7 @@ class FixedPoints(Saved):
         return np.bincount(decades - span[0], minlength=len(span)), span
 
     def nearest(self, h: AnyArray) -> Int[Array, "..."]:
-        """The index of the point nearest to each state (..., d)."""
+        """Return the index of the point nearest to each state (..., d)."""
         h = self._states(h)
         require_all_finite(h, what="states", remedy="leave such states out")
         return self._nearest(h)
@@ -175,14 +175,14 @@ class FixedPoints(Saved):
         return np.stack(following, axis=-2)
 
     def _states(self, h: AnyArray) -> Float[Array, "... d"]:
-        """States as float64; raise if their width is wrong."""
+        """Return states as float64; raise if their width is wrong."""
         h = as_numpy(h)
         require_float(h, what="states")
         require_width(h, self.points.shape[1], what="states", of="the network")
         return h.astype(np.float64)
 
     def _inputs(self, inputs: AnyArray | None, leading: tuple[int, ...]) -> Float[Array, "... p"] | None:
-        """Inputs as float64; raise if their shape is wrong. None means x* of each point."""
+        """Return inputs as float64; raise if their shape is wrong. None means x* of each point."""
         if inputs is None:
             return None
         x = as_numpy(inputs)
@@ -196,7 +196,7 @@ class FixedPoints(Saved):
         return x.astype(np.float64)
 
     def _places(self, at: int | AnyArray | None, h: Float[Array, "... d"]) -> Int[Array, "..."]:
-        """The index of the point that each state is predicted from: the nearest, or ``at``."""
+        """Return the index of the point that each state is predicted from: the nearest, or ``at``."""
         if at is None:
             return self._nearest(h)
         self._require_points()

@@ -27,7 +27,7 @@ CELL_FORWARDS = (nn.RNNCell.forward, nn.GRUCell.forward, nn.LSTMCell.forward)
 
 
 def _of_weights(step: Any) -> Any:
-    """One step of torch's layers, and of cells that neither a subclass nor a hook changes; anything else as it is."""
+    """Return one step of torch's layers, and of cells without subclass or hook; anything else as it is."""
     if isinstance(step, nn.RNNBase):
         if step.bidirectional:
             raise KannError(
@@ -41,7 +41,7 @@ def _of_weights(step: Any) -> Any:
 
 
 def widths_of(step: Any) -> tuple[int, int] | None:
-    """Widths of state and input of torch's cells and layers and of `kann.recording.step_of`; None for others."""
+    """Return widths of state and input of torch's cells and layers and of `kann.recording.step_of`; None for others."""
     step = _of_weights(step)
     if isinstance(step, nn.RNNCellBase):  # the state of an LSTM is h and c
         return step.hidden_size * (2 if isinstance(step, nn.LSTMCell) else 1), step.input_size
@@ -52,7 +52,7 @@ def widths_of(step: Any) -> tuple[int, int] | None:
 def checked_step(
     step: Any, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], *, has_inputs: bool
 ) -> tuple[StepFunction, torch.dtype]:
-    """The network as a function of tensors like h and x, and the precision in which it computes.
+    """Return the network as a function of tensors like h and x, and the precision in which it computes.
 
     That is the precision of h, or else the one that the step takes: then the states and inputs are converted for each
     call, and what it returns is converted back. A step of unknown input width gets None where no inputs were given.
@@ -83,7 +83,7 @@ def checked_step(
 
 
 def _adapted(step: Callable[..., Any], dtype: torch.dtype, *, reads_inputs: bool) -> StepFunction:
-    """The step as a function of tensors of any precision: called in its own, and with None if it reads no inputs."""
+    """Return the step as a function of tensors of any precision: called in its own, with None if it reads no inputs."""
 
     def function(h: Tensor, x: Tensor) -> Any:
         following = step(h.to(dtype), x.to(dtype) if reads_inputs else None)
@@ -93,7 +93,7 @@ def _adapted(step: Callable[..., Any], dtype: torch.dtype, *, reads_inputs: bool
 
 
 def _copied(step: Any, like: Tensor) -> Callable[..., Any]:
-    """A copy of the network in the precision and on the device of ``like``, as a function of (h, x).
+    """Return a copy of the network in the precision and on the device of ``like``, as a function of (h, x).
 
     A module is copied in evaluation mode. A function cannot be copied and is what it is.
     """
@@ -135,7 +135,7 @@ class StackedStep:
         return self.layers[0].input_dim
 
     def __call__(self, h: Tensor, x: Tensor) -> Tensor:
-        """The states after reading ``x``."""
+        """Return the states after reading ``x``."""
         if h.shape[-1] != self.dim:
             widths = ", ".join(str(layer.dim) for layer in self.layers)
             raise KannError(
@@ -148,7 +148,7 @@ class StackedStep:
         return torch.cat(states, dim=-1)
 
     def with_fixed_weights(self, like: Tensor) -> "StackedStep":
-        """The same step with the weights of this moment, without gradients, as those of `RecurrentStep`."""
+        """Return the same step with the weights of this moment, without gradients, as those of `RecurrentStep`."""
         return StackedStep(layers=[layer.with_fixed_weights(like) for layer in self.layers])
 
 
@@ -188,7 +188,7 @@ def _require_independent_rows(
 def starting_tensors(
     step: Any, initial: AnyArray | States | Mapping[str, States], inputs: AnyArray | None
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n p"]]:
-    """Initial states and one input for each, as float64 tensors on the device where the network is.
+    """Return initial states and one input for each, as float64 tensors on the device where the network is.
 
     Without inputs, a step whose input width is known gets zeros, and any other gets no columns.
     """
@@ -219,7 +219,7 @@ def starting_tensors(
 
 
 def _device_of(step: Any, initial: AnyArray) -> torch.device:
-    """The device of the module's parameters or, for anything else, of the initial states."""
+    """Return the device of the module's parameters or, for anything else, of the initial states."""
     device = initial.device if isinstance(initial, Tensor) else torch.empty(0).device
     if isinstance(step, nn.Module):
         device = next((parameter.device for parameter in step.parameters()), device)
@@ -249,13 +249,13 @@ neutral."""
 
 
 def row_blocks(count: int, width: int) -> Iterator[slice]:
-    """Ranges of rows whose Jacobians together stay within `JACOBIAN_BYTES`."""
+    """Return ranges of rows whose Jacobians together stay within `JACOBIAN_BYTES`."""
     size = max(1, JACOBIAN_BYTES // (8 * width**2))
     return (slice(start, start + size) for start in range(0, count, size))
 
 
 def derivatives(following: Float[Tensor, "n d"], to: Float[Tensor, "n q"]) -> Float[Tensor, "n d q"]:
-    """∂following_i/∂to_j of each row: one backward pass, vectorised over i; zeros if it does not depend on it.
+    """Compute ∂following_i/∂to_j of each row: one backward pass, vectorised over i; zeros if it does not depend on it.
 
     Rows do not mix, so the derivative of a sum over rows holds the derivative of each. The step itself was called on
     plain tensors: only derivatives are vectorised, which asks less of it than ``torch.func.vmap(jacrev(step))`` would,
@@ -296,7 +296,7 @@ def unit_slopes(rule: Callable[..., Tensor], h: Tensor, c: Tensor | None, *sums:
 
 
 def _through_weights(gates: Float[Tensor, "n g d"], weight: Float[Tensor, "gd o"]) -> Float[Tensor, "n d o"]:
-    """Σ over gates of diag(slopes) U, for the U of each gate below each other in ``weight``."""
+    """Compute Σ over gates of diag(slopes) U, for the U of each gate below each other in ``weight``."""
     return torch.einsum("ngk,gkj->nkj", gates, weight.unflatten(0, gates.shape[1:]))
 
 
@@ -316,7 +316,7 @@ def solve_shifted(
 def layer_slopes(
     step: RecurrentStep, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d d"]]:
-    """The states after reading ``x``, and ∂(next state)/∂(state) of each row, from the weights of a layer."""
+    """Return the states after reading ``x``, and ∂(next state)/∂(state) of each row, from the weights of a layer."""
     parts, weight_hh, projection = step.parts(h, x)
     found, outputs = unit_slopes(step.rule, *parts), weight_hh.shape[1]
     width = found[0][0].shape[1]
@@ -332,7 +332,7 @@ def layer_slopes(
 def step_with_slopes(
     step: StepFunction, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d d"]]:
-    """The next states and ∂F_i/∂h_j of each row: from the weights of torch's own layers, else by backward passes."""
+    """Return the next states and ∂F_i/∂h_j of each row: from the weights of torch's layers, else by backward passes."""
     if isinstance(step, RecurrentStep):  # a nineteenth of the time, for an LSTM of 128 units
         return layer_slopes(step, h, x)
     leaf = h.clone().requires_grad_()
@@ -343,7 +343,7 @@ def step_with_slopes(
 def implicit_step(
     step: StepFunction, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"], leaps: Float[Tensor, " n"]
 ) -> Float[Tensor, "n d"]:
-    """The states after an implicit step worth τ of the network's own: h + ((1 + 1/τ) I − J)⁻¹ (step(h, x) − h).
+    """Return the states after an implicit step worth τ of the network's own: h + ((1 + 1/τ) I − J)⁻¹ (step(h, x) − h).
 
     Of an LSTM ∂c'/∂c = f is diagonal, so that δc = (r_c + ∂c'/∂h δh) / (s − f), and only δh is left to be solved for.
     """
@@ -365,7 +365,7 @@ def implicit_step(
 def jacobians(
     step: StepFunction, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d d"], Float[Tensor, "n d p"]]:
-    """The next states, ∂F_i/∂h_j and ∂F_i/∂x_j of each row."""
+    """Return the next states, ∂F_i/∂h_j and ∂F_i/∂x_j of each row."""
     if not len(h):  # the step need not take no rows
         return h, h.new_zeros(0, h.shape[1], h.shape[1]), h.new_zeros(0, h.shape[1], x.shape[1])
     parts = []
@@ -378,7 +378,7 @@ def jacobians(
 
 
 def eigenvalues_of(matrices: Float[Array, "k d d"]) -> Complex[Array, "k d"]:
-    """Eigenvalues by decreasing modulus; NaN where a Jacobian is not finite, at a point without a derivative."""
+    """Compute eigenvalues by decreasing modulus; NaN where a Jacobian is not finite."""
     eigenvalues = np.full(matrices.shape[:2], np.nan, dtype=complex)
     smooth = np.isfinite(matrices).all(axis=(1, 2))
     eigenvalues[smooth] = np.linalg.eigvals(matrices[smooth])
@@ -387,5 +387,5 @@ def eigenvalues_of(matrices: Float[Array, "k d d"]) -> Complex[Array, "k d"]:
 
 
 def is_stable(eigenvalues: Complex[Array, "k d"]) -> Shaped[Array, " k"]:
-    """Whether the largest eigenvalue of each point has modulus below 1, by `STABLE_MARGIN`."""
+    """Return whether the largest eigenvalue of each point has modulus below 1, by `STABLE_MARGIN`."""
     return np.abs(eigenvalues[:, 0]) < 1 - STABLE_MARGIN

@@ -88,7 +88,7 @@ class StandIn(nn.Module):
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """The buffers below, which torch describes as tensors or modules."""
+            """Return the buffers below, which torch describes as tensors or modules."""
 
     def __init__(
         self, koopman: Koopman | Bilinear, *, vocabulary: AnyArray | None, readout: Readout | None, dtype: torch.dtype

@@ -70,7 +70,7 @@ class Beats:
 
 
 def draw_beats(rng: np.random.Generator, *, normal: int, anomalous: int) -> Beats:
-    """Made-up beats: first ``normal`` normal ones, then ``anomalous`` anomalous ones, half of each kind.
+    """Return made-up beats: first ``normal`` normal ones, then ``anomalous`` anomalous ones, half of each kind.
 
     >>> draw_beats(np.random.default_rng(0), normal=3, anomalous=2).labels
     array([1, 1, 1, 2, 4])
@@ -109,7 +109,7 @@ class Autoencoder(nn.Module):
         self.readout = nn.Linear(decoder_units, 1)
 
     def encode(self, x: Float[Tensor, "s t"]) -> Float[Tensor, "s d"]:
-        """The encoder's last state, which is all that the decoder gets."""
+        """Return the encoder's last state, which is all that the decoder gets."""
         return self.encoder(x[..., None])[0][:, -1]
 
     def decode(self, h: Float[Tensor, "s d"], steps: int) -> Float[Tensor, "s t"]:
@@ -118,7 +118,7 @@ class Autoencoder(nn.Module):
         return self.readout(self.decoder(repeated)[0])[..., 0]
 
     def forward(self, x: Float[Tensor, "s t"]) -> Float[Tensor, "s t"]:
-        """The beats as the network reproduces them."""
+        """Return the beats as the network reproduces them."""
         return self.decode(self.encode(x), x.shape[1])
 
 
@@ -134,7 +134,7 @@ class Pretrained:
 
 
 def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
-    """The autoencoder that ships with the package, or the one in the folder ``place``; its beats need no data set."""
+    """Load the autoencoder that ships with kann, or the one in ``place``; its beats need no data set."""
     place = Path(place or folder("ecg"))
     require_files(place, WEIGHTS, PROVENANCE)
     provenance = read_provenance(place)

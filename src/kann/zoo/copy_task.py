@@ -34,7 +34,7 @@ class Task:
     letters: int = 9
     """The number of different digits: 1 to 9, since the paper's example has a 9 and it writes a blank as 0."""
     zero_blanks: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether a blank is an input of zeros, as the paper says. By default it is a character like the others, an input
+    """Whether a blank is an input of zeros, as in the paper. By default it is a character like the others, an input
     that is 1, as in the published code of dtriv."""
 
     @property
@@ -48,7 +48,7 @@ class Task:
         return self.letters + 2
 
     def sequences(self, digits: Int[Array, "s k"]) -> tuple[Float[Tensor, "s t p"], Int[Tensor, "s t"]]:
-        """The inputs of the network and the correct answers.
+        """Return the inputs of the network and the correct answers.
 
         >>> x, answer = Task(blanks=3).sequences(np.array([[9, 2, 8]]))
         >>> x.shape, answer.tolist()
@@ -64,11 +64,11 @@ class Task:
         return x, answer
 
     def draw(self, rng: np.random.Generator, count: int) -> Int[Array, "s k"]:
-        """Random digits of ``count`` sequences."""
+        """Return random digits of ``count`` sequences."""
         return rng.integers(1, self.letters, size=(count, self.digits), endpoint=True)
 
     def every(self) -> Int[Array, "s k"]:
-        """Digits of all sequences that there are: 729 of three digits."""
+        """Return digits of all sequences that there are: 729 of three digits."""
         return np.array(list(itertools.product(range(1, self.letters + 1), repeat=self.digits)))
 
 
@@ -87,7 +87,7 @@ class OrthogonalCell(nn.Module):
         self.threshold = nn.Parameter(torch.empty(units).uniform_(-0.01, 0.01))
 
     def forward(self, h: Float[Tensor, "n d"], x: Float[Tensor, "n p"]) -> Float[Tensor, "n d"]:
-        """The states after reading ``x``."""
+        """Return the states after reading ``x``."""
         return modrelu(self.turn(h) + self.drive(x), self.threshold)
 
 
@@ -100,7 +100,7 @@ class OrthogonalRNN(nn.Module):
         self.state = nn.Identity()  # every state passes it, so that one can be replaced before the next step
 
     def forward(self, x: Float[Tensor, "s t p"]) -> tuple[Float[Tensor, "s t d"], Float[Tensor, "1 s d"]]:
-        """All states and the last ones."""
+        """Return all states and the last ones."""
         turn = self.cell.turn.weight.T  # once for all steps: it is a matrix exponential
         h = x.new_zeros(len(x), len(turn))
         states = []
@@ -111,7 +111,7 @@ class OrthogonalRNN(nn.Module):
 
 
 def modrelu(z: Float[Tensor, "n d"], threshold: Float[Tensor, " d"]) -> Float[Tensor, "n d"]:
-    """sign(z)·max(|z| + b, 0), for a threshold b of either sign.
+    """Compute sign(z)·max(|z| + b, 0), for a threshold b of either sign.
 
     Written as z + b·sign(z) where |z| > −b, so that its slope is 1 there, also at z = 0, where for b > 0 the function
     jumps from −b to b: the slope of both sides. As a product of signs and moduli it would be 0 at that point.
@@ -128,7 +128,7 @@ class CopyNetwork(nn.Module):
         self.readout = nn.Linear(units, outputs)
 
     def forward(self, x: Float[Tensor, "s t p"]) -> Float[Tensor, "s t o"]:
-        """Scores of blank and digits at each step."""
+        """Return scores of blank and digits at each step."""
         return self.readout(self.recurrent(x)[0])
 
 

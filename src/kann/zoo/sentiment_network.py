@@ -24,7 +24,7 @@ except ImportError as error:
     raise ImportError("reviews are split into words with tokenizers: pip install 'kann[cli]'") from error
 
 PAD, UNKNOWN = "<pad>", "<unk>"
-"""Numbers 0 and 1. No word of a text can be one of them, since ``<`` and ``>`` are words of their own."""
+"""Numbers 0 and 1. No word of a text can be one of them, since ``<`` and ``>`` are separate words."""
 
 LINE_BREAK = r"<br\s*/?>"
 """Line breaks of web pages, which reviews contain, are read as blanks."""
@@ -49,7 +49,7 @@ class Vocabulary:
 
     @staticmethod
     def from_json(text: str, *, source: Any = "the vocabulary") -> "Vocabulary":
-        """The vocabulary that `to_json` wrote; ``source`` is what errors call it."""
+        """Return the vocabulary that `to_json` wrote; ``source`` is what errors call it."""
         with damage_explained(source, problem="cannot be read as a vocabulary", remedy="build it anew"):
             tokenizer = Tokenizer.from_str(text)
         if (tokenizer.token_to_id(PAD), tokenizer.token_to_id(UNKNOWN)) != (0, 1):
@@ -61,7 +61,7 @@ class Vocabulary:
         return Vocabulary(tokenizer)
 
     def to_json(self) -> str:
-        """The vocabulary as JSON, in the format of the tokenizers library."""
+        """Return the vocabulary as JSON, in the format of the tokenizers library."""
         return self.tokenizer.to_str()
 
     def __len__(self) -> int:
@@ -74,24 +74,24 @@ class Vocabulary:
         return tuple(sorted(numbered, key=numbered.__getitem__))
 
     def number(self, word: str) -> int:
-        """The number of a word that is in the vocabulary."""
+        """Return the number of a word that is in the vocabulary."""
         found = self.tokenizer.token_to_id(word)
         if found is None:
             raise KannError(f"the word {word!r} is not in the vocabulary of {len(self)} words; pass another one")
         return found
 
     def encode(self, texts: Sequence[str]) -> list[Int[Array, " _"]]:
-        """Numbers of the words of each text."""
+        """Return numbers of the words of each text."""
         return [np.array(each.ids, dtype=np.int64) for each in self.tokenizer.encode_batch_fast(list(texts))]
 
     def locate(self, text: str) -> tuple[Int[Array, " t"], list[tuple[int, int]]]:
-        """Numbers of the words of a text, and where in the text each begins and ends."""
+        """Return numbers of the words of a text, and where in the text each begins and ends."""
         found = self.tokenizer.encode(text)
         return np.array(found.ids, dtype=np.int64), list(found.offsets)
 
 
 def empty_tokenizer() -> Tokenizer:
-    """A tokenizer that splits texts into words and knows none."""
+    """Return a tokenizer that splits texts into words and knows none."""
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Sequence(  # type: ignore[assignment]
         [normalizers.Replace(Regex(LINE_BREAK), " "), normalizers.Lowercase()]
@@ -101,7 +101,7 @@ def empty_tokenizer() -> Tokenizer:
 
 
 def _settings(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Everything about a tokenizer but the words that it knows."""
+    """Return everything about a tokenizer but the words that it knows."""
     content = json.loads(tokenizer.to_str())
     content["model"].pop("vocab")
     return content
@@ -129,11 +129,11 @@ class SentimentNetwork(nn.Module):
         return self.embedding.num_embeddings
 
     def states(self, ids: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
-        """The hidden state after each word."""
+        """Return the hidden state after each word."""
         return self.recurrent(self.embedding(ids))[0]
 
     def forward(self, ids: Int[Tensor, "b t"], lengths: Any = None) -> Float[Tensor, " b"]:
-        """The logit of each review, read out after its last word; what follows the last word is padding."""
+        """Return the logit of each review, read out after its last word; what follows the last word is padding."""
         h = self.states(ids)  # (b, t, d)
         ends = -1 if lengths is None else torch.as_tensor(lengths, device=h.device) - 1
         return self.readout(h[torch.arange(len(ids), device=h.device), ends]).squeeze(-1)
@@ -154,7 +154,7 @@ class Pretrained:
 
 
 def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
-    """The network that ships with the package, or the one in the folder ``place``."""
+    """Return the network that ships with the package, or the one in the folder ``place``."""
     place = Path(place or folder("sentiment"))
     require_files(place, WEIGHTS, VOCABULARY, OPERATOR, TRUST, PROVENANCE)
     with damage_explained(place / VOCABULARY, problem="is no text", remedy="reinstall kann"):
@@ -179,7 +179,7 @@ def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:
 
 
 def read_network(path: Path, *, words: int) -> SentimentNetwork:
-    """A GRU of the size that its weights have; ``words`` is the size of the vocabulary that came with them."""
+    """Return a GRU of the size that its weights have; ``words`` is the size of the vocabulary that came with them."""
 
     def make(weights: dict[str, Tensor]) -> SentimentNetwork:
         known, embedding = weights["embedding.weight"].shape
