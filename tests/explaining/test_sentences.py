@@ -432,21 +432,24 @@ def own_mode(eigenvalue, **changed):
 @pytest.mark.parametrize(
     ("eigenvalue", "theirs", "is_learned"),
     [
-        (0.96, (0.98, 0.93), False),  # copies decay half as fast, and nearly twice as fast
-        (0.9999, (0.99, 1.01), True),  # a hundred times as slow as any copy
-        (0.95, (0.999, 0.85), True),  # the slower one keeps fifty times as long
+        (0.96, (0.98, 0.93), False),  # one of theirs is slower
+        (0.99, (0.97,), True),  # three times as slow as any of theirs
+        (0.9999, (0.995,), False),  # sequences are too short to tell
+        (1.1, (0.9,), True),
+        (1.1, (1.02, 0.9), False),  # one of theirs grows too
         (0.96, (0.9,), True),
         (0.96, (0.97,), False),  # nearly the same
+        (-0.96, (0.97,), True),  # theirs does not flip
         (0.5, (), False),  # half of it is left after one step: no memory
         (0.6 + 0.3j, (0.5 - 0.5j,), False),  # copies fill a disc
         (0.9 + 0.3j, (0.5 - 0.5j,), True),
     ],
 )
-def test_a_mode_lies_among_those_of_untrained_copies_if_it_decays_nearly_as_fast(eigenvalue, theirs, is_learned):
-    judged = untrained_copies.judged(own_mode(eigenvalue), [own_mode(each) for each in theirs])
+def test_a_mode_is_learned_if_those_of_untrained_copies_decay_clearly_faster(eigenvalue, theirs, is_learned):
+    judged = untrained_copies.judged(own_mode(eigenvalue), [own_mode(each) for each in theirs], longest=100.0)
     assert judged.learned is is_learned
     assert ("own, not learned" in judged.why) != is_learned
-    assert untrained_copies.judged(own_mode(eigenvalue, trusted=False), []).learned is None
+    assert untrained_copies.judged(own_mode(eigenvalue, trusted=False), [], longest=100.0).learned is None
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -64,7 +64,7 @@ def figure_that_decides(facts: Facts) -> str:
     return {
         "coordinates": f"few coordinates bring back {figure} of the score (enough: {limit})",
         "residual": missed,
-        "learned": "untrained copies have the same modes",
+        "learned": "modes of untrained copies last as long",
         "untested": "its modes were not compared with those of untrained copies",
         "held": "its outputs are the same with this state held at its mean",
         "score": "it does no better than guessing",

@@ -74,8 +74,8 @@ def _nothing(facts: Facts) -> str:
         other = f" Pass layer={network.opposite!r} for the other direction." if network.opposite else ""
     elif decided_by == "learned":
         count = len(facts.trusted)
-        modes = "the one mode" if count == 1 else f"all {count} modes"
-        does, why = "learned", f"untrained copies have {modes} that can be trusted just as well"
+        modes = "the one trusted mode" if count == 1 else f"all {count} trusted modes"
+        does, why = "learned", f"modes of untrained copies last as long as {modes}"
     elif decided_by == "untested":
         does = "learned"
         why = f"without labels it has to be compared with untrained copies, and {facts.not_compared}"
@@ -89,7 +89,8 @@ def _partly(facts: Facts) -> str | None:
     best, limit = percent(facts.verdict.figure), confidence(facts.verdict.limit)
     why = {
         "residual": _best_residual(facts),
-        "learned": "untrained copies have the trusted modes just as well",
+        "learned": "modes of untrained copies last as long as the trusted ones",
+        "untested": "the trusted modes were not compared with those of untrained copies",
         "coordinates": "modes can be trusted, and no few coordinates keep enough of its outputs (the best bring back "
         f"{best}, limit {limit})",
         "unmeasured": "how far modes can be trusted was not measured",
@@ -416,7 +417,7 @@ def _caveats(facts: Facts) -> str:
             parts.append("that training made these modes was not tested")
         elif len(facts.learned) < trusted:
             own = trusted - len(facts.learned)
-            parts.append(f"training did not make {own} of the trusted modes, which untrained copies have too")
+            parts.append(f"{own} of the trusted modes need no training: modes of untrained copies last as long")
     if not facts.balanced and facts.network.axis == "time":
         parts.append("modes are those of principal components, which the outputs need not depend on")
     if facts.kind == "driven" and facts.gates is None:

@@ -9,7 +9,7 @@ from torch import nn
 
 from kann._format import format_eigenvalue
 from kann.analysis._trust import ModeTrust, Trust
-from kann.analysis.trust_rule import SAME_EIGENVALUE, SAME_RATE, SMALLEST_MODULUS
+from kann.analysis.trust_rule import SAME_RATE, SMALLEST_MODULUS
 from kann.errors import KannError
 from kann.explaining.live_test import balance_states
 from kann.explaining.operators import Operators
@@ -23,9 +23,8 @@ COPIES = 5
 RECORDED_OF_COPIES = 200
 """Sequences that each copy reads."""
 
-AMONG = 3.0
-"""A mode lies among those of the copies if one of them decays slower and one faster, by no larger factor than this: the
-copies of one network differ by as much."""
+RESOLVED = 3.0
+"""Half-lives longer than so many times the longest sequence cannot be told apart."""
 
 SHORTEST_MEMORY = 0.7
 """Below this |λ| half of a mode is left after two steps or fewer, which is no memory."""
@@ -48,7 +47,9 @@ def ask_for_trust(setup: Setup, recorded: Recorded, found: Operators, balanced: 
     except KannError as error:  # such as forward= that runs the trained network, whichever copy it is given
         return own, f"a copy could not be recorded ({error})"
     theirs = [mode for copy in copies for trusted in copy for mode in trusted.modes if mode.trusted]
-    return replace(own, modes=tuple(judged(mode, theirs) for mode in own.modes), untrained=copies[0][0]), ""
+    longest = RESOLVED * float(found.states.lengths.max())
+    modes = tuple(judged(mode, theirs, longest=longest) for mode in own.modes)
+    return replace(own, modes=modes, untrained=copies[0][0]), ""
 
 
 def _has_unknown_start(module: nn.Module) -> bool:
@@ -70,32 +71,29 @@ def trust_of_copy(setup: Setup, recorded: Recorded, found: Operators, is_balance
     return [found.like(states, groups, basis).trust(setup.options.seed) for basis in bases]
 
 
-def judged(own: ModeTrust, theirs: Sequence[ModeTrust]) -> ModeTrust:
-    """Judge a mode next to those of the copies: not learned if one of them has it, or if it lies among theirs.
+def judged(own: ModeTrust, theirs: Sequence[ModeTrust], *, longest: float) -> ModeTrust:
+    """Judge a mode next to those of the copies: learned if all of theirs decay clearly faster.
 
-    Complex eigenvalues of copies fill a disc: such a mode lies among them if one of theirs decays as slowly.
+    Eigenvalues of untrained networks fill a disc, or for real positive ones a part of the real line, and each copy has
+    others. One between theirs is an accident; one outside is not. Modes that turn or flip are compared with such modes.
+    Half-lives above ``longest`` count as equal.
     """
     if not own.trusted:
         return own
-    rate, why = _rate(own.eigenvalue), ""
-    near = [mode.eigenvalue for mode in theirs if abs(mode.eigenvalue - own.eigenvalue) <= SAME_EIGENVALUE]
-    same = [each for each in near if rate / SAME_RATE <= _rate(each) <= rate * SAME_RATE]
-    if own.eigenvalue.imag:
-        same += [m.eigenvalue for m in theirs if m.eigenvalue.imag and _rate(m.eigenvalue) <= SAME_RATE * rate]
-    slower = [each for each in near if rate / AMONG <= _rate(each) <= rate]
-    faster = [each for each in near if rate <= _rate(each) <= rate * AMONG]
+    alike = [mode.eigenvalue for mode in theirs if _turns(mode.eigenvalue) == _turns(own.eigenvalue)]
+    slowest, least, why = max(alike, key=abs, default=0j), math.log(2) / longest, ""
     if abs(own.eigenvalue) < SHORTEST_MEMORY:
         why = "half of it is left after a step or so, which is no memory"
-    elif same:
-        nearest = min(same, key=lambda each: abs(each - own.eigenvalue))
-        why = f"an untrained copy has it just as well ({format_eigenvalue(nearest)})"
-    elif slower and faster:
-        names = f"{format_eigenvalue(max(slower, key=_rate))} and {format_eigenvalue(min(faster, key=_rate))}"
-        why = f"untrained copies have {names} on both sides of it"
+    elif _rate(slowest, least) <= SAME_RATE * _rate(own.eigenvalue, least):
+        why = f"an untrained copy has one that lasts as long ({format_eigenvalue(slowest)})"
     judgement = f"own, not learned: {why}" if why else "learned: no untrained copy has such a mode"
     return replace(own, learned=not why, why=f"{own.why}; {judgement}")
 
 
-def _rate(eigenvalue: complex) -> float:
-    """Return how fast a mode decays, or grows, in a step: |log |λ||."""
-    return abs(math.log(max(abs(eigenvalue), SMALLEST_MODULUS)))
+def _turns(eigenvalue: complex) -> bool:
+    return eigenvalue.imag != 0 or eigenvalue.real < 0
+
+
+def _rate(eigenvalue: complex, least: float) -> float:
+    """Return how fast a mode decays in a step, −log |λ|, and ``least`` if it is slower or grows."""
+    return max(least, -math.log(max(abs(eigenvalue), SMALLEST_MODULUS)))
