@@ -8,6 +8,7 @@ import pytest
 import kann
 from tests.explaining import networks
 from tests.explaining.networks import numbers, seeded
+from tests.reporting.html_pages import content_of
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +24,21 @@ def test_it_says_what_it_found(found):
     assert repr(found).startswith("Explanation(Koopman(driven by 2 inputs, 5 units")
     assert "half of it is left after 6.6 steps = 3.29 s" in str(found)  # of half a second each
     assert found.steps is None  # maps of single layers are for depth
+
+
+def test_every_network_gets_a_memory_curve(found, tmp_path):
+    left = found.memory.left(of="states")
+    assert left[0] > 2 * left[-1]  # its slowest eigenvalue is 0.9
+    assert found.facts.remembered.half_life == found.memory.half_life()
+    curves = content_of(found.report(tmp_path / "report.html"))[1]["memory"]["curves"]
+    untrained = ["outputs, untrained", "states, untrained"]
+    assert [each["name"] for each in curves] == [
+        "outputs",
+        "states",
+        *untrained,
+        "outputs, input 0",
+        "outputs, input 1",
+    ]
 
 
 def test_sentences_do_not_contradict_each_other(found):

@@ -176,6 +176,7 @@ def test_a_transformer_encoder_along_depth(generator, tmp_path):
     assert found.page["step_name"] == "layer"
     assert set(found.states.lengths) == {5}  # what the first of four blocks reads, and what each gives
     assert "kept after its middle block" in " ".join(found.sentences)
+    assert found.memory.compared == ("outputs",)
     assert found.report(tmp_path / "depth.html").exists()
 
 
@@ -185,6 +186,7 @@ def test_a_resnet_along_depth(generator):
     assert found.koopman.dim == 6
     assert found.effects is not None
     assert found.trust.folds >= 3
+    assert found.memory is None  # it reads images
 
 
 def test_a_pooled_head_behind_a_relu(generator):

@@ -13,7 +13,7 @@ from kann.analysis._trust import ModeTrust, Trust
 from kann.explaining import facts as gathering
 from kann.explaining import sentences as wording
 from kann.explaining import untrained_copies
-from kann.explaining.facts import Facts, Gates, InputFact, Kept, Live, ModeFact, Network, Push, Verdict
+from kann.explaining.facts import Facts, Gates, InputFact, Kept, Live, ModeFact, Network, Push, Remembered, Verdict
 from kann.explaining.outputs import Accuracy
 from kann.explaining.page import line_of
 from kann.live.results import Effects
@@ -59,6 +59,9 @@ TRUST = Trust(
     pairs=100,
     unknowns=3,
 )
+REMEMBERED = Remembered(
+    of="outputs", half_life=6.0, interval=(5.0, 8.0), longest=29, untrained=1.5, channels={"force": 6.0, "gate": 1.0}
+)
 
 
 def facts(**changed):
@@ -70,6 +73,7 @@ def facts(**changed):
         "live": LIVE,
         "memories": (MEMORY,),
         "gates": None,
+        "remembered": REMEMBERED,
         "trust": TRUST,
         "steps": None,
         "step_names": (),
@@ -89,6 +93,8 @@ def test_the_finding_comes_first_and_the_caveats_last():
         "(95 % interval 90.0 % to 96.0 %, 40 held-out sequences); principal components 70.0 %, its mean state alone "
         "50.0 %.",
         "Mode 0 (λ = 0.9000, half of it is left after 6.6 steps) is pushed up by “force”.",
+        "Half of what one input changes in its outputs is left after 6 steps (5 to 8), in an untrained copy after 1.5 "
+        "steps; of “force” after 6 steps, of “gate” after 1 step.",
         "On held-out sequences one step of the operator misses 1.0 % of the variance of its balanced coordinates, and "
         "copying the previous state 20.0 %; over 8 steps 10.0 % and 40.0 %.",
         "Caveats: half-lives are those of this operator on average over what was read; figures hold for data like "

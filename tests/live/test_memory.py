@@ -161,8 +161,8 @@ def test_tokens_and_one_hot_steps_are_changed_as_a_whole():
 def test_a_channel_that_never_varies_changes_nothing(numbers):
     numbers[..., 1] = 1.0
     found = kann.memory(Summing().double(), numbers, untrained=False)
-    assert np.isnan(found.left("channel 1")).all()
-    assert np.isnan(found.half_life("channel 1"))
+    assert np.isnan(found.left("input 1")).all()
+    assert np.isnan(found.half_life("input 1"))
     assert "–" in str(found)
 
 

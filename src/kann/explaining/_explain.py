@@ -109,6 +109,7 @@ def explain(
         effects=results.effects,
         alone=results.alone,
         movers=results.movers,
+        memory=results.memory,
         accuracy=(facts.accuracy.score, facts.accuracy.baseline) if facts.accuracy else None,
         held_out=results.setup.held_out,
         page=page_of(results, facts),

@@ -30,7 +30,8 @@ from kann.explaining.readout_search import StateReadout, head_of, linear_readout
 from kann.fitting.balance import Balance
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
-from kann.live.results import Effects
+from kann.live.results import Effects, Memory
+from kann.reporting.curves import memory_numbers
 from kann.reporting.operators import layer_numbers
 from kann.reporting.trust import KnownTrust, mode_trust_rows, trust_numbers
 from kann.typing import Array, Int
@@ -117,7 +118,7 @@ def content_of_version_1(arrays: dict[str, Array], place: Path) -> dict[str, Any
     states = States.open(place / "states.zarr")
     gated = Bilinear.load(place / GATED_FILE) if (place / GATED_FILE).exists() else None
     content["alone"] = content.get("alone", {})
-    return content | {"states": saved_states(states), "bilinear": gated, "facts": None, "balance": None}
+    return content | {"states": saved_states(states), "bilinear": gated, "facts": None, "balance": None, "memory": None}
 
 
 def with_readout(explanation: Any, readout: Any) -> Any:
@@ -244,6 +245,8 @@ class Explanation(Stored):
     """For modes that matter the live score with each alone kept, and alone removed."""
     movers: Movers | None
     """What pushes each mode."""
+    memory: Memory | None
+    """What is left of one input after k steps; None if that could not be measured."""
     accuracy: tuple[float, float] | None
     """On held-out sequences, if labels say it: the fraction of what the network gives that is right, and that of the
     most frequent label; for values R², and 0, which is that of their mean."""
@@ -265,7 +268,7 @@ class Explanation(Stored):
 
     def page_arguments(self) -> dict[str, Any]:
         """Return the states that the page shows, and all arguments of `kann.report`."""
-        own = ("states", "trust", "steps", "effects", "movers", "alone", "sentences", "choices")
+        own = ("states", "trust", "steps", "effects", "movers", "memory", "alone", "sentences", "choices")
         arguments = {**self.page, **{name: getattr(self, name) for name in own}}
         if self.facts is not None:
             arguments |= shown_facts(self.facts)
@@ -362,6 +365,7 @@ class Explanation(Stored):
             "effects": None if self.effects is None else effects_numbers(self.effects),
             "alone": {str(mode): list(scores) for mode, scores in self.alone.items()},
             "movers": None if self.movers is None else movers_numbers(self.movers),
+            "memory": memory_numbers(self.memory),
             "accuracy": self.accuracy,
             "held_out": self.held_out.tolist(),
         }

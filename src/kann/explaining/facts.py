@@ -22,7 +22,7 @@ from kann.explaining.outputs import Accuracy
 from kann.explaining.stages import Results
 from kann.fitting.koopman import Koopman
 from kann.live.mode_selection import ADDS, modes_that_matter
-from kann.live.results import Effects
+from kann.live.results import Effects, Memory
 from kann.typing import Array
 
 ENOUGH, NEARLY_ALL = 0.75, 0.9
@@ -217,6 +217,35 @@ class Gates(Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered(Stored):
+    """How long the change that one input makes is felt."""
+
+    of: str
+    """"outputs", or "states" if outputs could not be compared."""
+    half_life: float
+    """Infinite if more than half is left after ``longest`` steps, NaN if no exchanged input changed anything."""
+    interval: tuple[float, float]
+    longest: int
+    untrained: float | None
+    """The half-life in an untrained copy; None if there is none."""
+    channels: dict[str, float]
+    """The half-life of each channel, where several are changed by themselves."""
+
+    @staticmethod
+    def of_memory(memory: Memory) -> "Remembered":
+        """Return the half-lives that a sentence speaks of."""
+        copy = memory.untrained
+        return Remembered(
+            of=memory.compared[0],
+            half_life=memory.half_life(),
+            interval=memory.half_life_interval(),
+            longest=memory.lags[-1],
+            untrained=None if copy is None else copy.half_life(),
+            channels={name: memory.half_life(name) for name in memory.names[1:]},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts(Stored):
     """All that the sentences are made from."""
 
@@ -229,6 +258,7 @@ class Facts(Stored):
     memories: tuple[ModeFact, ...]
     """All modes, as in ``koopman.modes``."""
     gates: Gates | None
+    remembered: Remembered | None
     trust: Trust | None
     """None if it was not measured."""
     steps: StepTrust | None
@@ -274,6 +304,7 @@ def facts_of(results: Results) -> Facts:
         live=live,
         memories=memories,
         gates=gates,
+        remembered=None if results.memory is None else Remembered.of_memory(results.memory),
         trust=trust,
         steps=steps,
         step_names=() if steps is None else tuple(layer_names(len(steps), results.setup.place.layer)),

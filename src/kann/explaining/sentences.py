@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from kann._format import (
     duration,
     fixed,
     format_eigenvalue,
+    from_to,
     half_life,
     number_of_steps,
     percent,
@@ -43,19 +45,28 @@ EXTRAPOLATED = 3.0
 UNUSED = 0.995
 """A layer is not used if the network agrees with itself so often while it is held at its mean."""
 
+MUCH_LONGER = 2.0
+"""Channels are named if one of them is felt so many times longer than another."""
+
 NAMES_SHOWN = 4
 """How many tokens or inputs are named that push a mode up, and as many that push it down."""
 
 
 def sentences_of(facts: Facts) -> tuple[str, ...]:
-    """Write three to five sentences: what decides live, what pushes it, how long it stays, errors, caveats."""
-    live, errors = _live(facts), _layers(facts) or _errors(facts)
+    """Write three to five sentences: what decides live, modes, what inputs do, errors, caveats."""
+    errors, remembered = _layers(facts) or _errors(facts), _remembered(facts)
     if facts.verdict.word == "nothing":
-        return tuple(filter(None, [_nothing(facts), live or _how_many_trusted(facts), errors]))
-    about_modes = " ".join(filter(None, [_memories(facts), _reaching(facts)])) or None
-    parts = [_partly(facts), live, about_modes, _gates(facts), errors, _caveats(facts)]
-    found = [part for part in parts if part]
-    return tuple(found if len(found) <= 5 else [f"{found[0]} {found[1]}", *found[2:]])
+        parts = [(_nothing(facts),), (_live(facts) or _how_many_trusted(facts),), (remembered,), (errors,)]
+    else:
+        about_modes = (_memories(facts), _reaching(facts))
+        parts = [
+            (_partly(facts), _live(facts)),
+            about_modes,
+            (_gates(facts), remembered),
+            (errors,),
+            (_caveats(facts),),
+        ]
+    return tuple(filter(None, (" ".join(filter(None, part)) for part in parts)))
 
 
 def _nothing(facts: Facts) -> str:
@@ -315,7 +326,32 @@ def number_word(count: int) -> str:
     return words[count] if count < len(words) else str(count)
 
 
-# Gates, errors, layers and caveats
+# Inputs, errors, layers and caveats
+
+
+def _remembered(facts: Facts) -> str | None:
+    """Write how long one input is felt, next to an untrained copy, and in which channels longer than in others."""
+    found, network = facts.remembered, replace(facts.network, axis="time")  # steps are those of what it reads
+    if found is None:
+        return None
+    if math.isnan(found.half_life):
+        return f"One input that is exchanged never changes its {found.of}."
+
+    def after(steps: float) -> str:
+        known = min(steps, float(found.longest))
+        text = _duration(known, number_of_steps(known), network)
+        return text if known == steps else f"more than {text}"
+
+    low, high = found.interval
+    text = f"Half of what one input changes in its {found.of} is left after {after(found.half_life)}"
+    text += f" ({from_to(low, high, number_of_steps)})" if low < high < math.inf else ""
+    if found.untrained is not None and not math.isnan(found.untrained):
+        text += f", in an untrained copy after {after(found.untrained)}"
+    known = {name: steps for name, steps in found.channels.items() if not math.isnan(steps)}
+    if len(known) > 1 and max(known.values()) >= MUCH_LONGER * min(known.values()):
+        longest, shortest = (pick(known, key=lambda name: known[name]) for pick in (max, min))
+        text += f"; of “{longest}” after {after(known[longest])}, of “{shortest}” after {after(known[shortest])}"
+    return f"{text}."
 
 
 def _gates(facts: Facts) -> str | None:

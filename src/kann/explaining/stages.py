@@ -1,5 +1,7 @@
 """The stages of an explanation, one after the other, and their results."""
 
+import math
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,18 +13,17 @@ from kann.depth._trust import StepTrust
 from kann.depth._trust import trust as trust_of_maps
 from kann.depth.maps import fit as fit_maps
 from kann.errors import KannError, UnfinishedWarning
+from kann.explaining.layer_search import evenly_spaced
 from kann.explaining.live_test import balance_states, operator_size, run_live_test
 from kann.explaining.operators import Operators, fit_operators, folds_of
-from kann.explaining.outputs import (
-    Accuracy,
-    measure_accuracy,
-)
+from kann.explaining.outputs import Accuracy, measure_accuracy
 from kann.explaining.sequences import reads_channels
 from kann.explaining.setup import Recorded, Setup, record_states
-from kann.explaining.untrained_copies import ask_for_trust
+from kann.explaining.untrained_copies import ask_for_trust, unknown_start
 from kann.fitting.balance import Balance
 from kann.fitting.folds import FEWEST_FOLDS
-from kann.live.results import Effects
+from kann.live._memory import memory
+from kann.live.results import Effects, Memory
 
 WIDEST_INPUTS_NAMED = 64
 """Inputs are named one by one if there are at most so many."""
@@ -35,6 +36,15 @@ SECONDS_FOR_EACH = 3e-8
 
 MAPS_MAY_TAKE = 0.5
 """Fraction of the time that is left which maps of layers may take."""
+
+STEPS_CHANGED = 8_000
+"""Number of steps of the sequences whose inputs are changed: each sequence is run once for each lag."""
+
+FEWEST_CHANGED, MOST_CHANGED = 16, 64
+"""Number of these sequences."""
+
+RUNS_FOR_MEMORY = 40
+"""Each sequence is run about so often: some twenty lags, of the network and of an untrained copy."""
 
 
 def find_movers(setup: Setup, recorded: Recorded, found: Operators) -> tuple[Movers, tuple[str, ...]]:
@@ -67,6 +77,34 @@ def map_each_layer(setup: Setup, found: Operators) -> StepTrust:
     return trust_of_maps(maps, states, folds=folds, groups=found.groups, seed=setup.options.seed)
 
 
+def measure_memory(setup: Setup) -> Memory:
+    """Measure what is left of one input after k steps, in some held-out sequences."""
+    place, numbers, channels = setup.place, setup.held_out, setup.channels
+    most = STEPS_CHANGED / max(1.0, float(setup.sequences.positions(numbers).mean()))
+    chosen = numbers[evenly_spaced(len(numbers), max(FEWEST_CHANGED, min(MOST_CHANGED, int(most))))]
+    if setup.clock.left < math.inf:
+        began = time.monotonic()
+        setup.sequences.outputs(chosen)
+        setup.clock.require((time.monotonic() - began) * RUNS_FOR_MEMORY, "this")
+    data, run = setup.source(chosen)
+    where = {"layer": place.layer, "state": place.state} if place.axis == "time" else {}
+    found = memory(
+        setup.model,
+        data,
+        channels=channels,
+        sequences=MOST_CHANGED,
+        # forward= may run the trained network, whichever copy it is given.
+        untrained=setup.options.forward is None and unknown_start(setup.model) is None,
+        step_seconds=setup.options.step_seconds,
+        seed=setup.options.seed,
+        **where,
+        **run,
+    )
+    if found.lags[-1] == 0:
+        raise KannError("the network reads no sequence of steps")
+    return found
+
+
 # The chain
 
 
@@ -87,6 +125,7 @@ class Results:
     """For modes that matter the score with each alone kept, and alone removed."""
     accuracy: Accuracy | None
     movers: Movers | None
+    memory: Memory | None
     choices: tuple[str, ...]
 
 
@@ -152,6 +191,7 @@ def run_stages(setup: Setup) -> Results:
     if not_compared:
         chain.choices.append(f"The network was not compared with untrained copies: {not_compared}.")
     pushes = chain.run("finding what pushes modes", lambda: find_movers(setup, recorded, found))
+    remembered = chain.run("measuring how long it remembers", lambda: (measure_memory(setup), ()))
     return Results(
         setup=setup,
         recorded=recorded,
@@ -164,5 +204,6 @@ def run_stages(setup: Setup) -> Results:
         alone=alone,
         accuracy=accuracy,
         movers=pushes,
+        memory=remembered,
         choices=(*setup.choices, *chain.choices),
     )

@@ -38,7 +38,7 @@ def ask_for_trust(setup: Setup, recorded: Recorded, found: Operators, balanced: 
     own = found.trust(setup.options.seed)
     if not own.trusted:
         return own, ""
-    unknown = next((name for name, part in setup.model.named_modules() if _has_unknown_start(part)), None)
+    unknown = unknown_start(setup.model)
     if unknown is not None:
         whose = repr(unknown) if unknown else "the model itself"
         return own, f"how the parameters of {whose} began is not known; give it a method reset_parameters"
@@ -52,10 +52,14 @@ def ask_for_trust(setup: Setup, recorded: Recorded, found: Operators, balanced: 
     return replace(own, modes=modes, untrained=copies[0][0]), ""
 
 
-def _has_unknown_start(module: nn.Module) -> bool:
-    """Return True for a module with parameters and no method that draws them anew."""
-    is_known = hasattr(module, "reset_parameters") or hasattr(module, "_reset_parameters")
-    return not is_known and next(module.parameters(recurse=False), None) is not None
+def unknown_start(model: nn.Module) -> str | None:
+    """Return the name of the first module with parameters and no method that draws them anew; None without any."""
+
+    def is_unknown(part: nn.Module) -> bool:
+        is_known = hasattr(part, "reset_parameters") or hasattr(part, "_reset_parameters")
+        return not is_known and next(part.parameters(recurse=False), None) is not None
+
+    return next((name for name, part in model.named_modules() if is_unknown(part)), None)
 
 
 def trust_of_copy(setup: Setup, recorded: Recorded, found: Operators, is_balanced: bool, seed: int) -> list[Trust]:

@@ -138,7 +138,7 @@ def _channel_names(channels: Sequence[str] | None, runs: Sequence["_Run"]) -> tu
             f"there are {len(channels)} names in channels= for {count} numbers of a step; pass one for each"
         )
     if channels is None and count <= MOST_CHANNELS:
-        channels = [f"channel {i}" for i in range(count)]
+        channels = [f"input {i}" for i in range(count)]
     return (ALL, *(map(str, channels or ()) if count > 1 else ()))
 
 

@@ -240,7 +240,7 @@ SECTIONS = (
     Section(
         name="memory",
         title="Memory",
-        numbers=lambda inputs: {"memory": memory_numbers(inputs.memory, inputs.step_name)},
+        numbers=lambda inputs: {"memory": memory_numbers(inputs.memory)},
         scripts=("live",),
         needs="memory",
     ),

@@ -75,12 +75,12 @@ def _curve(means: Float[Array, " c"], intervals: Float[Array, "c 2"]) -> list[li
     return [[finite_or_none(value) for value in row] for row in rows]
 
 
-def memory_numbers(memory: Memory | None, step_name: str) -> dict[str, Any] | None:
+def memory_numbers(memory: Memory | None) -> dict[str, Any] | None:
     """Return curves and half-lives of states, outputs and channels, next to an untrained copy; None if not measured."""
     if memory is None:
         return None
     curves = [_memory_curve(memory, of, ALL, of) for of in memory.compared]
-    lives = {of: [_half_life(memory, name, of, step_name) for name in memory.names] for of in memory.compared}
+    lives = {of: [_half_life(memory, name, of) for name in memory.names] for of in memory.compared}
     copy = memory.untrained
     if copy is not None:
         curves += [_memory_curve(copy, of, ALL, f"{of}, untrained") | {"is_untrained": True} for of in copy.compared]
@@ -91,7 +91,7 @@ def memory_numbers(memory: Memory | None, step_name: str) -> dict[str, Any] | No
         "curves": curves,
         "changed": list(memory.names),
         "lives": lives,
-        "untrained": {of: _half_life(copy, ALL, of, step_name) for of in copy.compared} if copy else {},
+        "untrained": {of: _half_life(copy, ALL, of) for of in copy.compared} if copy else {},
     }
 
 
@@ -101,13 +101,13 @@ def _memory_curve(memory: Memory, of: str, changed: str, name: str) -> dict[str,
     return {"name": name, "of": of, "left": left, "low": low, "high": high, "is_untrained": False, "is_channel": False}
 
 
-def _half_life(memory: Memory, changed: str, of: str, step_name: str) -> str:
+def _half_life(memory: Memory, changed: str, of: str) -> str:
     """Write a half-life with its interval, and in seconds where a step has a duration."""
     steps, longest = memory.half_life(changed, of=of), memory.lags[-1]
     if np.isnan(steps):
         return MISSING
     low, high = memory.half_life_interval(changed, of=of)
-    text = plural(step_name, number_of_steps(steps) if steps < np.inf else f"over {longest:,}")
+    text = plural("step", number_of_steps(steps) if steps < np.inf else f"over {longest:,}")
     if memory.step_seconds is not None:
         text += f" = {'over ' if steps == np.inf else ''}{duration(min(steps, longest) * memory.step_seconds)}"
     return f"{text} ({from_to(low, high, number_of_steps)})" if low < high < np.inf else text

@@ -57,11 +57,11 @@ function drawMemory() {
     line: is_channel ? { width: 1.5, color: colours[(i + 2) % colours.length] } : { ...looks[of], ...(is_untrained ? { width: 1.5, dash: "dot" } : {}) }, marker: { size: is_untrained ? 4 : 6 },
     error_y: { type: "data", symmetric: false, thickness: 1.2, width: 3, visible: !is_untrained, array: left.map((value, k) => high[k] - value), arrayminus: left.map((value, k) => value - low[k]) },
     customdata: lags.map((lag) => page.step_seconds ? ` = ${significant(lag * page.step_seconds, 3)} s` : ""),
-    hovertemplate: lags.map((lag) => `%{y:.1%} left after ${lag} ${lag === 1 ? page.step : steps()}%{customdata}<extra>${escapeMarkup(name)}</extra>`),
+    hovertemplate: lags.map((lag) => `%{y:.1%} left after ${lag} ${lag === 1 ? "step" : "steps"}%{customdata}<extra>${escapeMarkup(name)}</extra>`),
   }));
   const apart = Math.ceil(lags.length / 8), ticks = lags.filter((_, i) => (lags.length - 1 - i) % apart === 0);  // so that none cover each other
   drawSoon("memory-curve", () => [traces, { showlegend: true, legend: legendAbove,
-    xaxis: axis(`${steps()} after the change`, { type: "log", tickangle: 0, tickvals: ticks.map(at), ticktext: ticks.map(String) }), yaxis: axis("", { tickformat: ".0%", rangemode: "tozero" }) }]);
+    xaxis: axis("steps after the change", { type: "log", tickangle: 0, tickvals: ticks.map(at), ticktext: ticks.map(String) }), yaxis: axis("", { tickformat: ".0%", rangemode: "tozero" }) }]);
 }
 
 sections.push({ start: startEffects, draw: () => { if (page.effects) drawEffects(); if (page.memory) drawMemory(); } });
