@@ -1,4 +1,4 @@
-# make demo | test | coverage | check | docs | dist | test-minimum | test-integrations | fuzz | bench | gallery | reproduce | clean. Everything is installed into .venv by the first of them.
+# make demo | test | test-processors | coverage | check | docs | dist | test-minimum | test-integrations | fuzz | bench | gallery | reproduce | clean. Everything is installed into .venv by the first of them.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -6,7 +6,7 @@ READY := .venv/.ready
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_FP16
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-minimum test-integrations coverage check docs dist format fuzz bench gallery reproduce clean
+.PHONY: demo test test-processors test-minimum test-integrations coverage check docs dist format fuzz bench gallery reproduce clean
 
 $(READY): pyproject.toml constraints.txt experiments/pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -22,6 +22,17 @@ PROCESSES ?= 2
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal
 test: $(READY)
 	$(PYTEST)
+
+# The suite on the instructions of other processors, and in two threads: torch and OpenBLAS choose among those that this one has.
+# FOLDERS='tests/live tests/analysis' runs less.
+FOLDERS ?= tests
+VARIANTS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 OPENBLAS_CORETYPE=Haswell OMP_NUM_THREADS=2
+ifneq ($(shell grep -m1 -o avx512f /proc/cpuinfo 2>/dev/null),)
+VARIANTS += ATEN_CPU_CAPABILITY=avx512 OPENBLAS_CORETYPE=SkylakeX
+endif
+test-processors: $(READY)
+	set -e; for variant in $(VARIANTS); do echo $$variant; \
+		env OMP_NUM_THREADS=1 $$variant $(BIN)/python -m pytest -n $(PROCESSES) --dist worksteal $(FOLDERS); done
 
 # Apart from the tests: to watch every line makes them half as slow again.
 coverage: $(READY)

@@ -50,6 +50,42 @@ def test_nothing_is_read_if_all_lengths_differ(rng, monkeypatch):
     assert repeats_of(states).tolist() == [0, 1, 2]
 
 
+def first_alike(states):
+    """The first sequence that has the same number as each."""
+    found = repeats_of(kann.States.from_padded(states)).tolist()
+    return [found.index(number) for number in found]
+
+
+@pytest.mark.parametrize("steps", [20, 700])
+def test_near_copies_are_found_and_sequences_that_only_move_alike_are_not(steps, rng, monkeypatch):
+    own = rng.normal(size=(6, steps, 3)).cumsum(axis=1)
+    near = np.concatenate([own, own[:4] + 0.05 * rng.normal(size=(4, steps, 3))])
+    expected = [*range(6), *range(4)]
+    assert first_alike(near) == expected
+    monkeypatch.setattr("kann.backends.arrays.HOST_BLOCK_BYTES", 8 * 3 * 150)
+    monkeypatch.setattr("kann.backends.arrays.HOST_MIN_ROWS", 1)
+    assert first_alike(near) == expected
+    pushed = own + 10 * rng.normal(size=(steps, 3)).cumsum(axis=0)  # all read the same, and have noise of their own
+    assert first_alike(pushed) == list(range(6))
+
+
+def test_sequences_without_noise_are_no_copies_of_their_neighbours(rng):
+    """In two dimensions many of 60 directions are near each other, at all distances."""
+    start = rng.normal(size=(60, 2))
+    path = np.stack([start * [0.9**t, 0.7**t] for t in range(40)], axis=1)
+    assert first_alike(path) == list(range(60))
+
+
+def test_near_copies_are_one_sequence_of_an_interval(rng):
+    """Five noisy copies of three sequences would make intervals a third as wide."""
+    own = np.zeros((3, 60, 2))
+    for t in range(1, 60):
+        own[:, t] = own[:, t - 1] * [0.9, 0.5] + rng.normal(size=(3, 2))
+    copies = np.repeat(own, 5, axis=0)
+    copies += 0.01 * rng.normal(size=copies.shape)
+    assert kann.trust(kann.fit(copies), copies).folds == 3
+
+
 def test_repeats_are_held_out_together_also_across_groups():
     lengths, repeats = np.full(12, 5), np.array([0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3])
     fold_of = assign_folds(lengths, folds=4, repeats=repeats)

@@ -19,11 +19,30 @@ ODD = 0x9E3779B97F4A7C15
 """2⁶⁴ divided by the golden ratio: multiples of it, cut to 64 bits, are spread evenly."""
 
 
-def repeats_of(states: States) -> Int[Array, " s"]:
-    """Return a number for each sequence, the same for sequences whose states are the same to the last bit.
+SKETCH = 32
+"""Numbers by which sequences are compared: random sums of their changes from step to step. A sequence needs at least
+this many changes of its units."""
 
-    States are compared by a checksum of 64 bits of each sequence, in one reading of all of them, or none if no two
-    sequences are equally long. Sequences of one state hold no pair that could be fitted, and repeat none.
+LONGEST_SKETCH = 256
+"""Steps that are compared, to save time."""
+
+NEAR = 0.1
+"""Sequences are near copies if their changes differ by less than this fraction of their variance, …"""
+
+GAP = 3.0
+"""… and if up to this multiple there are a tenth as many pairs at most. Sequences of few degrees of freedom, such as
+those that relax from random states without noise, come as near by chance, and are at all distances."""
+
+MOST_COMPARED = 10_000
+"""Sequences of one length of which near copies are looked for: all pairs of more take too long."""
+
+
+def repeats_of(states: States) -> Int[Array, " s"]:
+    """Return a number for each sequence, the same for those that are copies or near copies of each other.
+
+    Copies are found by a checksum of 64 bits of each sequence, near copies (with noise of up to a fifth of a step's
+    changes) by random sums, in one reading of all states; nothing is read if no two sequences are equally long.
+    Sequences of one state hold no pair that could be fitted, and repeat none.
 
     >>> repeats_of(States.from_sequences([np.ones((3, 2)), np.zeros((3, 2)), np.ones((3, 2))])).tolist()
     [1, 0, 1]
@@ -32,9 +51,33 @@ def repeats_of(states: States) -> Int[Array, " s"]:
     if len(np.unique(lengths)) == len(lengths):
         return np.arange(len(lengths))
     with summed_over_ranks(False):  # sequences of other ranks are not compared
-        checksums = accumulate(states, partial(SumOverBlocks, partial(_checksums, len(lengths))), what="repeats")
+        checksums, sketches = accumulate(states, partial(SumOverBlocks, partial(_marks, lengths)), what="repeats")
     checksums = np.where(lengths > 1, checksums, np.arange(len(lengths)))
-    return np.unique(np.stack([lengths, checksums], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    repeats = np.unique(np.stack([lengths, checksums], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    first = np.unique(repeats, return_index=True)[1]
+    nearest = np.arange(len(first))
+    for length in np.unique(lengths[first]):
+        alike = np.flatnonzero(lengths[first] == length)
+        if (length - 1) * states.dim >= SKETCH and 1 < len(alike) <= MOST_COMPARED:
+            nearest[alike] = alike[_near_copies(sketches[first[alike]])]
+    return nearest[repeats]
+
+
+def _near_copies(sketches: Float[Array, "s k"]) -> Int[Array, " s"]:
+    """Return for each sequence the first of its near copies."""
+    from scipy.sparse import coo_array, csgraph  # here, since they take long to import
+
+    sketches = sketches - sketches.mean(axis=0)  # what all sequences have in common says nothing
+    energy = np.sum(sketches**2, axis=1)
+    total = energy[:, None] + energy
+    apart = total - 2 * sketches @ sketches.T
+    one, other = np.nonzero(np.triu(apart < NEAR * total, k=1))
+    between = np.sum(apart < GAP * NEAR * total) - len(energy) - 2 * len(one)
+    if not len(one) or between > 2 * len(one) / 10:
+        return np.arange(len(energy))
+    graph = coo_array((np.ones(len(one)), (one, other)), shape=apart.shape)
+    label = csgraph.connected_components(graph, directed=False)[1]
+    return np.unique(label, return_index=True)[1][label]
 
 
 def row_checksums(rows: Float[AnyArray, "n d"]) -> Int[AnyArray, " n"]:
@@ -49,13 +92,30 @@ def row_checksums(rows: Float[AnyArray, "n d"]) -> Int[AnyArray, " n"]:
     return sums ^ (sums >> 32)  # float32 numbers have zeros in the low bits, and so has their sum
 
 
-def _checksums(count: int, block: Block) -> Int[Array, " s"]:
-    """Compute the part of each sequence's checksum from the rows of a block; parts add up, and overflow on purpose."""
+def _marks(lengths: Int[Array, " s"], block: Block) -> Any:
+    """Compute the parts of each sequence's checksum and sketch from the rows of a block.
+
+    Parts are added; the checksums overflow on purpose.
+    """
     rows = row_checksums(block.values)
     steps = np.repeat(block.steps - block.offsets, block.lengths) + np.arange(len(rows))
     sums = segment_sums((rows * to_device_of(rows, _odd_numbers(steps + 1)))[:, None], block.lengths)
-    found = np.zeros(count, dtype=np.int64)
-    found[block.numbers] = as_numpy(sums)[:, 0]
+    checksums, sketches = np.zeros(len(lengths), dtype=np.int64), np.zeros((len(lengths), SKETCH))
+    checksums[block.numbers] = as_numpy(sums)[:, 0]
+    rng = np.random.default_rng(0)
+    along = rng.normal(size=(block.values.shape[1], SKETCH))
+    # Changes h[t+1] − h[t] have random signs, which are weights of both states.
+    signs = np.pad(rng.choice([-1.0, 1.0], size=(LONGEST_SKETCH, SKETCH)), ((1, 1), (0, 0)))
+    chosen = np.flatnonzero(steps <= LONGEST_SKETCH)
+    last = np.repeat(lengths[block.numbers], block.lengths)[chosen] - 1
+    weights = signs[steps[chosen]] - np.where((steps[chosen] < last)[:, None], signs[steps[chosen] + 1], 0.0)
+    counts = np.clip(LONGEST_SKETCH + 1 - block.steps, 0, block.lengths)
+    if len(chosen):
+        (rows,) = indices_for(block.values, chosen)
+        drawn = (block.values[rows] @ to_device_of(block.values, along)) * to_device_of(block.values, weights)
+        sketches[block.numbers[counts > 0]] = as_numpy(segment_sums(drawn, counts[counts > 0]))
+    found = np.empty(2, dtype=object)
+    found[:] = checksums, sketches
     return found
 
 
