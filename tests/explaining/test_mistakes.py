@@ -208,6 +208,17 @@ def test_repeats_are_held_out_together(kind, generator):
     assert len(found.fitted_numbers) + len(found.held_out) == 24
 
 
+def test_copies_count_once_in_intervals(reader, generator):
+    """Eight sequences in ten copies each would give intervals of 40 held-out sequences."""
+    copies = numbers(generator)[:8].repeat(10, 1, 1)
+    found = explain(reader, copies, labels=[i % 2 for i in range(80)])
+    held = len(np.unique(found.held_out % 8))
+    assert len(np.unique(found.effects.groups)) == held < len(found.held_out)
+    assert np.ptp(found.effects.interval("pca")[0]) > 0.3
+    assert found.facts.accuracy.high - found.facts.accuracy.low > 0.3
+    assert found.facts.live.groups == held
+
+
 def test_sequences_that_all_read_the_same(reader, generator):
     with pytest.raises(KannError, match="all 24 sequences would be held out, since those of one group, and those that"):
         explain(reader, numbers(generator)[:1].repeat(24, 1, 1))

@@ -184,6 +184,33 @@ def test_all_methods_are_there_with_their_intervals(reader, sequences):
     assert "<table" in found._repr_html_()
 
 
+def test_groups_count_together_in_intervals_in_the_order_of_the_data(reader, sequences):
+    groups = [i % 3 for i in range(len(sequences))]
+    found = measured(reader, sequences, groups=groups)
+    assert found.groups.tolist() == [groups[i] for i in found.judged]
+    row = found.kept_scores["pca"][0]
+    np.testing.assert_array_equal(found.interval("pca")[0], interval_of_mean(row, 0.95, found.judged % 3))
+    assert measured(reader, sequences, groups=range(len(sequences))).groups is None
+    with pytest.raises(kann.KannError, match="groups has 2 entries"):
+        measured(reader, sequences, groups=[0, 1])
+
+
+def test_a_loader_that_shuffles_belongs_to_no_labels_groups_or_lengths(reader, sequences):
+    data = torch.utils.data.TensorDataset(torch.randn(6, 5, 3))
+    loader, steps = torch.utils.data.DataLoader(data, batch_size=2, shuffle=True), torch.full((6,), 5)
+    for options in ({"labels": [0] * 6}, {"groups": range(6)}, {"lengths": steps}):
+        with pytest.raises(kann.KannError, match=f"shuffles, .* {next(iter(options))}"):
+            kann.effects(reader, loader, *known(reader, sequences), **options)
+    for call in (
+        lambda: kann.balance(reader, loader, labels=[0] * 6),
+        lambda: kann.record(reader, loader, lengths=steps),
+        lambda: kann.recording.record_grouped_moments(reader, loader, groups=list("aabbcc")),
+    ):
+        with pytest.raises(kann.KannError, match="shuffles"):
+            call()
+    assert len(kann.recording.record_grouped_moments(reader, loader, groups=2)) == 2
+
+
 def test_results_do_not_depend_on_how_often_they_are_made(reader, sequences):
     first, second = (measured(reader, sequences, counts=(2,)) for _ in range(2))
     for name in first.methods:

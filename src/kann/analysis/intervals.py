@@ -6,7 +6,7 @@ import numpy as np
 
 from kann.checks import require_number
 from kann.errors import KannError
-from kann.typing import Array, Float, Shaped
+from kann.typing import Array, Float, Int, Shaped
 
 
 def require_level(level: float) -> float:
@@ -56,19 +56,35 @@ def jackknife_freedom(shares: Float[Array, "f m"]) -> Float[Array, " m"]:
     return np.maximum(counted, (f - 1) / 3 + 0.9)
 
 
-def interval_of_mean(scores: Float[Array, " s"], level: float) -> tuple[float, float]:
-    """Return the interval of a mean over sequences: Wilson's for scores of 0 or 1, else by the normal distribution.
+def interval_of_mean(
+    scores: Float[Array, " s"], level: float, groups: Int[Array, " s"] | None = None
+) -> tuple[float, float]:
+    """Return the interval of a mean over sequences: Wilson's for scores of 0 or 1, else Student's or a normal one.
+
+    Sequences with the same number in ``groups`` count as one where they are alike: errors are those of sums over groups
+    (cluster-robust), and Wilson's interval has the number of independent scores with that error. Without a difference
+    between scores to go by, each group is one score.
 
     >>> low, high = interval_of_mean(np.ones(50), 0.95)
     >>> round(low, 3), high
     (0.929, 1.0)
+    >>> round(interval_of_mean(np.ones(50), 0.95, np.arange(50) % 5)[0], 3)
+    0.393
     """
     from scipy.special import ndtri  # here, since it takes long to import
 
     n, mean, z = len(scores), float(scores.mean()), float(ndtri((1 + level) / 2))
+    count, error = n, float(scores.std(ddof=min(1, n - 1))) / np.sqrt(n)
+    if groups is not None and len(np.unique(groups)) < n:
+        number = np.unique(groups, return_inverse=True)[1].reshape(-1)
+        sizes, sums = np.bincount(number), np.bincount(number, weights=scores - mean)
+        g = len(sizes)
+        error = float(np.sqrt(g / max(1, g - 1) * np.sum(sums**2))) / n
+        fewest = n**2 / np.sum(sizes**2)
+        count = np.clip(mean * (1 - mean) / error**2, fewest, n) if error > 0 else fewest
+        z = float(student_width(level, max(1, g - 1)))
     if np.isin(scores, (0.0, 1.0)).all():  # the normal interval of 50 successes in 50 would have no width
-        middle = (mean + z**2 / (2 * n)) / (1 + z**2 / n)
-        half = z / (1 + z**2 / n) * np.sqrt(mean * (1 - mean) / n + z**2 / (4 * n**2))
+        middle = (mean + z**2 / (2 * count)) / (1 + z**2 / count)
+        half = z / (1 + z**2 / count) * np.sqrt(mean * (1 - mean) / count + z**2 / (4 * count**2))
         return max(0.0, float(middle - half)), min(1.0, float(middle + half))
-    half = z * float(scores.std(ddof=min(1, n - 1))) / np.sqrt(n)
-    return mean - half, mean + half
+    return mean - z * error, mean + z * error

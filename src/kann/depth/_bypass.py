@@ -32,7 +32,7 @@ from kann.recording.fused import states_replaced
 from kann.recording.layer_selection import require_module, select
 from kann.recording.options import RunOptions
 from kann.recording.runner import evaluation_mode, every_module_called, exclusive
-from kann.recording.sequence_data import Batch, SequenceData, tensors_of
+from kann.recording.sequence_data import require_order, Batch, SequenceData, tensors_of
 from kann.recording.tracer import has_channels_first, hook_last
 from kann.typing import Array, Float
 
@@ -347,6 +347,7 @@ def bypass_effects(
     require_level(level)
     if labels is not None:
         require_sequence(labels, "labels")
+        require_order(data, labels=labels)
     found_spans = spans_of(model, spans)
     operators = _operators(found_spans, maps, states, groups)
     options: Any = {"batch_size": BATCH_SIZE} | run

@@ -143,6 +143,8 @@ class Live(Stored):
     """The fewest that keep nearly all."""
     best: Kept | None
     """The highest score of any basis with fewer coordinates than units."""
+    groups: int | None = None
+    """The number of groups of these sequences, of copies too, which intervals count; None if all differ."""
 
     @property
     def matters(self) -> bool:
@@ -393,6 +395,7 @@ def live_facts(effects: Effects, trust: Trust | None) -> Live:
         full=float(effects.full),
         none=float(effects.none),
         sequences=len(effects.judged),
+        groups=None if effects.groups is None else len(np.unique(effects.groups)),
         level=effects.level,
         fewest=fewest(ENOUGH),
         nearly_all=fewest(NEARLY_ALL),

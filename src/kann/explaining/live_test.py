@@ -150,9 +150,10 @@ def run_live_test(
         "counts": tuple(count for count in counts if count <= limit),
         "draws": draws,
     }
+    numbers = setup.sequences.sorted_by_length(setup.held_out)
+    options["groups"] = setup.together[numbers]
     both = koopman if balanced is None else balanced
     tested = effects(setup.model, scores.data, both, scores.states, koopman=koopman, **options)
-    numbers = setup.sequences.sorted_by_length(setup.held_out)
     tested = replace(tested, judged=numbers[tested.judged])
     if recorded.reading.weight is None:  # the layer that was taken for the readout reads other states
         tables: dict[str, Any] = {name: getattr(tested, name) for name in ("kept_scores", "removed_scores", "fills")}

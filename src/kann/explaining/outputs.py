@@ -211,9 +211,16 @@ def _require_known_names(labels: Any, classes: Any) -> None:
 
 
 def measure_accuracy(
-    sequences: Sequences, held_out: Int[Array, " h"], outputs: Outputs | None, options: Options
+    sequences: Sequences,
+    held_out: Int[Array, " h"],
+    together: Int[Array, " n"],
+    outputs: Outputs | None,
+    options: Options,
 ) -> tuple[Accuracy | None, tuple[str, ...]]:
-    """Compare the outputs for held-out sequences with their labels; None if there are none that fit, and why."""
+    """Compare the outputs for held-out sequences with their labels; None if there are none that fit, and why.
+
+    Sequences with the same number in ``together`` count together in the interval.
+    """
     if outputs is None or options.labels is None:
         return None, ()
     numbers = sequences.sorted_by_length(held_out)
@@ -223,8 +230,8 @@ def measure_accuracy(
     own = [labels[number] for number in numbers]
     scorer = Scorer.of("accuracy", own, outputs=outputs.kind, threshold=outputs.threshold)
     with evaluation_mode(sequences.model):
-        _, (scores,) = score_runs(sequences.data(numbers), [], scorer, what="accuracy")
-    low, high = interval_of_mean(scores, LEVEL)
+        judged, (scores,) = score_runs(sequences.data(numbers), [], scorer, what="accuracy")
+    low, high = interval_of_mean(scores, LEVEL, together[numbers[judged]])
     found = Accuracy(
         outputs=outputs.kind,
         score=float(scores.mean()),

@@ -182,9 +182,10 @@ def _live(facts: Facts) -> str | None:
     after = "its middle block" if network.axis == "depth" else after
     keeps = "keeps" if kept.count == 1 else "keep"
     interval = f"{confidence(live.level)} interval {_score(live, kept.low)} to {_score(live, kept.high)}"
+    groups = "" if live.groups is None else f" in {plural('group', str(live.groups))}"
     sentence = (
         f"{_how_right(facts)}In the running network {_coordinates(kept)} of {network.units}, kept after {after}, "
-        f"{keeps} {result} ({interval}, {live.sequences} held-out sequences); {', '.join(others)}."
+        f"{keeps} {result} ({interval}, {live.sequences} held-out sequences{groups}); {', '.join(others)}."
     )
     more = live.nearly_all
     if more is not None and more.count > kept.count:

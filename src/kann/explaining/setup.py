@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from torch import nn
-from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from kann.data.states import States
 from kann.errors import KannError
@@ -30,6 +29,7 @@ from kann.explaining.readout_search import Reading, find_reading
 from kann.explaining.sequences import Sequences, channels_of, require_same_direction, tokens_of
 from kann.fitting.folds import HoldoutGroups
 from kann.recording._record import record
+from kann.recording.sequence_data import require_order
 from kann.typing import Array, Int
 
 LEAST_SEQUENCES = 12
@@ -53,9 +53,6 @@ MOST_STATES_SHOWN = 20_000
 RECORDING_MAY_TAKE = 0.25
 """Fraction of the time budget for recording; of more sequences some are left out."""
 
-RANDOM_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-"""What DataLoaders draw sequences with in another order each time."""
-
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Setup:
@@ -71,6 +68,8 @@ class Setup:
     fitted_numbers: Int[Array, " k"]
     """Numbers of the sequences that are fitted."""
     held_out: Int[Array, " h"]
+    together: Int[Array, " n"]
+    """A number for each sequence, the same for those of one group and those that read the same."""
     shown_numbers: Int[Array, " s"]
     """Those of the held-out sequences that the page shows."""
     channels: tuple[str, ...] | None
@@ -92,7 +91,7 @@ class Setup:
 
 def look(model: nn.Module, data: Any, options: Options) -> Setup:
     """Find the layer and what outputs are, and hold sequences out."""
-    _refuse_shuffled(data, options)
+    require_order(data, labels=options.labels, tokens=options.tokens, groups=options.groups)
     clock = Clock(options.seconds)
     sequences = Sequences(model, data, options)
     if sequences.count < LEAST_SEQUENCES:
@@ -131,22 +130,12 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
         outputs=outputs,
         fitted_numbers=sequences.sorted_by_length(fitted),
         held_out=held_out,
+        together=together,
         shown_numbers=_to_show(sequences, held_out),
         channels=channels,
         scan=scan,
         choices=tuple(choices),
     )
-
-
-def _refuse_shuffled(data: Any, options: Options) -> None:
-    """Raise for a DataLoader that gives sequences in another order each time, if something belongs to each of them."""
-    given = [name for name in ("labels", "tokens", "groups") if getattr(options, name) is not None]
-    samplers = [getattr(data, "sampler", None), getattr(getattr(data, "batch_sampler", None), "sampler", None)]
-    if given and any(isinstance(sampler, RANDOM_SAMPLERS) for sampler in samplers):
-        raise KannError(
-            f"the DataLoader shuffles, so {' and '.join(given)} cannot be told which sequence they belong to; pass "
-            "DataLoader(dataset, batch_size=..., shuffle=False)"
-        )
 
 
 def _outputs_and_labels(sequences: Sequences, options: Options) -> tuple[Outputs | None, Options, str]:

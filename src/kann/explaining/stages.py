@@ -184,7 +184,7 @@ def run_stages(setup: Setup) -> Results:
     tested, alone = live or (None, {})
     if tested is not None and len(tested.judged) < len(setup.held_out):
         chain.stop("testing live")
-    about_score = (setup.sequences, setup.held_out, recorded.outputs, setup.options)
+    about_score = (setup.sequences, setup.held_out, setup.together, recorded.outputs, setup.options)
     accuracy = chain.run("measuring how well it does", lambda: measure_accuracy(*about_score))
     asked = chain.run("asking how far to trust it", lambda: (ask_for_trust(setup, recorded, found, basis), ()))
     own_trust, not_compared = asked or (None, "")

@@ -29,7 +29,7 @@ from kann.recording._record import record
 from kann.recording.layer_selection import Target
 from kann.recording.options import RunOptions
 from kann.recording.runner import evaluation_mode
-from kann.recording.sequence_data import Batch, SequenceData, tensors_of
+from kann.recording.sequence_data import require_order, Batch, SequenceData, tensors_of
 from kann.recording.tracer import has_time_first
 from kann.typing import Array, Float, Int, Shaped
 
@@ -117,6 +117,7 @@ def balance(
     require_whole_number(draws, "draws")
     if labels is not None:
         require_sequence(labels, "labels")
+        require_order(data, labels=labels)
     target = only_target(model, layer, state or "h")
     if state is None:
         state = "hc" if isinstance(target.module, nn.LSTM | nn.LSTMCell) else "h"

@@ -17,6 +17,7 @@ from kann.data.moments import MeanAndCovariance, mean_and_covariance
 from kann.data.states import States, as_states
 from kann.errors import KannError
 from kann.fitting.balance import Balance
+from kann.fitting.folds import group_numbers
 from kann.fitting.koopman import Koopman
 from kann.live._intervene import directions_of, replaced, replaced_layer, replacement, require_same_width
 from kann.live.completion import DEPENDENT, FILLS, fit_fills, orthonormal_axes
@@ -25,7 +26,7 @@ from kann.live.results import Effects
 from kann.recording.options import RunOptions
 from kann.recording.recurrent import readout_of
 from kann.recording.runner import evaluation_mode
-from kann.recording.sequence_data import SequenceData
+from kann.recording.sequence_data import SequenceData, require_order
 from kann.typing import Array, Float, Int
 
 Sets = Sequence[Float[Array, "d _"] | None]
@@ -63,6 +64,7 @@ def effects(
     draws: int = 3,
     layer: str | None = None,
     state: str | None = None,
+    groups: Any = None,
     seed: int = 0,
     **options: Unpack[EffectsOptions],
 ) -> Effects:
@@ -107,6 +109,9 @@ def effects(
         Number of draws of random directions.
     layer, state
         Whose states were recorded, as in `kann.intervene`.
+    groups
+        For each sequence who it comes from, as in `kann.trust`: copies of a sequence, or those of one patient, count
+        together in intervals.
     seed
         Seed of the random directions.
     options
@@ -124,6 +129,7 @@ def effects(
     scorer = Scorer.of(**{name: options[name] for name in ScoreOptions.__annotations__ if name in options})
     own = ScoreOptions.__annotations__.keys() | {"readout"}
     run: Any = {"batch_size": 128} | {name: value for name, value in options.items() if name not in own}
+    require_order(data, labels=options.get("labels"), groups=groups)
     source = SequenceData(model, data, **run)
     recorded = as_states(states)
     for own in (coordinates, koopman):
@@ -140,10 +146,16 @@ def effects(
     changes = [Change(directions=np.empty((recorded.dim, 0))), *runs]
     with evaluation_mode(model):
         judged, scores, kinds = run_changes(source, place, changes, recorded, spread, fill=fill, scorer=scorer)
+    if groups is not None:
+        groups = group_numbers(groups, len(groups) if source.count is None else source.count)
+        if len(groups) <= judged.max():
+            raise KannError(f"groups has {len(groups)} entries for {judged.max() + 1} sequences; pass one for each")
+        groups = groups[judged] if len(np.unique(groups[judged])) < len(judged) else None
     return _gathered(
         runs,
         scores,
         kinds[1:],
+        groups=groups,
         counts=counts,
         draws=draws,
         judged=judged,

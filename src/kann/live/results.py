@@ -89,6 +89,8 @@ class Effects(Saved):
     R² is their mean."""
     level: float = 0.95
     """Confidence level of `interval`."""
+    groups: Int[Array, " s"] | None = None
+    """A number for each sequence, the same for those of a group, which intervals count together; None without groups."""
 
     @property
     def full(self) -> float:
@@ -118,11 +120,11 @@ class Effects(Saved):
         return {name: (mean - self.none) / (self.full - self.none) for name, mean in self.kept.items()}
 
     def interval(self, name: str, *, removed: bool = False) -> Float[Array, "c 2"]:
-        """Lower and upper end of the interval of each mean score over sequences."""
+        """Lower and upper end of the interval of each mean score over sequences, or over groups of them."""
         scores = self.removed_scores if removed else self.kept_scores
         if name not in scores:
             raise KannError(f"there is no method {name!r}; the methods are {', '.join(scores)}; pass one of them")
-        return np.array([interval_of_mean(row, self.level) for row in scores[name]])
+        return np.array([interval_of_mean(row, self.level, self.groups) for row in scores[name]])
 
     @property
     def metric_in_words(self) -> str:

@@ -25,7 +25,7 @@ from kann.recording.layer_selection import Target, by_module, has_recurrent, req
 from kann.recording.options import AxisOptions, LayerOptions, RunOptions
 from kann.recording.probe import RowCheck
 from kann.recording.runner import evaluation_mode, returned_hidden_states
-from kann.recording.sequence_data import Batch, SequenceData
+from kann.recording.sequence_data import Batch, SequenceData, require_order
 from kann.recording.sinks import (
     GroupedMomentsSink,
     MemorySink,
@@ -210,6 +210,8 @@ def record_grouped_moments(
         As in `kann.recording.record_moments`.
     """
     dealt = parse_groups(groups, max_sequences=options.get("max_sequences"))
+    if dealt.labelled:
+        require_order(data, groups=groups)
     return _one(_run(model, data, partial(GroupedMomentsSink, groups=dealt), adds_up=True, **options))
 
 

@@ -14,7 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_sequence
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from kann.backends.arrays import as_numpy
 from kann.checks import array_of, call_of_user, require_dense, require_flag, require_whole_number, short_repr
@@ -23,6 +30,21 @@ from kann.progress import progress as progress_bar
 from kann.recording.options import RunOptions
 from kann.recording.runner import reset_state
 from kann.typing import AnyArray, Array, Int
+
+
+RANDOM_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+"""What DataLoaders draw sequences with in another order each time."""
+
+
+def require_order(data: Any, **given: Any) -> None:
+    """Raise for a DataLoader that gives sequences in another order each time, if something belongs to each of them."""
+    names = [name for name, value in given.items() if value is not None]
+    samplers = [getattr(data, "sampler", None), getattr(getattr(data, "batch_sampler", None), "sampler", None)]
+    if names and any(isinstance(sampler, RANDOM_SAMPLERS) for sampler in samplers):
+        raise KannError(
+            f"the DataLoader shuffles, so the sequence that each of the {' and '.join(names)} belongs to is not known; "
+            "pass DataLoader(dataset, batch_size=..., shuffle=False)"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -123,6 +145,8 @@ class SequenceData:
         self.max_sequences = run.get("max_sequences")
         if self.max_sequences is not None:
             require_whole_number(self.max_sequences, "max_sequences")
+        if not (isinstance(self.lengths, str | int) or callable(self.lengths)):
+            require_order(data, lengths=self.lengths)
         self._is_recurrent = isinstance(model, nn.RNNBase)
         # A fused recurrent module itself takes tensors (time, sequence, …) unless it is batch_first.
         self.axis = int(isinstance(model, nn.RNNBase) and not model.batch_first)

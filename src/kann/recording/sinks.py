@@ -242,6 +242,11 @@ class Groups:
         self._labelled, self._used, self._may_be_more = labelled, 0, may_be_more
         self._held = [(0, group) for group in range(count)]
 
+    @property
+    def labelled(self) -> bool:
+        """Whether sequences have labels."""
+        return self._labelled is not None
+
     def of(self, pairs: Int[Array, " s"]) -> list[int]:
         """The group of each of the next sequences, which hold so many pairs of states."""
         if self._labelled is None:
