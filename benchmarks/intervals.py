@@ -1,4 +1,4 @@
-"""Coverage of the intervals of `kann.trust`: how many of the 95 % intervals of |λ| hold the truth, in each kind of data.
+"""Coverage of the intervals of `kann.trust`: how many of the 95 % intervals of |λ| hold the truth, by kind of data.
 
     python benchmarks/intervals.py                     # 1,000 draws of each cell, about half an hour on one core
     python benchmarks/intervals.py --kinds copies --draws 100 --print

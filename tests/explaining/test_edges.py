@@ -255,7 +255,7 @@ def test_a_loader_that_shuffles_belongs_to_no_labels(kind, generator):
         "batch sampler": {"batch_sampler": in_batches},
     }
     loader = torch.utils.data.DataLoader(data, **arguments[kind])
-    with pytest.raises(kann.KannError, match="the DataLoader shuffles, .* labels"):
+    with pytest.raises(kann.KannError, match=r"the DataLoader shuffles, .* labels"):
         explain(reader(2), loader, labels=[0] * SEQUENCES)
 
 

@@ -29,7 +29,7 @@ from kann.recording._record import record
 from kann.recording.layer_selection import Target
 from kann.recording.options import RunOptions
 from kann.recording.runner import evaluation_mode
-from kann.recording.sequence_data import require_order, Batch, SequenceData, tensors_of
+from kann.recording.sequence_data import Batch, SequenceData, require_order, tensors_of
 from kann.recording.tracer import has_time_first
 from kann.typing import Array, Float, Int, Shaped
 

@@ -90,7 +90,7 @@ class Effects(Saved):
     level: float = 0.95
     """Confidence level of `interval`."""
     groups: Int[Array, " s"] | None = None
-    """A number for each sequence, the same for those of a group, which intervals count together; None without groups."""
+    """A number for each sequence, the same for those of a group, which intervals count together."""
 
     @property
     def full(self) -> float:

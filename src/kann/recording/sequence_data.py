@@ -31,7 +31,6 @@ from kann.recording.options import RunOptions
 from kann.recording.runner import reset_state
 from kann.typing import AnyArray, Array, Int
 
-
 RANDOM_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 """What DataLoaders draw sequences with in another order each time."""
 
