@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from torch import nn
 
 import kann
+from kann.reporting.inputs import PageTable
 from tests.explaining.networks import Reader
 from tests.reporting.histories import history
 from tests.systems import nested, noisy_states
@@ -312,13 +313,17 @@ def calls(good: Any) -> dict[str, Call]:
             | {
                 "signals": list(good.padded[..., :1]),
                 "channels": ["a"],
-                "decode": lambda h: h[:, :1],
                 "classes": ["a", "b"],
             }
             | {"others": {"c": koopman, "driven": driven}, "fixed_points": good.points, "about": "a"}
             | {"effects": None, "movers": None, "sentences": ["a"], "choices": ["b"], "alone": {0: (0.9, 0.5)}}
             | {"step_seconds": 0.1, "step_name": "step", "outputs": "class", "threshold": 0.5, "network_outputs": None}
-            | {"steps": None, "step_names": None, "memory": None},
+            | {"steps": None, "step_names": None, "memory": None, "title": "t", "line": "GRU", "matter": [0]}
+            | {
+                "verdict": ("found", "93 %"),
+                "summary": ["a"],
+                "tables": [PageTable(title="t", head=["a"], rows=[["1"]])],
+            },
         ),
         "distance": (
             kann.distance,
@@ -376,7 +381,7 @@ def calls(good: Any) -> dict[str, Call]:
             kann.effects,
             {"model": nn.Sequential(good.model), "data": torch.ones(8, 5, 2), "coordinates": np.eye(4)}
             | {"states": states, "koopman": koopman, "counts": (1,), "fill": "linear", "draws": 1}
-            | {"layer": "0", "state": "h", "seed": 0}
+            | {"layer": "0", "state": "h", "groups": list(range(8)), "seed": 0}
             | {"readout": None, "metric": score, "labels": None, "outputs": "class", "threshold": 0.0}
             | {"forward": lambda model, batch: model(batch)[0], "collate": stack, "batch_size": 2, "device": "cpu"}
             | {"lengths": None, "max_sequences": 8, "progress": False},

@@ -110,6 +110,11 @@ class Monitor:
         options = {"layer": layer, "state": state, "inputs": self._driven, "batch_size": 256} | recording
         self._options = options | {"groups": groups, "progress": False}
         self._balancing = None
+        if not isinstance(balance, bool | Mapping):
+            raise KannError(
+                f"balance={short_repr(balance)} is neither True nor False nor options; pass those of kann.balance as a "
+                "dictionary"
+            )
         if balance is not False:
             run = {"layer": layer, "progress": False} | recording  # all that the layer carries, unlike the operator
             self._balancing = run | ({} if balance is True else dict(balance))
