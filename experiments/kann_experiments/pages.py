@@ -1,4 +1,4 @@
-"""Fill the manual from the committed results: ``python -m kann_experiments.pages [RUNS]``.
+"""Fill README and the manual from the committed results: ``python -m kann_experiments.pages [RUNS]``.
 
 With ``RUNS`` the results of these runs are first written to ``experiments/results``, as small files that are committed:
 ``runs/copy/dtriv/results.json`` becomes ``experiments/results/copy/dtriv.json``.
@@ -100,9 +100,9 @@ def collect_figures(runs: Path, docs: Path = DOCS) -> tuple[Path, ...]:
 
 
 def fill(docs: Path = DOCS, results: Path = RESULTS) -> tuple[str, ...]:
-    """Fill all pages; returns the names of those that changed."""
+    """Fill README (next to the folder of pages) and all pages; returns the names of those that changed."""
     changed = []
-    for page in sorted(docs.rglob("*.md")):
+    for page in [*docs.parent.glob("README.md"), *sorted(docs.rglob("*.md"))]:
         text = page.read_text(encoding="utf-8")
         new = filled(text, results)
         if new != text:

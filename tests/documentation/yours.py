@@ -1,6 +1,6 @@
 """What pages of the manual take for granted: the reader's own network and data. Here they are small and never trained.
 
-README and the page "Start here" have to do without: whoever copies their blocks has nothing yet.
+The page "Start here" does without: whoever copies its blocks has nothing yet.
 """
 
 from pathlib import Path

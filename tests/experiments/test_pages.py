@@ -176,10 +176,29 @@ def test_the_manual_asks_for_rows_that_are_measured(page, quantities):
     assert {match[2] for match in VALUE.finditer(text) if match[1].startswith(f"{page}/")} <= keys
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda path: path.stem)
+README = DOCS.parent / "README.md"
+
+
+@pytest.mark.parametrize("page", [README, *sorted(DOCS.rglob("*.md"))], ids=lambda path: path.stem)
 def test_pages_agree_with_the_committed_results(page):
     text = page.read_text(encoding="utf-8")
     assert filled(text) == text, "run python -m kann_experiments.pages"
+
+
+def test_numbers_that_readme_writes_out_are_committed_results():
+    text = README.read_text(encoding="utf-8")
+    counting = json.loads((RESULTS / "balanced" / "counting.json").read_text(encoding="utf-8"))
+    counted = [tuple(map(int, pair)) for pair in re.findall(r"(\d+) of (\d+)", counting["lines"]["grid"][-1])]
+    right, networks = map(sum, zip(*counted, strict=True))
+    assert f"{right} of {networks} networks" in text
+    kept = [
+        row["values"]
+        for arch in ("gru", "lstm", "rnn")
+        for key, row in json.loads((RESULTS / "balanced" / f"sentiment-{arch}.json").read_text())["rows"].items()
+        if key == "balanced_1"
+    ]
+    assert f"keeps only {100 * min(map(min, kept)):.1f} %" in text
+    assert len(text.splitlines()) < 120
 
 
 UNFILLED = {
