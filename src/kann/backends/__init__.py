@@ -1,1 +1,1 @@
-"""The array libraries and the ways to spread work: numpy and torch arrays, Dask, torch.distributed."""
+"""The array libraries and the ranks of torch.distributed."""

@@ -31,7 +31,6 @@ from kann.backends.arrays import (
     threads_for,
     to_device_of,
 )
-from kann.backends.dask import current_client, map_chunks
 from kann.errors import KannError, NotFiniteError
 from kann.progress import progress
 from kann.typing import AnyArray, Array, Float, Int
@@ -428,6 +427,8 @@ def map_rows(values: AnyArray, function: Callable[[AnyArray], AnyArray], *, widt
     Of a dask array the result is a dask array. Rows on disk are read in blocks, into a numpy array.
     """
     if is_dask(values):
+        from kann.data.chunks import map_chunks
+
         return map_chunks(values, function, width=width, dtype=dtype)
     if not isinstance(values, LazyRows):
         return function(values)
@@ -465,8 +466,11 @@ def read_unless_dask(rows: AnyArray, inputs: AnyArray | None) -> tuple[AnyArray,
 def runs_on_dask(states: Any) -> bool:
     """Return whether Dask reads these states: a dask array, a store at an address, any store if there is a client."""
     values = _source_array(states.values)
-    is_remote = getattr(values, "is_remote", None)  # only the rows and arrays of stores say so
-    return is_dask(values) or (is_remote is not None and (is_remote or current_client() is not None))
+    if is_dask(values) or not hasattr(values, "is_remote"):  # only the rows and arrays of stores have it
+        return is_dask(values)
+    from kann.data.chunks import current_client
+
+    return values.is_remote or current_client() is not None
 
 
 def _source_array(values: AnyArray) -> AnyArray:
