@@ -349,7 +349,7 @@ VERBS = frozenset(
     ]
 )
 
-NOT_PROSE = re.compile(r"```.*?```|<!--.*?-->|^\|.*$|^\s*(?:>>>|\.\.\.) .*$", re.DOTALL | re.MULTILINE)
+NOT_PROSE = re.compile(r"```.*?```|<!--.*?-->|^\|[^\n]*$|^ *(?:>>>|\.\.\.) [^\n]*$", re.DOTALL | re.MULTILINE)
 """Code, comments and tables, whose words are numbers and names."""
 
 
