@@ -22,7 +22,7 @@ ARCHITECTURES = {"sentiment": ("gru", "lstm", "rnn")} | {task: archs for task, (
 """Architectures of each task."""
 
 LEARNED = {
-    "small-sentiment": ("Sentiment, 32 units", 150),
+    "small-sentiment": ("Sentiment, 32 units", 200),
     "shipped-sentiment": ("Sentiment, 256 units, shipped", 100),
     "counting-4": ("Counting 4 classes", 500),
     "flipflop": ("Flip-flop", 400),
@@ -158,13 +158,18 @@ def summarise_learned(out: str | os.PathLike[str] = "runs/balanced") -> Path:
 
     Of a learned subspace the better completion counts, that of `kann.effects` or the linear one that it was learned
     with, and in the last column the better of both starts. Chosen on the judged sequences, this favours learning.
+    Networks that have not been measured are left out; their number is in parentheses.
     """
-    lines = ["| networks | kept | balanced | learned from balanced | learned from random | best learned − balanced |"]
-    lines.append("|---" * 6 + "|")
+    names = ["balanced", "balanced_linear", "from_balanced", "from_random"]
+    lines = ["| networks | kept | balanced | balanced, linear | learned from balanced | learned from random | gain |"]
+    lines.append("|---" * (len(names) + 3) + "|")
     rows: dict[str, Any] = {}
+    seeds: set[int] = set()
     for task, (title, _) in LEARNED.items():
         for arch in CASES[task][0]:
-            found = [_seed_numbers(path) for path in sorted((Path(out) / f"learned-{task}-{arch}").glob("seed-*.json"))]
+            paths = sorted((Path(out) / f"learned-{task}-{arch}").glob("seed-*.json"))
+            seeds |= {int(path.stem.removeprefix("seed-")) for path in paths}
+            found = [_seed_numbers(path) for path in paths]
             counts = (
                 sorted(int(key.removeprefix("balanced_")) for key in found[0] if key[9:].isdigit()) if found else ()
             )
@@ -172,7 +177,7 @@ def summarise_learned(out: str | os.PathLike[str] = "runs/balanced") -> Path:
                 table = [_with_learned(numbers, count) for numbers in found]
                 row = {row.quantity.key: row for row in tabulate(learned_quantities(), table, {})}
                 networks = f"{title}, {arch.upper()} ({len(found)})" if count == counts[0] else ""
-                cells = " | ".join(_cell(row[name]) for name in ("balanced", "from_balanced", "from_random"))
+                cells = " | ".join(_cell(row[name]) for name in names)
                 lead = row["lead"]
                 lines.append(
                     f"| {networks} | {count} | {cells} | {100 * lead.mean:+.1f} (≤ {100 * max(lead.values):+.1f}) |"
@@ -180,7 +185,7 @@ def summarise_learned(out: str | os.PathLike[str] = "runs/balanced") -> Path:
                 rows |= {f"{task}-{arch}_{count}_{key}": own.as_json() for key, own in row.items()}
     content = {"experiment": "balanced/learned", "versions": versions(), "made_on": made_on()}
     path = require_folder(Path(out) / "learned") / "results.json"
-    write_json(path, content | {"seeds": list(range(5)), "rows": rows, "lines": {"grid": lines}})
+    write_json(path, content | {"seeds": sorted(seeds), "rows": rows, "lines": {"grid": lines}})
     return path
 
 
@@ -189,10 +194,12 @@ def learned_quantities() -> tuple[Quantity, ...]:
     return (
         Quantity(key="accuracy", what="accuracy of the untouched networks on the judged sequences", format="percent"),
         Quantity(key="balanced", what="decisions kept by balanced coordinates", format="percent"),
+        Quantity(key="balanced_linear", what="the same, completed linearly", format="percent"),
         Quantity(key="from_balanced", what="by subspaces learned from balanced ones", format="percent"),
         Quantity(key="from_random", what="by subspaces learned from random ones", format="percent"),
         Quantity(key="lead", what="by the better of these less by balanced ones", format="percent"),
-        Quantity(key="second_round", what="gain of the second round from random ones", format="percent"),
+        Quantity(key="second_round", what="gain of the better of these in the second round", format="percent"),
+        Quantity(key="second_round_random", what="gain of random ones in the second round", format="percent"),
     )
 
 
@@ -203,9 +210,18 @@ def _with_learned(numbers: Mapping[str, float], count: int) -> dict[str, float]:
         for kind in ("balanced", "random")
         for name in (f"{kind}_{count}", f"{kind}_{count}_round1")
     }
-    kept, random = numbers[f"balanced_{count}"], better[f"random_{count}"]
-    own = {"balanced": kept, "from_balanced": better[f"balanced_{count}"], "from_random": random}
-    own |= {"lead": max(own["from_balanced"], random) - kept, "second_round": random - better[f"random_{count}_round1"]}
+    kept = numbers[f"balanced_{count}"]
+    best = max(better[f"balanced_{count}"], better[f"random_{count}"])
+    first_round = max(better[f"balanced_{count}_round1"], better[f"random_{count}_round1"])
+    own = {
+        "balanced": kept,
+        "balanced_linear": numbers[f"balanced_{count}_linear"],
+        "from_balanced": better[f"balanced_{count}"],
+        "from_random": better[f"random_{count}"],
+        "lead": best - kept,
+        "second_round": best - first_round,
+        "second_round_random": better[f"random_{count}"] - better[f"random_{count}_round1"],
+    }
     return own | {key: numbers[key] for key in ("accuracy",) if key in numbers}
 
 
