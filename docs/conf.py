@@ -18,6 +18,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "mathml",
+    "notebooks",
     "sources",
 ]
 exclude_patterns = ["build"]

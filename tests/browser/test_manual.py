@@ -1,5 +1,6 @@
 """The manual in a real browser, opened from disk: pages, links, pictures, formulas and search. Needs ``make docs``."""
 
+import json
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
@@ -84,6 +85,18 @@ def test_every_internal_link_leads_somewhere(site):
 
 def _has(anchors, parts):
     return unquote(parts.fragment) in anchors[parts.url]
+
+
+def test_every_tutorial_is_a_notebook_that_installs_kann_first(site):
+    """The page links to it, and the other cells are the page's code."""
+    for name in (page for page in PAGES if page.startswith("tutorials/") and page != "tutorials/index"):
+        link = visit(site, name).locator("a[download]")
+        file = SITE / "tutorials" / link.get_attribute("href")
+        first, *rest = [cell for cell in json.loads(file.read_text())["cells"] if cell["cell_type"] == "code"]
+        assert "".join(first["source"]).startswith("%pip install")
+        assert rest
+        for cell in rest:
+            compile("".join(cell["source"]), name, "exec")
 
 
 def test_formulas_are_drawn_by_the_browser(site):
