@@ -35,7 +35,7 @@ class LayerOptions(RunOptions, total=False):
     """Options of recording layers, as in `kann.record`, with `RunOptions`."""
 
     layer: str | Iterable[str] | Callable[[Any], Any] | None
-    """The name of a layer, a list of names, a pattern, or a function of the model's output. The default is the only one."""
+    """A name, a list of names, a pattern, or a function of the model's output. The default is the only layer."""
     state: str | None
     """``"h"``, ``"c"`` or ``"hc"``. Default: all that the layer carries from one step to the next."""
     inputs: bool | str
