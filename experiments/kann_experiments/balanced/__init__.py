@@ -170,9 +170,9 @@ def summarise_learned(out: str | os.PathLike[str] = "runs/balanced") -> Path:
             paths = sorted((Path(out) / f"learned-{task}-{arch}").glob("seed-*.json"))
             seeds |= {int(path.stem.removeprefix("seed-")) for path in paths}
             found = [_seed_numbers(path) for path in paths]
-            counts = (
-                sorted(int(key.removeprefix("balanced_")) for key in found[0] if key[9:].isdigit()) if found else ()
-            )
+            if not found:
+                continue
+            counts = sorted(int(key.removeprefix("balanced_")) for key in found[0] if key[9:].isdigit())
             for count in counts:
                 table = [_with_learned(numbers, count) for numbers in found]
                 row = {row.quantity.key: row for row in tabulate(learned_quantities(), table, {})}
