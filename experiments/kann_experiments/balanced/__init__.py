@@ -22,7 +22,7 @@ ARCHITECTURES = {"sentiment": ("gru", "lstm", "rnn")} | {task: archs for task, (
 """Architectures of each task."""
 
 LEARNED = {
-    "small-sentiment": ("Sentiment, 32 units", 200),
+    "small-sentiment": ("Sentiment, 32 units", 150),
     "shipped-sentiment": ("Sentiment, 256 units, shipped", 100),
     "counting-4": ("Counting 4 classes", 500),
     "flipflop": ("Flip-flop", 400),

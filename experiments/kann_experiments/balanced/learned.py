@@ -32,7 +32,7 @@ BALANCED_RATES, RANDOM_RATES, LATER_RATES = (0.1, 0.03), (1.0, 0.3), (0.3, 0.03)
 """Starts from balanced and from random directions, by their rates of learning in multiples of `RATE`, and the rates in
 further rounds. A high rate leaves bad starts; a low one improves good starts without leaving them first."""
 
-STEPS, ROUNDS = 200, 2
+STEPS, ROUNDS = 150, 2
 """Steps of Adam in a round. A further round goes on from the best subspaces with rates that are high again: its gain
 shows how far learning had converged."""
 
@@ -63,7 +63,7 @@ WIDEST = 8.0
 BALANCED_AXES = 32
 """Balanced coordinates that are axes of the coordinates in which is learned."""
 
-TESTED_EVERY = 25
+TESTED_EVERY = 50
 """After this many steps each subspace is tested on sequences that are not learned from. The one with the smallest loss
 is taken; it may be the start."""
 
