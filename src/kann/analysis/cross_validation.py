@@ -14,13 +14,12 @@ from kann.backends.arrays import rounding as rounding_of
 from kann.checks import require_width
 from kann.data.moments import Moments
 from kann.data.reduction import Block, Projection, SumOverBlocks, accumulate
-from kann.data.states import States, as_states
+from kann.data.states import States, as_states, only_pairs
 from kann.errors import KannError
 from kann.fitting.folds import FEWEST_FOLDS, FOLDS_TO_JUDGE, assign_folds, repeats_of
 from kann.fitting.horizons import HeldOutErrors, enough_sequences, held_out_errors, powers_of_two
 from kann.fitting.koopman import Koopman
 from kann.fitting.normal_equations import NormalEquations, designs_of_folds, sum_of, without_each
-from kann.fitting.pair_selection import only_pairs
 from kann.fitting.spectrum import TRUSTED
 from kann.typing import Array, Complex, Float, Int
 

@@ -109,11 +109,6 @@ def float64_copy(values: AnyArray) -> AnyArray:
     return xp.asarray(values, dtype=xp.float64, copy=True)
 
 
-def bits_of(values: AnyArray) -> AnyArray:
-    """Return the bits of float64 numbers, as whole numbers of 64 bits, without a copy."""
-    return values.view(namespace(values).int64)
-
-
 def indices_for(like: AnyArray, *parts: Int[Array, " _"]) -> list[AnyArray]:
     """Return several arrays of indices on the device of ``like``, moved there in a single copy."""
     if isinstance(like, np.ndarray):

@@ -4,14 +4,17 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
 from kann import _display
-from kann.backends.arrays import as_array, as_array_or_dask, as_numpy, block_rows, namespace
+from kann.backends.arrays import as_array, as_array_or_dask, as_numpy, block_rows, is_dask, namespace
 from kann.checks import (
+    array_of,
+    call_of_user,
     require_array,
     require_dense,
     require_flag,
@@ -24,7 +27,16 @@ from kann.checks import (
 from kann.data import store
 from kann.data.archives import damage_explained, npz_names, open_npy, read_npz
 from kann.data.atomic_write import all_beside, replacing
-from kann.data.reduction import read_unless_dask, row_ranges, rows_of_padded, sequence_ranges
+from kann.data.reduction import (
+    Block,
+    SumOverBlocks,
+    accumulate,
+    read_unless_dask,
+    row_ranges,
+    rows_of_padded,
+    runs_on_dask,
+    sequence_ranges,
+)
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Int, Shaped
 
@@ -397,18 +409,48 @@ def require_one_per_state(values: Sequence[Any], states: States, what: str) -> N
             raise KannError(f"sequence {i} has {length} states and {len(own)} {what}; pass one for each state")
 
 
-HOLD_OUT_ONE_IN = 4
-"""Where a single part is held out, it is every fourth sequence."""
+WHERE_REMEDY = "pass a mask with one truth value for each state, or a function from inputs (n, p) to (n,) of them"
 
 
-def held_out_rows(states: States, *, most: int | None = None) -> Int[Array, " n"]:
-    """Return rows of every fourth sequence; of fewer than four sequences, the last quarter of all rows.
+def chosen_rows(states: States, where: Any) -> Shaped[Array, " n"]:
+    """Return whether the step to each state counts: a mask (N,), or a function of the inputs that returns one."""
+    if not callable(where):
+        mask = array_of(as_numpy(where))
+        if mask.dtype != bool or mask.shape != (states.values.shape[0],):
+            raise KannError(f"where={short_repr(mask)} is no mask of {states.values.shape[0]} states; {WHERE_REMEDY}")
+        return mask
+    if states.inputs is None:
+        raise KannError("where= is a function of inputs and the states have none; record them with inputs=True")
 
-    Of many sequences some are skipped, so that about ``most`` rows remain.
+    def marked(block: Block) -> list[tuple[Int[Array, " n"], Shaped[Array, " n"]]]:
+        marks = as_numpy(call_of_user(where, block.inputs, what="where", on="the inputs", remedy=WHERE_REMEDY))
+        if marks.dtype != bool or marks.shape != (block.values.shape[0],):
+            shown = short_repr(marks)
+            raise KannError(f"where(inputs) gave {shown} for {block.values.shape[0]} inputs; {WHERE_REMEDY}")
+        return [(block.rows, marks)]
+
+    mask = np.zeros(states.values.shape[0], dtype=bool)
+    for rows, marks in accumulate(states, partial(SumOverBlocks, marked), inputs=True, what="chosen pairs"):
+        mask[rows] = marks
+    return mask
+
+
+def only_pairs(states: States, where: Any) -> tuple[States, Int[Array, " s"]]:
+    """Return states whose sequences are cut at every step that does not count, and the sequence each piece came from.
+
+    The pieces hold all states, and no pairs but those that were chosen.
     """
-    total = int(states.lengths.sum())
-    if len(states) < HOLD_OUT_ONE_IN:
-        return np.arange(total - total // HOLD_OUT_ONE_IN, total)
-    spans = [states.span(i) for i in range(HOLD_OUT_ONE_IN - 1, len(states), HOLD_OUT_ONE_IN)]
-    step = max(1, sum(span.stop - span.start for span in spans) // (most or total))
-    return np.concatenate([np.arange(span.start, span.stop) for span in spans[::step]])
+    if runs_on_dask(states) and not is_dask(states.values):
+        raise KannError(
+            "where= cannot choose pairs of a store or of padded states that Dask reads; pass states in memory, or the "
+            "rows of all sequences as a dask array with their lengths"
+        )
+    mask = chosen_rows(states, where)
+    if not mask[np.delete(np.arange(len(mask)), states.starts)].any():
+        raise KannError("where= leaves no pair of states; choose at least one step that is not a sequence's first")
+    begins = ~mask
+    begins[states.starts] = True
+    starts = np.flatnonzero(begins)
+    lengths = np.diff(np.append(starts, len(mask)))
+    source = np.searchsorted(states.starts, starts, side="right") - 1
+    return replace(states, lengths=lengths), source

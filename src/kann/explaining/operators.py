@@ -12,7 +12,7 @@ from kann._format import percent
 from kann.analysis._trust import Trust, trust
 from kann.backends.arrays import as_numpy
 from kann.data.moments import Moments
-from kann.data.states import States
+from kann.data.states import States, only_pairs
 from kann.errors import DependenceWarning, FewPairsWarning, KannError
 from kann.fitting._fit import fit
 from kann.fitting.balance import Balance
@@ -20,7 +20,6 @@ from kann.fitting.bilinear import Bilinear
 from kann.fitting.folds import FEWEST_FOLDS, FOLDS_TO_JUDGE, group_numbers
 from kann.fitting.horizons import HORIZONS
 from kann.fitting.koopman import Koopman
-from kann.fitting.pair_selection import only_pairs
 from kann.typing import Array, Float, Shaped
 
 CLEAR = 2.0

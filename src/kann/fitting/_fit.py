@@ -8,7 +8,7 @@ from kann.backends.arrays import threads_for
 from kann.checks import require_choice, require_flag, short_repr
 from kann.data.moments import Moments
 from kann.data.reduction import are_summed_over_ranks, summed_over_ranks
-from kann.data.states import States, as_states
+from kann.data.states import States, as_states, only_pairs
 from kann.errors import DependenceWarning, FewPairsWarning, KannError, PrecisionWarning
 from kann.fitting.basis import Rank, parse_basis, parse_rank
 from kann.fitting.bilinear import Bilinear
@@ -17,7 +17,6 @@ from kann.fitting.gated_sums import fit_bilinear
 from kann.fitting.horizons import rank_curve
 from kann.fitting.koopman import Koopman
 from kann.fitting.normal_equations import require_ridge
-from kann.fitting.pair_selection import only_pairs
 from kann.fitting.passes import LinearStep, PairsInBasis, Request, read_along, read_by_qr, read_once, read_twice
 from kann.fitting.spectrum import decompose, residuals
 from kann.typing import AnyArray

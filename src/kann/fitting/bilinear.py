@@ -9,18 +9,18 @@ import numpy as np
 
 from kann import _display
 from kann.backends.arrays import as_numpy, namespace, to_device_of
-from kann.checks import require_instance, require_real, require_width, short_repr
+from kann.checks import require_float, require_instance, require_real, require_width, short_repr
 from kann.data.moments import SYMMETRIC_TO
+from kann.data.reduction import take_rows
 from kann.data.serialization import Saved, load_npz, made, require_finite_fields, without_axes
-from kann.data.states import States
+from kann.data.states import States, chosen_rows
 from kann.errors import KannError
 from kann.fitting.basis import ORTHONORMAL_TO, Operator, operand
 from kann.fitting.features import KINDS, FeatureMap, pair_count, pair_index, pair_products
 from kann.fitting.koopman import Koopman
 from kann.fitting.normal_equations import RidgeCurve
-from kann.fitting.pair_selection import pairs_that_read
 from kann.fitting.spectrum import decompose, residuals
-from kann.typing import AnyArray, Array, Float
+from kann.typing import AnyArray, Array, Float, Int, Shaped
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -274,9 +274,30 @@ class Bilinear(Operator, Saved):
         """Compute Gram matrices of the residuals, and of the coordinates about their mean, where ``u`` was read."""
         if isinstance(u, str):
             raise KannError("the mean of all inputs is read at no step; leave states= out, or pass an input")
-        if u is None:
-            u = np.zeros(self.features.inputs)
-        before, after = pairs_that_read(states, as_numpy(u).astype(np.float64))
-        x, y = as_numpy(self.encode(before)), as_numpy(self.encode(after))
+        after = _rows_that_read(states, np.zeros(self.features.inputs) if u is None else as_numpy(u).astype(np.float64))
+        x, y = (as_numpy(self.encode(take_rows(states.values, rows))) for rows in (after - 1, after))
         missed, about = y - x @ matrix - offset, x - x.mean(axis=0)
         return missed.T @ missed, about.T @ about
+
+
+SAME_TO = 1e-6
+"""Largest difference between an input and the one that is looked for, which may have been recorded in float32."""
+
+
+def _rows_that_read(states: States, u: Array) -> Int[Array, " m"]:
+    """Find the states that were reached by reading ``u`` in a step from another state."""
+    if states.inputs is None:
+        raise KannError("these states have no inputs, so that where u was read is not known; record with inputs=True")
+    require_float(states.values, what="states")
+
+    def is_equal(inputs: AnyArray) -> Shaped[Array, " n"]:
+        given = as_numpy(inputs)
+        if given.shape[1] != len(u):
+            raise KannError(f"u has {len(u)} numbers and the states have {given.shape[1]} inputs; pass one of these")
+        return np.all(np.abs(given - u) <= SAME_TO * (1 + np.abs(u)), axis=1)
+
+    mask = chosen_rows(states, is_equal)
+    mask[states.starts] = False
+    if not mask.any():
+        raise KannError("u was read at no step of these states; pass states that hold it, or leave states= out")
+    return np.flatnonzero(mask)

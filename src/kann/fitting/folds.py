@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kann.backends.arrays import as_numpy, bits_of, indices_for, segment_sums, to_device_of
+from kann.backends.arrays import as_numpy, indices_for, namespace, segment_sums, to_device_of
 from kann.checks import require_sequence, require_whole_number
 from kann.data.reduction import Block, Cut, SumOverBlocks, accumulate, number_of_all_ranks, summed_over_ranks
 from kann.data.states import States
@@ -87,7 +87,7 @@ def row_checksums(rows: Float[AnyArray, "n d"]) -> Int[AnyArray, " n"]:
     >>> bool(first == third), bool(first == second)
     (True, False)
     """
-    bits = bits_of(rows)
+    bits = rows.view(namespace(rows).int64)
     sums = (bits * to_device_of(bits, _odd_numbers(np.arange(1, rows.shape[1] + 1)))).sum(1)
     return sums ^ (sums >> 32)  # float32 numbers have zeros in the low bits, and so has their sum
 
@@ -289,3 +289,20 @@ def pairs_by_fold(
     for fold in np.unique(folds).tolist():
         first, last = indices_for(x, *(each[folds == fold] for each in rows))
         yield fold, numbers[folds == fold], x[first], None if part.inputs is None else part.inputs[last], y[last]
+
+
+HOLD_OUT_ONE_IN = 4
+"""Where a single part is held out, it is every fourth sequence."""
+
+
+def held_out_rows(states: States, *, most: int | None = None) -> Int[Array, " n"]:
+    """Return rows of every fourth sequence; of fewer than four sequences, the last quarter of all rows.
+
+    Of many sequences some are skipped, so that about ``most`` rows remain.
+    """
+    total = int(states.lengths.sum())
+    if len(states) < HOLD_OUT_ONE_IN:
+        return np.arange(total - total // HOLD_OUT_ONE_IN, total)
+    spans = [states.span(i) for i in range(HOLD_OUT_ONE_IN - 1, len(states), HOLD_OUT_ONE_IN)]
+    step = max(1, sum(span.stop - span.start for span in spans) // (most or total))
+    return np.concatenate([np.arange(span.start, span.stop) for span in spans[::step]])

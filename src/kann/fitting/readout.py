@@ -9,10 +9,11 @@ from kann.backends.arrays import as_numpy, namespace, to_device_of, with_ones
 from kann.checks import require_all_finite, require_flag, require_float, require_instance, require_real, require_width
 from kann.data.reduction import take_rows
 from kann.data.serialization import Saved, require_finite_fields
-from kann.data.states import HOLD_OUT_ONE_IN, States, held_out_rows
+from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Operator, operand
 from kann.fitting.features import pair_count, pair_products
+from kann.fitting.folds import HOLD_OUT_ONE_IN, held_out_rows
 from kann.fitting.normal_equations import NormalEquations, sum_of
 from kann.typing import AnyArray, Array, Float, Int
 
