@@ -6,8 +6,7 @@ from scipy.linalg import block_diag
 
 import kann
 from kann.analysis.intervals import student_width
-from kann.analysis.mode_evidence import Block
-from kann.analysis.trust_rule import Evidence, objections
+from kann.analysis.mode_evidence import Block, Evidence, objections
 
 TURN = 0.95 * np.array([[np.cos(0.5), np.sin(0.5)], [-np.sin(0.5), np.cos(0.5)]])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kann.analysis.trust_rule import Evidence, is_same_mode, objections, reasons
+from kann.analysis.mode_evidence import Evidence, is_same_mode, objections, reasons
 
 GOOD = {
     "residual": 0.05,

@@ -19,22 +19,20 @@ from kann.analysis.cross_validation import (
 )
 from kann.analysis.intervals import require_level
 from kann.analysis.mode_evidence import (
-    Group,
-    Intervals,
-    eigenvalues_two_steps_apart,
-    groups_of,
-    held_out_residuals,
-    variation_of,
-)
-from kann.analysis.trust_rule import (
     CONSTANT_BELOW,
     LARGEST_RESIDUAL,
     LARGEST_TURN,
     Evidence,
+    Group,
+    Intervals,
     about_learning,
+    eigenvalues_two_steps_apart,
+    groups_of,
+    held_out_residuals,
     is_same_mode,
     objections,
     reasons,
+    variation_of,
 )
 from kann.backends.arrays import threads_for
 from kann.checks import require_instance

@@ -80,9 +80,13 @@ class Folds:
         moments: Any = None,
     ) -> None:
         self.koopman, self.designs, self.total = koopman, designs, sum_of(designs)
-        self.numbers = _judged(koopman)
+        self.numbers = list(range(len(koopman.modes)))
         """Numbers of the judged modes in ``koopman.modes``."""
-        judged = [mode for number, mode in enumerate(koopman.modes) if number in set(self.numbers)]
+        if koopman.rank > JUDGED_WHOLE:
+            most = int(FEW_EIGENPAIRS * koopman.rank) - SPARE
+            slow = [number for number in self.numbers if koopman.modes[number].residual <= TRUSTED][:MOST_JUDGED]
+            self.numbers = [number for number in slow if koopman.modes[number].indices[-1] < most]
+        judged = [koopman.modes[number] for number in self.numbers]
         columns = [i for mode in judged for i in mode.indices]
         places = {column: place for place, column in enumerate(columns)}
         self.modes = tuple(replace(mode, indices=tuple(places[i] for i in mode.indices)) for mode in judged)
@@ -141,20 +145,30 @@ class Folds:
         if states is None or fold_of is None or states.lengths.max() < 3:
             return None
         chosen, right = enough_sequences(states.lengths, seed=0), self.whole[1][:, list(columns)]
-        koopman = self.koopman
-        along, weights = np.hstack([np.real(right), np.imag(right)]), own_weights(koopman)
-        about = np.zeros(koopman.rank) if koopman.offset is None else self.total.mean[: koopman.rank]
-        find = partial(
-            _instrumented_in_block, fold_of[chosen], len(self.designs), along, weights @ along, about @ along
-        )
-        sums = accumulate(
-            states[chosen],
-            partial(SumOverBlocks, find),
-            inputs=koopman.drive is not None,
-            projection=Projection(matrix=koopman.basis, mean=koopman.mean),
-            what="instruments",
-        )
-        return sums[0], sums[1]
+        koopman, k, r, folds = self.koopman, len(columns), self.koopman.rank, len(self.designs)
+        along = np.hstack([np.real(right), np.imag(right)])
+        weights = own_weights(koopman) @ along
+        about = (np.zeros(r) if koopman.offset is None else self.total.mean[:r]) @ along
+        fold_of = fold_of[chosen]
+
+        def of_block(block: Block) -> Complex[Array, "2 f k"]:
+            follow = np.flatnonzero(np.diff(block.before) == 1)  # two pairs in turn, of the same sequence
+            z, at = block.values, block.before[follow + 1]
+            before, now, after = (z[rows] for rows in indices_for(z, at - 1, at, at + 1))
+            missed = after @ to_device_of(z, along) - now @ to_device_of(z, weights[:r]) - to_device_of(z, weights[-1])
+            if block.inputs is not None:
+                (rows,) = indices_for(z, at + 1)
+                missed = missed - block.inputs[rows] @ to_device_of(z, weights[r:-1])
+            a, b = (as_numpy(rows @ to_device_of(z, along)) - about for rows in (before, now))
+            a, b, c = (part[:, :k] + 1j * part[:, k:] for part in (a, b, as_numpy(missed)))
+            found, fold = np.zeros((2, folds, k), dtype=complex), fold_of[np.repeat(block.numbers, block.lengths - 1)]
+            for total, other in zip(found, (c, b), strict=True):
+                np.add.at(total, fold[follow], a.conj() * other)
+            return found
+
+        projection, driven = Projection(matrix=koopman.basis, mean=koopman.mean), koopman.drive is not None
+        make = partial(SumOverBlocks, of_block)
+        return tuple(accumulate(states[chosen], make, inputs=driven, projection=projection, what="instruments"))
 
     def _one_step_errors(self) -> HeldOutErrors:
         """Compute errors one step ahead, from moments; those of the coordinates where the rest is not modelled."""
@@ -182,41 +196,6 @@ def own_weights(koopman: Koopman) -> Float[Array, "q r"]:
     """Return C, D and c of an operator, one below the other."""
     constant = np.zeros(koopman.rank) if koopman.offset is None else koopman.offset
     return np.vstack([koopman.matrix, *([] if koopman.drive is None else [koopman.drive]), constant])
-
-
-def _instrumented_in_block(
-    fold_of: Int[Array, " s"],
-    folds: int,
-    along: Float[Array, "r m"],
-    weights: Float[Array, "q m"],
-    about: Float[Array, " m"],
-    block: Block,
-) -> Complex[Array, "2 f _"]:
-    """Compute sums of `Folds.instrumented` inside a block. Directions are real parts, then imaginary ones."""
-    follow = np.flatnonzero(np.diff(block.before) == 1)  # two pairs in turn, of the same sequence
-    numbers, r = np.repeat(block.numbers, block.lengths - 1)[follow], len(along)
-    z, at = block.values, block.before[follow + 1]
-    before, now, after = (z[rows] for rows in indices_for(z, at - 1, at, at + 1))
-    missed = after @ to_device_of(z, along) - now @ to_device_of(z, weights[:r]) - to_device_of(z, weights[-1])
-    if block.inputs is not None:
-        (rows,) = indices_for(z, at + 1)
-        missed = missed - block.inputs[rows] @ to_device_of(z, weights[r:-1])
-    a, b = (as_numpy(rows @ to_device_of(z, along)) - about for rows in (before, now))
-    a, b, c = (part[:, : part.shape[1] // 2] + 1j * part[:, part.shape[1] // 2 :] for part in (a, b, as_numpy(missed)))
-    found = np.zeros((2, folds, a.shape[1]), dtype=complex)
-    for total, other in zip(found, (c, b), strict=True):
-        np.add.at(total, fold_of[numbers], a.conj() * other)
-    return found
-
-
-def _judged(koopman: Koopman) -> list[int]:
-    """Return the numbers of the modes to judge."""
-    modes = koopman.modes
-    if koopman.rank <= JUDGED_WHOLE:
-        return list(range(len(modes)))
-    numbers = [number for number, mode in enumerate(modes) if mode.residual <= TRUSTED]
-    most = int(FEW_EIGENPAIRS * koopman.rank) - SPARE
-    return [number for number in numbers[:MOST_JUDGED] if modes[number].indices[-1] < most]
 
 
 def _eigenpairs(

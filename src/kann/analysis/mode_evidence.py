@@ -1,4 +1,7 @@
-"""Measure what folds of sequences say about each mode: intervals, held-out residuals, and directions that move."""
+"""When a mode is called the network's own and when it is called learned: the rule, and the figures that it looks at.
+
+The figures are measured on sequences that were not fitted: intervals, held-out residuals, and how far directions move.
+"""
 
 import math
 from collections.abc import Sequence
@@ -8,13 +11,147 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
+from kann._format import confidence, percent
 from kann.analysis.cross_validation import Folds, own_weights
 from kann.analysis.intervals import jackknife_error, jackknife_freedom, student_width
-from kann.analysis.trust_rule import LARGEST_RESIDUAL, LARGEST_TURN
 from kann.data.reduction import add_to
+from kann.fitting._fit import LARGEST_INFLATION, PAIRS_PER_UNKNOWN
 from kann.fitting.normal_equations import noise_floor, solve
-from kann.fitting.spectrum import quadratic_forms
+from kann.fitting.spectrum import TRUSTED, quadratic_forms
 from kann.typing import Array, Complex, Float
+
+# The rule. Every condition must hold. A mode that is the network's own need not be learned: networks that were never
+# trained have such modes too.
+
+LARGEST_RESIDUAL = TRUSTED
+"""One step may miss the next value of the mode by this fraction of its size, on sequences that were not fitted."""
+
+COPYING_SLACK = 1.05
+"""A residual may exceed that of copying the previous state by this factor: a mode with λ = 1 is copied, and chance
+decides which of the two is smaller."""
+
+NULL_FRACTION = 0.5
+"""The residual must be below this fraction of what states in shuffled order reach."""
+
+NULL_IS_EXACT = 1e-6
+"""Residual of the null below which it is rounding."""
+
+WIDEST_INTERVAL = 0.1
+"""The interval of |λ|, and that of the angle times |λ|, may be this wide: 0.95 then differs from 0.85."""
+
+CLEARLY_BELOW_COPYING = 0.9
+"""Limit of the residual, as a fraction of that of copying, where only this separates modes from slow noise: a sum over
+300 steps of noise has λ = .997, a residual below the limit, and is predicted as well by copying. Its direction moves,
+but a space that is nearly all of the coordinates' cannot move. It is not asked for in coordinates that were given:
+equal memories that hold perfectly are copied too, and fill all of the balanced coordinates."""
+
+LARGEST_TURN = 30.0
+"""Degrees by which the eigenvector, or the space of indistinct ones, may move."""
+
+SMALLEST_MODULUS = 1e-9
+"""A mode with λ = 0 is taken to decay by this in a step, so that its rate is a number."""
+
+CONSTANT_BELOW = 0.2
+"""Fraction of a coefficient's energy that is variation, below which the mode is the mean of the states."""
+
+SAME_EIGENVALUE = WIDEST_INTERVAL
+"""Two networks have the same mode only if its eigenvalues are this close in the complex plane, …"""
+
+SAME_RATE = 2.0
+"""… and if the rates at which the two decay, −log |λ|, differ by no larger factor: 0.999 keeps ten times as long as
+0.99. Rates that the intervals of |λ| do not tell apart are the same too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Figures that the rule looks at."""
+
+    residual: float
+    copying: float
+    null: float
+    width: float
+    """Of the interval of |λ|, or of the angle times |λ| if that is wider."""
+    turn: float
+    subspace: tuple[int, ...]
+    variation: float
+    """Fraction of the coefficient's energy that is variation."""
+    dependence: float
+    pairs: int
+    unknowns: int
+    fills: bool = False
+    """True for equal memories that fill most of the space, so that ``turn`` has no meaning."""
+    chosen_by_variance: bool = True
+    """False if the coordinates were given, as balanced ones are: noise that no output depends on is not among them."""
+
+
+def objections(evidence: Evidence) -> list[str]:
+    """List the reasons against trusting the mode, in words; empty if it is trusted."""
+    if evidence.residual == math.inf:
+        return ["the states have no energy in it"]
+    found = []
+    if evidence.variation < CONSTANT_BELOW:
+        found.append("constant: its coefficient hardly varies, so it is the mean of the states and no memory")
+    if evidence.pairs < PAIRS_PER_UNKNOWN * evidence.unknowns:
+        found.append(f"too few pairs: {evidence.pairs} for {evidence.unknowns} unknowns in each column")
+    if evidence.dependence > 1 - 1 / LARGEST_INFLATION:
+        found.append("inputs contain the state, so what each of them does cannot be told apart")
+    if not evidence.residual <= LARGEST_RESIDUAL:
+        missed = f"{percent(evidence.residual)} of it"
+        found.append(f"one step misses {missed} on held-out sequences (limit {confidence(LARGEST_RESIDUAL)})")
+    may_be_noise = evidence.fills and evidence.chosen_by_variance
+    if not evidence.residual <= (CLEARLY_BELOW_COPYING if may_be_noise else COPYING_SLACK) * evidence.copying:
+        as_well = "nearly as well" if may_be_noise else "better"
+        found.append(f"copying the previous state predicts it {as_well} (missing {percent(evidence.copying)})")
+    if not evidence.residual < NULL_FRACTION * evidence.null or evidence.null < NULL_IS_EXACT:
+        found.append(
+            f"a null, without the order of states, predicts it nearly as well (missing {percent(evidence.null)})"
+        )
+    if not evidence.width <= WIDEST_INTERVAL:
+        found.append(f"the interval of its eigenvalue is {evidence.width:.2g} wide (limit {WIDEST_INTERVAL})")
+    if not evidence.fills and not evidence.turn <= LARGEST_TURN:
+        count = len(evidence.subspace)
+        turning = "its direction" if count == 1 else f"the space of {count} modes that cannot be told apart"
+        found.append(f"{turning} moves by {evidence.turn:.0f}° with the sequences fitted")
+    return found
+
+
+def reasons(evidence: Evidence) -> str:
+    """Describe why the mode is trusted."""
+    together = ""
+    if len(evidence.subspace) > 1:
+        others = ", ".join(str(number) for number in evidence.subspace)
+        together = f"; modes {others} cannot be told apart and are to be read together"
+    return (
+        f"one step misses {percent(evidence.residual)} of it on held-out sequences (copying "
+        f"{percent(evidence.copying)}, shuffled {percent(evidence.null)}){together}"
+    )
+
+
+Located = tuple[complex, tuple[float, float]]
+"""The eigenvalue of a mode that the rule calls a network's own, and the interval of its modulus."""
+
+
+def is_same_mode(mode: Located, other: Located) -> bool:
+    """Return whether a mode of the untrained network is the same as this one, so that training did not make it."""
+    (value, interval), (other_value, other_interval) = mode, other
+    if abs(value - other_value) > SAME_EIGENVALUE:
+        return False
+    if max(interval[0], other_interval[0]) <= min(interval[1], other_interval[1]):
+        return True
+    slow, fast = sorted(abs(math.log(max(abs(each), SMALLEST_MODULUS))) for each in (value, other_value))
+    return fast <= SAME_RATE * slow
+
+
+def about_learning(learned: bool | None, nearest: str) -> str:
+    """Describe what the untrained network shows about a mode; ``nearest`` is its nearest mode."""
+    if learned is None:
+        return f"; the untrained network's nearest mode is {nearest}"
+    if learned:
+        return f"; learned: the untrained network has no such mode (its nearest is {nearest})"
+    return f"; own, not learned: the untrained network has it just as well (its nearest is {nearest})"
+
+
+# The figures
 
 SAME_TO = 1e-9
 """Differences of eigenvalues that may be rounding. Without noise, standard errors are rounding too."""
@@ -86,7 +223,7 @@ def _information(folds: Folds, columns: Sequence[int]) -> tuple[Float[Array, "f 
         wide[-1] = -total.mean[:-1] @ wide[:-1]
     parts = np.array([np.maximum(quadratic_forms(design.gram, wide), 0.0) for design in folds.designs])
     information = parts.sum(axis=0)
-    missed = np.real(np.diag(total.residual_gram(own_weights(koopman), folds.whole[1][:, columns]))) / total.pairs
+    missed = quadratic_forms(total.residual_gram(own_weights(koopman)), folds.whole[1][:, columns]) / total.pairs
     shares = parts / np.where(information > 0, information, 1.0)
     shares[:, information <= 0] = folds.sizes[:, None] / folds.sizes.sum()
     return shares, np.sqrt(information * np.maximum(missed, 0.0))
@@ -206,10 +343,11 @@ def held_out_residuals(folds: Folds, blocks: Sequence[Block]) -> tuple[list[dict
     alone: dict[str, Any] = {}
     joint: list[dict[str, Any]] = [{} for _ in blocks]
     for fold, right in enumerate(folds.right):
-        spans = [right[:, first], *(block.vectors[fold] for block in blocks)]
-        for sums, grams in zip([alone, *joint], _held_out_grams(folds, fold, spans), strict=True):
-            for name, gram in grams.items():
-                add_to(sums, name, np.real(np.diag(gram)).copy() if sums is alone else gram)
+        for name, gram in _held_out_grams(folds, fold).items():
+            add_to(alone, name, quadratic_forms(gram, right[:, first]))
+            for sums, block in zip(joint, blocks, strict=True):
+                span = block.vectors[fold]
+                add_to(sums, name, span.conj().T @ (gram @ span))
     energy = alone.pop("energy")
     ratios = {name: np.maximum(own, 0.0) / np.where(energy > 0, energy, 1.0) for name, own in alone.items()}
     roots = {name: np.where(energy > 0, np.sqrt(ratio), np.inf) for name, ratio in ratios.items()}
@@ -222,26 +360,21 @@ MEASURED: tuple[str, ...] = ("residual", "copying", "null")
 """Fields of `Evidence` that are measured on held-out sequences."""
 
 
-def _held_out_grams(
-    folds: Folds, fold: int, spans: Sequence[Complex[Array, "r _"]]
-) -> list[dict[str, Complex[Array, "_ _"]]]:
-    """Return Gram matrices of what several predictions miss of a fold, and of its states, along each of some spans."""
+def _held_out_grams(folds: Folds, fold: int) -> dict[str, Float[Array, "r r"]]:
+    """Return Gram matrices of what several predictions miss of a fold, and of its states."""
     koopman, design, rest = folds.koopman, folds.designs[fold], folds.rests[fold]
     offset = koopman.offset is not None
-    about = rest.mean[: koopman.rank] if offset else np.zeros(koopman.rank)
     null = rest.as_shuffled().weights(offset=offset, ridge=koopman.ridge, rounding=0.0)
-    shuffled, states, change = design.as_shuffled(), design.state_gram(about), design.change_gram()
-    grams: dict[str, Any] = {
-        "missed": lambda span: design.residual_gram(folds.weights[fold], span),
-        "copied": lambda span: span.conj().T @ (change @ span),
-        "shuffled": lambda span: shuffled.residual_gram(null, span),
-        "energy": lambda span: span.conj().T @ (states @ span),
+    grams = {
+        "missed": design.residual_gram(folds.weights[fold]),
+        "copied": design.change_gram(),
+        "shuffled": design.as_shuffled().residual_gram(null),
+        "energy": design.state_gram(rest.mean[: koopman.rank] if offset else np.zeros(koopman.rank)),
     }
     if koopman.drive is not None:
         # Inputs that predict the next state by themselves, such as ones that contain it, leave nothing for the state.
-        inputs = rest.weights_without_state(ridge=koopman.ridge)
-        grams["inputs"] = lambda span: design.residual_gram(inputs, span)
-    return [{name: gram(span) for name, gram in grams.items()} for span in spans]
+        grams["inputs"] = design.residual_gram(rest.weights_without_state(ridge=koopman.ridge))
+    return grams
 
 
 def _worst(sums: dict[str, Complex[Array, "k k"]]) -> dict[str, float]:

@@ -10,8 +10,8 @@ from torch import nn
 from kann._format import significant
 from kann.analysis._movers import Movers, Phrase
 from kann.analysis._trust import ModeTrust, Trust
+from kann.analysis.mode_evidence import COPYING_SLACK, LARGEST_RESIDUAL, NULL_FRACTION, WIDEST_INTERVAL
 from kann.analysis.modes import first_modes, mode_variances
-from kann.analysis.trust_rule import COPYING_SLACK, LARGEST_RESIDUAL, NULL_FRACTION, WIDEST_INTERVAL
 from kann.backends.arrays import as_numpy
 from kann.data.moments import mean_and_covariance
 from kann.data.serialization import Stored

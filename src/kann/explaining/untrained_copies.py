@@ -9,7 +9,7 @@ from torch import nn
 
 from kann._format import format_eigenvalue
 from kann.analysis._trust import ModeTrust, Trust
-from kann.analysis.trust_rule import SAME_RATE, SMALLEST_MODULUS
+from kann.analysis.mode_evidence import SAME_RATE, SMALLEST_MODULUS
 from kann.errors import KannError
 from kann.explaining.live_test import balance_states
 from kann.explaining.operators import Operators

@@ -211,11 +211,11 @@ class Bilinear(Operator, Saved):
         # In float64 first: numpy inputs then move to where the coordinates are.
         read: Any = namespace(inputs).astype(inputs, namespace(inputs).float64)
         read = to_device_of(z, read) if isinstance(read, np.ndarray) else read
-        low, high = (to_device_of(z, bound) for bound in self.bounds)
         weights = {name: to_device_of(z, weight) for name, weight in self.step_weights.items()}
         path, xp = [], namespace(z)
         for t in range(steps):
-            z = xp.minimum(xp.maximum(self._step(z, self.features.of(read[..., t, :]), weights), low), high)
+            after = self._step(z, self.features.of(read[..., t, :]), weights)
+            z = xp.minimum(xp.maximum(after, weights["low"]), weights["high"])
             path.append(z)
         return path
 
@@ -223,8 +223,8 @@ class Bilinear(Operator, Saved):
     def step_weights(self) -> dict[str, Array]:
         """The weights of one step by name: those of φ ⊗ z as one matrix, ``squares`` if the state was lifted."""
         weights = {"matrix": self.matrix, "drive": self.drive, "offset": self.offset}
-        lifted = {} if self.squares is None else {"squares": self.squares}
-        return weights | {"gates": self.gates.reshape(-1, self.rank)} | lifted
+        weights |= {"gates": self.gates.reshape(-1, self.rank), "low": self.bounds[0], "high": self.bounds[1]}
+        return weights if self.squares is None else weights | {"squares": self.squares}
 
     def _step(self, z: AnyArray, phi: AnyArray, weights: dict[str, AnyArray]) -> AnyArray:
         """Return the next coordinates of z (..., r), while features (..., k) are read."""

@@ -244,7 +244,15 @@ def design_of(sums: dict[str, Array], columns: GatedColumns) -> NormalEquations:
 
 def unit_columns(states: States, features: FeatureMap, *, rank: int, lift: bool) -> GatedColumns:
     """Return the columns of the design, with features scaled to unit variance."""
-    total = accumulate(states, partial(SumOverBlocks, partial(_feature_sums, features)), inputs=True, what="features")
+
+    def sums_of(block: Block) -> Float[Array, "3 k"]:
+        inputs = read_in_pairs(block)
+        if not len(inputs):
+            return np.zeros((3, features.count))
+        phi = features.of(inputs)
+        return np.stack([np.full(features.count, float(len(phi))), as_numpy(phi.sum(0)), as_numpy((phi**2).sum(0))])
+
+    total = accumulate(states, partial(SumOverBlocks, sums_of), inputs=True, what="features")
     pairs, sums, squares = total[0, 0], total[1], total[2]
     # The difference loses digits where a mean dwarfs the spread. That does no harm: mean and scale only condition the
     # columns, and are undone exactly in the weights.
@@ -253,15 +261,6 @@ def unit_columns(states: States, features: FeatureMap, *, rank: int, lift: bool)
     is_constant = variance <= CONSTANT_BELOW * squares / pairs
     scale = np.where(is_constant, 1.0, np.sqrt(np.where(is_constant, 1.0, variance)))
     return GatedColumns(features=features, feature_mean=mean, feature_scale=scale, rank=rank, lift=lift)
-
-
-def _feature_sums(features: FeatureMap, block: Block) -> Float[Array, "3 k"]:
-    """Return the number of inputs of a block, in every column, and sums and squares of their features."""
-    inputs = read_in_pairs(block)
-    if not len(inputs):
-        return np.zeros((3, features.count))
-    phi = features.of(inputs)
-    return np.stack([np.full(features.count, float(len(phi))), as_numpy(phi.sum(0)), as_numpy((phi**2).sum(0))])
 
 
 ALL_FOLDS_BELOW = 1000

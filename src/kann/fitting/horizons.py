@@ -72,9 +72,41 @@ def held_out_errors(
     if in_coordinates:
         projection = Projection(matrix=basis, mean=mean)
         basis, mean = np.eye(basis.shape[1]), np.zeros(basis.shape[1])
-    fits = [[_Fit(own) for own in each] for each in weights]
-    find = partial(_errors_in_block, fold_of, fits, basis, mean, tuple(horizons), driven)
-    found = accumulate(states, partial(SumOverBlocks, find), inputs=driven, projection=projection, what="predictions")
+    fits, k = [[_Fit(own) for own in each] for each in weights], len(horizons)
+
+    def of_block(block: Block) -> _Sums:
+        """Sum over the predictions inside a block; those across its ends are left out."""
+        folds = np.repeat(fold_of[block.numbers], block.lengths)
+        left = np.repeat(block.offsets + block.lengths, block.lengths) - np.arange(len(folds)) - 1  # steps to the end
+        h = block.values - to_device_of(block.values, mean)
+        missed, (copied, energy), total = np.zeros((len(fits), k)), np.zeros((2, k)), np.zeros((k, h.shape[1]))
+        count = np.zeros(k, dtype=int)
+        for fold in np.unique(folds).tolist():
+            chosen = np.flatnonzero(folds == fold)
+            (rows,) = indices_for(h, chosen)
+            x = h[rows]
+            z, energy_of = x @ to_device_of(h, basis), row_products(x, x)
+            ahead = [_Ahead(each[fold], z, None if block.inputs is None else block.inputs[rows]) for each in fits]
+            for i, horizon in enumerate(horizons):
+                can_start = left[chosen][:-horizon] >= horizon
+                if not can_start.any():
+                    continue
+                count[i] += can_start.sum()
+                weight, reached = to_device_of(h, can_start.astype(float)), x[horizon:]  # 1 for one with a state ahead
+                ahead_energy, crossed = float(weight @ energy_of[horizon:]), row_products(x[:-horizon], reached)
+                # |y − x|² and what lies outside of the basis are made of energies, without d-dimensional predictions.
+                energy[i] += ahead_energy
+                total[i] += as_numpy(weight @ reached)
+                copied[i] += max(ahead_energy + float(weight @ energy_of[:-horizon]) - 2 * float(weight @ crossed), 0.0)
+                for j, each in enumerate(ahead):
+                    inside = z[horizon:, : each.rank]
+                    gap = each.predict(horizon)[:-horizon] - inside
+                    outside = max(ahead_energy - float(weight @ row_products(inside, inside)), 0.0)
+                    missed[j, i] += float(weight @ row_products(gap, gap)) + outside
+        return _Sums(missed=missed, copied=copied, energy=energy, total=total, count=count)
+
+    make = partial(SumOverBlocks, of_block)
+    found = accumulate(states, make, inputs=driven, projection=projection, what="predictions")
     used = found.count > 0
     if not used.any():
         raise KannError("no state can be predicted: every sequence has one step only")
@@ -104,47 +136,6 @@ def powers_of_two(lengths: Int[Array, " s"], *, largest: int) -> list[int]:
     many = min(max(2, math.ceil(len(lengths) * ENOUGH_OF_SEQUENCES)), len(lengths))
     long_enough = int(np.sort(lengths)[-many])
     return [2**i for i in range(largest.bit_length()) if 2**i < long_enough and 2**i <= largest]
-
-
-def _errors_in_block(
-    fold_of: Int[Array, " s"],
-    fits: Sequence[Sequence["_Fit"]],
-    basis: Float[Array, "d r"],
-    mean: Float[Array, " d"],
-    horizons: tuple[int, ...],
-    driven: bool,
-    block: Block,
-) -> _Sums:
-    """Compute sums over the predictions inside a block; those across its ends are left out."""
-    folds = np.repeat(fold_of[block.numbers], block.lengths)
-    left = np.repeat(block.offsets + block.lengths, block.lengths) - np.arange(len(folds)) - 1  # steps to the end
-    h, k = block.values - to_device_of(block.values, mean), len(horizons)
-    missed, (copied, energy), total = np.zeros((len(fits), k)), np.zeros((2, k)), np.zeros((k, h.shape[1]))
-    count = np.zeros(k, dtype=int)
-    for fold in np.unique(folds).tolist():
-        chosen = np.flatnonzero(folds == fold)
-        (rows,) = indices_for(h, chosen)
-        inputs = block.inputs[rows] if driven and block.inputs is not None else None
-        x = h[rows]
-        z, energy_of = x @ to_device_of(h, basis), row_products(x, x)
-        ahead = [_Ahead(each[fold], z, inputs) for each in fits]
-        for i, horizon in enumerate(horizons):
-            can_start = left[chosen][:-horizon] >= horizon
-            if not can_start.any():
-                continue
-            count[i] += can_start.sum()
-            weight, reached = to_device_of(h, can_start.astype(float)), x[horizon:]  # 1 for states with one to predict
-            ahead_energy, crossed = float(weight @ energy_of[horizon:]), row_products(x[:-horizon], reached)
-            # |y − x|² and what lies outside of the basis are made of energies, so that no d-dimensional prediction is.
-            energy[i] += ahead_energy
-            total[i] += as_numpy(weight @ reached)
-            copied[i] += max(ahead_energy + float(weight @ energy_of[:-horizon]) - 2 * float(weight @ crossed), 0.0)
-            for j, each in enumerate(ahead):
-                inside = z[horizon:, : each.rank]
-                gap = each.predict(horizon)[:-horizon] - inside
-                outside = max(ahead_energy - float(weight @ row_products(inside, inside)), 0.0)
-                missed[j, i] += float(weight @ row_products(gap, gap)) + outside
-    return _Sums(missed=missed, copied=copied, energy=energy, total=total, count=count)
 
 
 class _Fit:

@@ -10,6 +10,7 @@ from kann import _display
 from kann.backends.arrays import to_device_of
 from kann.data.serialization import Saved, require_finite_fields, without_axes
 from kann.fitting.basis import ORTHONORMAL_TO, Operator, RankCurve
+from kann.fitting.features import FeatureMap
 from kann.fitting.spectrum import DOUBTFUL, TRUSTED, Mode, modes
 from kann.typing import AnyArray, Array, Complex, Float
 
@@ -77,6 +78,18 @@ class Koopman(Operator, Saved):
     def input_dim(self) -> int:
         """The number of inputs p; 0 if autonomous."""
         return 0 if self.drive is None else len(self.drive)
+
+    @property
+    def features(self) -> FeatureMap:
+        """The functions of the inputs that drive the operator: the inputs themselves."""
+        return FeatureMap(kind="inputs", inputs=self.input_dim, count=self.input_dim)
+
+    @property
+    def step_weights(self) -> dict[str, Array]:
+        """The weights of one step of a driven operator by name, and the range of its coordinates."""
+        unbounded = np.full(self.rank, np.inf)
+        weights: dict[str, Any] = {"matrix": self.matrix, "drive": self.drive, "low": -unbounded, "high": unbounded}
+        return weights | {"offset": np.zeros(self.rank) if self.offset is None else self.offset}
 
     def _path(self, z: AnyArray, steps: int, inputs: AnyArray | None) -> list[AnyArray]:
         matrix, path = to_device_of(z, self.matrix), []

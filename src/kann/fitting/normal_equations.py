@@ -19,7 +19,7 @@ from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import GRAM_NOISE
 from kann.fitting.folds import pairs_by_fold
-from kann.typing import Array, Float, Int, Shaped
+from kann.typing import AnyArray, Array, Float, Int
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -46,6 +46,12 @@ class NormalEquations(Additive):
     ) -> "NormalEquations":
         """Return the equations for coordinates (h − mean) @ basis, from moments of the states h."""
         return NormalEquations.of_coordinates(moments.in_basis(basis), driven=driven).shifted(mean @ basis)
+
+    @staticmethod
+    def of_rows(rows: Float[AnyArray, "n q"], targets: Float[AnyArray, "n r"]) -> "NormalEquations":
+        """Sum the products of rows of A, the last column of which is one, and of Y."""
+        gram, target, total = (as_numpy(sums) for sums in (rows.T @ rows, rows.T @ targets, targets.T @ targets))
+        return NormalEquations(gram=gram, target=target, total=total)
 
     @staticmethod
     def of_coordinates(moments: Moments, *, driven: bool) -> "NormalEquations":
@@ -188,18 +194,10 @@ class NormalEquations(Additive):
         (weights,) = self.standardised_weights([ridge])
         return weights  # pyright: ignore[reportReturnType]
 
-    def residual_gram(
-        self, weights: Float[Array, "q r"], directions: Shaped[Array, "r k"] | None = None
-    ) -> Shaped[Array, "k k"]:
-        """Return the Gram matrix of the residuals, (Y − A W)ᵀ(Y − A W), of all coordinates or along ``directions``."""
-        if directions is None:
-            cross = weights.T @ self.target
-            return self.total - cross - cross.T + weights.T @ self.gram @ weights
-        real = np.hstack([np.real(directions), np.imag(directions)])  # a complex product would convert the matrices
-        along, k = weights @ real, directions.shape[1]
-        cross = along.T @ (self.target @ real)
-        found = real.T @ (self.total @ real) - cross - cross.T + along.T @ (self.gram @ along)
-        return found[:k, :k] + found[k:, k:] + 1j * (found[:k, k:] - found[k:, :k])
+    def residual_gram(self, weights: Float[Array, "q r"]) -> Float[Array, "r r"]:
+        """Return the Gram matrix of the residuals, (Y − A W)ᵀ(Y − A W)."""
+        cross = weights.T @ self.target
+        return self.total - cross - cross.T + weights.T @ self.gram @ weights
 
     def residual_sum_of_squares(self, weights: Float[Array, "q r"]) -> float:
         """Compute Σ|Y − A W|²: one matrix product, where the Gram matrix takes three."""
@@ -321,19 +319,6 @@ SILENT_BELOW = 1e-4
 hundredfold to those that are held out: a few faint clicks in a recording made errors of 300 %."""
 
 
-def designs_of_folds(
-    states: States, fold_of: Int[Array, " s"], *, basis: Float[Array, "d r"], mean: Float[Array, " d"], driven: bool
-) -> tuple[NormalEquations, ...]:
-    """Return the design of each fold, in one reading of the states."""
-    sums = partial(_fold_sums, fold_of=fold_of, lengths=states.lengths)
-    projection, make = Projection(matrix=basis, mean=mean), partial(SumOverBlocks, sums, sums)
-    found = accumulate(states, make, inputs=driven, projection=projection, what="folds")
-    designs = found.finished()
-    if not all(np.isfinite(design.gram).all() for design in designs):
-        refuse_not_finite(states, inputs=driven)
-    return designs
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _FoldSums(Additive):
     """Equations of folds, and the sums over sequences of which only pieces were seen."""
@@ -342,29 +327,35 @@ class _FoldSums(Additive):
     pieces: dict[tuple[int, int], list[Array]]
     """For each fold and sequence, the sums of the rows of A and of Y of the pieces."""
 
-    def finished(self) -> tuple[NormalEquations, ...]:
-        """Return the equations by fold, with the sequences that were cut."""
-        shuffled: dict[int, Any] = {fold: each.shuffled for fold, each in self.equations.items()}
-        for (fold, _), (rows, target) in self.pieces.items():
-            shuffled[fold] = shuffled[fold] + np.outer(rows, target) / rows[-1]
-        return tuple(replace(self.equations[fold], shuffled=shuffled[fold]) for fold in sorted(shuffled))
 
+def designs_of_folds(
+    states: States, fold_of: Int[Array, " s"], *, basis: Float[Array, "d r"], mean: Float[Array, " d"], driven: bool
+) -> tuple[NormalEquations, ...]:
+    """Return the design of each fold, in one reading of the states."""
 
-def _fold_sums(part: Block | Cut, *, fold_of: Int[Array, " s"], lengths: Int[Array, " s"]) -> _FoldSums:
-    """Compute sums over the pairs of a block or a cut, in runs of the same sequence, fold by fold."""
-    sums = _FoldSums(equations={}, pieces={})
-    for fold, numbers, x, inputs, y in pairs_by_fold(part, fold_of, lengths):
-        sequences, counts = np.unique(numbers, return_counts=True)
-        rows = with_ones(x) if inputs is None else with_ones(x, to_device_of(x, inputs))
-        row_sums, target_sums = as_numpy(segment_sums(rows, counts)), as_numpy(segment_sums(y, counts))
-        is_whole = counts + 1 == lengths[sequences]
-        shuffled = (row_sums[is_whole] / counts[is_whole, None]).T @ target_sums[is_whole]
-        gram, cross, total = (as_numpy(product) for product in (rows.T @ rows, rows.T @ y, y.T @ y))
-        sums.equations[fold] = NormalEquations(gram=gram, target=cross, total=total, shuffled=shuffled)
-        sums.pieces.update(
-            {(fold, int(sequences[i])): [row_sums[i], target_sums[i]] for i in np.flatnonzero(~is_whole)}
-        )
-    return sums
+    def sums_of(part: Block | Cut) -> _FoldSums:
+        """Sum over the pairs of a block or a cut, in runs of the same sequence, fold by fold."""
+        sums = _FoldSums(equations={}, pieces={})
+        for fold, numbers, x, inputs, y in pairs_by_fold(part, fold_of, states.lengths):
+            sequences, counts = np.unique(numbers, return_counts=True)
+            rows = with_ones(x) if inputs is None else with_ones(x, to_device_of(x, inputs))
+            row_sums, target_sums = as_numpy(segment_sums(rows, counts)), as_numpy(segment_sums(y, counts))
+            is_whole = counts + 1 == states.lengths[sequences]
+            shuffled = (row_sums[is_whole] / counts[is_whole, None]).T @ target_sums[is_whole]
+            sums.equations[fold] = replace(NormalEquations.of_rows(rows, y), shuffled=shuffled)
+            for i in np.flatnonzero(~is_whole):
+                sums.pieces[fold, int(sequences[i])] = [row_sums[i], target_sums[i]]
+        return sums
+
+    projection, make = Projection(matrix=basis, mean=mean), partial(SumOverBlocks, sums_of, sums_of)
+    found = accumulate(states, make, inputs=driven, projection=projection, what="folds")
+    shuffled: dict[int, Any] = {fold: each.shuffled for fold, each in found.equations.items()}
+    for (fold, _), (rows, target) in found.pieces.items():  # of sequences that were cut
+        shuffled[fold] = shuffled[fold] + np.outer(rows, target) / rows[-1]
+    designs = tuple(replace(found.equations[fold], shuffled=shuffled[fold]) for fold in sorted(shuffled))
+    if not all(np.isfinite(design.gram).all() for design in designs):
+        refuse_not_finite(states, inputs=driven)
+    return designs
 
 
 def sum_of(designs: Iterable[NormalEquations]) -> NormalEquations:

@@ -6,7 +6,15 @@ from typing import Any
 import numpy as np
 
 from kann.backends.arrays import as_numpy, namespace, to_device_of, with_ones
-from kann.checks import require_all_finite, require_flag, require_float, require_instance, require_real, require_width
+from kann.checks import (
+    require_all_finite,
+    require_flag,
+    require_float,
+    require_instance,
+    require_real,
+    require_width,
+    short_repr,
+)
 from kann.data.reduction import take_rows
 from kann.data.serialization import Saved, require_finite_fields
 from kann.data.states import States
@@ -114,9 +122,16 @@ def fit_readout(koopman: Operator, states: States, outputs: Any, *, products: bo
     held_out = np.isin(rows, held_out_rows(states))
     rank = koopman.rank
     tries = products if products is not None else rank <= MOST_WITH_PRODUCTS
-    fitted, judged = (
-        _equations(koopman, states, rows[chosen], targets[chosen], products=tries) for chosen in (~held_out, held_out)
-    )
+
+    def equations(rows: Int[Array, " n"], targets: Float[Array, "n o"]) -> NormalEquations:
+        blocks = []
+        for first in range(0, len(rows), BLOCK_ROWS):
+            at = slice(first, first + BLOCK_ROWS)
+            z = as_numpy(koopman.encode(take_rows(states.values, rows[at]))).astype(np.float64)
+            blocks.append(NormalEquations.of_rows(with_ones(_columns(z, products=tries)), targets[at]))
+        return sum_of(blocks)
+
+    fitted, judged = (equations(rows[chosen], targets[chosen]) for chosen in (~held_out, held_out))
     linear = [*range(rank), len(fitted.gram) - 1]
     columns = [linear] if not tries else [list(range(len(fitted.gram)))] if products else [linear, slice(None)]
     errors = [_part(judged, at).residual_sum_of_squares(_part(fitted, at).ridge_weights(RIDGE)) for at in columns]
@@ -152,21 +167,23 @@ def _columns(z: Float[AnyArray, "n r"], *, products: bool) -> Float[AnyArray, "n
     return namespace(z).concat([z, pair_products(z.T).T], axis=1) if products else z
 
 
-def _equations(
-    koopman: Operator, states: States, rows: Int[Array, " n"], targets: Float[Array, "n o"], *, products: bool
-) -> NormalEquations:
-    """Sum products of the columns (z, products, 1) and the outputs."""
-
-    def of_block(first: int) -> NormalEquations:
-        at = slice(first, first + BLOCK_ROWS)
-        z, y = as_numpy(koopman.encode(take_rows(states.values, rows[at]))).astype(np.float64), targets[at]
-        design = with_ones(_columns(z, products=products))
-        return NormalEquations(gram=design.T @ design, target=design.T @ y, total=y.T @ y)
-
-    return sum_of(map(of_block, range(0, len(rows), BLOCK_ROWS)))
-
-
 def _part(equations: NormalEquations, columns: Any) -> NormalEquations:
     """Return the equations of some columns alone."""
     gram = equations.gram[columns][:, columns]
     return NormalEquations(gram=gram, target=equations.target[columns], total=equations.total)
+
+
+def require_step(koopman: Any, readout: Any) -> None:
+    """Raise unless this is an operator that reads inputs, and the readout is None or reads its coordinates."""
+    if not isinstance(koopman, Operator):
+        raise KannError(f"koopman={short_repr(koopman)} is no operator; pass what kann.fit returns")
+    if not koopman.input_dim:
+        raise KannError("this operator is autonomous and reads no inputs; fit with driven=True or driven='bilinear'")
+    if not isinstance(readout, Readout | None):
+        raise KannError(
+            f"readout={short_repr(readout)} is no fitted readout; pass what kann.stand_ins.fit_readout returns"
+        )
+    if readout is not None and readout.rank != koopman.rank:
+        raise KannError(
+            f"the readout is of {readout.rank} coordinates and the operator has {koopman.rank}; fit it to this operator"
+        )

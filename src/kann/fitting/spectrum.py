@@ -22,7 +22,7 @@ SAME_MODULUS = 1e-9
 """Moduli that agree to this are called equal when modes are sorted, so that rounding does not decide the order."""
 
 TRUSTED = 0.1
-"""Residual that counts as small: on held-out sequences, a condition of trust (`kann.analysis.trust_rule`)."""
+"""Residual that counts as small: on held-out sequences, a condition of trust (`kann.analysis.mode_evidence`)."""
 
 DOUBTFUL = 0.5
 """Residual that counts as large: such an eigenvalue is an artefact of the finite basis."""

@@ -16,8 +16,7 @@ from kann.data.atomic_write import replacing
 from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
-from kann.fitting.readout import Readout
-from kann.stand_ins.weights import features_of, operator_weights, require_step
+from kann.fitting.readout import Readout, require_step
 from kann.typing import Array
 
 try:
@@ -133,7 +132,7 @@ def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str], *, read
     """
     require_step(koopman, readout)
     require_path(path)
-    features = features_of(koopman)
+    features = koopman.features
     if features.kind == "function":
         raise KannError("features that are a Python function cannot be written to ONNX; fit with features by name")
     graph = Graph()
@@ -158,7 +157,7 @@ def save_onnx(koopman: Koopman | Bilinear, path: str | os.PathLike[str], *, read
 
 def _after(graph: Graph, koopman: Koopman | Bilinear, z: Traced, phi: Traced) -> Traced:
     """Add a step to the graph: z C + φ D + c + Σ φ_k z E_k and the term of products of coordinates, within bounds."""
-    weights = operator_weights(koopman)
+    weights = koopman.step_weights
     matrix, offset, drive = (graph.constant(weights[name]) for name in ("matrix", "offset", "drive"))
     after = z @ matrix + offset + phi @ drive
     if not isinstance(koopman, Bilinear):

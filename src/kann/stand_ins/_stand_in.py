@@ -11,8 +11,7 @@ from kann.errors import KannError
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.features import FeatureMap
 from kann.fitting.koopman import Koopman
-from kann.fitting.readout import Readout
-from kann.stand_ins.weights import features_of, operator_weights, require_step
+from kann.fitting.readout import Readout, require_step
 from kann.typing import AnyArray, Float, Int
 
 try:
@@ -94,7 +93,7 @@ class StandIn(nn.Module):
         self, koopman: Koopman | Bilinear, *, vocabulary: AnyArray | None, readout: Readout | None, dtype: torch.dtype
     ):
         super().__init__()
-        self.features = _Features(features_of(koopman), dtype=dtype)
+        self.features = _Features(koopman.features, dtype=dtype)
         self.rank, self.dim = koopman.rank, koopman.dim
         self.has_gates = isinstance(koopman, Bilinear)
         self.has_squares = isinstance(koopman, Bilinear) and koopman.squares is not None
@@ -104,7 +103,10 @@ class StandIn(nn.Module):
         if readout is not None:
             self.register_buffer("reading", torch.as_tensor(readout.weight, dtype=dtype))
             self.register_buffer("constant", torch.as_tensor(readout.constant, dtype=dtype))
-        for name, values in operator_weights(koopman).items():
+        decoding = {"basis": koopman.basis, "mean": koopman.mean}
+        if koopman.decoder is not None:
+            decoding["decoder"] = koopman.decoder
+        for name, values in (koopman.step_weights | decoding).items():
             self.register_buffer(name, torch.as_tensor(values, dtype=dtype))
         pairs = torch.triu_indices(self.rank, self.rank)
         self.register_buffer("first", pairs[0], persistent=False)
