@@ -287,8 +287,7 @@ class _Network:
         # Packed sequences have no padding; they are sorted by length, so that places are those in the sorted batch.
         if real is None or min(sizes) < count:
             return places, calls, np.ones(len(rows), dtype=bool)
-        starts = 0 if real.starts is None else real.starts[places]
-        return places, calls, (times >= starts) & (times < starts + real.lengths[places])
+        return places, calls, (times >= real.starts[places]) & (times < real.ends[places])
 
 
 def _weights(outputs: Tensor, batch: Batch, labels: Any, kind: str) -> Float[Array, "b ..."]:

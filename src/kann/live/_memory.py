@@ -298,10 +298,7 @@ class _Run:
         else:
             real, lengths = self.batch.real, None
             if real is not None and not isinstance(content, PackedSequence):
-                starts = first_steps(self.batch)[:, None]
-                steps = np.arange(int((starts[:, 0] + real.lengths).max()))
-                is_real = (steps >= starts) & (steps < starts + real.lengths[:, None])
-                lengths = real.lengths if real.starts is None else is_real
+                lengths = real.mask(int(real.ends.max())) if real.starts.any() else real.lengths
             states = record(
                 self._source.model,
                 iter([content]),

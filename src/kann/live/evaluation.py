@@ -338,19 +338,13 @@ def _by_step(outputs: Shaped[Array, "b ..."]) -> Shaped[Array, "b t o"]:
 
 def first_steps(batch: Batch) -> Int[Array, " b"]:
     """The first real step of each sequence: 0 unless it is padded on the left."""
-    if batch.real is None or batch.real.starts is None:
-        return np.zeros(len(batch), dtype=np.int64)
-    return batch.real.starts
+    return np.zeros(len(batch), dtype=np.int64) if batch.real is None else batch.real.starts
 
 
 def step_weights(outputs: Shaped[Array, "b ..."], real: RealSteps | None) -> Float[Array, "b t"]:
     """1 for every step that counts, and 0 for padding."""
     shape = _by_step(outputs).shape[:2]
-    if real is None or outputs.ndim < 3:
-        return np.ones(shape)
-    steps = np.arange(shape[1])
-    starts = np.zeros(len(outputs), dtype=np.int64) if real.starts is None else real.starts
-    return ((steps >= starts[:, None]) & (steps < (starts + real.lengths)[:, None])).astype(np.float64)
+    return np.ones(shape) if real is None or outputs.ndim < 3 else real.mask(shape[1]).astype(np.float64)
 
 
 def _mean_over_steps(values: Shaped[Array, "b t ..."], weights: Float[Array, "b t _"]) -> Float[Array, " b"]:

@@ -40,15 +40,13 @@ def changed_batch(batch: Batch, axis: int = 0, chosen: Array | None = None) -> t
     steps, put_back = found
     count, most = steps.shape[:2]
     real = batch.real if batch.real is not None and len(batch.real) == count else None
-    own = RealSteps(lengths=np.full(count, most)) if real is None else real
-    if isinstance(batch.content, PackedSequence):
-        own = RealSteps(lengths=own.lengths if real is not None else np.full(count, most))
+    own = RealSteps.from_the_first(np.full(count, most)) if real is None else real
     rng = np.random.default_rng(0)
     if chosen is None:
         chosen = rng.permutation(count) < (count + 1) // 2
         chosen[own.lengths.argmax()] = True
     rows = steps.reshape(count, most, -1)
-    usable = own.mask(most, torch.device("cpu")) & (rows != 0).any(dim=2).cpu()
+    usable = torch.from_numpy(own.mask(most)) & (rows != 0).any(dim=2).cpu()
     places = usable.nonzero().numpy()
     changed, at = steps.clone(), np.full(count, -1)
     for number in np.flatnonzero(chosen).tolist():

@@ -29,7 +29,7 @@ from kann.errors import KannError
 from kann.progress import progress as progress_bar
 from kann.recording.options import RunOptions
 from kann.recording.runner import reset_state
-from kann.typing import AnyArray, Array, Int
+from kann.typing import AnyArray, Array, Int, Shaped
 
 RANDOM_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 """What DataLoaders draw sequences with in another order each time."""
@@ -52,24 +52,29 @@ class RealSteps:
 
     lengths: Int[Array, " s"]
     """The number of real steps of each sequence."""
-    starts: Int[Array, " s"] | None = None
-    """Where they begin if the padding is on the left; None if every sequence begins at step 0."""
+    starts: Int[Array, " s"]
+    """Where they begin: at 0 unless the padding is on the left."""
 
-    def __getitem__(self, key: slice) -> "RealSteps":
-        return RealSteps(lengths=self.lengths[key], starts=None if self.starts is None else self.starts[key])
+    @staticmethod
+    def from_the_first(lengths: Int[Array, " s"]) -> "RealSteps":
+        """Return the real steps of sequences that begin at step 0."""
+        return RealSteps(lengths=lengths, starts=np.zeros_like(lengths))
+
+    def __getitem__(self, key: slice | Int[Array, " k"]) -> "RealSteps":
+        return RealSteps(lengths=self.lengths[key], starts=self.starts[key])
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def taken(self, order: Int[Array, " s"]) -> "RealSteps":
-        """The same for the sequences in this order."""
-        return RealSteps(lengths=self.lengths[order], starts=None if self.starts is None else self.starts[order])
+    @property
+    def ends(self) -> Int[Array, " s"]:
+        """The step behind the last real one."""
+        return self.starts + self.lengths
 
-    def mask(self, steps: int, device: torch.device) -> Tensor:
+    def mask(self, steps: int) -> Shaped[Array, "s t"]:
         """(s, steps): true for the real steps."""
-        starts = np.zeros_like(self.lengths) if self.starts is None else self.starts
         step = np.arange(steps)
-        return torch.from_numpy((step >= starts[:, None]) & (step < (starts + self.lengths)[:, None])).to(device)
+        return (step >= self.starts[:, None]) & (step < self.ends[:, None])
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -471,12 +476,13 @@ def real_steps(value: AnyArray, *, marks_padding: bool = False) -> RealSteps:
             f"sequence {int(lengths.argmin())} has length {lengths.min()}; every sequence needs at least one step; "
             "leave it out"
         )
-    return RealSteps(lengths=lengths.astype(np.int64), starts=None if real is None else _starts_in(real, lengths))
+    lengths = lengths.astype(np.int64)
+    return RealSteps.from_the_first(lengths) if real is None else RealSteps(lengths=lengths, starts=_starts_in(real))
 
 
-def _starts_in(real: Array, lengths: Array) -> Array | None:
-    """Where the real steps of a mask begin, which must follow each other without a hole; None if all do at step 0."""
-    starts = real.argmax(axis=1)
+def _starts_in(real: Shaped[Array, "s t"]) -> Int[Array, " s"]:
+    """Where the real steps of a mask begin; raise unless they follow each other without a hole."""
+    starts, lengths = real.argmax(axis=1), real.sum(axis=1)
     ends = real.shape[1] - real[:, ::-1].argmax(axis=1)
     broken = np.flatnonzero(ends - starts != lengths)
     if len(broken):
@@ -484,7 +490,7 @@ def _starts_in(real: Array, lengths: Array) -> Array | None:
             f"the mask of sequence {broken[0]} of the batch has holes: {lengths[broken[0]]} real steps between "
             f"{starts[broken[0]]} and {ends[broken[0]] - 1}; pass a mask whose real steps follow each other"
         )
-    return starts if starts.any() else None
+    return starts
 
 
 def packed_lengths(sizes: Int[Array, " t"]) -> Int[Array, " b"]:
@@ -643,7 +649,7 @@ def _packed_real_steps(packed: PackedSequence) -> RealSteps:
     lengths = packed_lengths(packed.batch_sizes.numpy())
     if packed.unsorted_indices is not None:
         lengths = lengths[packed.unsorted_indices.cpu().numpy()]
-    return RealSteps(lengths=lengths)
+    return RealSteps.from_the_first(lengths)
 
 
 # How a model is called
@@ -757,7 +763,7 @@ def padding_arguments(
         if takes_lengths(parameter):
             if real is None and is_required:
                 values[name] = torch.full((sequences,), steps)
-            elif real is not None and real.starts is None:  # on the host, as torch packs by them
+            elif real is not None and not real.starts.any():  # on the host, as torch packs by them
                 values[name] = torch.from_numpy(np.ascontiguousarray(real.lengths))
             elif real is not None and is_required:
                 raise KannError(
@@ -765,7 +771,7 @@ def padding_arguments(
                     "say that; pad sequences at their ends, or pass forward="
                 )
         elif real is not None and name.endswith("mask") and int(real.lengths.min()) < steps:
-            values |= _mask_argument(name, model, real.mask(steps, content.device))
+            values |= _mask_argument(name, model, torch.from_numpy(real.mask(steps)).to(content.device))
     return values
 
 

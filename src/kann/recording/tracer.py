@@ -131,9 +131,7 @@ class Padded:
         firsts, lengths = None, np.full(sequences, rows_each)
         if real is not None:
             _require_fits(real, sequences=batch_sequences, steps=steps, layer=layer)
-            firsts = np.arange(sequences) * rows_each
-            if real.starts is not None:
-                firsts += real.starts
+            firsts = np.arange(sequences) * rows_each + real.starts
             lengths = real.lengths + (rows_each - steps)  # one more if the initial state is included
         return SequenceRows(
             padded=tuple(part.reshape(-1, part.shape[2]) for part in parts),
@@ -210,7 +208,7 @@ def _require_fits(real: RealSteps, *, sequences: int, steps: int, layer: str) ->
             f"layer {layer!r} gave {sequences} sequences; there are {len(real)} lengths for this batch; "
             "pass one length per sequence, or lengths= as a function of the batch"
         )
-    ends = real.starts + real.lengths if real.starts is not None else real.lengths
+    ends = real.ends
     if ends.max() > steps:
         raise KannError(
             f"lengths reach {ends.max()} (sequence {int(ends.argmax())} of the batch); layer {layer!r} gave {steps} "
@@ -220,7 +218,7 @@ def _require_fits(real: RealSteps, *, sequences: int, steps: int, layer: str) ->
 
 def require_right_padding(real: RealSteps, *, layer: str) -> None:
     """Raise for padding on the left: a layer that reads step after step reads it before the sequence."""
-    if real.starts is not None:
+    if real.starts.any():
         raise KannError(
             f"the padding of the batch is on the left, where {layer!r} reads it before the sequence; pad on the right"
         )
@@ -388,7 +386,7 @@ class Tracer(ABC):
     def real_of(self, layer: str) -> RealSteps | None:
         """The real steps of what a layer gives, in the order in which it sees the sequences."""
         real = self.batch.real_of(layer)
-        return real if real is None or self.order is None else real.taken(np.argsort(self.order))
+        return real if real is None or self.order is None else real[np.argsort(self.order)]
 
     def warn_once(self, message: str, kind: type[KannWarning] = PaddingWarning) -> None:
         """Warn, in the first batch alone."""
