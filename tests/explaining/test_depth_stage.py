@@ -14,7 +14,7 @@ from kann.explaining import stages
 from kann.explaining.facts import layer_names
 from kann.explaining.operators import Operators
 from kann.explaining.options import Clock, Options
-from kann.explaining.sentences import sentences_of
+from kann.explaining.sentences import details_of
 from kann.explaining.setup import look
 from tests.explaining import networks
 from tests.explaining.networks import seeded, words
@@ -40,7 +40,7 @@ def layers_in_words(steps, *, layer=None, errors=(0.18, 0.44)):
         known = replace(TRUST, horizons=np.array([1]), error=np.array([own]), copying_error=np.array([copying]))
     names = () if steps is None else tuple(layer_names(len(steps), layer))
     network = replace(NETWORK, axis="depth", depth=4.0)
-    found = sentences_of(facts(network=network, steps=steps, step_names=names, trust=known, balanced=False))
+    found = details_of(facts(network=network, steps=steps, step_names=names, trust=known, balanced=False))
     return next(each for each in found if each.startswith("On held-out"))
 
 
@@ -56,7 +56,7 @@ def test_maps_of_all_layers_come_with_an_explanation(encoder, tmp_path):
     assert isinstance(steps, kann.depth.StepTrust)
     assert len(steps) == 4  # blocks, the first of which reads what was recorded as the embedding
     assert encoder.page["step_names"] == [f"encoder.layers.{block}" for block in range(4)]
-    assert sum("a linear map of its own is surely better than copying" in each for each in encoder.sentences) == 1
+    assert sum("a linear map of its own is surely better than copying" in each for each in encoder.choices) == 1
     saved = json.loads(json.dumps(encoder.numbers()))["steps"]["layers"]
     assert [layer["name"] for layer in saved] == encoder.page["step_names"]
     assert [layer["each"][0] for layer in saved] == steps.errors["each"].tolist()

@@ -159,7 +159,7 @@ def test_what_no_longer_fits_into_the_time_is_left_out(reader, generator, monkey
     assert found.trust is None
     assert "Time was up before testing live: that part is left out." in found.choices
     assert found.facts.verdict.decided_by == "unmeasured"
-    assert "How far modes can be trusted was not measured." in found.sentences
+    assert "How far modes can be trusted was not measured." in found.choices
     assert any("trust was not measured" in sentence for sentence in found.sentences)
 
 

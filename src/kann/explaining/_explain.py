@@ -10,7 +10,8 @@ from kann.errors import KannWarning, UnfinishedWarning
 from kann.explaining.explanation import Explanation
 from kann.explaining.facts import facts_of
 from kann.explaining.options import ExplainOptions, Options
-from kann.explaining.sentences import page_of, sentences_of
+from kann.explaining.page import page_of
+from kann.explaining.sentences import details_of, sentences_of
 from kann.explaining.setup import look
 from kann.explaining.stages import run_stages
 from kann.recording.layer_selection import require_module
@@ -98,7 +99,7 @@ def explain(
     facts = facts_of(results)
     return Explanation(
         sentences=sentences_of(facts),
-        choices=(*results.choices, *_warned(caught)),
+        choices=(*results.choices, *details_of(facts), *_warned(caught)),
         facts=facts,
         koopman=results.operators.koopman,
         bilinear=results.operators.bilinear,

@@ -25,8 +25,8 @@ from kann.data.states import States
 from kann.depth._trust import StepTrust
 from kann.errors import KannError
 from kann.explaining.facts import Facts
-from kann.explaining.page import shown_facts
 from kann.explaining.readout_search import StateReadout, head_of, linear_readout, with_head
+from kann.explaining.sentences import shown_facts
 from kann.fitting.balance import Balance
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman

@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from kann._format import significant
 from kann.analysis._movers import Movers, Phrase
 from kann.analysis._trust import ModeTrust, Trust
 from kann.analysis.mode_evidence import COPYING_SLACK, LARGEST_RESIDUAL, NULL_FRACTION, WIDEST_INTERVAL
 from kann.analysis.modes import first_modes, mode_variances
-from kann.backends.arrays import as_numpy
 from kann.data.moments import mean_and_covariance
 from kann.data.serialization import Stored
 from kann.depth._trust import StepTrust
+from kann.depth.results import METHODS, BypassEffects
+from kann.explaining.input_effects import InputCases
 from kann.explaining.layer_search import LayerWorth
-from kann.explaining.operators import Operators, reads_nothing
+from kann.explaining.operators import reads_nothing
 from kann.explaining.outputs import Accuracy
 from kann.explaining.stages import Results
 from kann.fitting.koopman import Koopman
 from kann.live.mode_selection import ADDS, modes_that_matter
 from kann.live.results import Effects, Memory
-from kann.typing import Array
+from kann.typing import Array, Float
 
 ENOUGH, NEARLY_ALL = 0.75, 0.9
 """Fractions of the score. The headline has the fewest coordinates that bring back the first: they do most of the work;
@@ -57,11 +57,22 @@ MOST_REACHING = 4
 REACHES = 0.99
 """Modes reach the outputs if together they make this fraction of all contributions to them."""
 
-MOST_DISTINCT = 6
-"""Inputs are described one by one if at most so many different ones occur."""
+HOLDS = 0.95
+"""|λ| from which a mode holds what was read."""
 
-HOLDS, FORGETS = 0.95, 0.5
-"""|λ| from which an input keeps the state, and below which it forgets it."""
+DIFFER = 0.5
+"""Channels move the output otherwise while another input is read, if their effects differ by this fraction of the
+largest."""
+
+MOST_MISSED = 0.35
+"""Nothing is concluded from maps of single inputs that miss more of the variance on held-out sequences."""
+
+LATE_FROM = 0.25
+"""What is left late of an input is the mean over lags from this fraction of the longest one on."""
+
+LEVEL = 0.5
+"""A memory curve levels off if over these lags no more than this fraction of it is lost, although half of its peak was
+gone before them."""
 
 GROWS_FROM = 1.0005
 """From this |λ| on a mode is said to grow: less would be written as 0.0 % in a step."""
@@ -79,10 +90,12 @@ class Verdict(Stored):
     decided_by: str
     """The name of the figure: "score" against the labels, "held" (agreement with the state held at its mean),
     "residual" of the best mode, "learned" modes, "untested" ones that nothing compared with untrained copies,
-    "coordinates" that keep the decisions, or "unmeasured"."""
+    "coordinates" that keep the decisions, "untested live", or "unmeasured" trust."""
     figure: float
     limit: float
     """The value that the figure is compared with."""
+    count: int | None = None
+    """The number of coordinates that the figure belongs to; None for other figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +115,8 @@ class Network(Stored):
     step_seconds: float | None
     depth: float
     """Number of layers along depth, else infinite."""
+    reads: str
+    """"token", or "input" where what it reads has no names."""
     longest: float
     """Number of steps, or layers, of the longest sequence: nothing is known of longer periods."""
 
@@ -194,14 +209,14 @@ class ModeFact(Stored):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InputFact(Stored):
-    """What one input does to the state, where inputs are few."""
+class BlockFact(Stored):
+    """What the network still does with one block replaced: the fraction of its decisions that stay."""
 
     name: str
-    eigenvalue: complex
-    """The slowest eigenvalue of the matrix while it is read."""
-    does: str
-    """"keeps", "flips", "turns", "halves" (forgets slowly) or "forgets"."""
+    mapped: float
+    """With the block's own linear map in its place."""
+    skipped: float
+    """With nothing in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +230,6 @@ class Gates(Stored):
     at_zero: complex | None
     """The slowest eigenvalue while zeros are read; None if they never are."""
     at_mean: complex
-    inputs: tuple[InputFact, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,11 +246,23 @@ class Remembered(Stored):
     """The half-life in an untrained copy; None if there is none."""
     channels: dict[str, float]
     """The half-life of each channel, where several are changed by themselves."""
+    late: tuple[int, int] | None = None
+    """The lags, the least and the longest, that ``late_left`` is the mean of; None if nothing ever differed."""
+    late_left: float = math.nan
+    """Fraction of the largest difference that is left at these lags."""
+    late_untrained: float | None = None
+    """The same of an untrained copy; None if there is none."""
+    levels_off: bool = False
+    """True if the curve no longer falls there: its half-life alone would mislead."""
 
     @staticmethod
     def of_memory(memory: Memory) -> "Remembered":
         """Return the half-lives that a sentence speaks of."""
         copy = memory.untrained
+        left = left_of_peak(memory)
+        is_late = np.array(memory.lags) >= max(1.0, LATE_FROM * memory.lags[-1])
+        late, before = left[is_late], left[~is_late]
+        is_known = bool(np.isfinite(left).any() and is_late.any())
         return Remembered(
             of=memory.compared[0],
             half_life=memory.half_life(),
@@ -244,6 +270,10 @@ class Remembered(Stored):
             longest=memory.lags[-1],
             untrained=None if copy is None else copy.half_life(),
             channels={name: memory.half_life(name) for name in memory.names[1:]},
+            late=(int(np.array(memory.lags)[is_late][0]), memory.lags[-1]) if is_known else None,
+            late_left=float(np.nanmean(late)) if is_known else math.nan,
+            late_untrained=None if copy is None or not is_known else float(np.nanmean(left_of_peak(copy)[is_late])),
+            levels_off=bool(is_known and len(before) and before[-1] < 0.5 and late[-1] >= (1 - LEVEL) * late[0]),
         )
 
 
@@ -260,6 +290,10 @@ class Facts(Stored):
     memories: tuple[ModeFact, ...]
     """All modes, as in ``koopman.modes``."""
     gates: Gates | None
+    inputs: InputCases | None
+    """What each input does, where few different ones occur and it is not the same for all."""
+    blocks: tuple[BlockFact, ...]
+    """Along depth, what is left with single blocks replaced, the first block first."""
     remembered: Remembered | None
     trust: Trust | None
     """None if it was not measured."""
@@ -296,16 +330,18 @@ def facts_of(results: Results) -> Facts:
     """Gather all that the sentences are made from."""
     found, trust, effects = results.operators, results.trust, results.effects
     live = None if effects is None else live_facts(effects, trust)
-    memories, gates, steps = tuple(memories_of(results)), _gates(results), results.steps
+    memories, steps, inputs = tuple(memories_of(results)), results.steps, inputs_that_differ(results.inputs)
     reaching, reached = _reaching(results)
     return Facts(
-        verdict=verdict_of(live, results.accuracy, memories if trust is not None else None, gates),
+        verdict=verdict_of(live, results.accuracy, memories if trust is not None else None, inputs),
         network=_network(results),
         scan=results.setup.scan,
         accuracy=results.accuracy,
         live=live,
         memories=memories,
-        gates=gates,
+        gates=_gates(results),
+        inputs=inputs,
+        blocks=blocks_of(results.bypassed),
         remembered=None if results.memory is None else Remembered.of_memory(results.memory),
         trust=trust,
         steps=steps,
@@ -319,7 +355,10 @@ def facts_of(results: Results) -> Facts:
 
 
 def verdict_of(
-    live: Live | None, accuracy: Accuracy | None, memories: tuple[ModeFact, ...] | None, gates: Gates | None = None
+    live: Live | None,
+    accuracy: Accuracy | None,
+    memories: tuple[ModeFact, ...] | None,
+    inputs: InputCases | None = None,
 ) -> Verdict:
     """Judge how much can be said; ``memories`` are None if trust was not measured."""
     if accuracy is not None and not accuracy.is_clear:
@@ -331,12 +370,14 @@ def verdict_of(
     trusted = [memory for memory in memories if memory.trusted]
     # A network that is right has learned something, also where untrained copies of it cannot be made.
     learned = [memory for memory in trusted if memory.learned or (memory.learned is None and accuracy is not None)]
-    is_right = accuracy is not None and bool((live and live.fewest) or (gates and gates.inputs))
+    is_right = accuracy is not None and bool((live and live.fewest) or inputs)
     if learned:
-        recovered = 1.0 if live is None else live.best.recovered if live.best else 0.0
-        is_enough = live is None or (live.fewest is not None and recovered >= ENOUGH)
-        word = "found" if is_enough else "partly"
-        return Verdict(word=word, decided_by="coordinates", figure=recovered, limit=ENOUGH)
+        if live is None:
+            return Verdict(word="partly", decided_by="untested live", figure=math.nan, limit=ENOUGH)
+        decisive = live.fewest if live.fewest is not None and live.fewest.recovered >= ENOUGH else live.best
+        recovered, count = (decisive.recovered, decisive.count) if decisive else (0.0, None)
+        word = "found" if live.fewest is not None and recovered >= ENOUGH else "partly"
+        return Verdict(word=word, decided_by="coordinates", figure=recovered, limit=ENOUGH, count=count)
     if trusted:
         decided_by = "untested" if any(memory.learned is None for memory in trusted) else "learned"
         return Verdict(word="partly" if is_right else "nothing", decided_by=decided_by, figure=0.0, limit=1.0)
@@ -366,6 +407,7 @@ def _network(results: Results) -> Network:
         opposite=f"{layer}_reverse" if both and not place.target.reverse else None,  # type: ignore[union-attr]
         step_seconds=setup.options.step_seconds,
         depth=depth,
+        reads="input" if setup.options.tokens is None else "token",
         longest=min(depth, longest),
     )
 
@@ -571,37 +613,33 @@ def _gates(results: Results) -> Gates | None:
         driven_error=float(found.gated_errors[1]),
         at_zero=complex(found.bilinear.at().modes[0].eigenvalue) if reads_zeros else None,
         at_mean=complex(found.bilinear.at("mean").modes[0].eigenvalue),
-        inputs=tuple(_input_facts(found, as_numpy(states.inputs), results.setup.channels)),
     )
 
 
-def _input_facts(found: Operators, inputs: Any, channels: tuple[str, ...] | None) -> list[InputFact]:
-    """Return what each input that occurs does to the state, if few different ones do."""
-    distinct = np.unique(inputs[:: max(1, len(inputs) // 20_000)], axis=0)
-    if len(distinct) > MOST_DISTINCT or found.bilinear is None:
-        return []
-    facts = []
-    for u in distinct:
-        eigenvalue = complex(found.bilinear.at(u).modes[0].eigenvalue)
-        facts.append(InputFact(name=_input_name(u, channels), eigenvalue=eigenvalue, does=what_it_does(eigenvalue)))
-    return facts
+def inputs_that_differ(found: InputCases | None) -> InputCases | None:
+    """Return what inputs do if it is not the same for all, or if they count; None if their maps predict badly."""
+    if found is None or found.missed > MOST_MISSED:
+        return None
+    moves = np.array([list((fact.moves or {}).values()) for fact in found.inputs if fact.moves])
+    differ = len({fact.does for fact in found.inputs}) > 1
+    if len(moves) == len(found.inputs) and moves.size:
+        differ |= bool((np.ptp(moves, axis=0) > DIFFER * np.abs(moves).max()).any())
+    return found if differ or found.is_counter else None
 
 
-def _input_name(u: Any, channels: tuple[str, ...] | None) -> str:
-    """Return a number, the name of the one channel that is 1, or all numbers."""
-    if len(u) == 1:
-        return significant(float(u[0]))
-    if channels is not None and np.count_nonzero(u) == 1 and u.max() == 1:
-        return f"“{channels[int(u.argmax())]}”"
-    return f"({', '.join(significant(float(value)) for value in u)})"
+def blocks_of(found: BypassEffects | None) -> tuple[BlockFact, ...]:
+    """Return what is left of the decisions with each block skipped and with its own map in its place."""
+    if found is None:
+        return ()
+    agreement, methods = found.means["agreement"], list(METHODS)
+    skipped, mapped = agreement[:, methods.index("identity")], agreement[:, methods.index("each")]
+    return tuple(
+        BlockFact(name=name, mapped=float(own), skipped=float(none))
+        for name, own, none in zip(found.names, mapped, skipped, strict=True)
+    )
 
 
-def what_it_does(eigenvalue: complex) -> str:
-    """Name what a matrix with this slowest eigenvalue does to the state."""
-    if abs(eigenvalue) < FORGETS:
-        return "forgets"
-    if eigenvalue.imag:
-        return "turns"
-    if eigenvalue.real < 0:
-        return "flips"
-    return "keeps" if abs(eigenvalue) >= HOLDS else "halves"
+def left_of_peak(memory: Memory) -> Float[Array, " l"]:
+    """Return what is left of one input after each lag, as a fraction of the largest difference."""
+    left = memory.left()
+    return left / np.nanmax(left) if np.isfinite(left).any() and np.nanmax(left) > 0 else np.full(len(left), np.nan)

@@ -20,7 +20,7 @@ from kann.explaining.options import Options
 from kann.explaining.outputs import Outputs
 from kann.explaining.sequences import Sequences
 from kann.live._effects import Change, run_changes
-from kann.live._intervene import replaced, replaced_layer
+from kann.live._intervene import replaced, replaced_layer, with_tensors
 from kann.live.evaluation import Scorer
 from kann.recording._record import record
 from kann.recording.layer_selection import Target, fused_layers, select
@@ -102,7 +102,35 @@ def module_with_memory(sequences: Sequences, numbers: Int[Array, " k"]) -> tuple
             continue
         if one.gave.shape == other.gave.shape and one.gave.shape[1] == steps and _remembers(one.gave, other.gave, at):
             return one.name, _passed_by_states(one, before)
-    return None
+    cells = [name for name in dict.fromkeys(each.name for each in before) if is_fed_back(sequences, numbers, name)]
+    outermost = (name for name in cells if not any(name.startswith(f"{other}.") for other in cells))
+    cell = next(outermost, None)
+    return None if cell is None else (cell, cell)
+
+
+def is_fed_back(sequences: Sequences, numbers: Int[Array, " k"], name: str) -> bool:
+    """Return True for a module that is called in a loop and reads next what it gave: a cell."""
+    module, data, calls = sequences.model.get_submodule(name), sequences.data(numbers), list[Tensor]()
+
+    def note(is_changed: bool, module: nn.Module, args: Any, output: Any) -> Any:
+        gave = _first_real(output)
+        calls.append(torch.empty(0) if gave is None else gave.detach().clone())
+        if not is_changed or len(calls) > 1 or gave is None:
+            return None
+        return with_tensors(output, {id(gave): gave + 1})
+
+    later = []
+    with evaluation_mode(sequences.model):
+        for is_changed in (False, True):
+            calls.clear()
+            handle = module.register_forward_hook(partial(note, is_changed))
+            try:
+                data.call(next(data.batches()))
+            finally:
+                handle.remove()
+            later.append(calls[1] if len(calls) > 1 else torch.empty(0))
+    one, other = later
+    return one.shape == other.shape and bool(one.numel()) and not torch.allclose(one, other)
 
 
 def _step_to_change(sequences: Sequences, numbers: Int[Array, " k"], steps: int) -> int | None:
@@ -212,7 +240,11 @@ def find_place(sequences: Sequences, options: Options) -> Place:
     """The layer that the user names; else the recurrent one, one with a memory of its own, or blocks along depth."""
     model = sequences.model
     if options.layer is not None:
-        return _named(model, options)
+        place = _named(model, options)
+        is_own = place.target is not None and place.target.module is not None and not place.is_fed_back
+        if is_own and is_fed_back(sequences, evenly_spaced(sequences.count, PROBED), place.target.path):  # type: ignore[union-attr]
+            place = replace(place, is_fed_back=True)
+        return place
     recurrent = [(path, part) for path, part in model.named_modules() if isinstance(part, nn.RNNBase | nn.RNNCellBase)]
     if recurrent and options.axis != "depth":
         return _recurrent(model, recurrent, options)
@@ -224,10 +256,8 @@ def find_place(sequences: Sequences, options: Options) -> Place:
         name, step_name = memory or ("", None)
         around = [model.get_submodule(each) for each in (name, name.rpartition(".")[0])]
         if memory is not None and (blocks is None or not any(map(_only_attends, around))):
-            why = (
-                f"Layer {name!r} is explained: it is the first module whose output at later steps follows what was "
-                "read before."
-            )
+            which = "is called at every step and" if step_name == name else "runs over all steps, and"
+            why = f"Layer {name!r} is explained: it {which} is the first module that follows what was read earlier."
             place = place_along_time(model, name, options, why)
             return replace(place, live_layer=step_name or name, is_fed_back=bool(step_name))
     if blocks is None:

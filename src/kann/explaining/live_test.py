@@ -66,9 +66,12 @@ def balance_states(setup: Setup, recorded: Recorded) -> Balance:
         raise KannError("the network gives no outputs that could be compared")
     data, run = setup.source(setup.fitted_numbers)
     try:
-        return balance(setup.model, data, **where, outputs=recorded.outputs.kind, seed=setup.options.seed, **run)
+        found = balance(setup.model, data, **where, outputs=recorded.outputs.kind, seed=setup.options.seed, **run)
     except RuntimeError as error:  # torch raises it where outputs have no gradients
         raise KannError(f"the outputs have no gradients ({str(error).splitlines()[0]})") from error
+    if found.dim != recorded.states.dim:
+        raise KannError(f"no gradients were taken of a state of several axes ({recorded.states.dim} numbers in all)")
+    return found
 
 
 class Scores:

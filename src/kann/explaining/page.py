@@ -1,85 +1,69 @@
-"""What the page shows of the facts of an explanation: the line under its title, the verdict, cards and tables."""
+"""What the page shows of the sequences of an explanation: signals, tokens, labels, and the network's own outputs."""
 
-import math
+from collections.abc import Sequence
 from typing import Any
 
-from kann._format import confidence, percent
+import numpy as np
+
+from kann.analysis.decisions import read_out
+from kann.backends.arrays import as_numpy
 from kann.explaining.facts import Facts
-from kann.explaining.outputs import Accuracy
-from kann.live.mode_selection import MOST_MODES
-from kann.reporting.inputs import PageTable
-
-OUTPUTS = {"class": "gives a class", "labels": "gives yes-or-no answers", "values": "gives numbers"}
-"""The kinds of outputs in words."""
-
-
-def shown_facts(facts: Facts) -> dict[str, Any]:
-    """Return the arguments of `kann.report` that are made from facts."""
-    return {
-        "line": line_of(facts),
-        "verdict": (facts.verdict.word, figure_that_decides(facts)),
-        "matter": [] if facts.verdict.word == "nothing" else modes_with_cards(facts),
-        "tables": [table for table in (_scan(facts),) if table is not None],
-    }
+from kann.explaining.readout_search import outputs_before_sigmoid
+from kann.explaining.sequences import signals_of, tokens_of
+from kann.explaining.setup import positions_of
+from kann.explaining.stages import Results
+from kann.typing import Array, Shaped
 
 
-def modes_with_cards(facts: Facts) -> list[int]:
-    """Return the modes that sentences name, and further learned ones up to the number of coordinates that decide."""
-    fewest = facts.live and facts.live.fewest
-    found = [each for each in facts.memories if each.is_named]
-    for each in sorted(facts.learned, key=lambda mode: -(mode.kept or 0)):
-        if each not in found and fewest and sum(mode.dimension for mode in found) < fewest.count:
-            found.append(each)
-    return [each.mode for each in found][:MOST_MODES]
+def page_of(results: Results, facts: Facts) -> dict[str, Any]:
+    """Return the arguments of `kann.report` that belong to the sequences which are shown."""
+    setup, recorded = results.setup, results.recorded
+    options, shown, numbers, reading = setup.options, recorded.shown, setup.shown_numbers, recorded.reading
+    page: dict[str, Any] = {"step_seconds": options.step_seconds, "step_name": setup.place.step_name}
+    page["title"] = f"What {type(setup.model).__name__} learned"
+    if options.classes is not None:
+        page["classes"] = list(options.classes)
+    labels = None if options.labels is None else [options.labels[i] for i in numbers]
+    if setup.place.axis == "depth":
+        page["step_names"] = list(facts.step_names) or None
+        positions = positions_of(setup.sequences, numbers, len(shown))
+        if labels is not None:
+            labels = [labels[i] for i in np.repeat(np.arange(len(labels)), positions)]
+    else:
+        page["tokens"] = tokens_of(options.tokens, setup.sequences, numbers, shown)
+        if page["tokens"] is None:
+            page["signals"] = signals_of(setup.sequences, numbers, shown)
+            if page["signals"] is not None:
+                page["channels"] = setup.channels
+    page["labels"] = _label_names(labels, options.classes)
+    page["others"] = dict(results.operators.others)
+    page["readout"] = reading.readout
+    if recorded.outputs is not None:
+        page["outputs"] = recorded.outputs.kind
+        page["threshold"] = 0.0 if reading.before_sigmoid else recorded.outputs.threshold
+        page["network_outputs"] = _own_outputs(results)
+    return page
 
 
-def line_of(facts: Facts) -> str:
-    """Write the line under the title: layer, outputs, whether inputs gate, accuracy."""
-    network = facts.network
-    layer = f"layers {network.layer}" if network.axis == "depth" else f"layer {network.layer!r}"
-    parts = [
-        f"{layer}, {network.units} units",
-        facts.live and OUTPUTS[facts.live.outputs],
-        facts.gates and "inputs gate it",
-    ]
-    return " · ".join(filter(None, [*parts, facts.accuracy and _accuracy(facts.accuracy)]))
+def _own_outputs(results: Results) -> Shaped[Array, "s ..."] | None:
+    """Return what the network gave for the sequences that are shown, if it decides once, at the end.
 
-
-def _accuracy(found: Accuracy) -> str:
-    if found.outputs == "values":
-        return f"R² {found.score:.3f}"
-    of = "steps" if found.of_steps else "answers" if found.outputs == "labels" else "sequences"
-    return f"right on {percent(found.score)} of held-out {of}"
-
-
-def figure_that_decides(facts: Facts) -> str:
-    """Write the figure that decides the verdict, next to its limit."""
-    verdict, step = facts.verdict, facts.network.step_name
-    figure, limit = percent(verdict.figure), confidence(verdict.limit)
-    missed = (
-        f"a {step} misses {figure} of its best mode (limit {limit})"
-        if math.isfinite(verdict.figure)
-        else "no mode holds"
-    )
-    return {
-        "coordinates": f"few coordinates bring back {figure} of the score (enough: {limit})",
-        "residual": missed,
-        "learned": "modes of untrained copies last as long",
-        "untested": "its modes were not compared with those of untrained copies",
-        "held": "its outputs are the same with this state held at its mean",
-        "score": "it does no better than guessing",
-        "unmeasured": "how far modes can be trusted was not measured",
-    }[verdict.decided_by]
-
-
-def _scan(facts: Facts) -> PageTable | None:
-    """Return the candidate layers, with what is left of the outputs while each is held at its mean."""
-    if len(facts.scan) < 2:
+    The readout may read more than the states that are explained, such as another direction, and decide otherwise.
+    """
+    reading, shown = results.recorded.reading, results.recorded.shown
+    if reading.readout is None:
         return None
-    return PageTable(
-        title="Layers and directions",
-        about="Agreement with the untouched network while the layer's state is held at its mean: low where it matters.",
-        head=("Layer", "Held at its mean", "Explained here"),
-        rows=[(each.layer, percent(each.score), "yes" if each.is_explained else "") for each in facts.scan],
-        folded=True,
-    )
+    own = results.setup.sequences.outputs(results.setup.shown_numbers)
+    ends = as_numpy(shown.values[shown.starts + shown.lengths - 1])
+    if own.shape != read_out(reading.readout, ends).shape or not np.isfinite(own).all():
+        return None
+    return outputs_before_sigmoid(reading.readout, ends, own) if reading.before_sigmoid else own
+
+
+def _label_names(labels: list[Any] | None, classes: Sequence[str] | None) -> list[Any] | None:
+    """Return labels as text, by the names of their classes if there are some; several labels as they are."""
+    if labels is None or any(getattr(label, "ndim", 0) or isinstance(label, list | tuple) for label in labels):
+        return labels
+    plain = [getattr(label, "item", lambda label=label: label)() for label in labels]
+    names = dict(enumerate(classes or ()))
+    return [str(names.get(label, label)) for label in plain]

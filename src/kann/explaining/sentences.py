@@ -1,4 +1,4 @@
-"""Render facts: the sentences of an explanation, and what the page shows with them."""
+"""Render facts: the sentences of an explanation, its verdict, and what the page shows with them."""
 
 import math
 from collections.abc import Sequence
@@ -17,27 +17,17 @@ from kann._format import (
     number_of_steps,
     percent,
     plural,
+    signed,
 )
 from kann.analysis._trust import Trust
-from kann.analysis.decisions import read_out
-from kann.backends.arrays import as_numpy
 from kann.depth._trust import StepTrust
-from kann.explaining.facts import (
-    HOLDS,
-    Facts,
-    Kept,
-    Live,
-    ModeFact,
-    Network,
-)
+from kann.explaining.facts import HOLDS, Facts, Kept, Live, ModeFact, Network, Verdict
+from kann.explaining.input_effects import InputFact
 from kann.explaining.outputs import Accuracy
-from kann.explaining.readout_search import outputs_before_sigmoid
-from kann.explaining.sequences import signals_of, tokens_of
-from kann.explaining.setup import positions_of
-from kann.explaining.stages import Results
+from kann.live.mode_selection import MOST_MODES
 from kann.live.results import NAMES
+from kann.reporting.inputs import PageTable
 from kann.reporting.operators import most_are_worse
-from kann.typing import Array, Shaped
 
 EXTRAPOLATED = 3.0
 """Half-lives longer than so many times the longest sequence are not claimed: they would rest on a small decay."""
@@ -48,25 +38,56 @@ UNUSED = 0.995
 MUCH_LONGER = 2.0
 """Channels are named if one of them is felt so many times longer than another."""
 
+LITTLE = 0.01
+"""What is left late of an input is written if it is at least this fraction of the largest difference."""
+
+REPLACEABLE = 0.9
+"""A block is replaceable if this fraction of the decisions stay with its linear map in its place."""
+
 NAMES_SHOWN = 4
 """How many tokens or inputs are named that push a mode up, and as many that push it down."""
 
+OUTPUTS = {"class": "gives a class", "labels": "gives yes-or-no answers", "values": "gives numbers"}
+"""The kinds of outputs in words."""
+
 
 def sentences_of(facts: Facts) -> tuple[str, ...]:
-    """Write three to five sentences: what decides live, modes, what inputs do, errors, caveats."""
-    errors, remembered = _layers(facts) or _errors(facts), _remembered(facts)
+    """Write at most three findings and the verdict: what decides live, what happens to it, how long it lasts."""
+    finding, lasting = _live(facts), _remembered(facts)
     if facts.verdict.word == "nothing":
-        parts = [(_nothing(facts),), (_live(facts) or _how_many_trusted(facts),), (remembered,), (errors,)]
+        parts = [_verdict(facts), finding or _how_many_trusted(facts), lasting]
     else:
-        about_modes = (_memories(facts), _reaching(facts))
-        parts = [
-            (_partly(facts), _live(facts)),
-            about_modes,
-            (_gates(facts), remembered),
-            (errors,),
-            (_caveats(facts),),
-        ]
-    return tuple(filter(None, (" ".join(filter(None, part)) for part in parts)))
+        parts = [finding, _what_happens(facts), lasting, _verdict(facts)]
+    return tuple(filter(None, parts))
+
+
+def details_of(facts: Facts) -> tuple[str, ...]:
+    """Write what stands under the sentences: errors of the operator and of maps of single layers."""
+    return tuple(filter(None, (_layers(facts) or _errors(facts),)))
+
+
+def _what_happens(facts: Facts) -> str | None:
+    """Write what inputs and blocks do to the coordinates, and how long modes remember."""
+    about_modes = (_memories(facts), _reaching(facts))
+    about_inputs = _inputs(facts)
+    if facts.blocks:
+        return _blocks(facts)
+    if about_inputs is not None and facts.inputs is not None and facts.inputs.is_counter:
+        return about_inputs
+    return " ".join(filter(None, (about_inputs, *about_modes, None if about_inputs else _gates(facts)))) or None
+
+
+# The verdict
+
+
+def _verdict(facts: Facts) -> str:
+    """Write how much can be concluded and the figure that decides it, and what must not be concluded."""
+    if facts.verdict.word == "nothing":
+        return _nothing(facts)
+    start = f"Found: {figure_that_decides(facts)}."
+    if facts.verdict.word == "partly":
+        start = f"Only a part can be concluded: {_why_partly(facts)}."
+    return " ".join(filter(None, (start, _how_right(facts), _caveats(facts))))
 
 
 def _nothing(facts: Facts) -> str:
@@ -93,20 +114,27 @@ def _nothing(facts: Facts) -> str:
     return f"Nothing can be concluded about what the network {does}: {why}.{other}"
 
 
-def _partly(facts: Facts) -> str | None:
-    """Say what decides that only a part is explained."""
-    if facts.verdict.word != "partly":
-        return None
-    best, limit = percent(facts.verdict.figure), confidence(facts.verdict.limit)
-    why = {
+def _why_partly(facts: Facts) -> str:
+    """Write what decides that only a part is explained."""
+    return {
         "residual": _best_residual(facts),
         "learned": "modes of untrained copies last as long as the trusted ones",
         "untested": "the trusted modes were not compared with those of untrained copies",
-        "coordinates": "modes can be trusted, and no few coordinates keep enough of its outputs (the best bring back "
-        f"{best}, limit {limit})",
+        "coordinates": f"modes can be trusted, but {_brought_back(facts.verdict)}",
+        "untested live": "modes can be trusted, but coordinates were not tested in the running network",
         "unmeasured": "how far modes can be trusted was not measured",
     }[facts.verdict.decided_by]
-    return f"Only a part can be concluded: {why}."
+
+
+def _brought_back(verdict: Verdict) -> str:
+    """Write what a number of coordinates bring back of the network's score, and how much is enough."""
+    if not verdict.count:
+        return f"no few coordinates bring back enough of the network's score (limit {confidence(verdict.limit)})"
+    which = "one coordinate brings"
+    if verdict.count > 1:
+        which = f"{number_word(verdict.count).lower()} coordinates bring"
+    figure, limit = percent(verdict.figure), confidence(verdict.limit)
+    return f"{which} back {figure} of what the network loses without this state (enough: {limit})"
 
 
 def _best_residual(facts: Facts) -> str:
@@ -134,17 +162,17 @@ def _not_right(found: Accuracy) -> str:
     )
 
 
-def _how_right(facts: Facts) -> str:
+def _how_right(facts: Facts) -> str | None:
     """Write how well the network does."""
     found = facts.accuracy
     if found is None:
-        return ""
+        return None
     if found.outputs == "values":
-        return f"The network's outputs match the labels of held-out sequences with an R² of {fixed(found.score)}. "
+        return f"The network's outputs match the labels of held-out sequences with an R² of {fixed(found.score)}."
     if found.outputs == "labels":
-        return f"The network's answers are right in {percent(found.score)} on the held-out sequences. "
+        return f"The network's answers are right in {percent(found.score)} on the held-out sequences."
     return (
-        f"The network is right on {percent(found.score)} of the held-out {'steps' if found.of_steps else 'sequences'}. "
+        f"The network is right on {percent(found.score)} of the held-out {'steps' if found.of_steps else 'sequences'}."
     )
 
 
@@ -169,43 +197,57 @@ def _live(facts: Facts) -> str | None:
     kept = live.fewest
     if kept is None:
         return (
-            f"{_how_right(facts)}In the running network no few coordinates of {network.units} do better than random "
-            f"directions or its mean state alone ({_score(live, live.none)})."
+            f"In the running network no few coordinates of {network.units} do better than random directions or its "
+            f"mean state alone ({_score(live, live.none)})."
         )
     others = [f"{NAMES[name]} {_score(live, kept.others[name])}" for name in ("pca", "random") if name in kept.others]
     others.append(f"its mean state alone {_score(live, live.none)}")
-    words = {"class": "decisions", "labels": "answers", "values": "outputs"}[live.outputs]
-    result = f"{_score(live, kept.score)} of its {words}"
+    result = f"{_score(live, kept.score)} of the network's {'decisions' if live.outputs == 'class' else 'answers'}"
     if live.outputs == "values":
-        result = f"its outputs with an R² of {_score(live, kept.score)}"
+        result = f"the network's outputs with an R² of {_score(live, kept.score)}"
     after = f"every step{_part(network)}" if network.is_fed_back else "every step of what it gives"
     after = "its middle block" if network.axis == "depth" else after
-    keeps = "keeps" if kept.count == 1 else "keep"
     interval = f"{confidence(live.level)} interval {_score(live, kept.low)} to {_score(live, kept.high)}"
     groups = "" if live.groups is None else f" in {plural('group', str(live.groups))}"
     sentence = (
-        f"{_how_right(facts)}In the running network {_coordinates(kept)} of {network.units}, kept after {after}, "
-        f"{keeps} {result} ({interval}, {live.sequences} held-out sequences{groups}); {', '.join(others)}."
+        f"{_coordinates(kept)} of {network.units}, kept after {after}, {'keeps' if kept.count == 1 else 'keep'} "
+        f"{result} ({interval}, {live.sequences} held-out sequences{groups}); {', '.join(others)}."
     )
     more = live.nearly_all
     if more is not None and more.count > kept.count:
         sentence += f" With {more.count}, {NAMES[more.method].split(',')[0]} keep {_score(live, more.score)}."
-    unused = [each.layer for each in facts.scan if each.score >= UNUSED and not each.is_explained]
-    if unused:
-        sentence += f" It does not use {' and '.join(repr(name) for name in unused)}."
     if facts.verdict.word == "nothing":
-        sentence += f" That says how few are enough for its {words}, not that training made them."
-    return sentence
+        sentence += " That says how few are enough for its outputs, not that training made them."
+    return f"{sentence}{_scanned(facts)}"
+
+
+def _scanned(facts: Facts) -> str:
+    """Write which layer or direction was found to matter most, and which are not used; nothing if there is one."""
+    if len(facts.scan) < 2:
+        return ""
+    explained = next((each for each in facts.scan if each.is_explained), None)
+    text = f" Of {len(facts.scan)} recurrent layers and directions"
+    if explained is None or explained is not facts.scan[0]:
+        text += f" {facts.scan[0].layer!r} matters most"
+    else:
+        reads = {True: ", which reads forwards,", False: ""}[facts.network.opposite is not None]
+        text += f" {explained.layer!r}{reads} matters most"
+    unused = [each.layer for each in facts.scan if each.score >= UNUSED and not each.is_explained]
+    return (
+        f"{text}, and {' and '.join(map(repr, unused))} {'is' if len(unused) == 1 else 'are'} not used."
+        if unused
+        else f"{text}."
+    )
 
 
 def _coordinates(kept: Kept) -> str:
     one, several = {
-        "balanced": ("one balanced coordinate", "balanced coordinates"),
-        "modes": ("one mode", "modes"),
-        "readout": ("the direction of the readout", "directions of the readout"),
-        "pca": ("one principal component", "principal components"),
+        "balanced": ("One balanced coordinate", "balanced coordinates"),
+        "modes": ("One mode", "modes"),
+        "readout": ("The direction of the readout", "directions of the readout"),
+        "pca": ("One principal component", "principal components"),
     }[kept.method]
-    return one if kept.count == 1 else f"{kept.count} {several}"
+    return one if kept.count == 1 else f"{number_word(kept.count)} {several}"
 
 
 def _part(network: Network) -> str:
@@ -331,43 +373,81 @@ def number_word(count: int) -> str:
 
 
 def _remembered(facts: Facts) -> str | None:
-    """Write how long one input is felt, next to an untrained copy, and in which channels longer than in others."""
+    """Write how long one input is felt, next to an untrained copy, and what is left of it late."""
     found, network = facts.remembered, replace(facts.network, axis="time")  # steps are those of what it reads
     if found is None:
         return None
+    item = facts.network.reads
     if math.isnan(found.half_life):
-        return f"One input that is exchanged never changes its {found.of}."
+        return f"Exchanging one {item} never changes its {found.of}."
 
     def after(steps: float) -> str:
         known = min(steps, float(found.longest))
         text = _duration(known, number_of_steps(known), network)
         return text if known == steps else f"more than {text}"
 
-    low, high = found.interval
-    text = f"Half of what one input changes in its {found.of} is left after {after(found.half_life)}"
-    text += f" ({from_to(low, high, number_of_steps)})" if low < high < math.inf else ""
+    effect, (low, high) = f"of the effect of one {item} on its {found.of}", found.interval
+    text = f"Half {effect} is gone after {after(found.half_life)}"
+    if found.half_life > found.longest:
+        text = f"More than half {effect} is left after {after(float(found.longest))}"
+    about = [from_to(low, high, number_of_steps)] if low < high < math.inf else []
     if found.untrained is not None and not math.isnan(found.untrained):
-        text += f", in an untrained copy after {after(found.untrained)}"
+        about.append(f"untrained copy: half is gone after {after(found.untrained)}")
+    text += f" ({'; '.join(about)})" if about else ""
     known = {name: steps for name, steps in found.channels.items() if not math.isnan(steps)}
     if len(known) > 1 and max(known.values()) >= MUCH_LONGER * min(known.values()):
         longest, shortest = (pick(known, key=lambda name: known[name]) for pick in (max, min))
-        text += f"; of “{longest}” after {after(known[longest])}, of “{shortest}” after {after(known[shortest])}"
+        text += f", that of “{longest}” after {after(known[longest])}, of “{shortest}” after {after(known[shortest])}"
+    if found.late is not None and found.half_life < found.late[0] and LITTLE <= found.late_left < 0.5:
+        first, last = found.late
+        when = plural("step", f"{first} to {last}" if first < last else str(last))
+        copy = "" if found.late_untrained is None else f" (untrained: {percent(found.late_untrained)})"
+        falls = ", where it no longer falls" if found.levels_off else ""
+        text += f", but on average {percent(found.late_left)} is still there after {when}{copy}{falls}"
     return f"{text}."
 
 
-def _gates(facts: Facts) -> str | None:
-    """Write what each input does where inputs gate, or how long the network remembers while it reads some."""
-    gates, network = facts.gates, facts.network
-    if gates is None:
+def _inputs(facts: Facts) -> str | None:
+    """Write what each input does, where few different ones occur."""
+    cases = facts.inputs
+    if cases is None:
         return None
-    if gates.inputs:
-        does = {"halves": "lets it fade", "forgets": "clears it"}
-        each = ", ".join(
-            f"{fact.name} {does.get(fact.does, f'{fact.does} it')} (λ = {format_eigenvalue(fact.eigenvalue)})"
-            for fact in gates.inputs
+    missed = f"maps for single inputs miss {percent(cases.missed)} on held-out sequences"
+    if cases.is_counter:
+        moduli = sorted(abs(fact.eigenvalue) for fact in cases.inputs)
+        pushes = ", ".join(f"{fact.name} adds {signed(fact.adds or 0.0)}" for fact in cases.inputs)
+        return (
+            f"It counts: every input keeps this coordinate (λ from {moduli[0]:.2f} to {moduli[-1]:.2f}), and {pushes} "
+            f"in standard deviations ({missed})."
         )
-        return f"Inputs gate this network: {each} (an operator that misses {percent(gates.error)})."
-    if facts.kind == "quiet" or gates.at_zero is None:
+    if all(fact.moves for fact in cases.inputs):
+        each = "; ".join(_case(fact) for fact in cases.inputs)
+        return f"{each[0].upper()}{each[1:]} ({missed})."
+    does = ", ".join(f"{fact.name} {_does(fact, 'it')}" for fact in cases.inputs)
+    return f"Inputs gate this network: {does} ({missed})."
+
+
+def _case(fact: InputFact) -> str:
+    """Write what happens while one input is read."""
+    (first, size), *others = (fact.moves or {}).items()
+    moves = f"one standard deviation of “{first}” moves the output by {fixed(size)}"
+    moves += "".join(f", of “{name}” by {fixed(other)}" for name, other in others)
+    return f"with {fact.name} it {_does(fact, 'its state')}, and {moves}"
+
+
+def _does(fact: InputFact, state: str) -> str:
+    """Write what an input does to the state, with the eigenvalue that says so."""
+    angle = abs(np.degrees(np.angle(fact.eigenvalue)))
+    if fact.does == "turns":
+        return f"turns {state} by {angle:.0f}° (|λ| = {abs(fact.eigenvalue):.2f})"
+    verb = {"keeps": "keeps {}", "flips": "flips {}", "clears": "clears {}", "fades": "lets {} fade"}[fact.does]
+    return f"{verb.format(state)} (λ = {format_eigenvalue(fact.eigenvalue)})"
+
+
+def _gates(facts: Facts) -> str | None:
+    """Write how long the network remembers while it reads some inputs."""
+    gates, network = facts.gates, facts.network
+    if gates is None or facts.kind == "quiet" or gates.at_zero is None:
         return None
     times = [
         "does not fade" if abs(each) >= 1 else f"is halved in {_time(abs(each), network)}"
@@ -377,9 +457,26 @@ def _gates(facts: Facts) -> str | None:
         return None
     zero, mean = format_eigenvalue(gates.at_zero), format_eigenvalue(gates.at_mean)
     return (
-        f"What it reads changes how long it remembers: while it reads zeros the slowest mode (λ = {zero}) {times[0]}, "
+        f"Its inputs change how long it remembers: while it reads zeros the slowest mode (λ = {zero}) {times[0]}, "
         f"at the mean input the slowest mode (λ = {mean}) {times[1]} (.bilinear.at(u); no intervals are known)."
     )
+
+
+def _blocks(facts: Facts) -> str:
+    """Write which block a linear map can replace best, and which least."""
+    best, worst = (pick(facts.blocks, key=lambda block: block.mapped) for pick in (max, min))
+    text = (
+        f"A linear map can replace “{best.name}”: {percent(best.mapped)} of the decisions stay the same (block "
+        f"skipped: {percent(best.skipped)})"
+    )
+    if best.mapped < REPLACEABLE:
+        text = (
+            f"No block can be replaced by a linear map: best is “{best.name}”, with {percent(best.mapped)} of the "
+            f"decisions kept (skipped: {percent(best.skipped)})"
+        )
+    if worst is not best:
+        text += f"; in place of “{worst.name}” it keeps {percent(worst.mapped)} (skipped: {percent(worst.skipped)})"
+    return f"{text}."
 
 
 def _errors(facts: Facts) -> str:
@@ -466,55 +563,84 @@ def _caveats(facts: Facts) -> str:
 # The page
 
 
-def page_of(results: Results, facts: Facts) -> dict[str, Any]:
-    """Return the arguments of `kann.report` that belong to the sequences which are shown."""
-    setup, recorded = results.setup, results.recorded
-    options, shown, numbers, reading = setup.options, recorded.shown, setup.shown_numbers, recorded.reading
-    page: dict[str, Any] = {"step_seconds": options.step_seconds, "step_name": setup.place.step_name}
-    page["title"] = f"What {type(setup.model).__name__} learned"
-    if options.classes is not None:
-        page["classes"] = list(options.classes)
-    labels = None if options.labels is None else [options.labels[i] for i in numbers]
-    if setup.place.axis == "depth":
-        page["step_names"] = list(facts.step_names) or None
-        positions = positions_of(setup.sequences, numbers, len(shown))
-        if labels is not None:
-            labels = [labels[i] for i in np.repeat(np.arange(len(labels)), positions)]
-    else:
-        page["tokens"] = tokens_of(options.tokens, setup.sequences, numbers, shown)
-        if page["tokens"] is None:
-            page["signals"] = signals_of(setup.sequences, numbers, shown)
-            if page["signals"] is not None:
-                page["channels"] = setup.channels
-    page["labels"] = _label_names(labels, options.classes)
-    page["others"] = dict(results.operators.others)
-    page["readout"] = reading.readout
-    if recorded.outputs is not None:
-        page["outputs"] = recorded.outputs.kind
-        page["threshold"] = 0.0 if reading.before_sigmoid else recorded.outputs.threshold
-        page["network_outputs"] = _own_outputs(results)
-    return page
+def shown_facts(facts: Facts) -> dict[str, Any]:
+    """Return the arguments of `kann.report` that are made from facts."""
+    return {
+        "line": line_of(facts),
+        "verdict": (facts.verdict.word, figure_that_decides(facts)),
+        "matter": [] if facts.verdict.word == "nothing" else modes_with_cards(facts),
+        "tables": [table for table in (_scan_table(facts), _blocks_table(facts)) if table is not None],
+    }
 
 
-def _own_outputs(results: Results) -> Shaped[Array, "s ..."] | None:
-    """Return what the network gave for the sequences that are shown, if it decides once, at the end.
+def modes_with_cards(facts: Facts) -> list[int]:
+    """Return the modes that sentences name, and further learned ones up to the number of coordinates that decide."""
+    fewest = facts.live and facts.live.fewest
+    found = [each for each in facts.memories if each.is_named]
+    for each in sorted(facts.learned, key=lambda mode: -(mode.kept or 0)):
+        if each not in found and fewest and sum(mode.dimension for mode in found) < fewest.count:
+            found.append(each)
+    return [each.mode for each in found][:MOST_MODES]
 
-    The readout may read more than the states that are explained, such as another direction, and decide otherwise.
-    """
-    reading, shown = results.recorded.reading, results.recorded.shown
-    if reading.readout is None:
+
+def line_of(facts: Facts) -> str:
+    """Write the line under the title: layer, outputs, whether inputs gate, accuracy."""
+    network = facts.network
+    layer = f"layers {network.layer}" if network.axis == "depth" else f"layer {network.layer!r}"
+    parts = [
+        f"{layer}, {network.units} units",
+        facts.live and OUTPUTS[facts.live.outputs],
+        facts.gates and "inputs gate it",
+    ]
+    return " · ".join(filter(None, [*parts, facts.accuracy and _accuracy(facts.accuracy)]))
+
+
+def _accuracy(found: Accuracy) -> str:
+    if found.outputs == "values":
+        return f"R² {found.score:.3f}"
+    of = "steps" if found.of_steps else "answers" if found.outputs == "labels" else "sequences"
+    return f"right on {percent(found.score)} of held-out {of}"
+
+
+def figure_that_decides(facts: Facts) -> str:
+    """Write the figure that decides the verdict, next to its limit."""
+    verdict, step = facts.verdict, facts.network.step_name
+    missed = "no mode holds"
+    if math.isfinite(verdict.figure):
+        missed = f"a {step} misses {percent(verdict.figure)} of its best mode (limit {confidence(verdict.limit)})"
+    return {
+        "coordinates": _brought_back(verdict),
+        "residual": missed,
+        "learned": "modes of untrained copies last as long",
+        "untested": "its modes were not compared with those of untrained copies",
+        "held": "its outputs are the same with this state held at its mean",
+        "score": "it does no better than guessing",
+        "untested live": "coordinates were not tested in the running network",
+        "unmeasured": "how far modes can be trusted was not measured",
+    }[verdict.decided_by]
+
+
+def _scan_table(facts: Facts) -> PageTable | None:
+    """Return the candidate layers, with what is left of the outputs while each is held at its mean."""
+    if len(facts.scan) < 2:
         return None
-    own = results.setup.sequences.outputs(results.setup.shown_numbers)
-    ends = as_numpy(shown.values[shown.starts + shown.lengths - 1])
-    if own.shape != read_out(reading.readout, ends).shape or not np.isfinite(own).all():
+    return PageTable(
+        title="Layers and directions",
+        about="Agreement with the untouched network while the layer's state is held at its mean: low where it matters.",
+        head=("Layer", "Held at its mean", "Explained here"),
+        rows=[(each.layer, percent(each.score), "yes" if each.is_explained else "") for each in facts.scan],
+        folded=True,
+    )
+
+
+def _blocks_table(facts: Facts) -> PageTable | None:
+    """Return what is left of the decisions with each block replaced by its linear map, and with it skipped."""
+    if not facts.blocks:
         return None
-    return outputs_before_sigmoid(reading.readout, ends, own) if reading.before_sigmoid else own
-
-
-def _label_names(labels: list[Any] | None, classes: Sequence[str] | None) -> list[Any] | None:
-    """Return labels as text, by the names of their classes if there are some; several labels as they are."""
-    if labels is None or any(getattr(label, "ndim", 0) or isinstance(label, list | tuple) for label in labels):
-        return labels
-    plain = [getattr(label, "item", lambda label=label: label)() for label in labels]
-    names = dict(enumerate(classes or ()))
-    return [str(names.get(label, label)) for label in plain]
+    return PageTable(
+        title="Blocks replaced",
+        about="Fraction of the decisions that stay with one block replaced by its linear map, and with it skipped.",
+        head=("Block", "Linear map in its place", "Skipped"),
+        rows=[(each.name, percent(each.mapped), percent(each.skipped)) for each in facts.blocks],
+        folded=True,
+    )

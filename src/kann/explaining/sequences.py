@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -81,11 +81,18 @@ class Sequences:
         data, run = self.part(numbers)
         return SequenceData(self.model, data, **run)
 
-    def outputs(self, numbers: Int[Array, " k"]) -> Shaped[Array, "k ..."]:
-        """What the model decides by, for these sequences; steps behind the end of a short one are NaN."""
-        data = self.data(numbers)
+    def outputs(
+        self, numbers: Int[Array, " k"], change: Callable[[Any], Any] = lambda content: content
+    ) -> Shaped[Array, "k ..."]:
+        """What the model decides by, for these sequences; steps behind the end of a short one are NaN.
+
+        ``change`` may replace what each batch holds.
+        """
+        data, found = self.data(numbers), list[Array]()
         with evaluation_mode(self.model):
-            found = [as_numpy(outputs_of(data.call(batch), data.count_of(batch))) for batch in data.batches()]
+            for batch in data.batches():
+                batch.content = change(batch.content)
+                found.append(as_numpy(outputs_of(data.call(batch), data.count_of(batch))))
         longest = np.max([part.shape[1:] for part in found], axis=0)
         missing = [[(0, most - own) for most, own in zip(longest, part.shape[1:], strict=True)] for part in found]
         padded = zip(found, missing, strict=True)

@@ -7,14 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from kann.analysis._movers import Movers, movers
 from kann.analysis._trust import Trust
+from kann.depth._bypass import bypass_effects
 from kann.depth._trust import StepTrust
 from kann.depth._trust import trust as trust_of_maps
+from kann.depth.maps import StepMaps
 from kann.depth.maps import fit as fit_maps
+from kann.depth.results import BypassEffects
 from kann.errors import KannError, UnfinishedWarning
+from kann.explaining.input_effects import InputCases, find_input_cases
 from kann.explaining.layer_search import evenly_spaced
-from kann.explaining.live_test import balance_states, operator_size, run_live_test
+from kann.explaining.live_test import NEARLY_BEST, balance_states, operator_size, run_live_test
 from kann.explaining.operators import Operators, fit_operators, folds_of
 from kann.explaining.outputs import Accuracy, measure_accuracy
 from kann.explaining.sequences import reads_channels
@@ -43,6 +49,9 @@ STEPS_CHANGED = 8_000
 FEWEST_CHANGED, MOST_CHANGED = 16, 64
 """Number of these sequences."""
 
+MOST_MAPPED = 8
+"""Maps of single inputs are fitted to at most so many coordinates."""
+
 RUNS_FOR_MEMORY = 40
 """Each sequence is run about so often: some twenty lags, of the network and of an untrained copy."""
 
@@ -63,7 +72,7 @@ def find_movers(setup: Setup, recorded: Recorded, found: Operators) -> tuple[Mov
     return movers(found.koopman, states, recorded.tokens, readout=weight, by=by, names=names), tuple(notes)
 
 
-def map_each_layer(setup: Setup, found: Operators) -> StepTrust:
+def map_each_layer(setup: Setup, found: Operators) -> tuple[StepTrust, StepMaps]:
     """Fit a map to each layer, and measure its error on held-out sequences next to copying and the one operator."""
     states = found.states
     expected = SECONDS_FOR_EACH * (int(states.lengths.max()) - 1) * float(states.dim) ** 3
@@ -74,7 +83,32 @@ def map_each_layer(setup: Setup, found: Operators) -> StepTrust:
     maps = fit_maps(states, rank=found.koopman.rank, groups=found.groups)
     affordable = MOST_BYTES // (2 * 8 * len(maps) * maps.dim**2)
     folds = max(FEWEST_FOLDS, min(affordable, folds_of(len(states), found.groups)))
-    return trust_of_maps(maps, states, folds=folds, groups=found.groups, seed=setup.options.seed)
+    return trust_of_maps(maps, states, folds=folds, groups=found.groups, seed=setup.options.seed), maps
+
+
+def replace_blocks(setup: Setup, recorded: Recorded, maps: StepMaps | None) -> BypassEffects | None:
+    """Run the network with each block skipped, and with its own map in its place; None if it gives no classes."""
+    place = setup.place
+    if maps is None or not place.embedding or recorded.outputs is None or recorded.outputs.kind != "class":
+        return None
+    data, run = setup.source(setup.held_out)
+    spans = [(name, name) for name in place.layer]
+    return bypass_effects(setup.model, data, maps, recorded.states, spans=spans, **run)
+
+
+def inputs_one_by_one(
+    setup: Setup, recorded: Recorded, operators: Operators, balanced: Balance | None, effects: Effects | None
+) -> InputCases | None:
+    """Find what each input does to the coordinates that the outputs depend on, where these are known."""
+    if balanced is None or setup.place.axis == "depth":
+        return None
+    count = operators.koopman.rank if operators.koopman.in_coordinates else balanced.count
+    if count is None and effects is not None and effects.full != effects.none:
+        kept = effects.recovered["balanced"]
+        count = effects.counts[int(np.argmax(kept >= np.nanmax(kept) - NEARLY_BEST))]
+    if count is None or count > MOST_MAPPED:
+        return None
+    return find_input_cases(setup, recorded, balanced.directions[:, :count])
 
 
 def measure_memory(setup: Setup) -> Memory:
@@ -120,6 +154,8 @@ class Results:
     not_compared: str
     """Why modes were not compared with those of untrained copies; empty if they were."""
     steps: StepTrust | None
+    bypassed: BypassEffects | None
+    inputs: InputCases | None
     effects: Effects | None
     alone: Mapping[int, tuple[float, float]]
     """For modes that matter the score with each alone kept, and alone removed."""
@@ -177,9 +213,12 @@ def run_stages(setup: Setup) -> Results:
     basis = balanced if count is not None else None
     found = fit_operators(recorded.states, recorded.groups, basis, count)
     chain.choices += found.notes
-    steps = None
+    mapped, bypassed = None, None
     if not along_time:
-        steps = chain.run("fitting a map for each layer", lambda: (map_each_layer(setup, found), ()))
+        mapped = chain.run("fitting a map for each layer", lambda: (map_each_layer(setup, found), ()))
+    steps, maps = mapped or (None, None)
+    if maps is not None:
+        bypassed = chain.run("replacing blocks", lambda: (replace_blocks(setup, recorded, maps), ()))
     live = chain.run("testing live", lambda: run_live_test(setup, recorded, found, balanced))
     tested, alone = live or (None, {})
     if tested is not None and len(tested.judged) < len(setup.held_out):
@@ -191,6 +230,8 @@ def run_stages(setup: Setup) -> Results:
     if not_compared:
         chain.choices.append(f"The network was not compared with untrained copies: {not_compared}.")
     pushes = chain.run("finding what pushes modes", lambda: find_movers(setup, recorded, found))
+    about_inputs = (setup, recorded, found, balanced, tested)
+    inputs = chain.run("finding what each input does", lambda: (inputs_one_by_one(*about_inputs), ()))
     remembered = chain.run("measuring how long it remembers", lambda: (measure_memory(setup), ()))
     return Results(
         setup=setup,
@@ -200,6 +241,8 @@ def run_stages(setup: Setup) -> Results:
         trust=own_trust,
         not_compared=not_compared,
         steps=steps,
+        bypassed=bypassed,
+        inputs=inputs,
         effects=tested,
         alone=alone,
         accuracy=accuracy,
