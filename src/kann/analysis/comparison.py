@@ -33,6 +33,7 @@ from kann.data.serialization import Saved
 from kann.data.states import as_states
 from kann.errors import KannError, KannWarning
 from kann.fitting._fit import fit
+from kann.fitting.basis import signs_of
 from kann.fitting.folds import FEWEST_FOLDS, HoldoutGroups, assign_folds
 from kann.fitting.koopman import Koopman
 from kann.progress import progress as with_progress
@@ -88,9 +89,12 @@ class Compared:
         weight = linear_weight(readout, koopman.dim, name=f"the readout of {name}")
         wanted = np.zeros(0)
         if config.kind == "subspace":  # of all fits the modes nearest to those of the whole
-            carried = carried_by_modes(koopman)
-            order = sorted(_trusted(koopman, groups, name), key=lambda number: -carried[number])
-            leading = first_modes(koopman, order, config.modes)
+            numbers, carried = tuple(range(len(koopman.modes))), carried_by_modes(koopman)
+            if len(groups) >= FEWEST_FOLDS:
+                numbers = trust(koopman, groups).trusted
+            if not numbers:
+                raise KannError(f"no mode of {name} can be trusted, so there is no subspace; record more sequences")
+            leading = first_modes(koopman, sorted(numbers, key=lambda number: -carried[number]), config.modes)
             wanted = np.array([koopman.modes[number].eigenvalue for number in leading])
 
         def view(koopman: Koopman) -> Any:
@@ -134,16 +138,6 @@ def _fitted(groups: list[Moments], *, rank: Any) -> Koopman:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", KannWarning)  # a part of the data may be little; intervals say how little
         return fit(total, rank=rank, driven=total.uu is not None)
-
-
-def _trusted(koopman: Koopman, groups: list[Moments], name: str) -> tuple[int, ...]:
-    """Choose the modes to compare: the trusted ones if there are data to judge by, otherwise all."""
-    if len(groups) < FEWEST_FOLDS:
-        return tuple(range(len(koopman.modes)))
-    found = trust(koopman, groups).trusted
-    if not found:
-        raise KannError(f"no mode of {name} can be trusted, so there is no subspace; record more sequences")
-    return found
 
 
 class Distance(float):
@@ -307,8 +301,7 @@ class Comparison(Saved):
         values, vectors = np.linalg.eigh(-centre @ self.matrix**2 @ centre / 2)
         order = np.argsort(-values)[:dimensions]
         points = vectors[:, order] * np.sqrt(np.maximum(values[order], 0.0))
-        largest = np.abs(points).argmax(axis=0)
-        return points * np.where(points[largest, range(dimensions)] < 0, -1.0, 1.0)  # the sign is arbitrary, so fix it
+        return points * signs_of(points)
 
     def clusters(self, count: int) -> Int[Array, " n"]:
         """Number each network's cluster, from 0 on in the order of the names (average linkage)."""

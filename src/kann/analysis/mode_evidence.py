@@ -5,7 +5,7 @@ The figures are measured on sequences that were not fitted: intervals, held-out 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from kann.analysis.cross_validation import Folds, own_weights
 from kann.analysis.intervals import jackknife_error, jackknife_freedom, student_width
 from kann.data.reduction import add_to
 from kann.fitting._fit import LARGEST_INFLATION, PAIRS_PER_UNKNOWN
-from kann.fitting.normal_equations import noise_floor, solve
+from kann.fitting.basis import factor_of_gram
 from kann.fitting.spectrum import TRUSTED, quadratic_forms
 from kann.typing import Array, Complex, Float
 
@@ -209,18 +209,15 @@ def _information(folds: Folds, columns: Sequence[int]) -> tuple[Float[Array, "f 
     reads the equations. So w*AᵀA w is the information, and a sum over folds; times the variance of R v it is the
     variance of λ.
     """
-    koopman, total = folds.koopman, folds.total
-    about = total.centred() if koopman.offset is not None else total
-    left = np.zeros((len(total.gram) - 1, len(columns)), dtype=complex)
+    koopman, total, size = folds.koopman, folds.total, len(columns)
+    left = np.zeros((len(total.gram), size), dtype=complex)
     left[: koopman.rank] = folds.whole[2][columns].conj().T
-    squares = np.diag(total.gram)[:-1]
-    options: Any = {"squares": squares, "constant_below": 0 * squares, "floor": noise_floor(len(squares), 0.0)}
-    parts = (solve(about.gram[:-1, :-1], take(left), ridge=koopman.ridge, **options)[0] for take in (np.real, np.imag))
-    real, imaginary = parts
-    # Padded by the weight of the constant, which takes the mean of each column off.
-    wide = np.vstack([real + 1j * imaginary, np.zeros(len(columns))])
-    if koopman.offset is not None:
-        wide[-1] = -total.mean[:-1] @ wide[:-1]
+    options: Any = {"offset": koopman.offset is not None, "ridge": koopman.ridge, "rounding": 0.0}
+    real, imaginary = (
+        replace(total, target=take(left), total=np.zeros((size, size)), shuffled=None).weights(**options)
+        for take in (np.real, np.imag)
+    )
+    wide = real + 1j * imaginary
     parts = np.array([np.maximum(quadratic_forms(design.gram, wide), 0.0) for design in folds.designs])
     information = parts.sum(axis=0)
     missed = quadratic_forms(total.residual_gram(own_weights(koopman)), folds.whole[1][:, columns]) / total.pairs
@@ -423,8 +420,7 @@ def groups_of(folds: Folds, intervals: Intervals) -> tuple[Float[Array, " m"], l
     """
     modes = folds.modes
     # A matrix F with FᵀF = XᵀX: directions are compared as functions of the states, not of the units.
-    energy, directions = np.linalg.eigh(folds.total.state_gram())
-    factor = np.sqrt(np.maximum(energy, 0.0))[:, None] * directions.T
+    factor = factor_of_gram(folds.total.state_gram(), noise=0.0)
     whole, others = factor @ folds.whole[1], [factor @ right for right in folds.right]
     turn = np.zeros(len(modes))
     for size in (1, 2):

@@ -72,13 +72,13 @@ def add_up(
     return total
 
 
-def add_results(find: Callable[[], Any], *, group: Any = None) -> Any:
+def add_results(find: Callable[[], Any]) -> Any:
     """Return the sum of the results of ``find`` on all ranks, in the order of the ranks: the same on every rank.
 
     A result that knows how to sum itself over ranks, as moments do, does so. An error of one rank is raised on all, so
     that none is left waiting.
     """
-    group = _initialised(_torch().distributed, group)
+    group = _initialised(_torch().distributed, None)
     found: Any
     try:
         found = find()

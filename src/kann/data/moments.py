@@ -167,12 +167,12 @@ class Moments(Saved):
     @property
     def dim(self) -> int:
         """The number of hidden units d."""
-        return _width(self.sum_h)
+        return 0 if self.sum_h is None else len(self.sum_h)
 
     @property
     def input_dim(self) -> int:
         """The number of inputs p, or 0."""
-        return _width(self.sum_u)
+        return 0 if self.sum_u is None else len(self.sum_u)
 
     def all_reduce(self, *, group: Any = None) -> "Moments":
         """Sum over the ranks of torch.distributed, in place: afterwards every rank holds the moments of all of them.
@@ -289,10 +289,6 @@ def _can_remain(rest: Moments, whole: Moments) -> bool:
             except np.linalg.LinAlgError:
                 return False
     return True
-
-
-def _width(sums: AnyArray | None) -> int:
-    return 0 if sums is None else int(sums.shape[0])
 
 
 def moments_of(states: States, *, inputs: bool, projection: Projection | None = None) -> Moments:

@@ -454,3 +454,20 @@ def only_pairs(states: States, where: Any) -> tuple[States, Int[Array, " s"]]:
     lengths = np.diff(np.append(starts, len(mask)))
     source = np.searchsorted(states.starts, starts, side="right") - 1
     return replace(states, lengths=lengths), source
+
+
+HOLD_OUT_ONE_IN = 4
+"""Where a single part is held out, it is every fourth sequence."""
+
+
+def held_out_rows(states: States, *, most: int | None = None) -> Int[Array, " n"]:
+    """Return rows of every fourth sequence; of fewer than four sequences, the last quarter of all rows.
+
+    Of many sequences some are skipped, so that about ``most`` rows remain.
+    """
+    total = int(states.lengths.sum())
+    if len(states) < HOLD_OUT_ONE_IN:
+        return np.arange(total - total // HOLD_OUT_ONE_IN, total)
+    spans = [states.span(i) for i in range(HOLD_OUT_ONE_IN - 1, len(states), HOLD_OUT_ONE_IN)]
+    step = max(1, sum(span.stop - span.start for span in spans) // (most or total))
+    return np.concatenate([np.arange(span.start, span.stop) for span in spans[::step]])

@@ -15,7 +15,7 @@ from kann.data.reduction import SumOverBlocks, accumulate
 from kann.data.serialization import Saved, require_finite_fields
 from kann.data.states import as_states
 from kann.errors import KannError
-from kann.fitting.basis import operand, signs_of
+from kann.fitting.basis import factor_of_gram, operand, signs_of
 from kann.typing import AnyArray, Array, Float, Int
 
 CONSISTENT_TO = 1e-6
@@ -141,23 +141,23 @@ class Balance(Saved):
 
         A gap that fewer than 95 % of the replicates over sequences have is none.
         """
-        is_stable = self.resampled is None or self._resampled_counts() is not None
+        is_stable = self.resampled is None or self._resampled_counts()
         return count_before_gap(self.values) if self.has_adjoints and is_stable else None
 
     @property
     def count_interval(self) -> tuple[int, int] | None:
         """Range of the count over resampled sequences; None without a gap, or without sequences to resample."""
-        counts = None if self.count is None or self.resampled is None else self._resampled_counts()
-        if counts is None:
+        counts = self._resampled_counts()
+        if self.count is None or not counts:
             return None
         low, high = np.quantile(counts, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="closest_observation")
         return int(low), int(high)
 
-    def _resampled_counts(self) -> list[int] | None:
-        """Return the count of each replicate that has a gap; None if too few have."""
-        assert self.resampled is not None  # noqa: S101  # the callers have seen that there are some
-        counts = [count for row in self.resampled if (count := count_before_gap(row)) is not None]
-        return counts if len(counts) >= LEVEL * len(self.resampled) else None
+    def _resampled_counts(self) -> list[int]:
+        """Return the count of each replicate that has a gap; none if too few have."""
+        replicates = [] if self.resampled is None else self.resampled
+        counts = [count for row in replicates if (count := count_before_gap(row)) is not None]
+        return counts if len(counts) >= LEVEL * len(replicates) else []
 
     def coordinates(self, h: AnyArray) -> Float[AnyArray, "... k"]:
         """Compute coordinates s = (h − mean) A of states (..., d)."""
@@ -219,9 +219,9 @@ class Balance(Saved):
         A covariance keeps half of the digits: singular values below 1e-7 of the largest possible are left out.
         """
         _require_rows(states, adjoints)
-        centre = np.zeros(len(states)) if mean is None else mean
-        x, y = _factor_of_covariance(states), _factor_of_covariance(adjoints)
-        return _balanced(x, y, mean=centre, count=1, noise=ROUNDED, rank=rank)
+        zero = np.zeros(len(states))
+        x, y = (_Factor(rows=factor_of_gram(each, noise=0.0), centre=zero) for each in (states, adjoints))
+        return _balanced(x, y, mean=zero if mean is None else mean, count=1, noise=ROUNDED, rank=rank)
 
     @staticmethod
     def of_states(states: Any, *, rank: int | None = None) -> "Balance":
@@ -299,19 +299,13 @@ def _factor(rows: AnyArray, centre: Float[Array, " d"]) -> _Factor:
     blocks = (as_array(rows[first : first + step]) for first in range(0, n, step))  # of a store or Dask, read here
     blocks = (block - to_device_of(block, centre) for block in blocks)
     if not _is_double(rows):  # rounded to 6e-8, below which a Gram matrix loses digits; five times as fast as QR
-        return _factor_of_covariance(as_numpy(sum(block.T @ block for block in blocks)))
+        rows = factor_of_gram(as_numpy(sum(block.T @ block for block in blocks)), noise=0.0)
+        return _Factor(rows=rows, centre=np.zeros(d))
     factor: Any = np.empty((0, d))
     for block in blocks:
         stacked = np.concatenate([factor, as_numpy(block)])
         factor = scipy.linalg.qr(stacked, mode="r", overwrite_a=True, check_finite=False)[0][:d]
     return _Factor(rows=factor, centre=np.zeros(d))
-
-
-def _factor_of_covariance(matrix: Float[Array, "d d"]) -> _Factor:
-    """Compute √Λ Vᵀ of a covariance V Λ Vᵀ."""
-    values, vectors = np.linalg.eigh(matrix)
-    rows = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
-    return _Factor(rows=rows, centre=np.zeros(len(rows)))
 
 
 def _balanced(

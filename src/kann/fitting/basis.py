@@ -238,13 +238,14 @@ def units_differ(squares: Float[Array, " d"]) -> bool:
 
 
 def factor_of_gram(
-    gram: Float[Array, "d d"], squares: Float[Array, " d"], *, noise: float | None = None
+    gram: Float[Array, "d d"], squares: Float[Array, " d"] | None = None, *, noise: float | None = None
 ) -> Float[Array, "d d"]:
-    """Return a factor F with FᵀF = gram, for columns of these energies before a mean was subtracted.
+    """Return a factor F with FᵀF = gram, for columns of these energies before a mean was subtracted, by default of one.
 
     A product of two columns is rounded relative to these two alone, so that columns are scaled to equal energy first.
     Eigenvalues below the fraction ``noise`` of one, or `GRAM_NOISE` of the largest, are rounding and count as 0.
     """
+    squares = np.ones(len(gram)) if squares is None else squares
     scale = np.sqrt(np.where(squares > 0, squares, 1.0))
     # Not a Cholesky factor: that fails on, or hides, directions that rounding has made slightly negative.
     values, rotation = np.linalg.eigh(gram / scale[:, None] / scale)

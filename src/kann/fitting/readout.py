@@ -17,11 +17,10 @@ from kann.checks import (
 )
 from kann.data.reduction import take_rows
 from kann.data.serialization import Saved, require_finite_fields
-from kann.data.states import States
+from kann.data.states import HOLD_OUT_ONE_IN, States, held_out_rows
 from kann.errors import KannError
 from kann.fitting.basis import Operator, operand
 from kann.fitting.features import pair_count, pair_products
-from kann.fitting.folds import HOLD_OUT_ONE_IN, held_out_rows
 from kann.fitting.normal_equations import NormalEquations, sum_of
 from kann.typing import AnyArray, Array, Float, Int
 

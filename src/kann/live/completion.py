@@ -12,9 +12,8 @@ from kann.backends.arrays import add_matrix_product, add_product, as_numpy, name
 from kann.checks import require_choice
 from kann.data.moments import MeanAndCovariance, mean_and_covariance
 from kann.data.reduction import Additive, Block, SumOverBlocks, accumulate, take_rows
-from kann.data.states import States
+from kann.data.states import States, held_out_rows
 from kann.errors import KannError
-from kann.fitting.folds import held_out_rows
 from kann.typing import AnyArray, Array, Float
 
 
