@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kann_experiments.balanced.cases import CASES
-from kann_experiments.balanced.learned import STEPS, learned_numbers
+from kann_experiments.balanced.learned import ROUNDS, STEPS, learned_numbers
 from kann_experiments.balanced.measure import METHODS, quantities, sentiment_numbers, study
 from kann_experiments.configs import choose
 from kann_experiments.counting.task import CLASSES
@@ -22,7 +22,7 @@ ARCHITECTURES = {"sentiment": ("gru", "lstm", "rnn")} | {task: archs for task, (
 """Architectures of each task."""
 
 LEARNED = {
-    "small-sentiment": ("Sentiment, 32 units", 150),
+    "small-sentiment": ("Sentiment, 32 units", 100),
     "shipped-sentiment": ("Sentiment, 256 units, shipped", 100),
     "counting-4": ("Counting 4 classes", 500),
     "flipflop": ("Flip-flop", 400),
@@ -198,29 +198,27 @@ def learned_quantities() -> tuple[Quantity, ...]:
         Quantity(key="from_balanced", what="by subspaces learned from balanced ones", format="percent"),
         Quantity(key="from_random", what="by subspaces learned from random ones", format="percent"),
         Quantity(key="lead", what="by the better of these less by balanced ones", format="percent"),
-        Quantity(key="second_round", what="gain of the better of these in the second round", format="percent"),
-        Quantity(key="second_round_random", what="gain of random ones in the second round", format="percent"),
+        Quantity(key="last_round", what="gain of the last round on training reviews, balanced start", format="percent"),
+        Quantity(key="last_round_random", what="the same, random start", format="percent"),
     )
 
 
 def _with_learned(numbers: Mapping[str, float], count: int) -> dict[str, float]:
     """The numbers of one network and one number of coordinates, by the keys of `learned_quantities`."""
-    better = {
-        name: max(numbers[f"learned_{name}"], numbers[f"learned_{name}_linear"])
-        for kind in ("balanced", "random")
-        for name in (f"{kind}_{count}", f"{kind}_{count}_round1")
-    }
     kept = numbers[f"balanced_{count}"]
-    best = max(better[f"balanced_{count}"], better[f"random_{count}"])
-    first_round = max(better[f"balanced_{count}_round1"], better[f"random_{count}_round1"])
+    learned, gain = {}, {}
+    for kind in ("balanced", "random"):
+        name = f"{kind}_{count}"
+        learned[kind] = max(numbers[f"learned_{name}"], numbers[f"learned_{name}_linear"])
+        gain[kind] = numbers[f"tested_{name}_round{ROUNDS}"] - numbers[f"tested_{name}_round{ROUNDS - 1}"]
     own = {
         "balanced": kept,
         "balanced_linear": numbers[f"balanced_{count}_linear"],
-        "from_balanced": better[f"balanced_{count}"],
-        "from_random": better[f"random_{count}"],
-        "lead": best - kept,
-        "second_round": best - first_round,
-        "second_round_random": better[f"random_{count}"] - better[f"random_{count}_round1"],
+        "from_balanced": learned["balanced"],
+        "from_random": learned["random"],
+        "lead": max(learned.values()) - kept,
+        "last_round": gain["balanced"],
+        "last_round_random": gain["random"],
     }
     return own | {key: numbers[key] for key in ("accuracy",) if key in numbers}
 

@@ -32,7 +32,7 @@ BALANCED_RATES, RANDOM_RATES, LATER_RATES = (0.1, 0.03), (1.0, 0.3), (0.3, 0.03)
 """Starts from balanced and from random directions, by their rates of learning in multiples of `RATE`, and the rates in
 further rounds. A high rate leaves bad starts; a low one improves good starts without leaving them first."""
 
-STEPS, ROUNDS = 150, 2
+STEPS, ROUNDS = 100, 2
 """Steps of Adam in a round. A further round goes on from the best subspaces with rates that are high again: its gain
 shows how far learning had converged."""
 
@@ -51,7 +51,7 @@ LONGEST_GRADIENT = 0.1
 BATCH, TESTS = 32, 16
 """Sequences per step, and how many such batches of other training sequences the subspaces are chosen on."""
 
-LONGEST = 200
+LONGEST = 150
 """Steps of a sequence that is learned from: the last ones."""
 
 LEAST_VARIANCE = 1e-6
@@ -219,26 +219,21 @@ def learned_numbers(
                 ("random", [learner.random_directions(count) for _ in RANDOM_RATES], RANDOM_RATES),
             )
         }
-        rounds: list[dict[Any, Candidate]] = []
-        paths: dict[str, list[list[float]]] = {}
-        for _ in range(ROUNDS):
-            flat = learner.learn([start for own in starts.values() for start in own], steps=steps)
-            found = iter(flat)
-            winners = {}
-            for (kind, count), own in starts.items():
-                tested = [next(found) for _ in own]
-                paths.setdefault(f"{kind}_{count}", []).extend([each.loss for each in path] for path in tested)
-                every = [each for path in tested for each in path]
-                winners[kind, count] = min(every, key=lambda each: each.loss)
-            rounds.append(winners)
-            starts = {key: [Start(won.directions, rate) for rate in LATER_RATES] for key, won in winners.items()}
         directions = {f"balanced_{count}": balance.directions[:, :count] for count in counts}
-        for number, winners in enumerate(rounds):
-            last = "" if number == ROUNDS - 1 else f"_round{number + 1}"
-            directions |= {f"learned_{kind}_{count}{last}": won.directions for (kind, count), won in winners.items()}
+        tested: dict[str, float] = {}
+        paths: dict[str, list[list[float]]] = {}
+        for number in range(1, ROUNDS + 1):
+            found = iter(learner.learn([start for own in starts.values() for start in own], steps=steps))
+            for (kind, count), own in starts.items():
+                name, from_here = f"{kind}_{count}", [next(found) for _ in own]
+                paths.setdefault(name, []).extend([each.loss for each in path] for path in from_here)
+                best = min((each for path in from_here for each in path), key=lambda each: each.loss)
+                directions[f"learned_{name}"] = best.directions
+                tested[f"tested_{name}_round{number}"] = best.kept
+                starts[kind, count] = [Start(best.directions, rate) for rate in LATER_RATES]
         kept = _kept(case, directions, states, spread)
     accuracy = {} if case.accuracy is None else {"accuracy": case.accuracy}
-    return accuracy | kept, {"losses": paths}
+    return accuracy | tested | kept, {"losses": paths}
 
 
 def _kept(
