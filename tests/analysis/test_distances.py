@@ -78,6 +78,23 @@ def test_with_equal_weights_responses_do_not_depend_on_coordinates():
     assert kann.distance(a, full(driven_states(*system(seed=1))), weights="equal") > 0.05
 
 
+def test_with_equal_weights_all_directions_must_be_fitted():
+    """The default rank drops directions along which states vary little; coordinates decide which these are."""
+    matrix, drive = system()
+    skew = rotation(4) @ np.diag([1.0, 30.0, 0.05, 2.0]) @ rotation(4, seed=1)
+    a, b = driven_states(matrix, drive), driven_states(matrix, drive, turn=skew)
+    assert kann.distance(a, b, weights="equal", rank=None) < 1e-6
+    assert kann.distance(a, b, weights="equal") > 0.5
+    assert "rank=None" in kann.distance.__doc__
+
+
+@pytest.mark.parametrize("kind", ["response", "spectrum", "subspace"])
+def test_an_operator_and_its_copy_are_zero_apart(kind):
+    states = driven_states(*system())
+    copy = kann.States(values=states.values.copy(), lengths=states.lengths, inputs=states.inputs.copy())
+    assert kann.distance(full(states), full(copy), kind=kind, modes=2) == 0
+
+
 @pytest.mark.parametrize("kind", ["response", "spectrum", "subspace"])
 def test_distances_are_symmetric(kind):
     a, b = (full(driven_states(*system(seed=seed))) for seed in (0, 1))

@@ -46,6 +46,8 @@ def test_labels_and_tokens_of_another_number_of_sequences(reader, generator):
         explain(reader, x, labels=[0] * 35)
     with pytest.raises(KannError, match="there are 2 tokens for 24 sequences"):
         explain(reader, x, tokens=[["a"], ["b"]])
+    with pytest.raises(KannError, match="label of sequence 0 holds NaN"):
+        explain(reader, x, labels=np.full(24, np.nan))
     with pytest.raises(KannError, match="there are 1 groups for 24 sequences"):
         explain(reader, x, groups=[1])
 

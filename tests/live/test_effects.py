@@ -195,6 +195,15 @@ def test_groups_count_together_in_intervals_in_the_order_of_the_data(reader, seq
         measured(reader, sequences, groups=[0, 1])
 
 
+def test_labels_that_are_no_number_are_refused(reader, sequences):
+    labels = np.zeros(len(sequences))
+    labels[2] = np.nan
+    with pytest.raises(kann.KannError, match=r"label of sequence 2 holds NaN"):
+        measured(reader, sequences, labels=labels)
+    with pytest.raises(kann.KannError, match=r"label of sequence 2 holds NaN"):
+        kann.balance(reader, sequences, labels=labels)
+
+
 def test_a_loader_that_shuffles_belongs_to_no_labels_groups_or_lengths(reader, sequences):
     data = torch.utils.data.TensorDataset(torch.randn(6, 5, 3))
     loader, steps = torch.utils.data.DataLoader(data, batch_size=2, shuffle=True), torch.full((6,), 5)

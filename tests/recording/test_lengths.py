@@ -126,3 +126,15 @@ def test_batches_with_and_without_a_mask_in_one_recording(model, words):
     same(kann.record(model, batches), expected)
     moments = kann.recording.record_moments(model, batches)
     np.testing.assert_allclose(moments.xy, kann.Moments.of(expected).xy, rtol=1e-5, atol=EXACT)
+
+
+@pytest.mark.parametrize("padding", [-1e9, -np.inf])
+def test_masks_that_attention_adds_are_zero_at_real_steps(model, words, padding):
+    padded = pad_sequence(words[:3], batch_first=True)
+    real = torch.arange(padded.shape[1]) < torch.tensor([len(w) for w in words[:3]])[:, None]
+    mask = torch.where(real, 0.0, padding)
+    same(kann.record(model, [{"words": padded, "attention_mask": mask}]), by_hand(model, words[:3]))
+    same(
+        kann.record(model, [{"words": padded[:1, : len(words[0])], "attention_mask": mask[:1, : len(words[0])]}]),
+        by_hand(model, words[:1]),
+    )

@@ -255,3 +255,42 @@ def test_common_models_give_no_warning(model, count):
         warnings.simplefilter("error", SequenceWarning)
         for states in kann.recording.record_layers(model, torch.randn(count, 6, 3), state="h").values():
             assert len(states) == count
+
+
+def test_a_model_that_cuts_its_batch_needs_small_batches():
+    class Cuts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRU(3, 4, batch_first=True)
+
+        def forward(self, x):
+            return torch.cat([self.rnn(piece)[0] for piece in x.chunk(3)])
+
+    model, x = Cuts(), torch.randn(9, 7, 3)
+    with pytest.raises(KannError, match=r"cuts its batch .* batch_size=1"):
+        kann.record(model, x)
+    np.testing.assert_allclose(kann.record(model, x, batch_size=1).padded(), model(x).detach(), atol=EXACT)
+
+
+class Keeps(nn.Module):
+    """Goes on from the state in which the last batch left it."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head, self.h = nn.GRUCell(3, 4), nn.Linear(4, 2), None
+
+    def forward(self, x):
+        self.h = x.new_zeros(len(x), 4) if self.h is None or len(self.h) != len(x) else self.h
+        for now in x.unbind(1):
+            self.h = self.cell(now, self.h)
+        return self.head(self.h)
+
+
+def test_a_model_that_keeps_its_state_begins_each_batch_alike_and_is_left_as_it_was():
+    model, x = Keeps(), torch.randn(24, 7, 3)
+    states = kann.record(model, x, batch_size=8)
+    assert model.h is None
+    same(states, kann.record(model, x, batch_size=24))
+    effects = kann.effects(model, x, kann.fit(states), states, counts=(4,), batch_size=8)
+    assert model.h is None
+    assert effects.kept["modes"][-1] == 1.0

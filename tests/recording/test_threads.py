@@ -151,6 +151,21 @@ def test_a_recording_inside_a_recording_of_the_same_model(model, words):
     assert model.training
 
 
+def test_a_recording_inside_the_forward_of_a_recorded_model():
+    class Looks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRU(3, 4, batch_first=True)
+
+        def forward(self, x):
+            seen.append(kann.record(self.rnn, x, progress=False))
+            return self.rnn(2 * x)[0]
+
+    seen, model, x = [], Looks(), torch.randn(9, 7, 3)
+    same(kann.record(model, x), kann.record(model.rnn, 2 * x))
+    same(seen[0], kann.record(model.rnn, x))
+
+
 def test_a_change_that_cannot_be_made_leaves_nothing_behind():
     def fails():
         raise OSError("no")

@@ -13,6 +13,7 @@ from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_number, require_sequence, require_whole_number, short_repr
 from kann.errors import KannError
 from kann.fitting.folds import group_numbers
+from kann.live.evaluation import require_known_labels
 from kann.recording.options import RunOptions
 from kann.typing import Array, Int
 
@@ -151,3 +152,5 @@ class Options:
                 continue
             if len(values) != count:
                 raise KannError(f"there are {len(values)} {name} for {count} sequences; pass one for each sequence")
+        if self.labels is not None:
+            require_known_labels(self.labels)

@@ -132,8 +132,21 @@ def order_of_judged(numbers: Int[Array, " s"], source: SequenceData, labels: Any
 
 def require_label_of_each(labels: Any, count: int, *, may_be_more: bool) -> None:
     """Raise unless there is a label for each sequence; there may be more where not all sequences are run."""
-    if labels is not None and (len(labels) < count or (len(labels) > count and not may_be_more)):
+    if labels is None:
+        return
+    if len(labels) < count or (len(labels) > count and not may_be_more):
         raise KannError(f"there are {len(labels)} labels for {count} sequences; pass one for each")
+    require_known_labels(labels)
+
+
+def require_known_labels(labels: Any) -> None:
+    """Raise if a label holds NaN."""
+    for number, label in enumerate(labels):
+        if not isinstance(label, str) and (own := as_numpy(label)).dtype.kind == "f" and np.isnan(own).any():
+            raise KannError(
+                f"the label of sequence {number} holds NaN; leave the sequence out, or pass {IGNORED} where a class is "
+                "not known"
+            )
 
 
 def labels_by_step(

@@ -44,6 +44,7 @@ from kann.recording.tracer import (
     StateOptions,
     Tracer,
     chosen_sequences,
+    open_recording,
 )
 from kann.typing import AnyArray
 
@@ -244,7 +245,7 @@ def _run(
         model, layer = as_module(model, layer)
     sequences = SequenceData(model, data, **run)
     sinks: dict[str, Sink] = {}
-    with evaluation_mode(model), contextlib.ExitStack() as stack:
+    with open_recording(), evaluation_mode(model), contextlib.ExitStack() as stack:
         batches = sequences.batches(bar="recording")  # a loader draws random numbers here
         if layer is None and axis == "time" and not has_recurrent(model):
             layer, batches = _only_cell(sequences, batches)
@@ -380,6 +381,11 @@ def _require_count(rows: SequenceRows, batch: Batch, layer: str) -> None:
         return
     # A multiple is right where the layer runs several times over the batch; not if its sequences are as long as the
     # batch is large, which means that the model took the axis of sequences for time.
+    if seen < count and not (rows.lengths == count).all():
+        raise KannError(
+            f"the batch holds {count} sequences and layer {layer!r} saw {seen} at once; a model that cuts its batch "
+            "into pieces needs batches that it does not cut: pass batch_size=1"
+        )
     if seen % count or (rows.lengths == count).all():
         raise KannError(
             f"the batch holds {count} sequences and layer {layer!r} saw {seen}; a tensor is cut along its first "

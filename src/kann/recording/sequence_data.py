@@ -459,10 +459,14 @@ class SequenceData:
 
 
 def real_steps(value: AnyArray, *, marks_padding: bool = False) -> RealSteps:
-    """Read (S,) lengths, or an (S, T) mask, which is true for the real steps unless it ``marks_padding``."""
+    """Read (S,) lengths, or an (S, T) mask, which is true for the real steps unless it ``marks_padding``.
+
+    A mask of real numbers, none of them positive, is one that attention adds: 0 at real steps.
+    """
     lengths, real = as_numpy(value), None
     if lengths.ndim == 2:
-        real = (lengths != 0) != marks_padding
+        is_added = lengths.dtype.kind == "f" and bool((lengths <= 0).all())
+        real = lengths == 0 if is_added else (lengths != 0) != marks_padding
         if not real.shape[1]:
             raise KannError(f"lengths are a mask of shape {real.shape}, without a step; pass (sequences, steps)")
         lengths = real.sum(axis=1)

@@ -5,6 +5,7 @@ import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -323,6 +324,20 @@ class NoStateError(KannError):
         )
 
 
+_depth: ContextVar[int] = ContextVar("_depth", default=0)
+"""The number of recordings that are open in this thread: a model may record another one in its forward."""
+
+
+@contextlib.contextmanager
+def open_recording() -> Iterator[None]:
+    """Let the recordings inside of which this one runs watch nothing until it is finished."""
+    token = _depth.set(_depth.get() + 1)
+    try:
+        yield
+    finally:
+        _depth.reset(token)
+
+
 class Tracer(ABC):
     """Watches one module, or the model's output."""
 
@@ -330,14 +345,17 @@ class Tracer(ABC):
     """The batch that the model is running on."""
     _thread: int | None = None
     """The thread in which the model is running on it; None between batches."""
+    _depth = 0
+    """The number of recordings inside of which this one runs the model."""
 
     @property
     def is_watching(self) -> bool:
         """Whether a call that is made now, in this thread, is part of the model's run on the batch.
 
-        Other threads may use the model meanwhile, and what makes the batches may use it in between.
+        Other threads may use the model meanwhile, what makes the batches may use it in between, and its forward may
+        record it.
         """
-        return self._thread == threading.get_ident()
+        return self._thread == threading.get_ident() and self._depth == _depth.get()
 
     def __init__(self, names: Sequence[str]):
         self._names, self._has_warned = names, False
@@ -351,7 +369,7 @@ class Tracer(ABC):
 
     def begin(self, batch: Batch) -> None:
         """Forget the last batch, and watch what this thread does with the next."""
-        self.batch, self._thread = batch, threading.get_ident()
+        self.batch, self._thread, self._depth = batch, threading.get_ident(), _depth.get()
 
     def end(self) -> None:
         """Watch no longer: the model has returned."""
