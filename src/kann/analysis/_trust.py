@@ -184,6 +184,8 @@ class Trust(Saved):
     """The same for the untrained network, if that was given."""
     groups: tuple[ModeGroup, ...] = ()
     """Modes of equal memory, which were judged together."""
+    in_blocks: bool = False
+    """Whether blocks of sequences were held out, since there were fewer than three sequences."""
 
     @property
     def trusted(self) -> tuple[int, ...]:
@@ -199,10 +201,11 @@ class Trust(Saved):
 
     def __repr__(self) -> str:
         learned = "" if self.learned is None else f", {len(self.learned)} of them learned"
+        held_out = f"{self.folds} folds of blocks" if self.in_blocks else f"{self.folds} folds"
         together = "".join(f", {group.memories} equal memories together" for group in self.groups if group.trusted)
         return (
             f"Trust({part_of(len(self.trusted), len(self.modes))} modes trusted{together}{learned}; held out in "
-            f"{self.folds} folds, one step misses {percent(self.error[0])} of the variance, copying "
+            f"{held_out}, one step misses {percent(self.error[0])} of the variance, copying "
             f"{percent(self.copying_error[0])})"
         )
 
@@ -252,7 +255,7 @@ def trust(
         The number of folds, from 3 to the number of sequences. None: 10, or fewer if there are fewer sequences.
         Sequences whose states are the same to the last bit are held out together; to find them, states are read once
         more, also from disk and by Dask, unless all lengths differ. Moments do not show repeats: put them into one
-        group when you record.
+        group when you record. One or two long sequences are cut into blocks of at least 50 states.
     groups
         The source of each sequence, such as a patient or a speaker: sequences of one group are held out together,
         so that intervals hold for new patients and not only for new sequences of the same ones.
@@ -300,6 +303,7 @@ def trust(
         error=errors.operator[0],
         copying_error=errors.copying,
         folds=len(folded.designs),
+        in_blocks=folded.in_blocks,
         level=level,
         pairs=folded.total.pairs,
         unknowns=folded.unknowns,

@@ -16,7 +16,7 @@ from kann.data.moments import Moments
 from kann.data.reduction import Block, Projection, SumOverBlocks, accumulate
 from kann.data.states import States, as_states, only_pairs
 from kann.errors import KannError
-from kann.fitting.folds import FEWEST_FOLDS, FOLDS_TO_JUDGE, assign_folds, repeats_of
+from kann.fitting.folds import FEWEST_FOLDS, FOLDS_TO_JUDGE, assign_folds, blocks_to_hold_out, repeats_of
 from kann.fitting.horizons import HeldOutErrors, enough_sequences, held_out_errors, powers_of_two
 from kann.fitting.koopman import Koopman
 from kann.fitting.normal_equations import NormalEquations, designs_of_folds, sum_of, without_each
@@ -78,8 +78,11 @@ class Folds:
         states: States | None = None,
         fold_of: Int[Array, " s"] | None = None,
         moments: Any = None,
+        in_blocks: bool = False,
     ) -> None:
         self.koopman, self.designs, self.total = koopman, designs, sum_of(designs)
+        self.in_blocks = in_blocks
+        """Whether sequences were cut into blocks."""
         self.numbers = list(range(len(koopman.modes)))
         """Numbers of the judged modes in ``koopman.modes``."""
         if koopman.rank > JUDGED_WHOLE:
@@ -248,6 +251,7 @@ def folded_data(koopman: Koopman, data: Any, *, folds: int | None, groups: Any, 
     driven = koopman.drive is not None
     if where is not None and (isinstance(data, Moments) or are_moments(data)):
         raise KannError("where= chooses steps, and moments are sums over all of them; pass the states themselves")
+    is_cut = False
     if are_moments(data):
         if groups is not None:
             raise KannError("groups are for states; each of the moments is a group of its own")
@@ -256,22 +260,26 @@ def folded_data(koopman: Koopman, data: Any, *, folds: int | None, groups: Any, 
             raise KannError(f"{len(used)} moments with pairs of states are too few folds; pass {FEWEST_FOLDS} or more")
     else:
         states = require_states_of(koopman, data)
+        blocks = states if groups is not None else blocks_to_hold_out(states)
+        is_cut = len(blocks) > len(states)
         fold_of = assign_folds(
-            states.lengths,
+            blocks.lengths,
             folds=folds,
             groups=groups,
-            repeats=repeats_of(states),
+            repeats=repeats_of(blocks),
             seed=seed,
             most=FOLDS_TO_JUDGE if koopman.rank <= JUDGED_WHOLE else FOLDS_OF_WIDE,
         )
         if where is None:
             read = [states.values] if not driven or states.inputs is None else [states.values, states.inputs]
             rounding = max(rounding_of(rows[0:1]) for rows in read)
-            designs = designs_of_folds(states, fold_of, basis=koopman.basis, mean=koopman.mean, driven=driven)
-            return Folds(koopman, designs, rounding=rounding, states=states, fold_of=fold_of)
-        used = _moments_where(states, where, fold_of, inputs=driven)
+            basis: Any = {"basis": koopman.basis, "mean": koopman.mean, "driven": driven}
+            designs = designs_of_folds(states, fold_of, lengths=blocks.lengths, **basis)
+            return Folds(koopman, designs, rounding=rounding, states=blocks, fold_of=fold_of, in_blocks=is_cut)
+        used = _moments_where(blocks, where, fold_of, inputs=driven)
     rounding = max(max(moments.rounding, moments.input_rounding if driven else 0.0) for moments in used)
-    return Folds(koopman, equations_of_groups(koopman, used), rounding=rounding, moments=sum(used[1:], start=used[0]))
+    total = sum(used[1:], start=used[0])
+    return Folds(koopman, equations_of_groups(koopman, used), rounding=rounding, moments=total, in_blocks=is_cut)
 
 
 def _moments_where(states: States, where: Any, fold_of: Int[Array, " s"], *, inputs: bool) -> list[Moments]:

@@ -96,7 +96,8 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
     sequences = Sequences(model, data, options)
     if sequences.count < LEAST_SEQUENCES:
         raise KannError(
-            f"there are {sequences.count} sequences, and whole ones are held out; pass at least {LEAST_SEQUENCES}"
+            f"there are {sequences.count} sequences, and whole ones are held out; pass at least {LEAST_SEQUENCES} (cut "
+            "long ones)"
         )
     options.require_one_each(sequences.count)
     channels = channels_of(options.channels, sequences)

@@ -2,15 +2,23 @@
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from kann.backends.arrays import as_numpy, indices_for, namespace, segment_sums, to_device_of
+from kann.backends.arrays import as_numpy, indices_for, is_dask, namespace, segment_sums, to_device_of
 from kann.checks import require_sequence, require_whole_number
-from kann.data.reduction import Block, Cut, SumOverBlocks, accumulate, number_of_all_ranks, summed_over_ranks
+from kann.data.reduction import (
+    Block,
+    Cut,
+    SumOverBlocks,
+    accumulate,
+    number_of_all_ranks,
+    runs_on_dask,
+    summed_over_ranks,
+)
 from kann.data.states import States
 from kann.errors import KannError
 from kann.typing import AnyArray, Array, Float, Int
@@ -132,6 +140,33 @@ FOLDS_TO_JUDGE, FOLDS_TO_CHOOSE = 10, 5
 
 FEW_COPIES = 0.25
 """Largest fraction of copies in other groups that is tolerated where groups could not be held out otherwise."""
+
+
+SHORTEST_BLOCK = 50
+"""The fewest states of a block of a sequence that is cut. Blocks depend on their neighbours for as long as the network
+remembers."""
+
+
+def blocks_to_hold_out(states: States) -> States:
+    """Return states whose sequences are cut into blocks if there are too few of them to hold whole ones out.
+
+    There is a block for each fold, as far as sequences are long enough. The pairs that a cut separates are not lost:
+    `pairs_by_fold` gives them to the block of their second state.
+
+    >>> blocks_to_hold_out(States.from_sequences([np.zeros((1000, 2))])).lengths.tolist()
+    [100, 100, 100, 100, 100, 100, 100, 100, 100, 100]
+    """
+    is_readable = is_dask(states.values) or not runs_on_dask(states)  # parts of stores hold whole sequences
+    if np.sum(states.lengths > 1) >= FEWEST_FOLDS or not is_readable:
+        return states
+    total = int(states.lengths.sum())
+    counts = np.minimum(np.ceil(FOLDS_TO_JUDGE * states.lengths / total).astype(int), states.lengths // SHORTEST_BLOCK)
+    if counts.sum() < FEWEST_FOLDS:
+        return states
+    blocks = [
+        np.diff(np.linspace(0, n, max(1, k) + 1).astype(int)) for n, k in zip(states.lengths, counts, strict=True)
+    ]
+    return replace(states, lengths=np.concatenate(blocks))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -278,12 +313,21 @@ def _plain(groups: Any) -> list[Any]:
 def pairs_by_fold(
     part: Block | Cut, fold_of: Int[Array, " s"], lengths: Int[Array, " s"]
 ) -> Iterator[tuple[int, Int[Array, " m"], AnyArray, Any, AnyArray]]:
-    """Return the pairs of a block or a cut by fold: its number, the sequence of each pair, x, what was read, and y."""
+    """Return the pairs of a block or a cut by fold: its number, the sequence of each pair, x, what was read, and y.
+
+    Sequences are those of these lengths, one after the other; they may be blocks of the states' (`blocks_to_hold_out`).
+    """
+    ends = np.cumsum(lengths)
     if isinstance(part, Block):
-        numbers, x, y = np.repeat(part.numbers, part.lengths - 1), part.values, part.values
-        rows = part.before, part.before + 1
+        begin = part.starts + part.steps
+        numbers, last = (np.searchsorted(ends, rows, side="right") for rows in (begin, begin + part.lengths - 1))
+        if np.array_equal(numbers, last):
+            numbers = np.repeat(numbers, part.lengths - 1)
+        else:
+            numbers = np.searchsorted(ends, part.rows[part.before + 1], side="right")
+        x, y, rows = part.values, part.values, (part.before, part.before + 1)
     else:
-        numbers, x, y = np.searchsorted(np.cumsum(lengths), part.rows, side="right"), part.before, part.after
+        numbers, x, y = np.searchsorted(ends, part.rows, side="right"), part.before, part.after
         rows = np.arange(len(numbers)), np.arange(len(numbers))
     folds = fold_of[numbers]
     for fold in np.unique(folds).tolist():

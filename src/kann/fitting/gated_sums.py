@@ -15,7 +15,16 @@ import numpy as np
 
 from kann.backends.arrays import as_numpy, block_rows, namespace, on_accelerator, to_device_of
 from kann.data.moments import refuse_not_finite
-from kann.data.reduction import Additive, Block, Cut, Projection, SumOverBlocks, accumulate, add_to
+from kann.data.reduction import (
+    Additive,
+    Block,
+    Cut,
+    Projection,
+    SumOverBlocks,
+    accumulate,
+    add_to,
+    are_summed_over_ranks,
+)
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis
@@ -32,7 +41,7 @@ from kann.fitting.features import (
     triple_index,
     triple_panels,
 )
-from kann.fitting.folds import folds_to_choose, pairs_by_fold, row_checksums
+from kann.fitting.folds import blocks_to_hold_out, folds_to_choose, pairs_by_fold, row_checksums
 from kann.fitting.normal_equations import NormalEquations, RidgeCurve, ridge_curve, sum_of
 from kann.typing import AnyArray, Array, Float, Int
 
@@ -292,15 +301,17 @@ def fit_bilinear(
             f"Gram matrix would take {8 * columns.count**2 / 2**30:.0f} GB; pass a smaller rank=, or fewer features "
             f"such as kann.features.Components(64), for at most {MOST_COLUMNS} columns"
         )
-    folds, held_out, curve = np.zeros(len(states), dtype=int), 0, None
+    lengths, folds, held_out, curve = states.lengths, np.zeros(len(states), dtype=int), 0, None
     if ridge is None:
+        blocks = states if groups is not None or are_summed_over_ranks() else blocks_to_hold_out(states)
         chosen: Any = {"what": "the ridge", "remedy": "ridge=1e-6", "all_ranks": True}
-        folds, held_out = folds_to_choose(states, groups=groups, **chosen)
+        folds, held_out = folds_to_choose(blocks, groups=groups, **chosen)
+        lengths = blocks.lengths
         if columns.count > ALL_FOLDS_BELOW:
             folds, held_out = np.minimum(folds, 1), 1
     # In units of variance one, a single ridge suits all columns, and Gram matrices of products keep their digits.
     projection = Projection(matrix=basis.vectors / deviation, mean=basis.mean)
-    make = partial(GatedProducts, columns=columns, group_of=folds, lengths=states.lengths)
+    make = partial(GatedProducts, columns=columns, group_of=folds, lengths=lengths)
     sums = accumulate(states, make, inputs=True, projection=projection, what="products")
     designs = [design_of(sums.groups[fold], columns) for fold in sorted(sums.groups)]
     if not all(np.isfinite(design.gram).all() for design in designs):

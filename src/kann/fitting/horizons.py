@@ -13,7 +13,7 @@ from kann.data.reduction import Additive, Block, Projection, SumOverBlocks, accu
 from kann.data.states import States
 from kann.errors import KannError
 from kann.fitting.basis import Basis, RankCurve
-from kann.fitting.folds import folds_to_choose
+from kann.fitting.folds import blocks_to_hold_out, folds_to_choose
 from kann.fitting.normal_equations import designs_of_folds, without_each
 from kann.fitting.passes import Request
 from kann.typing import AnyArray, Array, Float, Int
@@ -193,9 +193,10 @@ state is hard to beat and every rank looks good, and ten steps ahead little is l
 
 def rank_curve(states: States, basis: Basis, request: Request, *, groups: Any = None) -> RankCurve:
     """Compute held-out errors of the ranks up to the number of columns of the basis; groups stay together."""
-    fold_of, _ = folds_to_choose(states, groups=groups, what="rank='auto'", remedy="a rank")
+    blocks = states if groups is not None else blocks_to_hold_out(states)
+    fold_of, _ = folds_to_choose(blocks, groups=groups, what="rank='auto'", remedy="a rank")
     arguments = {"basis": basis.vectors, "mean": basis.mean, "driven": request.driven}
-    designs = designs_of_folds(states, fold_of, **arguments)
+    designs = designs_of_folds(states, fold_of, lengths=blocks.lengths, **arguments)
     ranks = ranks_to_try(basis.vectors.shape[1])
     weights = [
         [
@@ -204,9 +205,9 @@ def rank_curve(states: States, basis: Basis, request: Request, *, groups: Any = 
         ]
         for rank in ranks
     ]
-    chosen = enough_sequences(states.lengths, seed=0)
+    chosen = enough_sequences(blocks.lengths, seed=0)
     found = held_out_errors(
-        states[chosen],
+        blocks[chosen],
         fold_of[chosen],
         weights,
         horizons=HORIZONS,

@@ -329,18 +329,26 @@ class _FoldSums(Additive):
 
 
 def designs_of_folds(
-    states: States, fold_of: Int[Array, " s"], *, basis: Float[Array, "d r"], mean: Float[Array, " d"], driven: bool
+    states: States,
+    fold_of: Int[Array, " s"],
+    *,
+    basis: Float[Array, "d r"],
+    mean: Float[Array, " d"],
+    driven: bool,
+    lengths: Int[Array, " s"] | None = None,
 ) -> tuple[NormalEquations, ...]:
-    """Return the design of each fold, in one reading of the states."""
+    """Return the design of each fold, in one reading of the states; ``lengths`` are those of blocks that are cut."""
+    rows_of: Int[Array, " s"] = states.lengths if lengths is None else lengths
+    pairs = rows_of - np.isin(np.cumsum(rows_of) - rows_of, states.starts)
 
     def sums_of(part: Block | Cut) -> _FoldSums:
         """Sum over the pairs of a block or a cut, in runs of the same sequence, fold by fold."""
         sums = _FoldSums(equations={}, pieces={})
-        for fold, numbers, x, inputs, y in pairs_by_fold(part, fold_of, states.lengths):
+        for fold, numbers, x, inputs, y in pairs_by_fold(part, fold_of, rows_of):
             sequences, counts = np.unique(numbers, return_counts=True)
             rows = with_ones(x) if inputs is None else with_ones(x, to_device_of(x, inputs))
             row_sums, target_sums = as_numpy(segment_sums(rows, counts)), as_numpy(segment_sums(y, counts))
-            is_whole = counts + 1 == states.lengths[sequences]
+            is_whole = counts == pairs[sequences]
             shuffled = (row_sums[is_whole] / counts[is_whole, None]).T @ target_sums[is_whole]
             sums.equations[fold] = replace(NormalEquations.of_rows(rows, y), shuffled=shuffled)
             for i in np.flatnonzero(~is_whole):
