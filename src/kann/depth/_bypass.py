@@ -30,9 +30,8 @@ from kann.live.evaluation import (
 )
 from kann.recording.fused import states_replaced
 from kann.recording.layer_selection import require_module, select
-from kann.recording.options import RunOptions
 from kann.recording.runner import evaluation_mode, every_module_called, exclusive
-from kann.recording.sequence_data import Batch, SequenceData, require_order, tensors_of
+from kann.recording.sequence_data import Batch, RunOptions, SequenceData, require_order, tensors_of
 from kann.recording.tracer import has_channels_first, hook_last
 from kann.typing import Array, Float
 

@@ -18,9 +18,8 @@ from kann.live.completion import FILLS, fit_fills
 from kann.live.evaluation import Scorer, score_runs
 from kann.recording._record import record_layers
 from kann.recording.layer_selection import select
-from kann.recording.options import RunOptions
 from kann.recording.runner import evaluation_mode
-from kann.recording.sequence_data import SequenceData
+from kann.recording.sequence_data import RunOptions, SequenceData
 
 BATCH_SIZE = 128
 

@@ -14,7 +14,7 @@ from kann.checks import require_choice, require_number, require_sequence, requir
 from kann.errors import KannError
 from kann.fitting.folds import group_numbers
 from kann.live.evaluation import require_known_labels
-from kann.recording.options import RunOptions
+from kann.recording.sequence_data import RunOptions
 from kann.typing import Array, Int
 
 

@@ -23,10 +23,9 @@ from kann.live._intervene import directions_of, replaced, replaced_layer, replac
 from kann.live.completion import DEPENDENT, FILLS, fit_fills, orthonormal_axes
 from kann.live.evaluation import ScoreOptions, Scorer, score_runs
 from kann.live.results import Effects
-from kann.recording.options import RunOptions
 from kann.recording.recurrent import readout_of
 from kann.recording.runner import evaluation_mode
-from kann.recording.sequence_data import SequenceData, require_order
+from kann.recording.sequence_data import RunOptions, SequenceData, require_order
 from kann.typing import Array, Float, Int
 
 Sets = Sequence[Float[Array, "d _"] | None]

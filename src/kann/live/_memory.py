@@ -18,9 +18,8 @@ from kann.live.results import ALL, Memory
 from kann.progress import progress
 from kann.recording._record import record
 from kann.recording.layer_selection import only_recurrent
-from kann.recording.options import RunOptions
 from kann.recording.runner import evaluation_mode
-from kann.recording.sequence_data import Batch, SequenceData, packed_lengths, tensors_of
+from kann.recording.sequence_data import Batch, RunOptions, SequenceData, packed_lengths, tensors_of
 from kann.recording.untrained import untrained_twin
 from kann.typing import Array, Float, Int, Shaped
 

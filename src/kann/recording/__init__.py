@@ -2,6 +2,8 @@
 
 try:
     from kann.recording._record import (
+        AxisOptions,
+        LayerOptions,
         record,
         record_grouped_moments,
         record_layer_moments,
@@ -9,8 +11,8 @@ try:
         record_moments,
     )
     from kann.recording._step_by_step import StepByStep, step_by_step
-    from kann.recording.options import AxisOptions, LayerOptions, RunOptions
     from kann.recording.recurrent import RecurrentStep, readout_of, step_of
+    from kann.recording.sequence_data import RunOptions
     from kann.recording.untrained import untrained_twin
 except ImportError as error:
     raise ImportError(f"recording needs torch ({error}): pip install 'kann[torch]'") from error

@@ -22,10 +22,9 @@ from kann.recording.cells import CallTracer, find_cells
 from kann.recording.depth import DepthTracer, HiddenDepthTracer
 from kann.recording.fused import FusedTracer
 from kann.recording.layer_selection import Target, by_module, has_recurrent, require_module, select
-from kann.recording.options import AxisOptions, LayerOptions, RunOptions
 from kann.recording.probe import RowCheck
 from kann.recording.runner import evaluation_mode, returned_hidden_states
-from kann.recording.sequence_data import Batch, SequenceData, require_order
+from kann.recording.sequence_data import Batch, RunOptions, SequenceData, require_order
 from kann.recording.sinks import (
     GroupedMomentsSink,
     MemorySink,
@@ -47,6 +46,28 @@ from kann.recording.tracer import (
     open_recording,
 )
 from kann.typing import AnyArray
+
+
+class LayerOptions(RunOptions, total=False):
+    """Options of recording layers, as in `kann.record`, with `RunOptions`."""
+
+    layer: str | Iterable[str] | Callable[[Any], Any] | None
+    """A name, a list of names, a pattern, or a function of the model's output. The default is the only layer."""
+    state: str | None
+    """``"h"``, ``"c"`` or ``"hc"``. Default: all that the layer carries from one step to the next."""
+    inputs: bool | str
+    """Whether to record what the layer read, or ``"gates"`` for what its weights make of that. Default: False."""
+    initial: bool
+    """Whether to include the state before the first step. Default: False."""
+
+
+class AxisOptions(LayerOptions, total=False):
+    """Along which axis to record, as in `kann.record`, with `LayerOptions`."""
+
+    axis: str
+    """``"time"`` or ``"depth"``. Default: ``"time"``."""
+    embedding: str | bool | None
+    """For depth: the name of the module whose output is h_0, or True for the input of the first block."""
 
 
 def record(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Any, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -27,9 +27,34 @@ from kann.backends.arrays import as_numpy
 from kann.checks import array_of, call_of_user, require_dense, require_flag, require_whole_number, short_repr
 from kann.errors import KannError
 from kann.progress import progress as progress_bar
-from kann.recording.options import RunOptions
 from kann.recording.runner import reset_state
 from kann.typing import AnyArray, Array, Int, Shaped
+
+
+class RunOptions(TypedDict, total=False):
+    """How to read data and to call a model, as keywords of every function that runs a model over data.
+
+    The data are a tensor or array of sequences (S, ...), a list of sequences of different lengths, a PackedSequence, a
+    mapping of tensors, a DataLoader, or any iterable of batches. A batch that is a mapping is passed by its keys, of a
+    tuple as many entries as ``forward`` cannot do without.
+    """
+
+    lengths: Any
+    """The number of real steps of each sequence: an array, a key of the batch, or a function of the batch. A matrix is
+    a mask. A list of sequences, a PackedSequence, and a batch with an ``attention_mask`` know theirs."""
+    forward: Callable[[Any, Any], Any] | None
+    """``forward(model, batch)``, for models that are called in another way."""
+    collate: Callable[[list[Any]], Any] | None
+    """From a list of samples to a batch; the data are then an iterable of samples."""
+    batch_size: int
+    """The number of sequences to run at once, where the data are not batches already. Default: 32."""
+    max_sequences: int | None
+    """Stop after this many sequences of the data."""
+    device: torch.device | str | None
+    """Where to put batches. They go where the model is, so this matters only for a model without parameters."""
+    progress: bool
+    """Whether to show a progress bar if it takes long. Default: True."""
+
 
 RANDOM_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 """What DataLoaders draw sequences with in another order each time."""
