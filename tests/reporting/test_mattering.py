@@ -8,9 +8,10 @@ import pytest
 
 import kann
 from kann.analysis._trust import Trust
+from kann.analysis.modes import first_modes
 from kann.errors import KannError
-from kann.live.mode_selection import MOST_MODES, first_modes, modes_that_matter, opened_mode
-from kann.reporting._report import report
+from kann.live.results import MOST_MODES, modes_that_matter
+from kann.reporting._report import opened_mode, report
 from tests.reporting.html_pages import ORDER, made_effects, turning_states
 
 
@@ -80,7 +81,7 @@ def test_the_page_opens_on_a_trusted_mode(matter, trusted, opened):
 
 
 def test_it_needs_neither_a_page_nor_torch():
-    code = "import sys, kann.live.mode_selection; print({'torch', 'jinja2', 'matplotlib'} & set(sys.modules))"
+    code = "import sys, kann.live.results; print({'torch', 'jinja2', 'matplotlib'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "set()\n"
 

@@ -31,8 +31,7 @@ from kann.fitting.balance import Balance
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
 from kann.live.results import Effects, Memory
-from kann.reporting.curves import memory_numbers
-from kann.reporting.operators import layer_numbers
+from kann.reporting.operators import layer_numbers, memory_numbers
 from kann.reporting.trust import KnownTrust, mode_trust_rows, trust_numbers
 from kann.typing import Array, Int
 

@@ -21,8 +21,7 @@ from kann.explaining.operators import reads_nothing
 from kann.explaining.outputs import Accuracy
 from kann.explaining.stages import Results
 from kann.fitting.koopman import Koopman
-from kann.live.mode_selection import ADDS, modes_that_matter
-from kann.live.results import Effects, Memory
+from kann.live.results import ADDS, Effects, Memory, modes_that_matter
 from kann.typing import Array, Float
 
 ENOUGH, NEARLY_ALL = 0.75, 0.9

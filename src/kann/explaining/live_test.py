@@ -19,8 +19,7 @@ from kann.fitting.balance import Balance
 from kann.live._balance import balance
 from kann.live._effects import Change, effects
 from kann.live._intervene import replaced, replaced_layer
-from kann.live.mode_selection import modes_that_matter
-from kann.live.results import Effects
+from kann.live.results import Effects, modes_that_matter
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import SequenceData
 from kann.typing import Array, Float

@@ -24,8 +24,7 @@ from kann.depth._trust import StepTrust
 from kann.explaining.facts import HOLDS, Facts, Kept, Live, ModeFact, Network, Verdict
 from kann.explaining.input_effects import InputFact
 from kann.explaining.outputs import Accuracy
-from kann.live.mode_selection import MOST_MODES
-from kann.live.results import NAMES
+from kann.live.results import MOST_MODES, NAMES
 from kann.reporting.inputs import PageTable
 from kann.reporting.operators import most_are_worse
 

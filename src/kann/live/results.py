@@ -1,4 +1,4 @@
-"""The result of keeping only some coordinates of a network's state, and of removing them."""
+"""Results of tests in the running network: coordinates kept and removed, memory, and the modes that they single out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,10 @@ import numpy as np
 from kann import _display
 from kann._display import in_columns
 from kann._format import MISSING, duration, fixed, from_to, number_of_steps, percent, plural
+from kann.analysis._movers import Movers
+from kann.analysis._trust import Trust
 from kann.analysis.intervals import interval_of_mean
+from kann.analysis.modes import first_modes
 from kann.data.serialization import Saved
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
@@ -24,6 +27,16 @@ NAMES = {
 }
 """The methods of choosing coordinates, in words."""
 
+
+SCORES = {
+    ("agreement", "class"): "decisions that stay the network's",
+    ("agreement", "labels"): "answers that stay the network's",
+    ("agreement", "values"): "R² with the network's own outputs",
+    ("accuracy", "class"): "decisions that are right",
+    ("accuracy", "labels"): "answers that are right",
+    ("accuracy", "values"): "R² with the true values",
+}
+"""What a score is, by the metric and by what outputs are."""
 
 RESAMPLED = 200
 """Draws of sequences for intervals."""
@@ -131,6 +144,16 @@ class Effects(Saved):
         """The metric, and that it is an R² if it is one."""
         is_r_squared = self.outputs == "values" and self.metric in ("agreement", "accuracy")
         return f"{self.metric} (R²)" if is_r_squared else self.metric
+
+    @property
+    def is_fraction(self) -> bool:
+        """Whether scores are fractions of answers, to be written in percent."""
+        return self.metric in ("agreement", "accuracy") and self.outputs != "values"
+
+    @property
+    def score_in_words(self) -> str:
+        """What a score is: "decisions that stay the network's", "loss", or "score" for a function of the user."""
+        return SCORES.get((self.metric, self.outputs), "score" if self.metric == "own" else self.metric)
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -243,15 +266,18 @@ class Memory(Saved):
         drawn = np.random.default_rng(0).integers(len(squares), size=(RESAMPLED, len(squares)))
         return self._curves(squares[drawn], of)
 
+    def half_life_in_words(self, name: str = ALL, *, of: str | None = None) -> str:
+        """Write a half-life with its interval, and in seconds where a step has a duration."""
+        text = self._in_words(self.half_life(name, of=of))
+        low, high = self.half_life_interval(name, of=of)
+        return f"{text} ({from_to(low, high, number_of_steps)})" if low < high < np.inf else text
+
     def _in_words(self, steps: float) -> str:
-        longest = self.lags[-1]
         if np.isnan(steps):
             return MISSING
-        text = plural("step", f"over {longest:,}" if steps == np.inf else number_of_steps(steps))
-        if self.step_seconds is None:
-            return text
-        time = duration(self.step_seconds * (longest if steps == np.inf else steps))
-        return f"{text} ({'over ' if steps == np.inf else ''}{time})"
+        over, steps = ("", steps) if steps < np.inf else ("over ", self.lags[-1])
+        text = plural("step", over + (f"{steps:,}" if over else number_of_steps(steps)))
+        return text if self.step_seconds is None else f"{text} = {over}{duration(steps * self.step_seconds)}"
 
     def __repr__(self) -> str:
         lives = ", ".join(f"{of} {self._in_words(self.half_life(of=of))}" for of in self.compared)
@@ -267,24 +293,22 @@ class Memory(Saved):
             if self.untrained is not None and of in self.untrained.compared:
                 named.append(("untrained copy", self.untrained, ALL))
             rows = [
-                [f"  {title}", *(percent(whose.left(name, of=of)[i]) for i in shown), whose._lives_in_words(name, of)]
+                [
+                    f"  {title}",
+                    *(percent(whose.left(name, of=of)[i]) for i in shown),
+                    whose.half_life_in_words(name, of=of),
+                ]
                 for title, whose, name in named
             ]
             lines += in_columns([head, *rows])
         return "\n".join(lines)
 
-    def _lives_in_words(self, name: str, of: str) -> str:
-        low, high = self.half_life_interval(name, of=of)
-        text = self._in_words(self.half_life(name, of=of))
-        return text if not low < np.inf else f"{text} ({from_to(low, high, number_of_steps)})"
-
     def _repr_html_(self) -> str:
         head = ["changed", *(f"half-life in {of}" for of in self.compared)]
-        rows = [[name, *(self._lives_in_words(name, of) for of in self.compared)] for name in self.names]
+        rows = [[name, *(self.half_life_in_words(name, of=of) for of in self.compared)] for name in self.names]
         if self.untrained is not None:
-            rows.append(
-                ["untrained copy", *(self.untrained._lives_in_words(ALL, of) for of in self.untrained.compared)]
-            )
+            copy = self.untrained
+            rows.append(["untrained copy", *(copy.half_life_in_words(of=of) for of in copy.compared)])
         return _display.table(repr(self), head, rows)
 
 
@@ -301,3 +325,63 @@ def _half_life(lags: Sequence[int], left: Float[Array, " l"]) -> float:
     at = top + below[0]
     (a, b), (x, y) = left[at - 1 : at + 1], steps[at - 1 : at + 1]
     return float(x + (y - x) * (a - left[top] / 2) / (a - b) - steps[top])
+
+
+# Modes to look at
+
+MOST_MODES = 6
+"""More modes than this nobody compares card by card."""
+
+ADDS = 0.02
+"""A mode adds something if it brings back this fraction of the score: of 200 decisions, chance makes as much."""
+
+DECIDES_ALONE = 0.5
+"""A mode also matters if it brings back this fraction of the score alone, though others do so already."""
+
+
+def modes_that_matter(
+    koopman: Koopman,
+    *,
+    trust: Trust | None = None,
+    effects: Effects | None = None,
+    movers: Movers | None = None,
+    alone: Mapping[int, tuple[float, float]] | None = None,
+) -> list[int]:
+    """Numbers of the modes that a reader should look at, the most important first; at most six.
+
+    These are the first modes of the live test, as long as they add to the score, and those that bring back half of the
+    score alone. Where nothing was tested live, or no mode kept anything, they are the trusted modes: by contribution
+    if ``movers`` are known, else the slowest first.
+
+    >>> import kann, numpy as np
+    >>> modes_that_matter(kann.fit(np.random.default_rng(0).normal(size=(20, 10, 3))))
+    []
+    """
+    found: list[int] = []
+    if effects is not None:
+        found = _modes_that_decide(koopman, effects) + _modes_enough_alone(effects, alone or {})
+    if not found and trust is not None:
+        by_contribution = range(len(koopman.modes))
+        if movers is not None:
+            by_contribution = [*movers.modes, *by_contribution]
+        found = [number for number in by_contribution if number in trust.trusted]
+    return list(dict.fromkeys(found))[:MOST_MODES]
+
+
+def _modes_that_decide(koopman: Koopman, effects: Effects) -> list[int]:
+    """The first modes of the order, up to the number of coordinates after which nothing is added."""
+    recovered = effects.recovered.get("modes", np.full(1, np.nan))
+    if not np.nanmax(recovered, initial=0.0) > ADDS:
+        return []
+    enough = int(np.argmax(recovered >= np.nanmax(recovered) - ADDS))
+    return first_modes(koopman, effects.order, effects.counts[enough])
+
+
+def _modes_enough_alone(effects: Effects, alone: Mapping[int, tuple[float, float]]) -> list[int]:
+    """The modes that bring back much of the score alone, the best first."""
+    gap = effects.full - effects.none
+    if not gap:
+        return []
+    recovered = {number: (kept - effects.none) / gap for number, (kept, _) in alone.items()}
+    best_first = sorted(recovered, key=lambda number: -recovered[number])
+    return [number for number in best_first if recovered[number] >= DECIDES_ALONE]

@@ -16,12 +16,10 @@ from kann.analysis._trust import Trust
 from kann.analysis.decisions import Readout
 from kann.analysis.fidelity import copying
 from kann.checks import file_to_write
-from kann.live.mode_selection import opened_mode
 from kann.live.results import Effects, Memory
 from kann.reporting import offline, operators, sequences, trust
 from kann.reporting.answers import output_names, readout_is_all
 from kann.reporting.cards import mode_cards
-from kann.reporting.curves import effect_numbers, memory_numbers
 from kann.reporting.inputs import VERDICTS, PageOptions, ReportInputs, checked_inputs
 from kann.reporting.offline import Packed
 from kann.typing import AnyArray
@@ -169,6 +167,18 @@ def _modes(inputs: ReportInputs) -> dict[str, Any]:
     }
 
 
+def opened_mode(matter: Sequence[int], shown: Sequence[int], trust: Trust | None) -> int:
+    """The mode that the page opens on: the first that matters and can be trusted, or else one that can be trusted.
+
+    >>> opened_mode([3, 1], [0, 1, 3], None)
+    3
+    """
+    candidates = [*matter, *shown, 0]
+    if trust is not None:
+        candidates = [number for number in candidates if number in trust.trusted] or candidates
+    return candidates[0]
+
+
 def _tables(inputs: ReportInputs) -> dict[str, Any]:
     tables = [{"id": f"table-{place}", **asdict(table)} for place, table in enumerate(inputs.tables)]
     names = [table["title"] for table in tables if not table["folded"]]
@@ -233,14 +243,14 @@ SECTIONS = (
     Section(
         name="effects",
         title="Live test",
-        numbers=lambda inputs: {"effects": effect_numbers(inputs.effects)},
+        numbers=lambda inputs: {"effects": operators.effect_numbers(inputs.effects)},
         scripts=("live",),
         needs="effects",
     ),
     Section(
         name="memory",
         title="Memory",
-        numbers=lambda inputs: {"memory": memory_numbers(inputs.memory)},
+        numbers=lambda inputs: {"memory": operators.memory_numbers(inputs.memory)},
         scripts=("live",),
         needs="memory",
     ),

@@ -6,6 +6,7 @@ import numpy as np
 
 from kann._format import (
     duration,
+    fixed,
     from_to,
     half_life,
     number_of_steps,
@@ -20,7 +21,6 @@ from kann.analysis._trust import ModeTrust
 from kann.data.moments import mean_and_covariance
 from kann.fitting.spectrum import Mode
 from kann.reporting.answers import groups_of, output_names
-from kann.reporting.curves import written_score
 from kann.reporting.inputs import ReportInputs
 from kann.typing import Array, Float
 
@@ -226,7 +226,8 @@ def _alone(inputs: ReportInputs, number: int) -> dict[str, str | None] | None:
     if effects is None:
         return {"kept": significant(kept), "removed": significant(removed), "none": None, "full": None}
     scores = {"kept": kept, "removed": removed, "none": float(effects.none), "full": float(effects.full)}
-    return {name: written_score(effects, score) for name, score in scores.items()}
+    write = percent if effects.is_fraction else fixed
+    return {name: write(score) for name, score in scores.items()}
 
 
 def _pushed_by(inputs: ReportInputs, movers: Movers, number: int, push: Float[Array, " n"]) -> dict[str, Any]:

@@ -30,8 +30,7 @@ from kann.data.states import States, as_states, checked_tokens, require_one_per_
 from kann.depth._trust import StepTrust
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
-from kann.live.mode_selection import modes_that_matter
-from kann.live.results import Effects, Memory
+from kann.live.results import Effects, Memory, modes_that_matter
 from kann.reporting.trust import KnownTrust, known_trust
 from kann.typing import AnyArray, Array, Float
 

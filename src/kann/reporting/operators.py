@@ -1,4 +1,4 @@
-"""What a report says about operators: their modes in numbers, and how well each operator predicts the network."""
+"""Results in numbers for the page: modes, how well operators predict the network, layers, live test and memory."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +11,7 @@ from kann.backends.arrays import as_numpy
 from kann.depth._trust import PREDICTIONS, StepTrust
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
+from kann.live.results import ALL, NAMES, Effects, Memory
 from kann.reporting.answers import readout_is_all
 from kann.reporting.inputs import ReportInputs
 from kann.reporting.trust import KnownTrust, mode_trust_rows
@@ -135,3 +136,65 @@ def where_copying_is_better(
     if not most_are_worse(worse, total):
         return ""
     return f"copying is better at {worse} of the {total} {step_name}s"
+
+
+def effect_numbers(effects: Effects | None) -> dict[str, Any] | None:
+    """Means and intervals of each method, with coordinates kept and removed; None if nothing was tested live."""
+    if effects is None:
+        return None
+    # As part of a sentence; an R² has no article.
+    article = (
+        "the fraction of " if effects.is_fraction else "" if effects.metric in ("agreement", "accuracy") else "the "
+    )
+    return {
+        "counts": list(effects.counts),
+        "score": effects.score_in_words,
+        "score_in_full": article + effects.score_in_words,
+        "percent": effects.is_fraction,
+        "lower": effects.metric == "loss",
+        "full": finite_or_none(float(effects.full)),
+        "none": finite_or_none(float(effects.none)),
+        "sequences": len(effects.judged),
+        "level": effects.level,
+        "methods": [
+            {
+                "name": name,
+                "label": NAMES.get(name, name),
+                "kept": _curve(effects.kept[name], effects.interval(name)),
+                "removed": _curve(effects.removed[name], effects.interval(name, removed=True)),
+            }
+            for name in effects.methods
+        ],
+    }
+
+
+def _curve(means: Float[Array, " c"], intervals: Float[Array, "c 2"]) -> list[list[float | None]]:
+    """Mean, lower and upper end for each number of coordinates; None where nothing was measured."""
+    rows = np.column_stack([means, intervals]).tolist()
+    return [[finite_or_none(value) for value in row] for row in rows]
+
+
+def memory_numbers(memory: Memory | None) -> dict[str, Any] | None:
+    """Return curves and half-lives of states, outputs and channels, next to an untrained copy; None if not measured."""
+    if memory is None:
+        return None
+    curves = [_memory_curve(memory, of, ALL, of) for of in memory.compared]
+    lives = {of: [memory.half_life_in_words(name, of=of) for name in memory.names] for of in memory.compared}
+    copy = memory.untrained
+    if copy is not None:
+        curves += [_memory_curve(copy, of, ALL, f"{of}, untrained") | {"is_untrained": True} for of in copy.compared]
+    of = memory.compared[0]
+    curves += [_memory_curve(memory, of, name, f"{of}, {name}") | {"is_channel": True} for name in memory.names[1:]]
+    return {
+        "lags": list(memory.lags),
+        "curves": curves,
+        "changed": list(memory.names),
+        "lives": lives,
+        "untrained": {of: copy.half_life_in_words(of=of) for of in copy.compared} if copy else {},
+    }
+
+
+def _memory_curve(memory: Memory, of: str, changed: str, name: str) -> dict[str, Any]:
+    rows = (memory.left(changed, of=of).tolist(), *memory.interval(changed, of=of).T.tolist())
+    left, low, high = ([finite_or_none(value) for value in row] for row in rows)
+    return {"name": name, "of": of, "left": left, "low": low, "high": high, "is_untrained": False, "is_channel": False}

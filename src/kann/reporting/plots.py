@@ -33,7 +33,6 @@ from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
 from kann.live.history import FIGURES, Checkpoint, History, require_histories
 from kann.live.results import NAMES, Effects
-from kann.reporting.curves import is_fraction, score_in_words
 from kann.reporting.inputs import checked_step_seconds
 from kann.reporting.trust import require_trust_of
 from kann.typing import AnyArray, Array, Complex, Float, Int
@@ -214,7 +213,7 @@ def draw_effects(effects: Effects, *, ax: Axes | None = None, removed: bool = Fa
         ax.fill_between(effects.counts, low, high, color=COLOURS[i % len(COLOURS)], alpha=0.12, linewidth=0)
     ax.axhline(effects.none, color="#999999", linestyle=":", linewidth=0.8)
     _numbered_ticks(ax, "x", effects.counts)
-    score = f"fraction of {score_in_words(effects)}" if is_fraction(effects) else score_in_words(effects)
+    score = ("fraction of " if effects.is_fraction else "") + effects.score_in_words
     ax.set(xlabel=f"coordinates {what}", ylabel=fill(score, LINE_OF_A_LABEL))
     # Only scores that are not far outside untouched and nothing kept are drawn.
     ends, gap = np.r_[(effects.full, effects.none), *means.values()], abs(effects.full - effects.none)
