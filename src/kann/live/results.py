@@ -292,14 +292,10 @@ class Memory(Saved):
             named: list[tuple[str, Memory, str]] = [(name, self, name) for name in self.names]
             if self.untrained is not None and of in self.untrained.compared:
                 named.append(("untrained copy", self.untrained, ALL))
-            rows = [
-                [
-                    f"  {title}",
-                    *(percent(whose.left(name, of=of)[i]) for i in shown),
-                    whose.half_life_in_words(name, of=of),
-                ]
-                for title, whose, name in named
-            ]
+            rows = []
+            for title, measured, name in named:
+                left = measured.left(name, of=of)[shown]
+                rows.append([f"  {title}", *map(percent, left), measured.half_life_in_words(name, of=of)])
             lines += in_columns([head, *rows])
         return "\n".join(lines)
 

@@ -18,7 +18,6 @@ from kann.analysis.fidelity import copying
 from kann.checks import file_to_write
 from kann.live.results import Effects, Memory
 from kann.reporting import offline, operators, sequences, trust
-from kann.reporting.answers import output_names, readout_is_all
 from kann.reporting.cards import mode_cards
 from kann.reporting.inputs import VERDICTS, PageOptions, ReportInputs, checked_inputs
 from kann.reporting.offline import Packed
@@ -199,8 +198,8 @@ def _sequences(inputs: ReportInputs) -> dict[str, Any]:
         "sequences": sequences.sequence_rows(inputs),
         "shown": list(inputs.modes_shown),
         "outputs": sequences.output_gains(inputs),
-        "output_names": output_names(inputs)[: sequences.OUTPUTS_DRAWN],
-        "readout_is_all": readout_is_all(inputs),
+        "output_names": sequences.output_names(inputs)[: sequences.OUTPUTS_DRAWN],
+        "readout_is_all": inputs.readout_is_all,
         "threshold": inputs.threshold,
         "classes": inputs.classes,
         "channels": inputs.signals[0].shape[1] if inputs.signals else 0,

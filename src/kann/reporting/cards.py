@@ -20,8 +20,8 @@ from kann.analysis._movers import Mover, Movers, pushes_of
 from kann.analysis._trust import ModeTrust
 from kann.data.moments import mean_and_covariance
 from kann.fitting.spectrum import Mode
-from kann.reporting.answers import groups_of, output_names
 from kann.reporting.inputs import ReportInputs
+from kann.reporting.sequences import groups_of, output_names
 from kann.typing import Array, Float
 
 POINTS = 40

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from kann.analysis._movers import Movers
-from kann.analysis.decisions import OUTPUTS, Readout, read_out
+from kann.analysis.decisions import OUTPUTS, Readout, decide, read_out
 from kann.analysis.modes import importance
 from kann.backends.arrays import as_numpy
 from kann.checks import (
@@ -172,6 +172,16 @@ class ReportInputs:
         """The weight of the readout if the readout is linear."""
         weight = getattr(self.readout, "weight", None)
         return None if weight is None or weight.ndim != 2 else as_numpy(weight).astype(np.float64)
+
+    @property
+    def readout_is_all(self) -> bool:
+        """Whether the readout of the last state decides as the network; not if its head reads other states as well."""
+        own, read = self.last_outputs, self.last_read
+        if own is None or read is None:
+            return True
+        if self.outputs_kind == "class":
+            return bool((decide(own, threshold=self.threshold) == decide(read, threshold=self.threshold)).all())
+        return bool(np.allclose(own, read, rtol=0, atol=0.01 * own.std()))
 
 
 def checked_inputs(koopman: Koopman, states: Any, arguments: Mapping[str, Any]) -> ReportInputs:

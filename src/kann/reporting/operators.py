@@ -12,7 +12,6 @@ from kann.depth._trust import PREDICTIONS, StepTrust
 from kann.errors import KannError
 from kann.fitting.koopman import Koopman
 from kann.live.results import ALL, NAMES, Effects, Memory
-from kann.reporting.answers import readout_is_all
 from kann.reporting.inputs import ReportInputs
 from kann.reporting.trust import KnownTrust, mode_trust_rows
 from kann.typing import Array, Float
@@ -55,7 +54,7 @@ def prediction_quality(inputs: ReportInputs, koopman: Predictor) -> dict[str, An
     states, kept = inputs.states, None
     if not (states.lengths > 1).any():
         raise KannError("no state can be compared: every sequence has one step; pass longer sequences")
-    if inputs.readout is not None and readout_is_all(inputs):
+    if inputs.readout is not None and inputs.readout_is_all:
         kind, threshold = inputs.outputs_kind, inputs.threshold
         kept = agreement(koopman, states, inputs.readout, outputs=kind, threshold=threshold)
     drive = driving_inputs(koopman, states)
@@ -142,10 +141,9 @@ def effect_numbers(effects: Effects | None) -> dict[str, Any] | None:
     """Means and intervals of each method, with coordinates kept and removed; None if nothing was tested live."""
     if effects is None:
         return None
-    # As part of a sentence; an R² has no article.
-    article = (
-        "the fraction of " if effects.is_fraction else "" if effects.metric in ("agreement", "accuracy") else "the "
-    )
+    article = "the fraction of " if effects.is_fraction else "the "
+    if effects.outputs == "values" and effects.metric in ("agreement", "accuracy"):
+        article = ""  # an R² has none
     return {
         "counts": list(effects.counts),
         "score": effects.score_in_words,
