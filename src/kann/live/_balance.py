@@ -27,6 +27,7 @@ from kann.live.evaluation import (
 from kann.progress import progress
 from kann.recording._record import record
 from kann.recording.layer_selection import Target
+from kann.recording.recurrent import state_widths
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import Batch, RunOptions, SequenceData, require_order, tensors_of
 from kann.recording.tracer import has_time_first
@@ -118,8 +119,7 @@ def balance(
         require_sequence(labels, "labels")
         require_order(data, labels=labels)
     target = only_target(model, layer, state or "h")
-    if state is None:
-        state = "hc" if isinstance(target.module, nn.LSTM | nn.LSTMCell) else "h"
+    state = state or "".join(state_widths(target.module)) or "h"
     source = SequenceData(model, data, **run)
     with torch.inference_mode(False), evaluation_mode(model):
         torch.manual_seed(seed)  # a loader may shuffle

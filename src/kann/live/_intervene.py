@@ -33,7 +33,7 @@ from kann.recording.fused import (
     states_replaced,
 )
 from kann.recording.layer_selection import Target, select
-from kann.recording.recurrent import lstm_with_projection
+from kann.recording.recurrent import lstm_with_projection, state_widths
 from kann.recording.runner import every_module_called, exclusive
 from kann.recording.sequence_data import is_state, tensors_of
 from kann.recording.tracer import as_complex, as_real, has_channels_first, hook_last
@@ -126,19 +126,15 @@ def only_target(model: nn.Module, layer: Any, state: str) -> Target:
             f"layer {target.name!r} is read off the model's output, and nothing would follow from replacing it; pass "
             "the name of the module that gives these states"
         )
-    is_recurrent = isinstance(target.module, nn.RNNBase | nn.RNNCellBase)
-    if "c" in state and is_recurrent and not isinstance(target.module, nn.LSTM | nn.LSTMCell):
+    if "c" in state and "".join(state_widths(target.module)) == "h":
         raise KannError(f"state={state!r} is for LSTMs; {target.path!r} is {type(target.module).__name__}")
     return target
 
 
 def width_of(target: Target, state: str) -> int | None:
     """How wide the state of a layer is; None if only its calls tell."""
-    module: Any = target.module
-    if not isinstance(module, nn.RNNBase | nn.RNNCellBase):
-        return None
-    widths = {"h": getattr(module, "proj_size", 0) or module.hidden_size, "c": module.hidden_size}
-    return sum(widths[part] for part in state)
+    widths = state_widths(target.module)
+    return sum(widths[part] for part in state) if widths else None
 
 
 @contextlib.contextmanager
@@ -382,8 +378,8 @@ def replaced_layer(model: nn.Module, layer: str | None, state: str | None, width
     """Find the layer whose states, ``width`` units wide, are replaced, and which state of it."""
     target = only_target(model, layer, state or "h")
     if state is None:
-        is_lstm = isinstance(target.module, nn.LSTM | nn.LSTMCell)
-        state = "hc" if is_lstm and width == width_of(target, "hc") else "h"
+        widths = state_widths(target.module)
+        state = "hc" if "c" in widths and width == sum(widths.values()) else "h"
     own = width_of(target, state)
     if own is not None:  # that of other modules shows when they are called
         require_same_width(width, own, f"state={state!r} of {target.path!r} has")

@@ -17,7 +17,8 @@ from kann.live.evaluation import first_steps, outputs_of
 from kann.live.results import ALL, Memory
 from kann.progress import progress
 from kann.recording._record import record
-from kann.recording.layer_selection import only_recurrent
+from kann.recording.layer_selection import recurrent_modules, select
+from kann.recording.recurrent import state_widths
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import Batch, RunOptions, SequenceData, packed_lengths, tensors_of
 from kann.recording.untrained import untrained_twin
@@ -118,15 +119,10 @@ def memory(
 
 def _states_compared(model: nn.Module, layer: str | None, state: str | None) -> dict[str, Any] | None:
     """The arguments of `record`; None for a model without a recurrent layer."""
-    recurrent = [part for part in model.modules() if isinstance(part, nn.RNNBase | nn.RNNCellBase)]
-    if layer is None and not recurrent:
+    if layer is None and not recurrent_modules(model):
         return None
-    module = only_recurrent(model)[1] if layer is None else None
-    if layer is not None:
-        named = dict(model.named_modules(remove_duplicate=False))
-        module = named.get(layer, named.get(layer.rpartition(".")[0]))  # the layers inside "rnn" are "rnn.l0", …
-    is_lstm = isinstance(module, nn.LSTM | nn.LSTMCell)
-    return {"layer": layer, "state": state or ("hc" if is_lstm else "h")}
+    module = select(model, layer)[0][0].module
+    return {"layer": layer, "state": state or "".join(state_widths(module)) or "h"}
 
 
 def _channel_names(channels: Sequence[str] | None, runs: Sequence["_Run"]) -> tuple[str, ...]:

@@ -159,15 +159,6 @@ def step_by_step(
     return recurrent
 
 
-def has_recurrent_form(model: nn.Module) -> bool:
-    """Return True for a model of transformers that carries a state of fixed size."""
-    if not _takes_cache(model):
-        return False
-    first = torch.zeros(1, dtype=torch.long, device=_device(model))
-    with torch.no_grad():
-        return bool(_cached_step(model, first, _fresh_cache(model, 1))[1].layers())
-
-
 def _require_same_outputs(recurrent: StepByStep, example: Tensor) -> None:
     """Raise if outputs differ from the forward pass, or if nothing is carried; creates the modules of states."""
     model = recurrent.model

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from kann.data.states import StatePart
 from kann.errors import KannError
 from kann.recording.layer_selection import Target
-from kann.recording.recurrent import gate_values, lstm_gates
+from kann.recording.recurrent import gate_values, lstm_gates, state_widths
 from kann.recording.runner import in_force, shared
 from kann.recording.sequence_data import Batch, RealSteps, tensors_of
 from kann.recording.tracer import (
@@ -25,8 +25,6 @@ from kann.recording.tracer import (
     SequenceRows,
     StateOptions,
     Tracer,
-    continues,
-    cut_into_runs,
     hook_last,
     join_calls,
     packed_rows,
@@ -250,11 +248,12 @@ class FusedTracer(Tracer):
     """Records layers of an ``nn.RNN``, ``nn.GRU`` or ``nn.LSTM``."""
 
     def __init__(self, module: nn.RNNBase, targets: Sequence[Target], options: StateOptions):
-        if "c" in (options.state or "") and not isinstance(module, nn.LSTM):
+        whole = "".join(state_widths(module))
+        if not set(options.state or "") <= set(whole):
             raise KannError(f"state={options.state!r} is for LSTMs; {targets[0].path!r} is {type(module).__name__}")
         super().__init__([target.name for target in targets])
         self._module, self._targets, self._options = module, targets, options
-        self._state = options.state or ("hc" if isinstance(module, nn.LSTM) else "h")
+        self._state = options.state or whole
         only_last = all(target.level % module.num_layers == module.num_layers - 1 for target in targets)
         needs_lower_layers = options.inputs and module.num_layers > 1
         # The module's own output is then all that is needed, and its layers need not be run one by one.
@@ -395,29 +394,38 @@ class FusedTracer(Tracer):
     def take(self, output: Any) -> NamedRows:
         """The calls as sequences, those that continue each other as one."""
         require_called(self._calls, self._targets[0].path)
-        for calls in cut_into_runs(self._calls, self._continues):
+        runs: list[list[_FusedCall]] = []
+        for call in self._calls:
+            if runs and self._continues(runs[-1][-1], call):
+                runs[-1].append(call)
+            else:
+                runs.append([call])
+        for calls in runs:
             for target in self._targets:
-                rows = self._joined_rows([call.layers[target.name] for call in calls], target)
+                rows: Any = [call.layers[target.name] for call in calls]
+                if isinstance(rows[0], SequenceRows):  # then it is the only one
+                    rows = rows[0]
+                else:
+                    rows = replace(self.rows(join_calls(rows), target.path), reverse=target.reverse)
                 yield target.name, replace(rows, parts=self._parts())
-
-    def _joined_rows(self, calls: Sequence[Padded | SequenceRows], target: Target) -> SequenceRows:
-        """The rows of calls that continue each other."""
-        if isinstance(calls[0], SequenceRows):  # then it is the only one
-            return calls[0]
-        rows = self.rows(join_calls(calls), target.path)  # type: ignore[arg-type]
-        return replace(rows, reverse=target.reverse)
 
     def _parts(self) -> tuple[StatePart, ...]:
         """The parts of a state, h and c of an LSTM."""
-        widths = {"h": self._module.proj_size or self._module.hidden_size, "c": self._module.hidden_size}
+        widths = state_widths(self._module)
         return tuple(StatePart(name=part, shape=(widths[part],)) for part in self._state)
 
-    def _continues(self, run: Sequence[_FusedCall], call: _FusedCall) -> bool:
-        """Whether a call goes on where the run before it ended, as a decoder does that makes one step a call."""
+    def _continues(self, before: _FusedCall, call: _FusedCall) -> bool:
+        """Whether a call goes on where another ended, as a decoder does that makes one step a call.
+
+        Between single steps a model may change the state, by a mask for instance; there only a start from zero begins
+        a new sequence, unless the state had come to zero by itself.
+        """
         states = next(iter(call.layers.values()))
-        if isinstance(states, SequenceRows) or self._module.bidirectional:
+        if isinstance(states, SequenceRows) or self._module.bidirectional or before.end.shape != call.start.shape:
             return False
-        return continues(run[-1].end, call.start, exactly=states.values.shape[1] > 1)
+        if states.values.shape[1] > 1:
+            return torch.equal(before.end, call.start)
+        return bool(call.start.any()) or not bool(before.end.any())
 
 
 def states_replaced(module: nn.Module) -> Hashable:

@@ -152,7 +152,7 @@ def gate_values(target: Target) -> Callable[[Tensor], Tensor]:
     so that reading nothing is zero.
     """
     module: Any = target.module
-    if not _is_recurrent(module):
+    if not state_widths(module):
         raise KannError(
             f"inputs='gates' are of torch's recurrent layers, and {target.path!r} is {type(module).__name__}; "
             "pass inputs=True"
@@ -189,7 +189,7 @@ def step_of(model: nn.Module, layer: str | None = None) -> RecurrentStep:
     if len(targets) != 1:
         raise KannError(f"layer={layer!r} means {[target.name for target in targets]}; pass one of them")
     (target,) = targets
-    if not _is_recurrent(target.module):
+    if not state_widths(target.module):
         raise KannError(
             f"{target.path!r} is {type(target.module).__name__}, not one of torch's recurrent modules; "
             "pass a function step(h, x) of your own to the analysis"
@@ -200,31 +200,25 @@ def step_of(model: nn.Module, layer: str | None = None) -> RecurrentStep:
 def _step(target: Target) -> RecurrentStep:
     """One step of a recurrent layer."""
     module: Any = target.module
-    suffix, output_dim = _parameter_suffix(target), _output_dim(module)
+    widths, suffix = state_widths(module), ""
+    if isinstance(module, nn.RNNBase):
+        suffix = f"_l{target.level}" + "_reverse" * target.reverse
     return RecurrentStep(
         name=target.name,
-        dim=output_dim + (module.hidden_size if isinstance(module, nn.LSTM | nn.LSTMCell) else 0),
+        dim=sum(widths.values()),
         input_dim=getattr(module, f"weight_ih{suffix}").shape[1],
-        output_dim=output_dim,
+        output_dim=widths["h"],
         weights=lambda: [getattr(module, f"{name}{suffix}", None) for name in PARAMETERS],
         rule=_rule(module),
     )
 
 
-def _is_recurrent(module: Any) -> bool:
-    return isinstance(module, nn.RNNBase | nn.RNNCellBase)
-
-
-def _output_dim(module: Any) -> int:
-    """The width of what one direction of a recurrent module gives at each step."""
-    return getattr(module, "proj_size", 0) or module.hidden_size
-
-
-def _parameter_suffix(target: Target) -> str:
-    """The suffix that torch gives the parameters of one layer and direction: none for a cell."""
-    if not isinstance(target.module, nn.RNNBase):
-        return ""
-    return f"_l{target.level}" + "_reverse" * target.reverse
+def state_widths(module: Any) -> dict[str, int]:
+    """The widths of the parts of the state of torch's recurrent modules: h, and c of an LSTM; empty for any other."""
+    if not isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        return {}
+    widths = {"h": getattr(module, "proj_size", 0) or module.hidden_size}
+    return widths | ({"c": module.hidden_size} if isinstance(module, nn.LSTM | nn.LSTMCell) else {})
 
 
 def _rule(module: Any) -> Callable[..., Tensor]:
@@ -254,9 +248,9 @@ def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None =
     else:
         path, module = _named_module(model, layer, remedy="pass name= that of the readout")
         _require_what_is_read(named(model, layer)[0], layer)
-    if not _is_recurrent(module):
+    if not state_widths(module):
         raise KannError(f"{type(module).__name__} is not recurrent, so its width is unknown; pass name= of the readout")
-    width = _output_dim(module) * (1 + getattr(module, "bidirectional", False))
+    width = state_widths(module)["h"] * (1 + getattr(module, "bidirectional", False))
     modules = dict(model.named_modules())
     fitting = [key for key, part in modules.items() if _input_width(part) == width]
     candidates = fitting
@@ -311,8 +305,8 @@ def _require_what_is_read(target: Target, layer: str) -> None:
         )
     if module.bidirectional:
         raise KannError(
-            f"{layer!r} is one direction of {target.path!r}, {_output_dim(module)} units, and a readout reads both "
-            f"side by side; pass layer={target.path!r} for it, and take the columns of its weight that belong to one"
+            f"{layer!r} is one direction of {target.path!r}, {state_widths(module)['h']} units, and a readout reads "
+            f"both side by side; pass layer={target.path!r}, and take the columns of its weight that belong to one"
         )
 
 

@@ -4,10 +4,10 @@ import contextlib
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -452,33 +452,6 @@ def join_calls(calls: Sequence[Padded]) -> Padded:
         inputs=torch.cat(inputs, dim=1) if inputs else None,
         initial=calls[0].initial,
     )
-
-
-Call = TypeVar("Call")
-
-
-def cut_into_runs(calls: Iterable[Call], goes_on: Callable[[list[Call], Call], bool]) -> list[list[Call]]:
-    """The calls in runs: one that does not go on with the run before it begins another."""
-    runs: list[list[Call]] = []
-    for call in calls:
-        if runs and goes_on(runs[-1], call):
-            runs[-1].append(call)
-        else:
-            runs.append([call])
-    return runs
-
-
-def continues(end: Tensor, start: Tensor, *, exactly: bool) -> bool:
-    """Whether a call that starts from the state ``start`` continues one that ended in the state ``end``.
-
-    Between single steps a model may change the state, by a mask for instance; there only a start from zero begins a new
-    sequence, unless the state had come to zero by itself.
-    """
-    if start.shape != end.shape:
-        return False
-    if exactly:
-        return torch.equal(start, end)
-    return bool(start.any()) or not bool(end.any())
 
 
 class OutputTracer(Tracer):
