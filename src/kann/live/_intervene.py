@@ -1,9 +1,8 @@
 """Replace a layer's state after every step while the model runs."""
 
 import contextlib
-import copy
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ from kann.recording.fused import (
 from kann.recording.layer_selection import Target, select
 from kann.recording.recurrent import lstm_with_projection, state_widths
 from kann.recording.runner import every_module_called, exclusive
-from kann.recording.sequence_data import is_state, tensors_of
+from kann.recording.sequence_data import is_state, tensors_of, with_tensors
 from kann.recording.tracer import as_complex, as_real, has_channels_first, hook_last
 from kann.typing import Array, Float
 
@@ -258,28 +257,6 @@ def turned_if(turned: bool, values: Tensor) -> Tensor:
 def turned_back_if(turned: bool, values: Tensor) -> Tensor:
     """The channels along the second axis again, if `turned_if` put them along the last."""
     return values.movedim(-1, 1) if turned else values
-
-
-def with_tensors(value: Any, new: Mapping[int, Tensor]) -> Any:
-    """The same nested structure with some tensors, known by their ``id``, replaced by others."""
-    if isinstance(value, Tensor):
-        return new.get(id(value), value)
-    if isinstance(value, Mapping):  # also what HuggingFace models return, which is a dataclass too
-        changed: Any = copy.copy(value)
-        for key, item in value.items():
-            changed[key] = with_tensors(item, new)
-        return changed
-    if isinstance(value, list | tuple):
-        items = [with_tensors(item, new) for item in value]
-        if hasattr(value, "_fields"):  # a namedtuple takes its fields one by one
-            return type(value)(*items)
-        return type(value)(items)
-    if hasattr(value, "__dataclass_fields__"):
-        changed = copy.copy(value)
-        for name in value.__dataclass_fields__:
-            object.__setattr__(changed, name, with_tensors(getattr(value, name), new))
-        return changed
-    return value
 
 
 Chosen = int | Mode | Iterable[int | Mode]

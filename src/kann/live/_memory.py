@@ -1,26 +1,26 @@
 """Measure how long a network remembers: change one input, run on, and compare states and outputs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from kann.backends.arrays import as_numpy
 from kann.checks import require_flag, require_sequence, require_whole_number
 from kann.errors import KannError
-from kann.live._intervene import with_tensors
 from kann.live.evaluation import first_steps, outputs_of
 from kann.live.results import ALL, Memory
 from kann.progress import progress
 from kann.recording._record import record
 from kann.recording.layer_selection import recurrent_modules, select
+from kann.recording.probe import StepInputs
 from kann.recording.recurrent import state_widths
 from kann.recording.runner import evaluation_mode
-from kann.recording.sequence_data import Batch, RunOptions, SequenceData, packed_lengths, tensors_of
+from kann.recording.sequence_data import Batch, RunOptions, SequenceData
 from kann.recording.untrained import untrained_twin
 from kann.typing import Array, Float, Int, Shaped
 
@@ -127,7 +127,7 @@ def _states_compared(model: nn.Module, layer: str | None, state: str | None) -> 
 
 def _channel_names(channels: Sequence[str] | None, runs: Sequence["_Run"]) -> tuple[str, ...]:
     """The names of what is changed: all inputs of a step together, and each channel by itself."""
-    count = runs[0].inputs.channels
+    count = _channels(runs[0].inputs)
     if channels is not None and len(channels) != count:
         raise KannError(
             f"there are {len(channels)} names in channels= for {count} numbers of a step; pass one for each"
@@ -154,7 +154,7 @@ def _measured(runs: Sequence["_Run"], names: Sequence[str], *, seed: int, shows_
     sums, counts = np.zeros((2, len(names), total, len(lags))), np.zeros((2, len(names), total, len(lags)))
     for run, row, lag in bar:
         rng = np.random.default_rng((seed, row))  # the same at each lag, so that the curve is smooth
-        content, is_changed = run.inputs.changed(run.lengths - 1 - lag, run.lengths, row - 1, rng, run.reverse)
+        content, is_changed = _changed(run.inputs, run.lengths - 1 - lag, run.lengths, row - 1, rng, run.reverse)
         if not is_changed.any():
             continue
         for kind, squares in enumerate(run.differences(content, lag, lags)):
@@ -185,89 +185,43 @@ def _spread(parts: Sequence[Array | None]) -> float:
 # What is changed
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Inputs:
-    """The inputs of a batch, one row for each step, and where they are in the batch."""
+def _channels(inputs: StepInputs) -> int:
+    """The number of channels that can be changed one by one; 0 for tokens, images, and one-hot rows."""
+    steps = inputs.steps
+    if not steps.is_floating_point() or steps.ndim != 3:
+        return 0
+    real = steps[torch.from_numpy(inputs.real.mask(steps.shape[1]))]
+    is_one_hot = bool(((real == 0) | (real == 1)).all() and (real.sum(dim=1) == 1).all())
+    return 0 if is_one_hot and real.shape[1] > 1 else real.shape[1]
 
-    content: Any
-    """The batch."""
-    tensor: Tensor
-    """The tensor in it that holds the inputs."""
-    axes: tuple[int, int] | None
-    """Its axes of sequences and of steps; None if it is packed."""
-    rows: Shaped[Tensor, "n ..."]
-    places: list[Int[Array, " _"]]
-    """For each sequence the rows of its steps, in the order of time."""
 
-    @staticmethod
-    def of(batch: Batch, axis: int) -> "_Inputs":
-        """Find the first tensor of a batch that has an axis of sequences, number ``axis``, and one of steps."""
-        content, count = batch.content, len(batch)
-        is_several = isinstance(content, list | tuple) and not isinstance(content, PackedSequence)
-        for part in content if is_several else [content]:
-            if isinstance(part, PackedSequence):
-                return _Inputs._of_packed(content, part)
-        for tensor in tensors_of(content):
-            axes = (axis, 1 - axis)
-            if tensor.dtype == torch.bool or tensor.ndim < 2 or tensor.shape[axis] != count:
-                continue
-            values = tensor.movedim(axes, (0, 1))
-            steps = np.arange(values.shape[1])
-            starts = first_steps(batch)
-            lengths = np.full(count, len(steps)) if batch.real is None else batch.real.lengths
-            places = [
-                row * len(steps) + steps[start : start + length]
-                for row, (start, length) in enumerate(zip(starts, lengths, strict=True))
-            ]
-            return _Inputs(content=content, tensor=tensor, axes=axes, rows=values.flatten(0, 1), places=places)
-        raise KannError(
-            "no tensor of the batch has an axis of sequences and one of steps, so no input can be changed; pass data "
-            "of shape (sequences, steps, ...)"
-        )
+def _changed(
+    inputs: StepInputs,
+    steps: Int[Array, " b"],
+    lengths: Int[Array, " b"],
+    channel: int,
+    rng: np.random.Generator,
+    reverse: bool,
+) -> tuple[Any, Shaped[Array, " b"]]:
+    """Replace the input of one step of each sequence that is long enough, and return which changed.
 
-    @staticmethod
-    def _of_packed(content: Any, packed: PackedSequence) -> "_Inputs":
-        sizes = packed.batch_sizes.numpy()
-        order = np.arange(sizes[0]) if packed.unsorted_indices is None else as_numpy(packed.unsorted_indices)
-        before = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        lengths = packed_lengths(sizes)[order]
-        places = [before[:length] + place for place, length in zip(order, lengths, strict=True)]
-        return _Inputs(content=content, tensor=packed.data, axes=None, rows=packed.data, places=places)
-
-    @property
-    def channels(self) -> int:
-        """The number of channels that can be changed one by one; 0 for tokens, images, and one-hot rows."""
-        if not self.rows.is_floating_point() or self.rows.ndim != 2:
-            return 0
-        real = self.rows[np.concatenate(self.places)]
-        is_one_hot = bool(((real == 0) | (real == 1)).all() and (real.sum(dim=1) == 1).all())
-        return 0 if is_one_hot and real.shape[1] > 1 else real.shape[1]
-
-    def changed(
-        self, steps: Int[Array, " b"], lengths: Int[Array, " b"], channel: int, rng: np.random.Generator, reverse: bool
-    ) -> tuple[Any, Shaped[Array, " b"]]:
-        """Replace the input of one step of each sequence that is long enough, and return which changed.
-
-        ``steps`` are counted as the layer reads, out of ``lengths``; several inputs may make one of its steps.
-        ``channel`` −1 stands for all.
-        """
-        new, is_changed = self.rows.clone(), np.zeros(len(steps), dtype=bool)
-        read, written = (self.rows, new) if channel < 0 else (self.rows[:, channel], new[:, channel])
-        for i in np.flatnonzero(steps >= 0).tolist():
-            step = lengths[i] - 1 - steps[i] if reverse else steps[i]
-            own = self.places[i]
-            own = own[step * len(own) // lengths[i] : (step + 1) * len(own) // lengths[i]]
-            for _ in range(DRAWS):
-                donor = self.places[(i + rng.integers(1, max(2, len(steps)))) % len(steps)]
-                first = rng.integers(max(1, len(donor) - len(own) + 1))
-                other = donor[first : first + len(own)]
-                if len(other) == len(own) and not torch.equal(read[own], read[other]):
-                    written[own], is_changed[i] = read[other], True
-                    break
-        if self.axes is not None:
-            sizes = [self.tensor.shape[axis] for axis in self.axes]
-            new = new.unflatten(0, sizes).movedim((0, 1), self.axes)
-        return with_tensors(self.content, {id(self.tensor): new}), is_changed
+    ``steps`` are counted as the layer reads, out of ``lengths``; several inputs may make one of its steps. ``channel``
+    −1 stands for all.
+    """
+    new, is_changed = inputs.steps.clone(), np.zeros(len(steps), dtype=bool)
+    read, written = (inputs.steps, new) if channel < 0 else (inputs.steps[..., channel], new[..., channel])
+    starts, counts = inputs.real.starts.tolist(), inputs.real.lengths.tolist()
+    for i in np.flatnonzero(steps >= 0).tolist():
+        step = lengths[i] - 1 - steps[i] if reverse else steps[i]
+        own = slice(*(starts[i] + int(k) * counts[i] // int(lengths[i]) for k in (step, step + 1)))
+        for _ in range(DRAWS):
+            donor = int(i + rng.integers(1, max(2, len(steps)))) % len(steps)
+            first = starts[donor] + int(rng.integers(max(1, counts[donor] - (own.stop - own.start) + 1)))
+            other = read[donor, first : min(first + own.stop - own.start, starts[donor] + counts[donor])]
+            if len(other) == own.stop - own.start and not torch.equal(read[i, own], other):
+                written[i, own], is_changed[i] = other, True
+                break
+    return inputs.put_back(new), is_changed
 
 
 class _Run:
@@ -275,7 +229,13 @@ class _Run:
 
     def __init__(self, source: SequenceData, batch: Batch, where: dict[str, Any] | None):
         self.batch, self._source, self._where = batch, source, where
-        self.inputs = _Inputs.of(batch, source.axis)
+        inputs = StepInputs.of(batch, source.axis)
+        if inputs is None:
+            raise KannError(
+                "no tensor of the batch has an axis of sequences and one of steps, so no input can be changed; pass "
+                "data of shape (sequences, steps, ...)"
+            )
+        self.inputs = inputs
         self.states, self.outputs, self.lengths, self.reverse = self._run(batch.content)
 
     def _run(self, content: Any) -> tuple[Float[Array, "n d"] | None, list[Array] | None, Int[Array, " b"], bool]:
@@ -288,8 +248,7 @@ class _Run:
 
         if self._where is None:
             forward(None, content)
-            lengths = np.array([len(places) for places in self.inputs.places])
-            found, reverse = None, False
+            found, lengths, reverse = None, self.inputs.real.lengths, False
         else:
             real, lengths = self.batch.real, None
             if real is not None and not isinstance(content, PackedSequence):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from kann.recording.runner import attributes_of, is_of_torch
-from kann.recording.sequence_data import is_state, tensors_of
+from kann.recording.sequence_data import is_state, named_tensors, tensors_of
 from kann.recording.tracer import as_real, hook_last
 from kann.typing import Shaped
 
@@ -51,22 +51,6 @@ class Link:
     def name(self) -> str:
         """What users call it: the argument, or the attribute."""
         return self.read.removeprefix(OWN)
-
-
-def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """All tensors in nested tuples, lists, mappings and dataclasses with their names, in order."""
-    if isinstance(value, Tensor):
-        yield name, value
-        return
-    if isinstance(value, Mapping):
-        items = [(str(key), item) for key, item in value.items()]
-    elif isinstance(value, list | tuple):
-        keys = getattr(value, "_fields", None) or range(len(value))
-        items = [(str(key), item) for key, item in zip(keys, value, strict=True)]
-    else:
-        items = [(key, getattr(value, key)) for key in getattr(value, "__dataclass_fields__", ())]
-    for key, item in items:
-        yield from named_tensors(item, f"{name}.{key}" if name else key)
 
 
 def own_tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -6,7 +6,8 @@ of these sequences, and no others, differ from that step on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,85 @@ from torch.nn.utils.rnn import PackedSequence
 
 from kann.errors import KannError, SequenceWarning
 from kann.recording.runner import kept_random_numbers
-from kann.recording.sequence_data import Batch, RealSteps, SequenceData, is_state, packed_lengths
+from kann.recording.sequence_data import (
+    Batch,
+    RealSteps,
+    SequenceData,
+    is_state,
+    named_tensors,
+    packed_real_steps,
+    with_tensors,
+)
 from kann.recording.tracer import SequenceRows, Tracer, chosen_sequences, starts_of
-from kann.typing import Array, Int
+from kann.typing import Array, Int, Shaped
 
 NO_INPUTS = ("mask", "len", "label", "target")
 """Parts of the names of entries of a batch that are not read as steps."""
 
 TRIES = 16
 """Steps that are looked at for one that differs from the step to change."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StepInputs:
+    """What a batch holds for each step."""
+
+    steps: Shaped[Tensor, "b t ..."]
+    """The steps of all sequences, padded."""
+    real: RealSteps
+    """Which of them are real."""
+    put_back: Callable[[Tensor], Any]
+    """From other steps to the content of a batch that holds these."""
+
+    @staticmethod
+    def of(batch: Batch, axis: int = 0) -> "StepInputs | None":
+        """Find what a batch, whose sequences are along the axis, holds for each step; None if there is no such thing.
+
+        Masks, lengths and labels are no inputs. Of the entries of a mapping, those that surely hold steps come first:
+        whole numbers (sequences, steps), or real ones with units.
+        """
+        content = batch.content
+        found = [
+            part
+            for name, part in named_tensors(content, kinds=(Tensor, PackedSequence))
+            if not any(word in name.lower() for word in NO_INPUTS)
+        ]
+        if isinstance(content, Mapping):
+            found.sort(key=lambda part: isinstance(part, Tensor) and part.ndim != 2 + is_state(part))
+        for part in found:
+            if isinstance(part, PackedSequence):
+                return _packed_steps(content, part)
+            if part.ndim < 2 + (axis and part.ndim == 2) or part.dtype == torch.bool or not part.numel():
+                continue
+            steps = part.transpose(0, 1) if axis else part
+            count, most = steps.shape[:2]
+            if len(batch) not in (0, count):
+                continue
+            real = batch.real
+            if real is None or len(real) != count:
+                real = RealSteps.from_the_first(np.full(count, most))
+            return StepInputs(steps=steps, real=real, put_back=partial(_with_steps, content, part, axis))
+        return None
+
+
+def _with_steps(content: Any, part: Tensor, axis: int, steps: Tensor) -> Any:
+    """The content of a batch with other steps in one of its tensors."""
+    return with_tensors(content, {id(part): steps.transpose(0, 1) if axis else steps})
+
+
+def _packed_steps(content: Any, packed: PackedSequence) -> StepInputs:
+    """The steps of packed sequences, padded with zeros, in the order of the batch."""
+    sizes, order = packed.batch_sizes.numpy(), packed.sorted_indices
+    step, sequence = np.repeat(np.arange(len(sizes)), sizes), np.concatenate([np.arange(size) for size in sizes])
+    if order is not None:
+        sequence = order.cpu().numpy()[sequence]
+    padded = packed.data.new_zeros((int(sizes[0]), len(sizes), *packed.data.shape[1:]))
+    padded[sequence, step] = packed.data
+    return StepInputs(
+        steps=padded,
+        real=packed_real_steps(packed),
+        put_back=lambda new: with_tensors(content, {id(packed.data): new[sequence, step]}),
+    )
 
 
 def changed_batch(batch: Batch, axis: int = 0, chosen: Array | None = None) -> tuple[Batch, Int[Array, " b"]] | None:
@@ -34,80 +105,31 @@ def changed_batch(batch: Batch, axis: int = 0, chosen: Array | None = None) -> t
     half of the sequences, at random, the longest one among them. Steps of zeros, such as padding that only the model
     knows, stay as they are, and nothing becomes zeros.
     """
-    found = _steps_of(batch.content, axis)
-    if found is None:
+    inputs = StepInputs.of(batch, axis)
+    if inputs is None:
         return None
-    steps, put_back = found
-    count, most = steps.shape[:2]
-    real = batch.real if batch.real is not None and len(batch.real) == count else None
-    own = RealSteps.from_the_first(np.full(count, most)) if real is None else real
+    steps, (count, most) = inputs.steps, inputs.steps.shape[:2]
     rng = np.random.default_rng(0)
     if chosen is None:
         chosen = rng.permutation(count) < (count + 1) // 2
-        chosen[own.lengths.argmax()] = True
+        chosen[inputs.real.lengths.argmax()] = True
     rows = steps.reshape(count, most, -1)
-    usable = torch.from_numpy(own.mask(most)) & (rows != 0).any(dim=2).cpu()
+    usable = torch.from_numpy(inputs.real.mask(most)) & (rows != 0).any(dim=2).cpu()
     places = usable.nonzero().numpy()
     changed, at = steps.clone(), np.full(count, -1)
     for number in np.flatnonzero(chosen).tolist():
-        step = _step_to_change(usable[number].numpy(), rng)
-        if step is None:
+        own = np.flatnonzero(usable[number].numpy())
+        own = own[2 * own != most - 1] if len(own) > 1 else own  # the step in the middle is the same from both ends
+        if not len(own):
             continue
+        step = int(rng.choice(own))
         for other, there in places[rng.integers(len(places), size=TRIES)].tolist():
             if not torch.equal(rows[other, there], rows[number, step]):
                 changed[number, step], at[number] = steps[other, there], step
                 break
     if (at < 0).all():
         return None
-    return replace(batch, content=put_back(changed)), at
-
-
-def _step_to_change(usable: Array, rng: np.random.Generator) -> int | None:
-    """One of the usable steps, but not the one in the middle, which is the same from both ends."""
-    steps = np.flatnonzero(usable)
-    steps = steps[2 * steps != len(usable) - 1] if len(steps) > 1 else steps
-    return int(rng.choice(steps)) if len(steps) else None
-
-
-def _steps_of(content: Any, axis: int) -> tuple[Tensor, Any] | None:
-    """The steps that a batch holds, (sequences, steps, ...), and a function that puts others in their place."""
-    if isinstance(content, Tensor):
-        if content.ndim < 2 + (axis and content.ndim == 2) or content.dtype == torch.bool or not content.numel():
-            return None
-        return (content.transpose(0, 1), lambda new: new.transpose(0, 1)) if axis else (content, lambda new: new)
-    if isinstance(content, PackedSequence):
-        return _packed_steps(content)
-    if isinstance(content, Mapping):
-        keys = [key for key in content if not any(word in str(key).lower() for word in NO_INPUTS)]
-        for key in sorted(keys, key=lambda key: not _is_steps(content[key])):
-            found = _steps_of(content[key], axis)
-            if found is not None:
-                steps, put_back = found
-                return steps, lambda new: {**content, key: put_back(new)}  # noqa: B023  # returned at once
-        return None
-    if isinstance(content, list | tuple) and content and not hasattr(content, "_fields"):
-        found = _steps_of(content[0], axis)
-        if found is not None:
-            steps, put_back = found
-            return steps, lambda new: type(content)([put_back(new), *content[1:]])
-    return None
-
-
-def _is_steps(value: Any) -> bool:
-    """Whether a tensor surely holds steps: whole numbers (sequences, steps), or real ones with units."""
-    return isinstance(value, Tensor) and value.ndim == 2 + is_state(value)
-
-
-def _packed_steps(packed: PackedSequence) -> tuple[Tensor, Any]:
-    """The steps of packed sequences, padded with zeros, in the order of the batch."""
-    sizes = packed.batch_sizes.numpy()
-    lengths, count = packed_lengths(sizes), int(sizes[0])
-    order = np.arange(count) if packed.unsorted_indices is None else packed.unsorted_indices.cpu().numpy()
-    step, place = np.repeat(np.arange(len(sizes)), sizes), np.concatenate([np.arange(size) for size in sizes])
-    sequence = np.argsort(order)[place]
-    padded = packed.data.new_zeros((count, int(lengths[0]), *packed.data.shape[1:]))
-    padded[sequence, step] = packed.data
-    return padded, lambda new: packed._replace(data=new[sequence, step])
+    return replace(batch, content=inputs.put_back(changed)), at
 
 
 class RowCheck:

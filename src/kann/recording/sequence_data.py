@@ -619,19 +619,51 @@ def _first_text(content: Any) -> str | None:
     return content if isinstance(content, str) else None
 
 
+def named_tensors(value: Any, name: str = "", *, kinds: Any = Tensor) -> Iterator[tuple[str, Any]]:
+    """All tensors in nested tuples, lists, mappings and dataclasses with their names, in order.
+
+    ``x.0`` is the first entry of the entry ``x``; the empty name is the value itself. ``kinds`` are the types that are
+    not looked into, tensors by default.
+    """
+    if isinstance(value, kinds):
+        yield name, value
+        return
+    if isinstance(value, Mapping):
+        items = [(str(key), item) for key, item in value.items()]
+    elif isinstance(value, list | tuple):
+        keys = getattr(value, "_fields", None) or range(len(value))
+        items = [(str(key), item) for key, item in zip(keys, value, strict=True)]
+    else:
+        items = [(key, getattr(value, key)) for key in getattr(value, "__dataclass_fields__", ())]
+    for key, item in items:
+        yield from named_tensors(item, f"{name}.{key}" if name else key, kinds=kinds)
+
+
 def tensors_of(value: Any) -> Iterator[Tensor]:
     """All tensors in nested tuples, lists, mappings and dataclasses, in order."""
+    return (tensor for _, tensor in named_tensors(value))
+
+
+def with_tensors(value: Any, new: Mapping[int, Tensor]) -> Any:
+    """The same nested structure with some tensors, known by their ``id``, replaced by others."""
     if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_of(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_of(item)
-    elif hasattr(value, "__dataclass_fields__"):
+        return new.get(id(value), value)
+    if isinstance(value, Mapping):  # also what HuggingFace models return, which is a dataclass too
+        changed: Any = copy.copy(value)
+        for key, item in value.items():
+            changed[key] = with_tensors(item, new)
+        return changed
+    if isinstance(value, list | tuple):
+        items = [with_tensors(item, new) for item in value]
+        if hasattr(value, "_fields"):  # a namedtuple takes its fields one by one
+            return type(value)(*items)
+        return type(value)(items)
+    if hasattr(value, "__dataclass_fields__"):
+        changed = copy.copy(value)
         for name in value.__dataclass_fields__:
-            yield from tensors_of(getattr(value, name))
+            object.__setattr__(changed, name, with_tensors(getattr(value, name), new))
+        return changed
+    return value
 
 
 def is_state(tensor: Tensor) -> bool:
@@ -644,7 +676,7 @@ def _own_real_steps(content: Any) -> RealSteps | None:
     if isinstance(content, Mapping) and "attention_mask" in content:
         return real_steps(content["attention_mask"])
     packed = _first_packed(content)
-    return None if packed is None else _packed_real_steps(packed)
+    return None if packed is None else packed_real_steps(packed)
 
 
 def _asked_real_steps(content: Any, key: Any) -> RealSteps:
@@ -658,7 +690,7 @@ def _asked_real_steps(content: Any, key: Any) -> RealSteps:
         have = sorted(map(str, content)) if isinstance(content, Mapping) else type(content).__name__
         raise KannError(f"lengths={key!r} is no key of the batch, which has {have}; pass one of its keys") from error
     if isinstance(value, PackedSequence):
-        return _packed_real_steps(value)
+        return packed_real_steps(value)
     # torch's attention calls such an argument key_padding_mask or src_key_padding_mask; true means padding.
     return real_steps(value, marks_padding="padding_mask" in str(key))
 
@@ -673,7 +705,7 @@ def _first_packed(content: Any) -> PackedSequence | None:
     return next((item for item in items if isinstance(item, PackedSequence)), None)
 
 
-def _packed_real_steps(packed: PackedSequence) -> RealSteps:
+def packed_real_steps(packed: PackedSequence) -> RealSteps:
     """The lengths of packed sequences in the order of the batch, which packing may have sorted."""
     lengths = packed_lengths(packed.batch_sizes.numpy())
     if packed.unsorted_indices is not None:
