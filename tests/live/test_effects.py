@@ -532,6 +532,25 @@ def test_ignored_labels_do_not_count(classes, rng):
         kann.effects(model, x, kann.fit(states), states, layer="0", labels=np.full(30, -100), counts=(1,), draws=1)
 
 
+def test_agreement_is_measured_where_labels_count(rng):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.GRU(3, 5, batch_first=True), First(), nn.Linear(5, 3)), torch.randn(30, 6, 3)
+    states = kann.record(model, x, layer="0")
+    balance = kann.balance(model, x, layer="0")
+    labels = np.full((30, 6), -100)
+    labels[:, 5] = 0
+    run = {"layer": "0", "counts": (1,), "draws": 0, "metric": "agreement"}
+    found = kann.effects(model, x, balance, states, labels=labels, **run)
+    with torch.no_grad():
+        untouched = model(x)[:, 5].argmax(1)
+        with kann.intervene(model, balance, states, layer="0", keep=[0], fill=found.fills["balanced"][0]):
+            kept = model(x)[:, 5].argmax(1)
+    np.testing.assert_array_equal(found.kept_scores["balanced"][0], (kept == untouched).numpy())
+    assert not np.array_equal(
+        kann.effects(model, x, balance, states, **run).kept_scores["balanced"][0], kept == untouched
+    )
+
+
 @pytest.mark.parametrize("form", ["list", "loader"])
 def test_max_sequences_takes_the_first_sequences(form):
     torch.manual_seed(0)

@@ -386,14 +386,16 @@ def most_worth(
     if not 1 < len(names) <= MOST_SCANNED or place.target is None:
         return place, ()
     own = full_name(place.target)
-    data, run = sequences.part(evenly_spaced(sequences.count, SCANNED))
+    scanned = evenly_spaced(sequences.count, SCANNED)
+    data, run = sequences.part(scanned)
+    labels = options.labels_that_mark(scanned)
     run["progress"], scores = False, dict[str, float]()
     for name in names:
         with contextlib.suppress(KannError):  # a layer that is called in a way that cannot be replaced
             where = {"layer": name, "state": place_along_time(model, name, options).state}
             states = record(model, data, **where, **run)
             held = [Change(directions=np.empty((states.dim, 0)))]
-            score = scores_of(SequenceData(model, data, **run), where, states, held, outputs)
+            score = scores_of(SequenceData(model, data, **run), where, states, held, outputs, labels)
             scores[name] = max(0.0, float(score[0]))  # R² of values may be less
     best = min(scores, key=scores.__getitem__, default=own)
     if own in scores and scores[best] < scores[own] - MATTERS_MORE:
@@ -411,9 +413,17 @@ def most_worth(
 
 
 def scores_of(
-    source: SequenceData, where: Mapping[str, Any], states: States, changes: Sequence[Change], outputs: Outputs
+    source: SequenceData,
+    where: Mapping[str, Any],
+    states: States,
+    changes: Sequence[Change],
+    outputs: Outputs,
+    labels: list[Any] | None,
 ) -> Float[Array, " c"]:
-    """Return the mean score over all sequences of the network with a layer's states changed in each of some ways."""
+    """Return the mean score over all sequences of the network with a layer's states changed in each of some ways.
+
+    ``labels`` mark steps that do not count.
+    """
     target, state = replaced_layer(source.model, **where, width=states.dim)
     with evaluation_mode(source.model):
         _, scores, _ = run_changes(
@@ -423,6 +433,6 @@ def scores_of(
             states,
             mean_and_covariance(states),
             fill="auto",
-            scorer=Scorer.of(outputs=outputs.kind, threshold=outputs.threshold),
+            scorer=Scorer.of("agreement", labels, outputs=outputs.kind, threshold=outputs.threshold),
         )
     return scores[1:].mean(axis=1)

@@ -63,9 +63,11 @@ def balance_states(setup: Setup, recorded: Recorded) -> Balance:
     where, _ = live_place(setup, recorded)
     if recorded.outputs is None:
         raise KannError("the network gives no outputs that could be compared")
-    data, run = setup.source(setup.fitted_numbers)
+    numbers = setup.sequences.sorted_by_length(setup.fitted_numbers)
+    data, run = setup.sequences.part(numbers)
+    run |= {"labels": setup.options.labels_that_mark(numbers), "outputs": recorded.outputs.kind}
     try:
-        found = balance(setup.model, data, **where, outputs=recorded.outputs.kind, seed=setup.options.seed, **run)
+        found = balance(setup.model, data, **where, seed=setup.options.seed, **run)
     except RuntimeError as error:  # torch raises it where outputs have no gradients
         raise KannError(f"the outputs have no gradients ({str(error).splitlines()[0]})") from error
     if found.dim != recorded.states.dim:
@@ -82,12 +84,14 @@ class Scores:
         if outputs is None:
             raise KannError("the network gives no outputs that could be compared")
         self.outputs = outputs
-        self.data, self.run = setup.source(setup.held_out)
+        self.numbers = setup.sequences.sorted_by_length(setup.held_out)
+        self.labels = setup.options.labels_that_mark(self.numbers)
+        self.data, self.run = setup.sequences.part(self.numbers)
         self.source = SequenceData(setup.model, self.data, **self.run)
 
     def of(self, changes: Sequence[Change]) -> Float[Array, " c"]:
         """Return the mean score of each change."""
-        return scores_of(self.source, self.where, self.states, changes, self.outputs)
+        return scores_of(self.source, self.where, self.states, changes, self.outputs, self.labels)
 
     def seconds_of_a_run(self) -> float:
         """Estimate the seconds of one run over all sequences, by the second run of one batch of them.
@@ -145,6 +149,8 @@ def run_live_test(
     options: Any = {
         **scores.where,
         **scores.run,
+        "metric": "agreement",
+        "labels": scores.labels,
         "outputs": scores.outputs.kind,
         "threshold": scores.outputs.threshold,
         "readout": recorded.reading.weight,
@@ -152,7 +158,7 @@ def run_live_test(
         "counts": tuple(count for count in counts if count <= limit),
         "draws": draws,
     }
-    numbers = setup.sequences.sorted_by_length(setup.held_out)
+    numbers = scores.numbers
     options["groups"] = setup.together[numbers]
     both = koopman if balanced is None else balanced
     tested = effects(setup.model, scores.data, both, scores.states, koopman=koopman, **options)

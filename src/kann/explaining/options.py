@@ -13,7 +13,7 @@ from kann.backends.arrays import as_numpy
 from kann.checks import require_choice, require_number, require_sequence, require_whole_number, short_repr
 from kann.errors import KannError
 from kann.fitting.folds import group_numbers
-from kann.live.evaluation import require_known_labels
+from kann.live.evaluation import has_ignored, require_known_labels
 from kann.recording.sequence_data import RunOptions
 from kann.typing import Array, Int
 
@@ -109,6 +109,10 @@ class Options:
             if value is not None and not require_number(value, name, remedy=f"pass {name}>0") > 0:
                 raise KannError(f"{name}={value} is no stretch of time; pass {name}>0")
         require_whole_number(self.seed, "seed", least=0, too_small="is negative")
+
+    def labels_that_mark(self, numbers: Int[Array, " k"]) -> list[Any] | None:
+        """Return the labels of some sequences if labels of −100 mark steps that do not count, and None if all count."""
+        return [self.labels[number] for number in numbers] if has_ignored(self.labels) else None
 
     def _require_words(self) -> None:
         """Refuse one text for each sequence: which of its words is read at which step is not known."""

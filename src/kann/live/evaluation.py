@@ -104,7 +104,7 @@ def score_runs(
     finished = run_batches(source, batches, changes, judge, what=what)
     numbers = np.concatenate([batch.numbers for batch, _ in finished])
     scores = np.concatenate([np.stack(own) for _, own in finished], axis=1)
-    order = order_of_judged(numbers, source, scorer.labels if scorer.may_ignore else None)
+    order = order_of_judged(numbers, source, scorer.labels if scorer.ignores else None)
     numbers, scores = numbers[order], scores[:, order]
     if scorer.is_r_squared:
         if not variation.spread:
@@ -128,6 +128,11 @@ def order_of_judged(numbers: Int[Array, " s"], source: SequenceData, labels: Any
     if not order:
         raise KannError(f"all labels are {IGNORED}, which does not count; pass labels of some sequences")
     return order
+
+
+def has_ignored(labels: Any) -> bool:
+    """Return whether some labels, of sequences or of their steps, are `IGNORED`."""
+    return labels is not None and any(not isinstance(own, str) and (as_numpy(own) == IGNORED).any() for own in labels)
 
 
 def require_label_of_each(labels: Any, count: int, *, may_be_more: bool) -> None:
@@ -225,7 +230,7 @@ class ScoreOptions(TypedDict, total=False):
     labels: Any
     """The class of each sequence, or of each of its steps for a model that gives (sequences, steps, outputs). With
     several outputs that are labels or values, (outputs,) of each sequence or (steps, outputs). Classes and labels of
-    −100 do not count; sequences without another are left out."""
+    −100 do not count, also for agreement; sequences without another are left out."""
     outputs: str
     """As in `kann.agreement`. ``"class"`` (the default): the largest of several outputs, or whether a single one
     exceeds ``threshold``. ``"labels"``: each output is a yes-or-no answer; agreement and accuracy are fractions of
@@ -236,7 +241,7 @@ class ScoreOptions(TypedDict, total=False):
 
 
 IGNORED = -100
-"""The label of steps that do not count for accuracy and loss, as in torch's losses."""
+"""The label of steps that do not count, as in torch's losses."""
 
 LOOKED_AT = 50
 """Labels that tell what the outputs are."""
@@ -259,6 +264,8 @@ class Scorer:
     """A list or array with the label of each sequence of the data, or with the labels of its steps; or None."""
     function: Callable[..., Any] | None
     """The user's own metric."""
+    ignores: bool
+    """Whether some labels are `IGNORED`."""
 
     @staticmethod
     def of(metric: Any = None, labels: Any = None, *, outputs: str = "class", threshold: float = 0.0) -> "Scorer":
@@ -274,17 +281,15 @@ class Scorer:
             raise KannError(f"metric={short_repr(metric)} is unknown; pass one of {METRICS}, or a function of outputs")
         if name in ("accuracy", "loss") and labels is None:
             raise KannError(f"metric={name!r} needs labels=, one for each sequence")
-        return Scorer(name=name, outputs=outputs, threshold=threshold, labels=labels, function=function)
+        ignores = function is None and outputs != "values" and has_ignored(labels)
+        return Scorer(
+            name=name, outputs=outputs, threshold=threshold, labels=labels, function=function, ignores=ignores
+        )
 
     @property
     def is_r_squared(self) -> bool:
         """Whether scores are parts of an R², which one batch alone does not tell."""
         return self.outputs == "values" and self.name in ("agreement", "accuracy")
-
-    @property
-    def may_ignore(self) -> bool:
-        """Whether labels may be `IGNORED`."""
-        return self.outputs in ("class", "labels") and self.name in ("accuracy", "loss")
 
     def __call__(
         self, outputs: Shaped[Array, "b ..."], untouched: Shaped[Array, "b ..."], batch: Batch
@@ -293,8 +298,8 @@ class Scorer:
         if self.function is not None:
             return self._own(outputs, untouched, batch)
         wanted, weights = self._wanted(outputs, untouched, batch), step_weights(outputs, batch.real)[..., None]
-        if self.may_ignore:
-            weights = weights * (wanted.reshape(*weights.shape[:2], -1) != IGNORED)
+        if self.ignores:
+            weights = weights * (self._labels(outputs, batch).reshape(*weights.shape[:2], -1) != IGNORED)
         if self.name == "loss":
             return _mean_over_steps(self._losses(outputs, wanted), weights)
         if self.outputs == "values":
@@ -321,6 +326,10 @@ class Scorer:
         """The decisions or values of the untouched network, or the labels, that outputs are compared with."""
         if self.name == "agreement":
             return _by_step(untouched) if self.outputs == "values" else self._decided(untouched)
+        return self._labels(outputs, batch)
+
+    def _labels(self, outputs: Array, batch: Batch) -> Shaped[Array, "b t ..."]:
+        """The labels of each step."""
         steps, width = _by_step(outputs).shape[1:]
         kind: Any = {} if self.outputs == "class" else {"width": width}
         where: Any = {"steps": steps, "has_steps": outputs.ndim > 2} | kind
