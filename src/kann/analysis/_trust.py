@@ -1,7 +1,6 @@
 """How far each mode of an operator can be trusted, on sequences that were not fitted."""
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,6 @@ from kann.analysis.cross_validation import (
     MOST_JUDGED,
     ONE_INPUT,
     Folds,
-    are_moments,
     folded_data,
     require_states_of,
 )
@@ -39,13 +37,11 @@ from kann.checks import require_instance
 from kann.data.serialization import Saved, Stored
 from kann.errors import KannError
 from kann.fitting._fit import fit
+from kann.fitting.basis import FIXED_BASES
 from kann.fitting.bilinear import Bilinear
 from kann.fitting.koopman import Koopman
 from kann.fitting.spectrum import Mode
 from kann.typing import Array, Float, Int
-
-SAME_BASIS_TO = 1e-6
-"""Two bases are the same if no number of one differs from the other's by more than this: float32 states give 1e-7."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -291,7 +287,7 @@ def trust(
             "driven": koopman.drive is not None,
             "ridge": koopman.ridge,
         }
-        options |= {"rank": min(koopman.rank, earlier.dim), "basis": _basis_kind(koopman, states)}
+        options |= {"rank": min(koopman.rank, earlier.dim), "basis": _basis_kind(koopman)}
         before = trust(fit(earlier, **options), earlier, folds=folds, groups=groups, level=level, seed=seed)
     errors = folded.errors()
     with threads_for(len(folded.total.gram) ** 3):
@@ -311,18 +307,14 @@ def trust(
     )
 
 
-def _basis_kind(koopman: Koopman, data: Any) -> str | Float[Array, "d r"]:
+def _basis_kind(koopman: Koopman) -> str | Float[Array, "d r"]:
     """Choose the basis for the untrained network: the kind that states choose, or this basis if they did not."""
     if koopman.in_coordinates:
         return koopman.basis
-    if koopman.mean.any():
-        return "pca"
-    if are_moments(data):
-        data = sum(data[1:], start=data[0])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # whoever fitted the operator has seen them
-        chosen = fit(data, rank=koopman.rank, basis="svd", offset=koopman.offset is not None)
-    return "svd" if np.abs(chosen.basis - koopman.basis).max() < SAME_BASIS_TO else koopman.basis
+    fixed = (columns(koopman.dim)[:, : koopman.rank] for columns in FIXED_BASES.values())
+    if any(np.array_equal(each, koopman.basis) for each in fixed):
+        return koopman.basis
+    return "pca" if koopman.mean.any() else "svd"
 
 
 def _mode_trusts(

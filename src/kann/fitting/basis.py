@@ -468,19 +468,17 @@ class Operator(ABC):
             raise KannError(f"steps={steps} from states of shape {tuple(z.shape)} fit in no memory; pass fewer steps")
         if steps > MOST_STEPS:
             raise KannError(f"steps={steps} would take hours; pass steps<={MOST_STEPS}")
-        if inputs is None and not self.input_dim:
-            return self.decode(namespace(z).stack(self._path(z, steps, None), axis=-2))
-        given: Any = None if inputs is None else operand(inputs, require_real, what="inputs")
-        if given is not None and steps == 1 and 0 < given.ndim == z.ndim:
-            given = given[..., None, :]
-        given = self._checked_inputs(given, steps)
-        try:
-            np.broadcast_shapes(tuple(given.shape[:-2]), tuple(z.shape[:-1]))
-        except ValueError as error:
-            raise KannError(
-                f"inputs of shape {tuple(given.shape)} do not line up with states of shape {tuple(z.shape[:-1])} × "
-                "units; pass one row of inputs for each state and step"
-            ) from error
+        given: Any = inputs
+        if inputs is not None or self.input_dim:
+            given = self._checked_inputs(inputs, steps, z.ndim)
+            shapes = tuple(given.shape[:-2]), tuple(z.shape[:-1])
+            try:
+                np.broadcast_shapes(*shapes)
+            except ValueError as error:
+                raise KannError(
+                    f"inputs of shape {tuple(given.shape)} do not line up with states of shape {shapes[1]} × units; "
+                    "pass one row of inputs for each state and step"
+                ) from error
         return self.decode(namespace(z).stack(self._path(z, steps, given), axis=-2))
 
     def simulate(self, inputs: AnyArray, initial: AnyArray | None = None) -> Float[AnyArray, "... t d"]:
@@ -489,18 +487,20 @@ class Operator(ABC):
         Starts from the states ``initial`` (..., d), zero if not given. The result has one state per input, reached
         by reading it, on the device where the inputs are.
         """
-        inputs = self._checked_inputs(inputs, None)
+        inputs = self._checked_inputs(inputs)
         if initial is None:
             initial = to_device_of(inputs, np.zeros((*inputs.shape[:-2], self.dim)))
         return self.rollout(initial, inputs.shape[-2], inputs=inputs)
 
-    def _checked_inputs(self, inputs: AnyArray | None, steps: int | None) -> AnyArray:
-        """Return inputs (..., t, p), if they fit the operator and the steps."""
+    def _checked_inputs(self, inputs: AnyArray | None, steps: int | None = None, ndim: int | None = None) -> AnyArray:
+        """Return inputs (..., t, p), if they fit the operator and the steps; of one step with states of ``ndim``."""
         if not self.input_dim:
             raise KannError("this operator is autonomous and reads no inputs; fit with driven=True")
         if inputs is None:
             raise KannError("this operator reads inputs; pass inputs=, what the network reads at each step")
         given: Any = operand(inputs, require_real, what="inputs")
+        if steps == 1 and 0 < given.ndim == ndim:
+            given = given[..., None, :]
         require_width(given, self.input_dim, what="inputs", of="the operator")
         if given.ndim < 2 or (steps is not None and given.shape[-2] != steps):
             shape = tuple(given.shape)
