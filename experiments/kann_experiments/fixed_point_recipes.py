@@ -9,9 +9,7 @@ from torch import Tensor
 from torch.nn.utils import parametrize
 
 from kann.fixed_points import FixedPoints, Recipe
-from kann.fixed_points._search import checked_tolerances
-from kann.fixed_points.problem import Problem, Searches, half_square
-from kann.fixed_points.result import describe
+from kann.fixed_points._search import Problem, Searches, checked_tolerances, describe, half_square
 from kann.fixed_points.step_function import StepFunction, checked_step, starting_tensors
 from kann.progress import progress
 from kann.typing import AnyArray, Float

@@ -1,17 +1,14 @@
-"""From the ends of searches to the points that come back: filtered, merged, sorted and linearised."""
+"""The fixed and slow points that a search found, and predictions of the network linearised about them."""
 
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from kann import _display
 from kann.backends.arrays import as_numpy
 from kann.checks import require_all_finite, require_float, require_real, require_whole_number, require_width
 from kann.data.serialization import Saved
 from kann.errors import KannError
-from kann.fixed_points.problem import Problem, Searches, half_square, merge
-from kann.fixed_points.step_function import eigenvalues_of, is_stable, jacobians
 from kann.typing import AnyArray, Array, Complex, Float, Int, Shaped
 
 
@@ -207,58 +204,3 @@ class FixedPoints(Saved):
             return np.broadcast_to(place % len(self), leading)
         except ValueError as error:
             raise KannError(f"at has shape {place.shape}; pass one place, or one per state {leading}") from error
-
-
-SHARP_ROUNDING = 1e4
-"""A fixed point is known sharply if its speed is within this many times rounding."""
-
-
-def describe(problem: Problem, searches: Searches, *, initial: int) -> FixedPoints:
-    """Filter candidates by speed, merge those that are one point, sort them, and linearise the network about them.
-
-    The first ``initial`` searches are those from the initial states, which are counted.
-    """
-    states, inputs = torch.cat([searches.ends, searches.first_slow]), searches.inputs.repeat(2, 1)
-    speeds = as_numpy(problem.speed(states, inputs))
-    speeds = np.where(np.isfinite(speeds), speeds, np.inf)
-    # The first slow state of a search counts by itself only if the search went elsewhere from there.
-    farthest = as_numpy((searches.ends - searches.first_slow).abs().amax(dim=1))
-    left = farthest > problem.recipe.apart * problem.unit
-    counted = np.concatenate([np.ones_like(left), left])
-    kept = np.flatnonzero(counted & np.isfinite(speeds) & (speeds <= problem.slow_tolerance))
-    h, x, own = states[kept], inputs[kept], speeds[kept]
-    # Where Newton did not come to rest, or only came by, a point is a sample of a manifold, however slow.
-    sharp = (kept < len(searches.ends)) & (own <= problem.tolerance)
-    sharp &= own <= SHARP_ROUNDING * as_numpy(problem.rounding(h))
-    radius = np.where(sharp, problem.recipe.distinct, problem.recipe.apart) * problem.unit
-    chosen, group = merge(as_numpy(h), as_numpy(x), np.lexsort((own, ~sharp)), radius)
-    from_initial = kept % len(searches.ends) < initial
-    counts = np.bincount(group[from_initial], minlength=len(chosen))
-    # The last key counts first: fixed points before slow ones, then those that more initial states led to.
-    order = np.lexsort((chosen, -counts, own[chosen] > problem.tolerance))
-    # argsort of an order says to which place each group moved.
-    reached = np.full(initial, -1)
-    reached[kept[kept < initial]] = np.argsort(order)[group[kept < initial]]
-    h, x = h[chosen[order]], x[chosen[order]]
-    following, of_h, of_x = jacobians(problem.step, h, x)
-    points, point_speeds = as_numpy(h), as_numpy(half_square(following - h))
-    eigenvalues = eigenvalues_of(as_numpy(of_h))
-    return FixedPoints(
-        points=points,
-        inputs=as_numpy(x),
-        speeds=point_speeds,
-        kinds=np.where(point_speeds <= problem.tolerance, "fixed", "slow"),
-        jacobians=as_numpy(of_h),
-        input_jacobians=as_numpy(of_x),
-        eigenvalues=eigenvalues,
-        stable=is_stable(eigenvalues),
-        outlier=np.linalg.norm(points - as_numpy(problem.centre), axis=1) > problem.border,
-        counts=counts[order],
-        reached=reached,
-        candidate_speeds=speeds[:initial],
-        tolerance=problem.tolerance,
-        slow_tolerance=problem.slow_tolerance,
-        adam_steps=searches.adam_steps,
-        newton_steps=searches.newton_steps,
-        precision=str(problem.dtype).removeprefix("torch."),
-    )
