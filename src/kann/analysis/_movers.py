@@ -487,9 +487,7 @@ def movers(
     if by == "inputs":
         found, means = input_slopes(real, pushes, states)
     else:
-        found, labels = (
-            _spans(pushes.steps) if by == "steps" else _numbered(checked_tokens(tokens, states), pushes.rows)
-        )
+        found, labels = _spans(pushes.steps) if by == "steps" else _numbered(tokens, states, pushes.rows)
         means = means_by_label(real, labels, pushes.sequences, count=len(found))
         if by == "tokens":
             phrases = phrases_of(pushes, labels, found, level=level)
@@ -545,9 +543,9 @@ def _numbers(koopman: Koopman, modes: Any, variances: Float[Array, " m"]) -> lis
     return [every.index(mode.indices) for mode in chosen_modes(koopman, wanted)]
 
 
-def _numbered(tokens: Sequence[Sequence[str]], rows: Int[Array, " n"]) -> tuple[tuple[str, ...], Int[Array, " n"]]:
+def _numbered(tokens: Any, states: States, rows: Int[Array, " n"]) -> tuple[tuple[str, ...], Int[Array, " n"]]:
     """Return the different tokens of some rows, and the number of the token of each row."""
-    every, number_of = [token for own in tokens for token in own], {}
+    every, number_of = [token for own in checked_tokens(tokens, states) for token in own], {}
     labels = [number_of.setdefault(every[row], len(number_of)) for row in rows.tolist()]
     return tuple(number_of), np.array(labels)
 

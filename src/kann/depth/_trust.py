@@ -158,10 +158,8 @@ def trust(
             mean = whole.target_mean
             spread[step, i] = np.trace(fold.total) - 2 * mean @ fold.target[-1] + fold.pairs * mean @ mean
     per_variance = _inverse(spread.sum(axis=1))
-    width, without = (
-        student_width(level, jackknife_freedom(shares)),
-        _inverse(spread.sum(axis=1, keepdims=True) - spread),
-    )
+    width = student_width(level, jackknife_freedom(shares))
+    without = _inverse(spread.sum(axis=1, keepdims=True) - spread)
 
     def interval(amount: Float[Array, "t f"]) -> Float[Array, "t 2"]:
         error = amount.sum(axis=1) * per_variance

@@ -281,12 +281,9 @@ def unit_slopes(rule: Callable[..., Tensor], h: Tensor, c: Tensor | None, *sums:
     So one backward pass gives the derivatives of all units. The projection of an LSTM is left out.
     """
     with torch.enable_grad():
-        from_input, leaves = (
-            sums[0].detach(),
-            [each.detach().requires_grad_() for each in (h if c is None else c, sums[1])],
-        )
+        leaves = [each.detach().requires_grad_() for each in (h if c is None else c, sums[1])]
         states = (leaves[0], None) if c is None else (h, leaves[0])
-        following = rule(*states, from_input, leaves[1], None)
+        following = rule(*states, sums[0].detach(), leaves[1], None)
         parts = [following] if c is None else following.chunk(2, dim=-1)
         found = []
         for part in parts:
