@@ -26,8 +26,7 @@ from kann.live.evaluation import (
 )
 from kann.progress import progress
 from kann.recording._record import record
-from kann.recording.layer_selection import Target
-from kann.recording.recurrent import state_widths
+from kann.recording.layer_selection import Target, state_widths
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import Batch, RunOptions, SequenceData, require_order, tensors_of
 from kann.recording.tracer import has_time_first

@@ -31,8 +31,8 @@ from kann.recording.fused import (
     run_layers,
     states_replaced,
 )
-from kann.recording.layer_selection import Target, select
-from kann.recording.recurrent import lstm_with_projection, state_widths
+from kann.recording.layer_selection import Target, select, state_widths
+from kann.recording.recurrent import lstm_with_projection
 from kann.recording.runner import every_module_called, exclusive
 from kann.recording.sequence_data import is_state, tensors_of, with_tensors
 from kann.recording.tracer import as_complex, as_real, has_channels_first, hook_last

@@ -16,9 +16,8 @@ from kann.live.evaluation import first_steps, outputs_of
 from kann.live.results import ALL, Memory
 from kann.progress import progress
 from kann.recording._record import record
-from kann.recording.layer_selection import recurrent_modules, select
+from kann.recording.layer_selection import recurrent_modules, select, state_widths
 from kann.recording.probe import StepInputs
-from kann.recording.recurrent import state_widths
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import Batch, RunOptions, SequenceData
 from kann.recording.untrained import untrained_twin

@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 from kann.data.states import StatePart
 from kann.errors import KannError
-from kann.recording.layer_selection import Target
-from kann.recording.recurrent import gate_values, lstm_gates, state_widths
+from kann.recording.layer_selection import Target, state_widths
+from kann.recording.recurrent import gate_values, lstm_gates
 from kann.recording.runner import in_force, shared
 from kann.recording.sequence_data import Batch, RealSteps, tensors_of
 from kann.recording.tracer import (

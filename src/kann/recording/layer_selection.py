@@ -209,3 +209,11 @@ def by_module(targets: Sequence[Target]) -> list[list[Target]]:
     for target in targets:
         groups.setdefault(id(target.module), []).append(target)
     return list(groups.values())
+
+
+def state_widths(module: Any) -> dict[str, int]:
+    """The widths of the parts of the state of torch's recurrent modules: h, and c of an LSTM; empty for any other."""
+    if not isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        return {}
+    widths = {"h": getattr(module, "proj_size", 0) or module.hidden_size}
+    return widths | ({"c": module.hidden_size} if isinstance(module, nn.LSTM | nn.LSTMCell) else {})

@@ -10,7 +10,7 @@ from torch.nn.functional import linear
 
 from kann.checks import short_repr
 from kann.errors import KannError
-from kann.recording.layer_selection import Target, named, only_recurrent, require_module, select
+from kann.recording.layer_selection import Target, named, only_recurrent, require_module, select, state_widths
 from kann.typing import Float
 
 LSTM_ACTIVATIONS = (torch.sigmoid, torch.sigmoid, torch.tanh, torch.sigmoid)
@@ -211,14 +211,6 @@ def _step(target: Target) -> RecurrentStep:
         weights=lambda: [getattr(module, f"{name}{suffix}", None) for name in PARAMETERS],
         rule=_rule(module),
     )
-
-
-def state_widths(module: Any) -> dict[str, int]:
-    """The widths of the parts of the state of torch's recurrent modules: h, and c of an LSTM; empty for any other."""
-    if not isinstance(module, nn.RNNBase | nn.RNNCellBase):
-        return {}
-    widths = {"h": getattr(module, "proj_size", 0) or module.hidden_size}
-    return widths | ({"c": module.hidden_size} if isinstance(module, nn.LSTM | nn.LSTMCell) else {})
 
 
 def _rule(module: Any) -> Callable[..., Tensor]:
