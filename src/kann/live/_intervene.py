@@ -57,8 +57,8 @@ def run_step_by_step(kernel: Kernel, replace: Replace, *, state: str, reverse: b
     always. Steps are made by torch's own cells: multiplying the inputs of many steps by their weights at once is not
     quicker, neither on CPUs.
     """
-    count, at = len(kernel.weights) // kernel.directions, int(reverse)
-    weights = kernel.weights[at * count : (at + 1) * count]
+    at = int(reverse)
+    weights = kernel.weights_of(at)
     data = kernel.data if kernel.sizes is not None else kernel.data.flatten(0, 1)  # a copy in order of time
     steps = data.split(kernel.flat_sizes().tolist())
     outputs, finished = [], []

@@ -249,14 +249,12 @@ class _Run:
             forward(None, content)
             found, lengths, reverse = None, self.inputs.real.lengths, False
         else:
-            real, lengths = self.batch.real, None
-            if real is not None and not isinstance(content, PackedSequence):
-                lengths = real.mask(int(real.ends.max())) if real.starts.any() else real.lengths
+            real = None if isinstance(content, PackedSequence) else self.batch.real
             states = record(
                 self._source.model,
                 iter([content]),
                 forward=forward,
-                lengths=None if lengths is None else lambda _: lengths,
+                lengths=None if real is None else lambda _: real.mask(int(real.ends.max())),
                 progress=False,
                 **self._where,
             )
@@ -290,17 +288,17 @@ class _Run:
         """
         states, outputs, _, _ = self._run(content)
         found = np.full((2, len(self.lengths), len(lags)), np.nan)
-        ends = np.cumsum(self.lengths)
-        for row, end in enumerate(ends):
-            for column, k in enumerate(lags):
-                if k > lag or self.lengths[row] <= lag:
-                    continue
-                if states is not None and self.states is not None:
-                    place = end - 1 - lag + k
-                    found[0, row, column] = np.square(states[place] - self.states[place], dtype=np.float64).sum()
-                if outputs is not None and self.outputs is not None:
-                    own, new = self.outputs[row], outputs[row]
-                    if len(own) > 1 or k == lag:
-                        place = len(own) - 1 - lag + k if len(own) > 1 else 0
-                        found[1, row, column] = np.square(new[place] - own[place], dtype=np.float64).sum()
+        ends, rows = np.cumsum(self.lengths), np.flatnonzero(self.lengths > lag)
+        pairs = [] if outputs is None or self.outputs is None else list(zip(self.outputs, outputs, strict=True))
+        for column, k in enumerate(lags):
+            if k > lag:
+                break
+            if states is not None and self.states is not None:
+                places = (ends - 1 - lag + k)[rows]
+                found[0, rows, column] = np.square(states[places] - self.states[places], dtype=np.float64).sum(axis=1)
+            for row in rows if pairs else ():
+                own, new = pairs[row]
+                if len(own) > 1 or k == lag:
+                    place = len(own) - 1 - lag + k if len(own) > 1 else 0
+                    found[1, row, column] = np.square(new[place] - own[place], dtype=np.float64).sum()
         return found

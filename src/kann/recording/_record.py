@@ -422,14 +422,10 @@ NUMBERS = {"float": np.float32, "double": np.float64, "float16": np.float16, "in
 """The types of numbers by their names in ONNX; any other input is passed as it is."""
 
 
-def _is_session(model: Any) -> bool:
-    """True for a session of ONNX Runtime. Its methods decide, so that the package need not be installed."""
-    return all(callable(getattr(model, name, None)) for name in ("run", "get_inputs", "get_outputs"))
-
-
 def as_module(model: Any, layer: Any) -> tuple[nn.Module, Any]:
     """A module that runs a session, and the function from its outputs to the states; raise for any other model."""
-    if not _is_session(model):
+    # Methods decide, so that the package need not be installed.
+    if not all(callable(getattr(model, name, None)) for name in ("run", "get_inputs", "get_outputs")):
         require_module(model)
         return model, layer
     return SessionModule(model), layer if callable(layer) else _output_named(model, layer)
@@ -460,16 +456,14 @@ class SessionModule(nn.Module):
 
         def forward(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
             given = signature.bind(*args, **kwargs).arguments
-            feed = {self._inputs[name].name: _as_fed(value, self._inputs[name].type) for name, value in given.items()}
+            feed = {}
+            for name, value in given.items():
+                wanted = self._inputs[name]  # its type is such as "tensor(float)"
+                kind = NUMBERS.get(wanted.type.removeprefix("tensor(").removesuffix(")"))
+                feed[wanted.name] = as_numpy(value).astype(kind)
             return dict(zip(self._outputs, map(torch.from_numpy, session.run(None, feed)), strict=True))
 
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         signature = inspect.Signature([inspect.Parameter(name, kind) for name in self._inputs])
         forward.__signature__ = signature  # type: ignore[attr-defined]  # tells the recorder what a batch must hold
         self.forward = forward
-
-
-def _as_fed(value: Any, kind: str) -> Any:
-    """An array in the type that the session wants, such as ``tensor(float)``."""
-    wanted = NUMBERS.get(kind.removeprefix("tensor(").removesuffix(")"))
-    return as_numpy(value).astype(wanted)

@@ -200,7 +200,8 @@ class _Carried:
             return {str(i): [tensor[..., i] for tensor in cache] for i in range(cache[0].shape[-1])}
         if hasattr(cache, "rnn_state"):  # xLSTM
             return {str(i): list(state) for i, state in cache.rnn_state.items()}
-        found = {str(i): _linear_states(layer) for i, layer in enumerate(getattr(cache, "layers", ()))}
+        kept = {str(i): _linear_places(layer) for i, layer in enumerate(getattr(cache, "layers", ()))}
+        found = {name: [tensors[key] for tensors, key in places] for name, places in kept.items()}
         found |= {str(i): [getattr(*place) for place in places] for i, places in _rglru_places(self.model).items()}
         return {name: state for name, state in found.items() if state}
 
@@ -232,10 +233,6 @@ def _linear_places(layer: Any) -> list[tuple[dict[Any, Tensor], Any]]:
         elif kept:
             places += [(kept, key) for key, tensor in kept.items() if tensor is not None]
     return places
-
-
-def _linear_states(layer: Any) -> list[Tensor]:
-    return [kept[key] for kept, key in _linear_places(layer)]
 
 
 def _rglru_places(model: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:

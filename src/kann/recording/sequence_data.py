@@ -529,8 +529,11 @@ def packed_lengths(sizes: Int[Array, " t"]) -> Int[Array, " b"]:
 
 def _with_own_real_steps(batch: Batch) -> Batch:
     """The batch with the real steps that it knows by itself; of an encoder-decoder those of both."""
-    content = batch.content
-    batch.real = batch.real or _own_real_steps(content)
+    content, packed = batch.content, _first_packed(batch.content)
+    if batch.real is None and isinstance(content, Mapping) and "attention_mask" in content:
+        batch.real = real_steps(content["attention_mask"])
+    elif batch.real is None and packed is not None:
+        batch.real = packed_real_steps(packed)
     if isinstance(content, Mapping) and any(str(key).startswith("decoder_") for key in content):
         mask = content.get("decoder_attention_mask")
         batch.has_decoder, batch.decoder_real = True, None if mask is None else real_steps(mask)
@@ -669,14 +672,6 @@ def with_tensors(value: Any, new: Mapping[int, Tensor]) -> Any:
 def is_state(tensor: Tensor) -> bool:
     """Whether a tensor holds real or complex numbers, and not whole ones or truth values."""
     return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _own_real_steps(content: Any) -> RealSteps | None:
-    """The lengths that a batch itself knows: from an attention mask, or from a PackedSequence."""
-    if isinstance(content, Mapping) and "attention_mask" in content:
-        return real_steps(content["attention_mask"])
-    packed = _first_packed(content)
-    return None if packed is None else packed_real_steps(packed)
 
 
 def _asked_real_steps(content: Any, key: Any) -> RealSteps:
