@@ -30,6 +30,8 @@ def least_cost(cost: Float[Array, "n m"], leaving: Float[Array, " n"], arriving:
     sides are sorted such that this is nearly right. For up to 100 points on each side it takes a third or less of the
     time of ``scipy.optimize.linprog``, whose 1e-7 would be 3e-4 in the distance of a network from itself.
     """
+    # The solver of POT (ot.emd2) is faster for more than ten points, and gives the same cost up to rounding. But POT
+    # imports torch, which the analysis must not and which takes seconds, and installs as much as numpy and scipy.
     n, m = cost.shape
     # The n + m − 1 ways in use join all points without a circle, so that each amount is a sum of what leaves and
     # arrives with factors 1, 0 and −1. The inverse of the equations is made of these three numbers, and an exchange of
