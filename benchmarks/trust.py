@@ -194,7 +194,7 @@ def shipped_states():
     from kann.zoo.autoencoder import draw_beats
 
     sentiment, ecg = zoo.load("sentiment"), zoo.load("ecg")
-    reviews = json.loads(resources.files("kann.cli").joinpath("demo_reviews.json").read_text(encoding="utf-8"))
+    reviews = json.loads(resources.files("kann.zoo").joinpath("sentiment/reviews.json").read_text(encoding="utf-8"))
     words = [torch.from_numpy(np.asarray(sentiment.vocabulary.locate(review["text"])[0])) for review in reviews]
     beats = draw_beats(np.random.default_rng(0), normal=40, anomalous=20)
     signals = torch.tensor(beats.values, dtype=torch.float32)

@@ -284,7 +284,7 @@ def test_the_noise_of_the_first_version_is_seen_through():
 def shipped_states():
     """States of the networks that ship with kann."""
     sentiment, ecg = zoo.load("sentiment"), zoo.load("ecg")
-    reviews = json.loads(resources.files("kann.cli").joinpath("demo_reviews.json").read_text(encoding="utf-8"))
+    reviews = json.loads(resources.files("kann.zoo").joinpath("sentiment/reviews.json").read_text(encoding="utf-8"))
     words = [torch.from_numpy(np.asarray(sentiment.vocabulary.locate(review["text"])[0])) for review in reviews]
     beats = draw_beats(np.random.default_rng(0), normal=20, anomalous=10)
     signals = torch.tensor(beats.values, dtype=torch.float32)

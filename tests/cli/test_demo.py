@@ -20,5 +20,6 @@ def test_the_demo_explains_two_networks_and_says_what_it_found(tmp_path, monkeyp
         _, page, tables = content_of(tmp_path / "demo" / name)
         assert all(len(each["tokens"]) == each["length"] for each in page["sequences"])
         assert tables["coordinate"].shape == (page["steps"], 2 * len(page["shown"]))
-    assert result.stdout.count("In the running network") + result.stdout.count("Nothing can be concluded") >= 2
-    assert "aveats: " in result.stdout
+    assert result.stdout.count("kept after every step") + result.stdout.count("Nothing can be concluded") >= 2
+    assert "principal components" in result.stdout
+    assert "of the effect of one token" in result.stdout

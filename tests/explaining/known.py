@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import one_hot
 from torch.nn.utils.rnn import pad_sequence
 
-from kann.cli import demo
+from kann import zoo
 
 # A cyclic counter
 
@@ -350,7 +350,7 @@ class CharacterModel(nn.Module):
 
 def characters(count, steps, generator):
     """Pieces of the demo's reviews, and the next character at each step."""
-    text = " ".join(demo._reviews()[0]).lower()
+    text = " ".join(zoo.load("sentiment").reviews(120)[0]).lower()
     known = {character: i for i, character in enumerate(CharacterModel.ALPHABET)}
     ids = torch.tensor([known[character] for character in text if character in known])
     starts = torch.randint(len(ids) - steps - 1, (count,), generator=generator)

@@ -106,7 +106,7 @@ def test_the_turning_memories_of_an_orthogonal_network_that_copies_are_stated():
 
 def test_the_shipped_sentiment_network():
     model = zoo.load("sentiment")
-    reviews = json.loads(resources.files("kann.cli").joinpath("demo_reviews.json").read_text(encoding="utf-8"))
+    reviews = json.loads(resources.files("kann.zoo").joinpath("sentiment/reviews.json").read_text(encoding="utf-8"))
     located = [model.vocabulary.locate(review["text"]) for review in reviews]
     tokens = [[review["text"][a:b] for a, b in spans] for review, (_, spans) in zip(reviews, located, strict=True)]
     labels = [review["label"] for review in reviews]

@@ -77,7 +77,8 @@ GROWS_FROM = 1.0005
 """From this |λ| on a mode is said to grow: less would be written as 0.0 % in a step."""
 
 HEADLINE = ("balanced", "modes", "readout", "pca")
-"""Methods that the headline may speak of; of equal numbers of coordinates the highest score, then this order."""
+"""Methods of the headline: of those with equally many coordinates the first whose score is within the interval of the
+highest one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,7 +429,12 @@ def live_facts(effects: Effects, trust: Trust | None) -> Live:
     def fewest(fraction: float) -> Kept | None:
         limit = min(fraction, max((each.recovered for each in candidates), default=0.0) - CLEAR_GAP)
         enough = [each for each in candidates if each.recovered >= limit]
-        return min(enough, key=lambda each: (each.count, -each.recovered), default=None)
+        best = min(enough, key=lambda each: (each.count, -each.recovered), default=None)
+        if best is None:
+            return None
+        # Which of two bases is ahead by a sequence or two is chance: the first of those within the interval is named.
+        equal = [each for each in enough if each.count == best.count and each.score >= best.low]
+        return min(equal, key=lambda each: HEADLINE.index(each.method))
 
     best = max(candidates, key=lambda each: (each.recovered, -each.count), default=None)
     return Live(

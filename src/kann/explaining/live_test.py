@@ -66,6 +66,8 @@ def balance_states(setup: Setup, recorded: Recorded) -> Balance:
     numbers = setup.sequences.sorted_by_length(setup.fitted_numbers)
     data, run = setup.sequences.part(numbers)
     run |= {"labels": setup.options.labels_that_mark(numbers), "outputs": recorded.outputs.kind}
+    if setup.options.batch_size is None:
+        del run["batch_size"]  # as many as fit into memory with their gradients
     try:
         found = balance(setup.model, data, **where, seed=setup.options.seed, **run)
     except RuntimeError as error:  # torch raises it where outputs have no gradients

@@ -18,7 +18,7 @@ from kann.backends.arrays import as_numpy
 from kann.checks import require_names
 from kann.data.states import States, require_one_per_state
 from kann.errors import KannError
-from kann.explaining.options import Options
+from kann.explaining.options import BATCH_SIZE, SMALLEST_BATCH, STEPS_IN_A_BATCH, Options
 from kann.live.evaluation import outputs_of
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import SequenceData, real_steps, tensors_of
@@ -75,6 +75,10 @@ class Sequences:
             source.lengths = self._lengths  # converted once
         known = data.get("attention_mask") if self._lengths is None and isinstance(data, Mapping) else self._lengths
         self._real = None if known is None else real_steps(known)
+        if options.batch_size is None and self.knows_positions and count:
+            longest = int(self.positions(np.arange(count)).max())
+            fitting = max(SMALLEST_BATCH, STEPS_IN_A_BATCH // max(1, longest))
+            self._run["batch_size"] = source.batch_size = min(BATCH_SIZE, fitting)
 
     def data(self, numbers: Int[Array, " k"]) -> SequenceData:
         """Return some sequences in batches, with the call of the model."""

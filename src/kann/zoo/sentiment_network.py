@@ -107,6 +107,9 @@ def _settings(tokenizer: Tokenizer) -> dict[str, Any]:
     return content
 
 
+REVIEWS, JOINED = "reviews.json", 3
+"""The file of written reviews, and how many of them make one that is read."""
+
 VOCABULARY, OPERATOR, TRUST = "vocabulary.json", "koopman.npz", "trust.npz"
 """Files that this network has besides its weights and provenance."""
 
@@ -151,6 +154,27 @@ class Pretrained:
     """The trust in its modes, on held-out reviews."""
     modes: tuple[int, ...]
     """Its modes in order of the variance of their contribution to the logit, largest first."""
+
+    def reviews(self, count: int, *, seed: int = 0) -> tuple[list[str], list[str]]:
+        """Return reviews and their labels, "negative" or "positive": each is put together from some of one label.
+
+        These were written for kann, so that the same sentence is in several reviews.
+        """
+        written = json.loads((folder("sentiment") / REVIEWS).read_text(encoding="utf-8"))
+        rng = np.random.default_rng(seed)
+        labels = [written[number % len(written)]["label"] for number in range(count)]
+        texts = []
+        for label in labels:
+            own = [review["text"] for review in written if review["label"] == label]
+            texts.append(" ".join(rng.choice(own, size=JOINED, replace=False)))
+        return texts, labels
+
+    def draw(self, count: int, *, seed: int = 0) -> tuple[list[Int[Array, " _"]], list[list[str]], list[str]]:
+        """Return `reviews` as the network reads them: the numbers of the words, the words, and the labels."""
+        texts, labels = self.reviews(count, seed=seed)
+        located = [self.vocabulary.locate(text) for text in texts]
+        words = [[text[a:b].lower() for a, b in ends] for text, (_, ends) in zip(texts, located, strict=True)]
+        return [numbers for numbers, _ in located], words, labels
 
 
 def pretrained(place: str | os.PathLike[str] | None = None) -> Pretrained:

@@ -1,0 +1,21 @@
+"""The first example of the README delivers its sentence; benchmarks/first_example.py has 20 seeds."""
+
+import runpy
+from pathlib import Path
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "reviews.py"
+
+
+def test_one_coordinate_of_256_keeps_nine_in_ten_decisions(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    found = runpy.run_path(str(EXAMPLE))["found"]
+    printed = capsys.readouterr().out
+    assert printed == f"{found}\n"
+    assert found.verdict == "found"
+    kept = found.facts.live.fewest
+    assert kept.count == 1
+    assert kept.score >= 0.9
+    assert found.sentences[0].startswith("One balanced coordinate of 256, kept after every step, keeps 9")
+    assert (tmp_path / "report.html").exists()
+    code = [line for line in EXAMPLE.read_text(encoding="utf-8").splitlines()[1:] if line]
+    assert len(code) < 12
