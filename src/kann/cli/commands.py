@@ -1,7 +1,7 @@
 """All commands of ``kann``.
 
 The commands import torch and jinja2 only when they run, so that ``kann --help`` answers at once. Their parameters are
-the options of the command line, as ``--help`` lists them, by themselves or in groups of `kann.cli.options`.
+the options of the command line, as ``--help`` lists them, by themselves or in groups of `kann.cli.loading`.
 """
 
 import re
@@ -15,7 +15,7 @@ import typer
 
 import kann
 from kann._format import finite_or_none, fixed, percent, significant
-from kann.cli import loading, options
+from kann.cli import loading
 from kann.cli.demo import demo
 from kann.cli.errors import SHOW_TRACEBACKS, one_line_errors, print_result, require_free
 from kann.cli.highlight import highlight
@@ -25,19 +25,19 @@ from kann.progress import progress
 
 
 def record(
-    network: options.Network,
+    network: loading.Network,
     out: Annotated[str, typer.Option("--out", "-o", help="The store to write, such as states.zarr.")],
-    weights: options.Weights = None,
+    weights: loading.Weights = None,
     inputs: Annotated[
         bool, typer.Option("--inputs", help="Also record the inputs of the layer, for 'kann fit --driven'.")
     ] = False,
-    force: options.Force = False,
-    as_json: options.AsJson = False,
+    force: loading.Force = False,
+    as_json: loading.AsJson = False,
 ) -> None:
     """Run a model over data and write the hidden states of a layer to a store."""
     with one_line_errors(f"interrupted before anything was written to {out}; run the same command again"):
         require_store_name(out, verb="record")
-        loading.require_data(network.data)
+        loading.require_present(network.data)
         require_free(Path(out), force=force)
         if set("*?[").intersection(network.layer or ""):
             raise KannError(
@@ -70,8 +70,8 @@ def fit(
     scheduler: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="A Dask scheduler whose workers read the store: tcp://….")
     ] = None,
-    force: options.Force = False,
-    as_json: options.AsJson = False,
+    force: loading.Force = False,
+    as_json: loading.AsJson = False,
 ) -> None:
     """Fit the operator of recorded states, write it, and print its leading eigenvalues and which modes to trust.
 
@@ -96,14 +96,14 @@ def fit(
 def report(
     operator: Annotated[Path, typer.Argument(help="The file that 'kann fit' wrote.")],
     states: Annotated[str, typer.Argument(help="The states to show (zarr store or its address, .npy, .npz).")],
-    out: options.Page = Path("report.html"),
-    tokens: options.Tokens = None,
-    labels: options.Labels = None,
+    out: loading.Page = Path("report.html"),
+    tokens: loading.Tokens = None,
+    labels: loading.Labels = None,
     driven: Annotated[Path | None, typer.Option(help="An operator fitted with --driven, to compare with.")] = None,
     title: Annotated[str, typer.Option(help="The heading.")] = "What this network remembers by",
     about: Annotated[str, typer.Option(help="A paragraph about the network and the data.")] = "",
     modes: Annotated[int, typer.Option(min=1, help="How many modes to show for each sequence.")] = 20,
-    force: options.Force = False,
+    force: loading.Force = False,
 ) -> None:
     """Write a report that can be opened offline and explored."""
     koopman, shown = loading.operator(operator), loading.states(states)
@@ -116,11 +116,11 @@ def report(
 
 @one_line_errors()
 def effects(
-    network: options.Network,
+    network: loading.Network,
     operator: Annotated[Path, typer.Option(help="The file that 'kann fit' wrote.")],
     states: Annotated[str, typer.Option(help="Recorded states that fills are fitted to: a zarr store, .npy or .npz.")],
-    weights: options.Weights = None,
-    labels: options.Labels = None,
+    weights: loading.Weights = None,
+    labels: loading.Labels = None,
     outputs: Annotated[
         str,
         typer.Option(help="The kind of outputs: class, labels (several yes-or-no answers) or values (regression)."),
@@ -129,11 +129,11 @@ def effects(
     counts: Annotated[str, typer.Option(help="How many coordinates to keep and to remove.")] = "1,2,4,8,16",
     fill: Annotated[str, typer.Option(help="How to complete the state: auto, linear or curve.")] = "auto",
     plot: Annotated[Path | None, typer.Option(help="A figure to write, such as effects.svg.")] = None,
-    force: options.Force = False,
-    as_json: options.AsJson = False,
+    force: loading.Force = False,
+    as_json: loading.AsJson = False,
 ) -> None:
     """Test modes in the running network: what it still does if only they are kept, or if they are removed."""
-    loading.require_data(network.data)
+    loading.require_present(network.data)
     require_free(plot, force=force)
     koopman, recorded = loading.operator(operator), loading.states(states)
     asked = {"counts": _numbers(counts), "fill": fill, "outputs": outputs, "threshold": threshold}
@@ -175,23 +175,23 @@ def _draw(found: Any, path: Path) -> None:
 
 @one_line_errors()
 def explain(
-    network: options.Network,
-    weights: options.Weights = None,
-    out: options.Page = Path("report.html"),
+    network: loading.Network,
+    weights: loading.Weights = None,
+    out: loading.Page = Path("report.html"),
     readout: Annotated[str | None, typer.Option(help="The name of the module that reads the states.")] = None,
     axis: Annotated[str | None, typer.Option(help="time, or depth to take layers as steps; found if left out.")] = None,
-    labels: options.Labels = None,
-    tokens: options.Tokens = None,
+    labels: loading.Labels = None,
+    tokens: loading.Tokens = None,
     classes: Annotated[str | None, typer.Option(help="The names of the classes, with commas between them.")] = None,
     channels: Annotated[str | None, typer.Option(help="The names of the channels of a signal, with commas.")] = None,
     outputs: Annotated[str | None, typer.Option(help="The kind of outputs: class, labels or values.")] = None,
     seconds: Annotated[float | None, typer.Option(help="A budget of time.")] = None,
     step_seconds: Annotated[float | None, typer.Option(help="How long a step lasts.")] = None,
-    force: options.Force = False,
-    as_json: options.AsJson = False,
+    force: loading.Force = False,
+    as_json: loading.AsJson = False,
 ) -> None:
     """Explain what a network learned: print a few sentences with figures, and write the page that shows them."""
-    loading.require_data(network.data)
+    loading.require_present(network.data)
     require_free(out, force=force)
     asked = {"readout": readout, "axis": axis, "outputs": outputs, "seconds": seconds, "step_seconds": step_seconds}
     asked |= loading.json_lists(labels=labels, tokens=tokens)
@@ -222,8 +222,8 @@ def compare(
         str, typer.Option(help="How much eigenvalues, or directions of states, count: carried or equal.")
     ] = "carried",
     steps: Annotated[int, typer.Option(min=1, help="For responses, over how many steps.")] = 64,
-    force: options.Force = False,
-    as_json: options.AsJson = False,
+    force: loading.Force = False,
+    as_json: loading.AsJson = False,
 ) -> None:
     """Measure how far apart networks are inside, and print each one's nearest."""
     require_free(out, csv, force=force)
@@ -268,18 +268,18 @@ def _finite(values: Any) -> Any:
 
 @one_line_errors()
 def watch(
-    network: options.Network,
+    network: loading.Network,
     checkpoints: Annotated[
         Path, typer.Option(help="A folder of weights (.safetensors, .pt), the step of training in each name.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The film to write, a page.")] = Path("film.html"),
     history: Annotated[Path | None, typer.Option(help="Also write the history, such as history.npz.")] = None,
     rank: Annotated[str, typer.Option(help="The rank of the operators.")] = "0.99",
-    force: options.Force = False,
-    as_json: options.AsJson = False,
+    force: loading.Force = False,
+    as_json: loading.AsJson = False,
 ) -> None:
     """Fit an operator at each checkpoint of a training, follow its modes, and write the film."""
-    loading.require_data(network.data)
+    loading.require_present(network.data)
     require_free(out, history, force=force)
     files = checkpoint_files(checkpoints)
     with loading.model_and_data(network, command="watch") as (model, values, run):
@@ -370,7 +370,7 @@ EXAMPLES = {
 """The example that the help of each command ends with, in the order in which ``kann --help`` lists the commands."""
 
 for command, example in EXAMPLES.items():
-    app.command(epilog=f"Example: {example}")(options.with_groups(command))
+    app.command(epilog=f"Example: {example}")(loading.with_groups(command))
 # Packages of a clone add commands of their own: `kann_experiments` adds `reproduce` and `data`.
 for entry_point in entry_points(group="kann.commands"):
     app.add_typer(entry_point.load(), name=entry_point.name)

@@ -14,7 +14,7 @@ from kann._display import visible
 from kann._format import percent
 from kann.analysis.decisions import contribution_changes
 from kann.cli.errors import one_line_errors, require_free
-from kann.cli.options import Force
+from kann.cli.loading import Force
 from kann.errors import KannError
 from kann.reporting.shaded_text import Shading, print_shading, shade_modes, shading_page
 from kann.typing import Array, Float

@@ -1,20 +1,23 @@
-"""Read what the user names on the command line: models, data, states, operators, lists."""
+"""Options that several commands share, and what the user names with them: models, data, states, operators, lists."""
 
 import asyncio
 import contextlib
+import functools
 import importlib
+import inspect
 import json
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
+import typer
 
 from kann._format import finite_or_none
 from kann.cli.errors import named
-from kann.cli.options import Network
 from kann.data.archives import damage_explained, npz_names, read_npz, reason, require_file
 from kann.data.moments import Moments
 from kann.data.reduction import runs_on_dask
@@ -24,6 +27,59 @@ from kann.fitting.folds import FEWEST_FOLDS
 from kann.fitting.koopman import Koopman
 from kann.reporting.trust import KnownTrust, known_trust, mode_trust_rows, trust_numbers
 from kann.typing import Array
+
+Weights = Annotated[Path | None, typer.Option(help="The weights of the model: .safetensors or .pt.")]
+Labels = Annotated[
+    Path | None, typer.Option(help="JSON: the label of each sequence, or a list of the labels of its steps.")
+]
+Tokens = Annotated[Path | None, typer.Option(help="JSON: for each sequence a list of words.")]
+Page = Annotated[Path, typer.Option("--out", "-o", help="The page to write.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """The network that a command runs, its data, and the layer to look at."""
+
+    factory: Annotated[str, typer.Argument(metavar="PKG.MODULE:FACTORY", help="A function that returns the model.")]
+    data: Annotated[Path, typer.Option(help="The inputs of the model: .npy, or .npz with 'data' and maybe 'lengths'.")]
+    lengths: Annotated[
+        Path | None,
+        typer.Option(help="The number of real steps of each sequence: .npy; also for a model that reads it."),
+    ] = None
+    layer: Annotated[str | None, typer.Option(help="The layer to look at; not needed if only one is recurrent.")] = None
+    state: Annotated[str | None, typer.Option(help="Which state of an LSTM: h, c or hc.")] = None
+    batch_size: Annotated[int, typer.Option(min=1, help="Number of sequences to run at once.")] = 128
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Make the fields of every group that a command takes options of the command line."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[name]))
+            continue
+        types = get_type_hints(groups[name], include_extras=True)
+        for field in fields(groups[name]):
+            default = parameter.empty if field.default is MISSING else field.default
+            own = inspect.Parameter(field.name, parameter.KEYWORD_ONLY, default=default, annotation=types[field.name])
+            parameters.append(own)
+
+    @functools.wraps(command)
+    def grouped(**values: Any) -> None:
+        for name, kind in groups.items():
+            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        command(**values)
+
+    grouped.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    grouped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return grouped
+
+
+# What the user names
 
 SCHEDULER_TIMEOUT = 10.0
 """Seconds that a Dask scheduler has to answer before we say that there is none."""
@@ -168,9 +224,7 @@ def json_lists(**paths: Path | None) -> dict[str, Any]:
 
 
 def _json_list(path: Path) -> list[Any]:
-    if not path.exists():
-        raise FileNotFoundError(f"there is no file {path}")
-    require_file(path)  # a FIFO would block, and /dev/zero never ends
+    require_present(path, "file")
     with damage_explained(path, problem="is not JSON", remedy="pass a JSON list with one entry per sequence"):
         entries = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(entries, list):
@@ -206,9 +260,7 @@ def model(factory: str, weights: Path | None) -> Any:
 
 def load_weights(network: Any, path: Path) -> None:
     """Load weights into a network, without running any code that the file may hold."""
-    if not path.exists():
-        raise FileNotFoundError(f"no weights at {path}")
-    require_file(path)
+    require_present(path, "weights")
     with damage_explained(path, problem="holds no weights", remedy="pass a .safetensors file or a saved state_dict"):
         tensors = _tensors(path)
     with damage_explained(path, problem="does not fit the model", remedy="pass the weights of this model"):
@@ -250,10 +302,10 @@ def model_and_data(
         raise KannError(f"the model cannot run on {source} ({named(error)}); see 'kann --debug {command}'") from error
 
 
-def require_data(path: Path) -> None:
-    """Raise if a file of data is missing or is no plain file."""
+def require_present(path: Path, what: str = "data") -> None:
+    """Raise if a file is missing or is no plain file: a FIFO would block, and /dev/zero never ends."""
     if not path.exists():
-        raise FileNotFoundError(f"no data at {path}")
+        raise FileNotFoundError(f"no {what} at {path}")
     require_file(path)
 
 
@@ -262,7 +314,7 @@ def _data_arrays(path: Path) -> dict[str, Any]:
 
     Whole numbers are in the type that embeddings take.
     """
-    require_data(path)
+    require_present(path)
     with damage_explained(path, problem="holds no data", remedy="pass .npy, or .npz with an array 'data'"):
         if path.suffix == ".npz":
             arrays = read_npz(path)
