@@ -191,33 +191,22 @@ def checked_inputs(koopman: Koopman, states: Any, arguments: Mapping[str, Any]) 
     state_gram(states)  # raises if states are NaN or infinite, or if their squares are, as `kann.fit` does
     count = require_whole_number(arguments.get("modes", 20), "modes", least=0)
     given = {name: value for name, value in arguments.items() if value is not None and name != "modes"}
-    checks: dict[str, Callable[[Any], Any]] = {
-        "title": partial(_text, name="title"),
-        "about": partial(_text, name="about"),
-        "step_name": partial(_text, name="step_name"),
+    _require_kinds(given)
+    _require_same_network(given, koopman, states)
+    read: dict[str, Callable[[Any], Any]] = {
         "tokens": lambda tokens: checked_tokens(tokens, states),
         "signals": partial(_signals, states=states),
         "labels": partial(_labels, states=states),
-        "classes": _classes,
+        "classes": lambda classes: [str(name) for name in classes],
         "others": _operators,
-        "fixed_points": partial(_points, koopman=koopman),
-        "effects": partial(_effects, koopman=koopman),
-        "movers": partial(_movers, koopman=koopman),
-        "memory": lambda memory: require_instance(memory, Memory, "memory") or memory,
-        "line": partial(_text, name="line"),
         "verdict": _verdict,
-        "tables": _tables,
+        "tables": list,
         "matter": lambda matter: [_mode(number, koopman, "matter") for number in matter],
-        "summary": partial(_sentences, name="summary"),
-        "sentences": partial(_sentences, name="sentences"),
-        "choices": partial(_sentences, name="choices"),
         "alone": partial(_alone, koopman=koopman),
         "step_seconds": checked_step_seconds,
-        "steps": partial(_steps, states=states),
-        "outputs": _outputs,
         "threshold": partial(require_number, name="threshold", remedy="pass the value that an output must exceed"),
-    }
-    checked = {name: checks[name](value) if name in checks else value for name, value in given.items()}
+    } | dict.fromkeys(SENTENCES, list)
+    checked = given | {name: convert(given[name]) for name, convert in read.items() if name in given}
     if "channels" in given:
         checked["channels"] = _channels(given["channels"], checked.get("signals"))
     if "step_names" in given:
@@ -263,11 +252,59 @@ def slowest_and_most_important(importances: Float[Array, " m"], count: int) -> t
     return tuple(sorted([*slowest, *rest[: count - len(slowest)]]))
 
 
-def _text(value: Any, name: str) -> str:
-    require_text(value, name)
-    if name == "step_name" and not value.strip():
+TEXTS = ("title", "about", "line", "step_name")
+"""Options that are a text."""
+
+SENTENCES = ("summary", "sentences", "choices")
+"""Options that are a list of texts."""
+
+RESULTS = {"effects": Effects, "movers": Movers, "memory": Memory, "steps": StepTrust}
+"""Options that are a result."""
+
+
+def _require_kinds(given: Mapping[str, Any]) -> None:
+    """Raise for options of another type than they have."""
+    for name in TEXTS:
+        require_text(given.get(name, ""), name)
+    if not given.get("step_name", "step").strip():
         raise KannError("step_name= is empty; pass the name of a step, such as 'step' or 'layer'")
-    return value
+    for name in SENTENCES:
+        if isinstance(given.get(name), str):  # its letters would be shown as sentences
+            raise KannError(f"{name}= is a single string; pass a list of sentences")
+        require_sequence(given.get(name, ()), name)
+        for sentence in given.get(name, ()):
+            require_text(sentence, f"a sentence of {name}")
+    require_sequence(given.get("tables", ()), "tables")
+    for table in given.get("tables", ()):
+        require_instance(table, PageTable, "a table of tables")
+    for name, kind in RESULTS.items():
+        if name in given:
+            require_instance(given[name], kind, name)
+    require_sequence(given.get("classes", ()), "classes")
+    require_choice(given.get("outputs", "class"), "outputs", OUTPUTS)
+
+
+def _require_same_network(given: Mapping[str, Any], koopman: Koopman, states: States) -> None:
+    """Raise for results of another operator or of other states."""
+    effects, movers, steps = given.get("effects"), given.get("movers"), given.get("steps")
+    if effects is not None and not np.array_equal(effects.koopman.eigenvalues, koopman.eigenvalues):
+        raise KannError(
+            f"effects= is of another operator, of rank {effects.koopman.rank}; this one has rank {koopman.rank}, or "
+            "other eigenvalues; pass effects.koopman as the operator"
+        )
+    if movers is not None and max(movers.modes, default=0) >= len(koopman.modes):
+        raise KannError(
+            f"movers= names mode {max(movers.modes)} and the operator has {len(koopman.modes)} modes; pass what "
+            "kann.movers returned for this operator"
+        )
+    count = int(states.lengths.max()) - 1
+    if steps is not None and len(steps) != count:
+        raise KannError(
+            f"steps= is of {len(steps)} steps and the states shown have {count}; pass what "
+            "kann.depth.trust returned for maps of these steps"
+        )
+    if "fixed_points" in given:
+        _require_points(given["fixed_points"], koopman)
 
 
 def _operators(others: Any) -> dict[str, Koopman]:
@@ -275,11 +312,6 @@ def _operators(others: Any) -> dict[str, Koopman]:
     for name, operator in operators.items():
         require_instance(operator, Koopman, f"others[{short_repr(name)}]")
     return operators
-
-
-def _classes(classes: Any) -> list[str]:
-    require_sequence(classes, "classes")
-    return [str(name) for name in classes]
 
 
 def _network_outputs(outputs: Any, states: States, last_read: Array | None) -> Float[Array, "s ..."]:
@@ -300,8 +332,8 @@ def _network_outputs(outputs: Any, states: States, last_read: Array | None) -> F
     return rows.astype(np.float64).reshape(shape)
 
 
-def _points(fixed_points: Any, koopman: Koopman) -> Any:
-    """Return the fixed points if they are points of this network."""
+def _require_points(fixed_points: Any, koopman: Koopman) -> None:
+    """Raise unless fixed points are points of this network."""
     shape = np.shape(getattr(fixed_points, "points", ()))
     if len(shape) != 2 or shape[1] < koopman.dim or len(fixed_points.kinds) != shape[0]:
         raise KannError(
@@ -310,7 +342,6 @@ def _points(fixed_points: Any, koopman: Koopman) -> Any:
         )
     if not np.isfinite(fixed_points.points).all():
         raise KannError("fixed_points= holds NaN or Inf; pass finite points")
-    return fixed_points
 
 
 def _labels(labels: Any, states: States) -> list[Any]:
@@ -342,35 +373,6 @@ def _signals(signals: Any, states: States) -> list[Float[Array, "_ _"]]:
     return [own[::-1] for own in rows] if states.reverse else rows
 
 
-def _effects(effects: Any, koopman: Koopman) -> Effects:
-    require_instance(effects, Effects, "effects")
-    if not np.array_equal(effects.koopman.eigenvalues, koopman.eigenvalues):
-        raise KannError(
-            f"effects= is of another operator, of rank {effects.koopman.rank}; this one has rank {koopman.rank}, or "
-            "other eigenvalues; pass effects.koopman as the operator"
-        )
-    return effects
-
-
-def _movers(movers: Any, koopman: Koopman) -> Movers:
-    require_instance(movers, Movers, "movers")
-    if max(movers.modes, default=0) >= len(koopman.modes):
-        raise KannError(
-            f"movers= names mode {max(movers.modes)} and the operator has {len(koopman.modes)} modes; pass what "
-            "kann.movers returned for this operator"
-        )
-    return movers
-
-
-def _sentences(sentences: Any, name: str) -> list[str]:
-    if isinstance(sentences, str):  # its letters would be shown as sentences
-        raise KannError(f"{name}= is a single string; pass a list of sentences")
-    require_sequence(sentences, name)
-    for sentence in sentences:
-        require_text(sentence, f"a sentence of {name}")
-    return list(sentences)
-
-
 def _alone(alone: Any, koopman: Koopman) -> dict[int, tuple[float, float]]:
     if not isinstance(alone, Mapping):
         raise KannError(f"alone={short_repr(alone)} has no modes by number; pass a dict such as {{0: (0.9, 0.6)}}")
@@ -396,19 +398,8 @@ def _verdict(verdict: Any) -> tuple[str, str]:
     if not isinstance(verdict, tuple) or len(verdict) != 2:
         raise KannError(f"verdict={short_repr(verdict)} must be a pair; pass a word and the figure that decides it")
     require_choice(verdict[0], "the word of verdict", tuple(VERDICTS))
-    return verdict[0], _text(verdict[1], "the figure of verdict")
-
-
-def _tables(tables: Any) -> list[PageTable]:
-    require_sequence(tables, "tables")
-    for table in tables:
-        require_instance(table, PageTable, "a table of tables")
-    return list(tables)
-
-
-def _outputs(outputs: Any) -> str:
-    require_choice(outputs, "outputs", OUTPUTS)
-    return outputs
+    require_text(verdict[1], "the figure of verdict")
+    return verdict
 
 
 def checked_step_seconds(step_seconds: Any) -> float:
@@ -417,18 +408,6 @@ def checked_step_seconds(step_seconds: Any) -> float:
     if not seconds > 0:
         raise KannError(f"step_seconds={seconds} is no length of time; pass how many seconds a step lasts")
     return seconds
-
-
-def _steps(steps: Any, states: States) -> StepTrust:
-    """Return the trust of the maps of single steps if it is of as many steps as the states shown have."""
-    require_instance(steps, StepTrust, "steps")
-    count = int(states.lengths.max()) - 1
-    if len(steps) != count:
-        raise KannError(
-            f"steps= is of {len(steps)} steps and the states shown have {count}; pass what "
-            "kann.depth.trust returned for maps of these steps"
-        )
-    return steps
 
 
 def _step_names(names: Any, steps: StepTrust | None) -> list[str]:
