@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 import kann
 from kann.progress import progress
-from kann_experiments.results import made_on, versions, write_json
+from kann_experiments.results import common_json, write_json
 
 MODULUS, CLASSES, TOKENS, LENGTH = 23, 4, 32, 24
 COUNTS = (1, 2, 4, 8, 16, 32)
@@ -116,11 +116,8 @@ def main(folder: Path) -> None:
         agreement = {method: means.round(4).tolist() for method, means in profile.kept.items()}
         write_json(
             own / "results.json",
-            {
-                "experiment": f"depth/{name}",
-                "versions": versions(),
-                "made_on": made_on(),
-                "seeds": [0],
+            common_json(f"depth/{name}", seeds=[0])
+            | {
                 "config": found["config"],
                 "accuracy": round(found["accuracy"], 4),
                 "counts": list(profile.counts),

@@ -272,22 +272,25 @@ def versions() -> dict[str, str]:
 
 
 def common_json(
-    experiment: str, *, config: Any, printed_config: Any, seeds: Sequence[int], rows: Sequence[Row]
+    experiment: str, *, seeds: Sequence[int], rows: Sequence[Row] = (), config: Any = None, printed_config: Any = None
 ) -> dict[str, Any]:
-    """List what ``results.json`` of every experiment holds. There are no times and no paths.
+    """Return the entries of ``results.json`` that all experiments share, with the configuration where there is one.
 
-    So the same seeds, commit and machine give the same file.
+    There are no times and no paths, so the same seeds, commit and machine give the same file.
     """
-    return {
+    content = {
         "experiment": experiment,
         "versions": versions(),
         "made_on": made_on(),
-        "config": as_json(config),
-        "printed_config": as_json(printed_config),
-        "differences": list(differences(config, printed_config)),
         "seeds": list(seeds),
         "rows": {row.quantity.key: row.as_json() for row in rows},
     }
+    if config is not None:
+        content["config"] = as_json(config)
+    if printed_config is not None:
+        content["printed_config"] = as_json(printed_config)
+        content["differences"] = list(differences(config, printed_config))
+    return content
 
 
 def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from kann_experiments.balanced.learned import ROUNDS, STEPS, learned_numbers
 from kann_experiments.balanced.measure import METHODS, quantities, sentiment_numbers, study
 from kann_experiments.configs import choose
 from kann_experiments.counting.task import CLASSES
-from kann_experiments.results import Quantity, Reproduction, Row, made_on, tabulate, versions, write_json
+from kann_experiments.results import Quantity, Reproduction, Row, common_json, tabulate, write_json
 from kann_experiments.training import repeatable, require_folder
 
 __all__ = ["ARCHITECTURES", "LEARNED", "learn", "reproduce", "summarise_counting", "summarise_learned"]
@@ -57,16 +57,9 @@ def reproduce(
         measured.append(json.loads(path.read_text(encoding="utf-8")))
     numbers = [{key: float(value) for key, value in each["numbers"].items()} for each in measured]
     rows = tabulate(quantities(), numbers, {})
-    content = {
-        "experiment": f"balanced/{task}-{arch}",
-        "versions": versions(),
-        "made_on": made_on(),
-        "seeds": list(seeds),
-        "rows": {row.quantity.key: row.as_json() for row in rows},
-        "lines": {"grid": grid(rows)},
-        "details": {str(seed): each["details"] for seed, each in zip(seeds, measured, strict=True)},
-    }
-    write_json(folder / "results.json", content)
+    details = {str(seed): each["details"] for seed, each in zip(seeds, measured, strict=True)}
+    content = common_json(f"balanced/{task}-{arch}", seeds=seeds, rows=rows)
+    write_json(folder / "results.json", content | {"lines": {"grid": grid(rows)}, "details": details})
     return Reproduction(
         title=f"coordinates, {task}, {arch}",
         seeds=tuple(seeds),
@@ -147,9 +140,8 @@ def summarise_counting(out: str | os.PathLike[str] = "runs/balanced", *, seeds: 
         lines.append(f"| {classes} | " + " | ".join(cells) + " |")
     totals = [f"{sum(each)} of {len(each)} | " for each in right.values()]
     lines.append("| all | " + " | ".join(totals) + " |")
-    content = {"experiment": "balanced/counting", "versions": versions(), "made_on": made_on(), "seeds": list(seeds)}
     path = require_folder(Path(out) / "counting") / "results.json"
-    write_json(path, content | {"rows": {}, "lines": {"grid": lines}})
+    write_json(path, common_json("balanced/counting", seeds=seeds) | {"lines": {"grid": lines}})
     return path
 
 
@@ -183,9 +175,8 @@ def summarise_learned(out: str | os.PathLike[str] = "runs/balanced") -> Path:
                     f"| {networks} | {count} | {cells} | {100 * lead.mean:+.1f} (≤ {100 * max(lead.values):+.1f}) |"
                 )
                 rows |= {f"{task}-{arch}_{count}_{key}": own.as_json() for key, own in row.items()}
-    content = {"experiment": "balanced/learned", "versions": versions(), "made_on": made_on()}
     path = require_folder(Path(out) / "learned") / "results.json"
-    write_json(path, content | {"seeds": sorted(seeds), "rows": rows, "lines": {"grid": lines}})
+    write_json(path, common_json("balanced/learned", seeds=sorted(seeds)) | {"rows": rows, "lines": {"grid": lines}})
     return path
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from kann.progress import progress
 from kann_experiments.design import long_memory, small_networks, trainings
 from kann_experiments.design.figures import draw_accuracies, draw_recalls, draw_training
-from kann_experiments.results import Quantity, Reproduction, Row, made_on, tabulate, versions, write_json
+from kann_experiments.results import Quantity, Reproduction, Row, common_json, tabulate, write_json
 from kann_experiments.training import repeatable, require_folder
 
 __all__ = ["PARTS", "quick", "reproduce"]
@@ -164,12 +164,6 @@ def _finish(
     lines: Mapping[str, Any] | None = None,
 ) -> Reproduction:
     """Write ``results.json``, from which the manual is filled."""
-    content = {
-        "experiment": f"design/{folder.name}",
-        "versions": versions(),
-        "made_on": made_on(),
-        "seeds": list(seeds),
-    }
     path = folder / "results.json"
-    write_json(path, content | {"rows": {row.quantity.key: row.as_json() for row in rows}, "lines": dict(lines or {})})
+    write_json(path, common_json(f"design/{folder.name}", seeds=seeds, rows=rows) | {"lines": dict(lines or {})})
     return Reproduction(title=title, seeds=tuple(seeds), rows=rows, notes=(), studies=(), files=(path, *figures))

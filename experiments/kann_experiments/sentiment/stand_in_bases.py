@@ -18,9 +18,8 @@ from kann.backends.arrays import as_numpy
 from kann.progress import progress
 from kann.recording.runner import evaluation_mode
 from kann.zoo.sentiment_network import SentimentNetwork
-from kann_experiments.configs import as_json
 from kann_experiments.pages import RESULTS
-from kann_experiments.results import Quantity, made_on, tabulate, versions, write_json
+from kann_experiments.results import Quantity, common_json, tabulate, write_json
 from kann_experiments.sentiment.corpus import Corpus, Reviews, load_corpus
 from kann_experiments.sentiment.live.bench import JUDGED_ON_CPU, LAYER, sequences
 from kann_experiments.sentiment.operators import Readout
@@ -141,16 +140,9 @@ def compare_seeds(
         sys.stdout.flush()
     place = RESULTS / "sentiment-stand-ins" / f"{arch}.json"
     place.parent.mkdir(parents=True, exist_ok=True)
-    rows = {row.quantity.key: row.as_json() for row in tabulate(basis_quantities(), measured, {})}
-    content = {
-        "experiment": "sentiment",
-        "seeds": list(seeds),
-        "made_on": made_on(),
-        "versions": versions(),
-        "config": as_json(CONFIGS["gru" if arch == SHIPPED else arch]),
-        "rows": rows,
-    }
-    write_json(place, content)
+    rows = tabulate(basis_quantities(), measured, {})
+    config = CONFIGS["gru" if arch == SHIPPED else arch]
+    write_json(place, common_json("sentiment", seeds=seeds, rows=rows, config=config))
     return place
 
 

@@ -17,7 +17,7 @@ from kann import zoo
 from kann.reporting.plots import STYLE
 from kann.stand_ins import WordPairs
 from kann_experiments.drawing import WIDE, save_figures
-from kann_experiments.results import Quantity, made_on, tabulate, versions, write_json
+from kann_experiments.results import Quantity, common_json, tabulate, write_json
 from kann_experiments.sentiment.corpus import load_corpus
 from kann_experiments.sentiment.word_matrices import WordMatrices, measure_words
 from kann_experiments.sentiment.word_plane import LEAST, OneCoordinate, measure_pairs, word_plane
@@ -151,14 +151,8 @@ def write_words(
     """Write numbers, tables and figures into a folder; returns the files."""
     place = require_folder(folder)
     rows = tabulate(QUANTITIES, [measured_numbers(found, one)], {})
-    results = {
-        "experiment": "words",
-        "seeds": [provenance["seed"]],
-        "made_on": made_on(),
-        "versions": versions(),
-        "rows": {row.quantity.key: row.as_json() for row in rows},
-        "lines": markdown_tables(found) | {"pairs": pairs_table(one.pairs)},
-    }
+    lines = markdown_tables(found) | {"pairs": pairs_table(one.pairs)}
+    results = common_json("words", seeds=[provenance["seed"]], rows=rows) | {"lines": lines}
     content = {
         "contexts": found.contexts,
         "words": {text: {name: asdict(effect) for name, effect in by.items()} for text, by in found.words.items()},
