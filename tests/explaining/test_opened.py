@@ -16,6 +16,7 @@ from kann.data.serialization import Decoder, Encoder, save_arrays
 from kann.errors import KannError
 from kann.explaining.explanation import SavedReadout
 from kann.explaining.readout_search import StateReadout, head_of
+from kann.explaining.sentences import details_of, sentences_of
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
 from tests.reporting.html_pages import content_of
@@ -44,6 +45,8 @@ def found(request):
 def test_everything_comes_back(found, tmp_path):
     opened = kann.Explanation.open(found.save(tmp_path / "saved"))
     assert str(opened) == str(found)
+    assert sentences_of(opened.facts) == opened.sentences  # the saved facts have all that they say
+    assert set(details_of(opened.facts)) <= set(opened.choices)
     for field in fields(found):
         if field.name not in ("states", "page"):
             assert_same(getattr(found, field.name), getattr(opened, field.name))

@@ -13,10 +13,10 @@ from kann.analysis._trust import ModeTrust, Trust
 from kann.explaining import facts as gathering
 from kann.explaining import sentences as wording
 from kann.explaining import untrained_copies
-from kann.explaining.facts import Facts, Gates, Kept, Live, ModeFact, Network, Push, Remembered, Verdict
+from kann.explaining.facts import BlockFact, Facts, Gates, Kept, Live, ModeFact, Network, Push, Remembered, Verdict
 from kann.explaining.input_effects import InputCases, InputFact, what_it_does
 from kann.explaining.outputs import Accuracy
-from kann.live.results import Effects
+from kann.live.results import Effects, Memory
 
 NETWORK = Network(
     layer="rnn",
@@ -154,10 +154,44 @@ def random_facts(rng):
         "live": live if rng.random() < 0.8 else None,
         "accuracy": accuracy if rng.random() < 0.5 else None,
         "trust": TRUST if rng.random() < 0.8 else None,
+        "inputs": random_inputs(rng) if rng.random() < 0.5 else None,
+        "remembered": random_memory(rng) if rng.random() < 0.8 else None,
+        "blocks": tuple(
+            BlockFact(name=f"blocks.{i}", mapped=float(rng.random()), skipped=float(rng.random()))
+            for i in range(rng.integers(1, 5) if rng.random() < 0.3 else 0)
+        ),
     }
     known = tuple(memories) if chosen["trust"] else None
-    verdict = gathering.verdict_of(chosen["live"], chosen["accuracy"], known)
+    verdict = gathering.verdict_of(chosen["live"], chosen["accuracy"], known, chosen["inputs"])
     return facts(**chosen, memories=tuple(memories), verdict=verdict)
+
+
+def random_inputs(rng):
+    has_channels, found = bool(rng.random() < 0.5), []
+    for number in range(int(rng.integers(2, 7))):
+        eigenvalue = complex(rng.uniform(0, 1.2) * np.exp(1j * rng.choice([0.0, 1.0, np.pi])))
+        moves = {"a": float(rng.normal()), "b": float(rng.normal())} if has_channels else None
+        adds = float(rng.normal()) if rng.random() < 0.5 else None
+        does = what_it_does(eigenvalue)
+        found.append(InputFact(name=str(number), eigenvalue=eigenvalue, does=does, adds=adds, moves=moves))
+    is_counter = all(fact.does == "keeps" and fact.adds is not None for fact in found)
+    return InputCases(inputs=tuple(found), missed=float(rng.random()), missed_by_one=1.0, is_counter=is_counter)
+
+
+def random_memory(rng):
+    half_life = float(rng.choice([math.nan, math.inf, 0.5, 3.0, 12.0]))
+    low, high = sorted(rng.choice([1.0, 2.0, 20.0, math.inf], size=2).tolist())
+    return replace(
+        REMEMBERED,
+        half_life=half_life,
+        interval=(low, high),
+        untrained=rng.choice([None, 0.4, math.inf, math.nan]),
+        channels={"force": 3.0, "gate": math.inf} if rng.random() < 0.5 else {},
+        late=(8, 29) if rng.random() < 0.7 else None,
+        late_left=float(rng.choice([0.0, 0.04, 0.8])),
+        late_untrained=rng.choice([None, 1e-7]),
+        levels_off=bool(rng.random() < 0.5),
+    )
 
 
 def test_a_thousand_facts_are_rendered_without_contradiction(rng):
@@ -165,9 +199,12 @@ def test_a_thousand_facts_are_rendered_without_contradiction(rng):
         found = random_facts(rng)
         sentences = wording.sentences_of(found)
         text = " ".join(sentences)
-        assert 2 <= len(sentences) <= 4
+        assert (1 if found.remembered is None else 2) <= len(sentences) <= 4
         assert all(sentence.endswith(".") for sentence in sentences)
         assert "nan" not in text
+        assert "None" not in text
+        assert "inf " not in text
+        assert ("is still there" in text) <= ("is gone after" in text)  # half is gone, and less than half is there
         assert sentences[0].startswith("Nothing can be concluded") == (found.verdict.word == "nothing")
         assert ("Only a part can be concluded" in text) == (found.verdict.word == "partly")
         if found.verdict.word == "nothing":
@@ -175,6 +212,50 @@ def test_a_thousand_facts_are_rendered_without_contradiction(rng):
         if found.verdict.word == "found":
             assert found.learned
             assert found.live is None or found.live.fewest is not None
+
+
+# What is left of one input
+
+
+def memory_with(left, untrained=None):
+    """A memory whose curve of the outputs is ``left`` at lags 0, 1, 2, 4 and so on."""
+    lags = (0, *(2**i for i in range(len(left) - 1)))
+    squares = np.repeat(np.square(left)[None, None], 12, axis=1)
+    return Memory(
+        lags=lags,
+        names=("all inputs",),
+        state_squares=None,
+        output_squares=squares,
+        state_scale=math.nan,
+        output_scale=1.0,
+        untrained=None if untrained is None else memory_with(untrained),
+    )
+
+
+def test_a_curve_that_levels_off_is_not_told_by_its_half_life_alone():
+    lags = np.array([0, 1, 2, 4, 8, 16, 32, 64, 128])
+    fading = np.exp(-lags / 4.0)
+    found = Remembered.of_memory(memory_with(0.8 * (0.04 + 0.96 * fading), 0.5 * np.exp(-lags / 0.7)))
+    assert found.late == (32, 128)
+    assert found.late_left == pytest.approx(0.04, abs=1e-3)  # of the peak
+    assert found.late_untrained < 1e-12
+    assert found.levels_off
+    assert found.half_life == pytest.approx(4 * math.log(0.96 / 0.46), rel=0.1)
+    text = wording.sentences_of(facts(remembered=found))[2]
+    assert "but on average 4.0 % is still there after 32 to 128 steps (untrained: below 0.001 %)" in text
+    assert text.endswith("where it no longer falls.")
+
+
+def test_a_curve_that_fades_does_not_level_off():
+    lags = np.array([0, 1, 2, 4, 8, 16, 32, 64, 128])
+    found = Remembered.of_memory(memory_with(np.exp(-lags / 20.0)))
+    assert not found.levels_off
+    assert found.late_untrained is None
+    lasting = Remembered.of_memory(memory_with(np.full(9, 0.7)))  # nothing was lost before either
+    assert not lasting.levels_off
+    assert "is still there" not in wording.sentences_of(facts(remembered=lasting))[2]
+    nothing = Remembered.of_memory(memory_with(np.zeros(9)))
+    assert (nothing.late, nothing.levels_off) == (None, False)
 
 
 # The verdict

@@ -44,6 +44,9 @@ HELD_OUT = 0.4
 MOST_HELD_OUT = 320
 """More of them would make the live test long: an agreement of 93 % is then known to 3 %."""
 
+LEAST_HELD_OUT, STEPS_HELD_OUT = 120, 50_000
+"""Of long sequences fewer are held out, so that they have no more steps than this, but not fewer than these."""
+
 SHOWN = 60
 """How many sequences the page shows."""
 
@@ -111,7 +114,11 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
     # Those of one group, and those that read the same, stay together.
     ones = np.ones(sequences.count, dtype=int)
     together = HoldoutGroups.of(ones, groups=options.group_of, repeats=sequences.repeats()).group_of
-    fitted, held_out = _split(usable, together[usable], options.seed)
+    wanted = min(int(HELD_OUT * len(usable)), MOST_HELD_OUT)
+    if sequences.knows_positions:
+        affordable = STEPS_HELD_OUT / max(1.0, float(sequences.positions(usable).mean()))
+        wanted = min(wanted, max(LEAST_HELD_OUT, int(affordable)))
+    fitted, held_out = _split(usable, together[usable], wanted, options.seed)
     choices = [place.why, about_outputs]
     if place.axis == "depth" and options.tokens is not None:
         choices.append("tokens= was not used: along depth a step is a layer, and no word is read at it.")
@@ -171,11 +178,10 @@ def _within_time(sequences: Sequences, count: int, clock: Clock) -> Int[Array, "
 
 
 def _split(
-    numbers: Int[Array, " k"], together: Int[Array, " k"], seed: int
+    numbers: Int[Array, " k"], together: Int[Array, " k"], wanted: int, seed: int
 ) -> tuple[Int[Array, " _"], Int[Array, " _"]]:
     """The sequences to fit and those to hold out, at random; all of a group, and all repeats, on one side."""
-    rng = np.random.default_rng(seed)
-    wanted, is_held = min(int(HELD_OUT * len(numbers)), MOST_HELD_OUT), np.zeros(len(numbers), dtype=bool)
+    rng, is_held = np.random.default_rng(seed), np.zeros(len(numbers), dtype=bool)
     for group in rng.permutation(np.unique(together)):
         if is_held.sum() >= wanted:
             break

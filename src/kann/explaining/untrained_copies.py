@@ -20,8 +20,8 @@ from kann.recording.untrained import untrained_twin
 COPIES = 5
 """Untrained copies that are compared: each draws other eigenvalues, and training made none that lie among them."""
 
-RECORDED_OF_COPIES = 200
-"""Sequences that each copy reads."""
+RECORDED_OF_COPIES, LEAST_OF_COPIES, STEPS_OF_COPIES = 200, 50, 25_000
+"""Sequences that each copy reads: of long ones fewer, down to the second, so that they have no more steps."""
 
 RESOLVED = 3.0
 """Half-lives longer than so many times the longest sequence cannot be told apart."""
@@ -64,7 +64,9 @@ def unknown_start(model: nn.Module) -> str | None:
 
 def trust_of_copy(setup: Setup, recorded: Recorded, found: Operators, is_balanced: bool, seed: int) -> list[Trust]:
     """Judge an untrained copy as the network: in its own balanced coordinates, and in principal components."""
-    numbers = setup.fitted_numbers[:: -(-len(setup.fitted_numbers) // RECORDED_OF_COPIES)]
+    most = STEPS_OF_COPIES / max(1.0, float(recorded.states.lengths.mean()))
+    most = max(LEAST_OF_COPIES, min(RECORDED_OF_COPIES, int(most)))
+    numbers = setup.fitted_numbers[:: -(-len(setup.fitted_numbers) // most)]
     copy = replace(setup, model=untrained_twin(setup.model, seed=seed), fitted_numbers=numbers)
     states = copy.record(numbers, inputs=recorded.states.inputs is not None)
     bases: list[Balance | None] = [None]
