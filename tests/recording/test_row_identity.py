@@ -94,6 +94,23 @@ def test_a_fixed_permutation_is_seen_too(rng):
     np.testing.assert_allclose(kann.record(model, x, state="h").padded(), model.rnn(2 * x)[0].detach(), atol=EXACT)
 
 
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 7, 20])
+@pytest.mark.parametrize("arrange", [lambda x: x.flip(0), lambda x: torch.cat([x[:-2], x[-2:].flip(0)])])
+def test_sequences_that_change_places_among_themselves_are_seen(count, arrange):
+    """Which sequences are changed may be the same set before and after they change places."""
+
+    class Turns(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRU(3, 4, batch_first=True)
+
+        def forward(self, x):
+            return arrange(self.rnn(arrange(2 * x))[0])
+
+    model, x = Turns(), torch.randn(count, 9, 3)
+    np.testing.assert_allclose(kann.record(model, x).padded(), model(x).detach(), atol=EXACT)
+
+
 class Backwards(nn.Module):
     """Reads its sequences from the end."""
 
@@ -237,6 +254,24 @@ def test_states_are_those_that_pass_on_where_the_model_mixes_them(how):
     model, x = Masks(how), torch.randn(30, 9, 3)
     states = kann.record(model, x, batch_size=16)
     np.testing.assert_allclose(states.padded(), model(x).detach(), atol=EXACT)
+
+
+def test_mixed_states_of_loops_that_run_twice_over_batches_of_several_lengths():
+    class Twice(Masks):
+        def forward(self, x, lengths):
+            order = torch.as_tensor(lengths).argsort()
+            return (super().forward(x[order]) + super().forward(-x[order]))[order.argsort()]
+
+    model, data = Twice("soft"), [torch.randn(n, 3) for n in (3, 4, 1, 3, 1, 5, 5, 2)]
+    batches = [
+        {"x": nn.utils.rnn.pad_sequence(part, batch_first=True), "lengths": torch.tensor([len(x) for x in part])}
+        for part in (data[:5], data[5:])
+    ]
+    states = kann.record(model, batches, lengths="lengths")
+    runs = [[Masks.forward(model, sign * x[None])[0].detach() for x in data] for sign in (1, -1)]
+    expected = [*runs[0][:5], *runs[1][:5], *runs[0][5:], *runs[1][5:]]
+    for own, path in zip(states, expected, strict=True):
+        np.testing.assert_allclose(own, path, atol=EXACT)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ order of the calls, so that two loops may share a cell and a loop may start from
 
 import contextlib
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -83,12 +84,12 @@ class Passed(TorchFunctionMode):
     def __init__(self, names: Sequence[str]):
         super().__init__()
         self.names = names
+        self._seen: dict[str, Counter[int]] = {}
+        """How often which result after a call was what the next call read, by the name of the argument."""
         self.clear()
 
     def clear(self) -> None:
-        """Forget all calls."""
-        self.places: dict[str, int] = {}
-        """Which result after a call is the state, by the name of the argument."""
+        """Forget all calls, but not which results were read."""
         self.after: list[dict[str, Tensor]] = []
         """The states that the model went on with after each call."""
         self._results: list[Tensor] | None = None  # None while a call runs, and before the first one
@@ -104,14 +105,16 @@ class Passed(TorchFunctionMode):
         for name in self.names:
             for place, result in enumerate(self._results or ()):
                 if result is reads.get(name):
-                    self.places[name] = place
+                    self._seen.setdefault(name, Counter())[place] += 1
         self.close()
 
     def close(self) -> None:
         """Keep the states among the results since the last call."""
         results, self._results = self._results, None
         if results is not None:
-            found = {name: results[place] for name, place in self.places.items() if place < len(results)}
+            # The most frequent one: where a loop starts again, the next call reads another.
+            places = {name: seen.most_common(1)[0][0] for name, seen in self._seen.items()}
+            found = {name: results[place] for name, place in places.items() if place < len(results)}
             self.after.append({name: _copy(value) for name, value in found.items()})
 
     def end_call(self) -> None:
@@ -320,6 +323,8 @@ class Chains:
     """The calls of a run in which inputs were changed; empty if there was none."""
     shown: dict[int, int | None] = field(default_factory=dict)
     """For calls whose state no call gave as it is: the call that they go on from, or None, as changed inputs showed."""
+    alters: bool = False
+    """Whether the model was seen to alter a state between calls; then it may alter the last one of every loop."""
     guessed: list[int] = field(default_factory=list)
     """Calls of which nothing shows what they go on from."""
 
@@ -341,7 +346,8 @@ class Chains:
             else:
                 before.numbers.append(number)
                 before.is_altered |= is_altered
-        return chains
+        self.alters |= any(chain.is_altered for chain in chains)
+        return [replace(chain, is_altered=self.alters) for chain in chains]
 
     def _surely(self, calls: Sequence[Call], chain: Chain, number: int) -> int:
         """How surely a call goes on from a chain, by the numbers that it reads: 2, 1 or 0."""

@@ -44,6 +44,10 @@ OF_TORCH_CELLS: dict[type[nn.Module], tuple[Link, ...]] = {
 OF_ANY_TORCH_CELL = (Link(read="hx", give=""),)
 
 
+Noted = tuple[list[Call], list[dict[str, Tensor]]]
+"""The calls of a module in a run, and the states that the model went on with after each of them."""
+
+
 class CallTracer(Tracer):
     """Records a module by its calls: steps of time if it is a cell, whole sequences if it gives (B, T, d)."""
 
@@ -79,17 +83,19 @@ class CallTracer(Tracer):
             self._log.passed.__exit__(None, None, None)
             self._log.passed.close()
 
-    def noted(self) -> list[Call]:
-        """The calls of the module."""
-        return self._log.calls
+    def noted(self) -> Noted:
+        """The calls of the module, and the states that the model made of them."""
+        return self._log.calls, [] if self._log.passed is None else self._log.passed.after
 
     def put_back(self, noted: Any, changed: Any = None) -> None:
         """Put back the calls of a run; calls with changed inputs show what goes on from what."""
-        self._log.calls, self._cut = noted, None
-        if changed is not None and noted and self._chains is None:
-            self._chains = chains_of(self._module, noted, changed)
+        (self._log.calls, after), self._cut = noted, None
+        if self._log.passed is not None:
+            self._log.passed.after = after
+        if changed is not None and self._log.calls and self._chains is None:
+            self._chains = chains_of(self._module, self._log.calls, changed[0])
         elif changed is not None and self._chains is not None:
-            self._chains.changed = changed
+            self._chains.changed = changed[0]
 
     def must_run_again(self) -> bool:
         """Whether the model alters the state between calls, and this run did not note what it made of the last one."""
@@ -222,19 +228,21 @@ class CallTracer(Tracer):
         own = [by_row(steps[i].gives[link.give]) for link in links]
         if not chain.is_altered:
             return own
-        after = steps[i + 1].reads if i + 1 < len(steps) else self._passed_after(chain.numbers[-1], links)
+        after = steps[i + 1].reads if i + 1 < len(steps) else self._passed_after(chain.numbers[-1], links, own)
         passed = [
             by_row(after[link.read]) if link.read in after else part for link, part in zip(links, own, strict=True)
         ]
         # Sequences that ended here are no longer passed.
         return [torch.cat([part, rest[len(part) :]]) for part, rest in zip(passed, own, strict=True)]
 
-    def _passed_after(self, number: int, links: Sequence[Link]) -> Mapping[str, Tensor]:
+    def _passed_after(self, number: int, links: Sequence[Link], own: Sequence[Tensor]) -> Mapping[str, Tensor]:
         """The state that the model made of what the last call of a loop gave."""
         passed = self._log.passed
         if passed is None:  # the model will run again
             return {}
         found = passed.after[number] if number < len(passed.after) else {}
+        shapes = {link.read: part.shape for link, part in zip(links, own, strict=True)}
+        found = {name: value for name, value in found.items() if by_row(value).shape == shapes.get(name)}
         if any(link.read not in found for link in links):
             self.warn_once(
                 f"the model alters the state of {self._path!r} between its calls, and what it makes of the last one is "

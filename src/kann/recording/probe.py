@@ -32,6 +32,10 @@ from kann.typing import Array, Int, Shaped
 NO_INPUTS = ("mask", "len", "label", "target")
 """Parts of the names of entries of a batch that are not read as steps."""
 
+ALWAYS_SURE = 16
+"""Up to this many sequences the model runs again until each is known by the steps that were changed. Among more, it is
+unlikely that those which a model exchanges were changed alike."""
+
 TRIES = 16
 """Steps that are looked at for one that differs from the step to change."""
 
@@ -98,12 +102,15 @@ def _packed_steps(content: Any, packed: PackedSequence) -> StepInputs:
     )
 
 
-def changed_batch(batch: Batch, axis: int = 0, chosen: Array | None = None) -> tuple[Batch, Int[Array, " b"]] | None:
+def changed_batch(
+    batch: Batch, axis: int = 0, chosen: Array | None = None, *, everywhere: bool = False
+) -> tuple[Batch, Int[Array, " b"]] | None:
     """A batch in which some sequences read at one step what another step of the batch holds; None if it cannot be made.
 
     Also returns the step at which each sequence differs, −1 for those that do not. Without ``chosen`` these are about
     half of the sequences, at random, the longest one among them. Steps of zeros, such as padding that only the model
-    knows, stay as they are, and nothing becomes zeros.
+    knows, stay as they are, and nothing becomes zeros. ``everywhere`` changes all other steps too, since a closed gate
+    may hide one of them.
     """
     inputs = StepInputs.of(batch, axis)
     if inputs is None:
@@ -116,17 +123,24 @@ def changed_batch(batch: Batch, axis: int = 0, chosen: Array | None = None) -> t
     rows = steps.reshape(count, most, -1)
     usable = torch.from_numpy(inputs.real.mask(most)) & (rows != 0).any(dim=2).cpu()
     places = usable.nonzero().numpy()
-    changed, at = steps.clone(), np.full(count, -1)
+    changed, at, used = steps.clone(), np.full(count, -1), np.zeros(most, dtype=int)
     for number in np.flatnonzero(chosen).tolist():
         own = np.flatnonzero(usable[number].numpy())
         own = own[2 * own != most - 1] if len(own) > 1 else own  # the step in the middle is the same from both ends
         if not len(own):
             continue
-        step = int(rng.choice(own))
+        # One that fewest sequences have used, so that the step tells which sequence a row follows.
+        step = int(rng.choice(own[used[own] == used[own].min()]))
+        used[step] += 1
         for other, there in places[rng.integers(len(places), size=TRIES)].tolist():
             if not torch.equal(rows[other, there], rows[number, step]):
                 changed[number, step], at[number] = steps[other, there], step
                 break
+        if everywhere and at[number] >= 0:
+            own_steps = torch.from_numpy(np.flatnonzero(usable[number].numpy()))
+            own_steps = own_steps[own_steps != step].to(steps.device)
+            drawn = places[rng.integers(len(places), size=len(own_steps))]
+            changed[number, own_steps] = steps[drawn[:, 0], drawn[:, 1]]
     if (at < 0).all():
         return None
     return replace(batch, content=inputs.put_back(changed)), at
@@ -145,6 +159,8 @@ class RowCheck:
         """Run the model on a batch, with changed inputs too where that is due; return its output."""
         unsorted = batch.real is not None and bool((np.diff(batch.real.lengths) > 0).any())
         is_due = not self._is_checked or (unsorted and not self._saw_unsorted) or bool(self._arranging)
+        for tracer in self._tracers:
+            tracer.order = None  # that of the batch before
         before = kept_random_numbers(self._data.model)
         output = self._watched(batch)
         if is_due:
@@ -186,7 +202,11 @@ class RowCheck:
             if changed is None:
                 return
             self._is_checked = True
-            fits = [self._decide(tracer, batch, output, changed, found[1], along, before) for tracer in tracers]
+            # The other sequences, which might have changed places among themselves.
+            rest = changed_batch(batch, along, found[1] < 0) if (found[1] < 0).sum() > 1 else None
+            changed_rest = None if rest is None else self._rows_of(rest[0], before, batch)
+            others = None if rest is None or changed_rest is None else (changed_rest, rest[1])
+            fits = [self._decide(tracer, batch, output, changed, found[1], others, along, before) for tracer in tracers]
             if any(fits):
                 return
 
@@ -205,7 +225,15 @@ class RowCheck:
                 tracer.put_back(own)
 
     def _decide(
-        self, tracer: Tracer, batch: Batch, output: Any, changed: Any, at: Int[Array, " b"], axis: int, before: Any
+        self,
+        tracer: Tracer,
+        batch: Batch,
+        output: Any,
+        changed: Any,
+        at: Int[Array, " b"],
+        others: Any,
+        axis: int,
+        before: Any,
     ) -> bool:
         """Decide the order of a layer; False if the rows are not those of as many sequences as were changed."""
         tracer.order, place = None, self._tracers.index(tracer)
@@ -216,10 +244,20 @@ class RowCheck:
         known = [i for i, first in enumerate(firsts) if first is not None and len(first) == len(at)]
         if not known:
             return False
-        followed = firsts[known[0]] >= 0
-        if (followed & (at < 0)).any():
-            tracer.order = self._order(tracer, batch, rows, own, known[0], axis, before)
-            if tracer.order is None:
+        runs = [(firsts[known[0]], at)]
+        if others is not None:
+            rest = self._first_differences(tracer, batch, rows, own, others[0])
+            runs += [
+                (first, others[1])
+                for first in rest[known[0] : known[0] + 1]
+                if first is not None and len(first) == len(at)
+            ]
+        told_apart = set(zip(*(np.where(first >= 0, steps, -1).tolist() for first, steps in runs), strict=True))
+        is_sure = len(told_apart) == len(at) or len(at) > ALWAYS_SURE
+        if not is_sure or any(self._are_moved(tracer, batch, *run, rows[known[0]]) for run in runs):
+            order, is_moved = self._order(tracer, batch, rows, own, known[0], axis, before)
+            follows_others = any(((first >= 0) & (changed_at < 0)).any() for first, changed_at in runs)
+            if order is None and (is_moved or follows_others):
                 tracer.warn_once(
                     f"the states of {tracer.title!r} follow the inputs of other sequences of their batch, so it cannot "
                     "be seen which sequence each belongs to; the order of the batch was assumed; pass batch_size=1 to "
@@ -227,12 +265,29 @@ class RowCheck:
                     SequenceWarning,
                 )
                 return True
-            self._arranging.add(tracer)
+            if order is not None and not np.array_equal(order, np.arange(len(order))):
+                tracer.order = order
+                self._arranging.add(tracer)
         for i in known:
             first = firsts[i] if tracer.order is None else firsts[i][tracer.order]
             lengths = rows[i].lengths if tracer.order is None else rows[i].lengths[tracer.order]
             self._decide_direction(tracer, i, batch, first, at, replace(rows[i], lengths=lengths))
         return True
+
+    def _are_moved(
+        self, tracer: Tracer, batch: Batch, first: Array, changed_at: Int[Array, " b"], rows: SequenceRows
+    ) -> bool:
+        """Whether rows follow other sequences than their own: unchanged ones, or ones changed at another step."""
+        if ((first >= 0) & (changed_at < 0)).any():
+            return True
+        seen = (first >= 0) & (changed_at >= 0)
+        first, at, lengths = first[seen], changed_at[seen], rows.lengths[seen]
+        if not first.any():  # a layer that sees all steps at once follows them from its first row on
+            return False
+        real = batch.real_of(tracer.title)
+        own = np.minimum(real.lengths[seen], lengths) if real is not None and len(real) == len(seen) else lengths
+        begins = np.array_equal if len(changed_at) <= ALWAYS_SURE else _begins_at
+        return not any(begins(first, expected) for expected in (at, lengths - 1 - at, own - 1 - at))
 
     def _decide_direction(
         self, tracer: Tracer, number: int, batch: Batch, first: Array, at: Array, rows: SequenceRows
@@ -245,7 +300,7 @@ class RowCheck:
                 self._is_reversed[tracer, number] = False
             return
         real = batch.real_of(tracer.title)
-        own = lengths if real is None else np.minimum(real.lengths[seen], lengths)
+        own = np.minimum(real.lengths[seen], lengths) if real is not None and len(real) == len(seen) else lengths
         if _begins_at(first, lengths - 1 - at):
             if real is not None and not rows.reverse and (real.lengths < rows.lengths).any():
                 raise KannError(
@@ -255,6 +310,12 @@ class RowCheck:
             self._is_reversed[tracer, number] = True
         elif _begins_at(first, own - 1 - at):
             self._is_reversed[tracer, number] = True
+        elif (first >= lengths - 1 - at).all() and (first < at).any() and (first == lengths - 1 - at).any():
+            tracer.warn_once(
+                f"{tracer.title!r} may read its sequences from the end, which closed gates hide in most of them; states"
+                " are in the order in which they were reached; pass larger batches",
+                SequenceWarning,
+            )
         elif _is_shuffled(first, at):
             tracer.warn_once(
                 f"{tracer.title!r} reads the steps in another order than the data have them; states are in the order in"
@@ -264,21 +325,28 @@ class RowCheck:
 
     def _order(
         self, tracer: Tracer, batch: Batch, rows: list[SequenceRows], own: Any, number: int, axis: int, before: Any
-    ) -> Int[Array, " b"] | None:
-        """The place of each sequence among those that a layer sees, each known by the runs in which it is changed."""
+    ) -> tuple[Int[Array, " b"] | None, bool]:
+        """The place of each sequence among those that a layer sees, each known by the runs in which it is changed.
+
+        None if closed gates hide several of them; also whether one was seen to be out of place.
+        """
         count = len(rows[number].lengths)
         codes, seen = np.arange(1, count + 1), np.zeros(count, dtype=int)
         for bit in 2 ** np.arange(int(count).bit_length()):
             chosen = (codes & bit) > 0
-            found = changed_batch(batch, axis, chosen)
+            found = changed_batch(batch, axis, chosen, everywhere=True)
             if found is None or (found[1][chosen] < 0).any():
-                return None
+                return None, False
             changed = self._rows_of(found[0], before, batch)
-            first = None if changed is None else self._first_differences(tracer, batch, rows, own, changed)[number]
-            if first is None:
-                return None
-            seen += bit * (first >= 0)
-        return np.argsort(seen) if np.array_equal(np.sort(seen), codes) else None
+            firsts = [] if changed is None else self._first_differences(tracer, batch, rows, own, changed)
+            if number >= len(firsts) or firsts[number] is None or len(firsts[number]) != count:
+                return None, False
+            seen += bit * (firsts[number] >= 0)
+        is_moved = bool((seen & ~codes).any())  # a gate that is closed in some of the runs only takes bits away
+        missing = np.setdiff1d(codes, seen)
+        if len(missing) == 1 and (seen == 0).sum() == 1:
+            seen[seen == 0] = missing
+        return (np.argsort(seen) if np.array_equal(np.sort(seen), codes) else None), is_moved
 
     def _uncut(self, tracer: Tracer, batch: Batch, output: Any) -> list[SequenceRows]:
         """The rows that a tracer noted, with padding."""
