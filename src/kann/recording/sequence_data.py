@@ -604,8 +604,7 @@ def count_of(content: Any, axis: int = 0) -> int:
     for tensor in tensors_of(content):
         if tensor.ndim > axis:
             return int(tensor.shape[axis])
-    text = _first_text(content)
-    if text is not None:
+    for _, text in named_tensors(content, kinds=str):
         raise KannError(
             f"the data hold text, such as {short_repr(text)}, and models read numbers; pass the numbers of the words, "
             "as a tensor or a list of tensors, or collate= that makes tensors of a list of texts"
@@ -613,13 +612,6 @@ def count_of(content: Any, axis: int = 0) -> int:
     raise KannError(
         f"a batch of type {type(content).__name__} holds no tensor; pass lengths= as a function of the batch"
     )
-
-
-def _first_text(content: Any) -> str | None:
-    """The first text in nested lists and tuples; None if what comes first is something else."""
-    while isinstance(content, list | tuple) and content:
-        content = content[0]
-    return content if isinstance(content, str) else None
 
 
 def named_tensors(value: Any, name: str = "", *, kinds: Any = Tensor) -> Iterator[tuple[str, Any]]:
@@ -691,13 +683,8 @@ def _asked_real_steps(content: Any, key: Any) -> RealSteps:
 
 
 def _first_packed(content: Any) -> PackedSequence | None:
-    """The first PackedSequence among the entries of a batch, or the batch itself if it is one."""
-    items: Iterable[Any] = [content]
-    if isinstance(content, Mapping):
-        items = content.values()
-    elif isinstance(content, list | tuple) and not isinstance(content, PackedSequence):  # which is a tuple too
-        items = content
-    return next((item for item in items if isinstance(item, PackedSequence)), None)
+    """The first PackedSequence of a batch."""
+    return next((packed for _, packed in named_tensors(content, kinds=PackedSequence)), None)
 
 
 def packed_real_steps(packed: PackedSequence) -> RealSteps:
