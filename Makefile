@@ -90,6 +90,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/fixed_points.py
 	$(BIN)/python benchmarks/scale.py
 	$(BIN)/python benchmarks/trust.py
+	$(BIN)/python benchmarks/intervals.py
 	$(BIN)/python benchmarks/gates.py
 
 # Networks that people use, each explained by a script in examples/. The last two packages are read for their weights

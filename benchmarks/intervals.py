@@ -39,7 +39,7 @@ DIFFERS_BY = 0.04
 LARGEST = 0.98
 
 RESULTS = Path(__file__).with_suffix(".json")
-TABLE = re.compile(r"(<!-- coverage -->\n)(?:\|.*\n)*")
+TABLE = re.compile(r"(<!-- coverage -->\n\n?)(?:\|.*\n)*")
 
 
 def simulated(rng, eigenvalues, *, degrees=np.inf, steps=STEPS):
