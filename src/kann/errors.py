@@ -66,7 +66,7 @@ class FewPairsWarning(KannWarning):
 
 
 class DependenceWarning(KannWarning):
-    """Inputs contain the state, so that what each of them does cannot be told apart.
+    """Inputs contain the state, so that the effects of states and inputs cannot be separated.
 
     >>> import warnings
     >>> import numpy as np, kann
@@ -81,7 +81,7 @@ class DependenceWarning(KannWarning):
 
 
 class PaddingWarning(KannWarning):
-    """The model itself reads padding, so that what was recorded is not what it computed.
+    """The model itself reads padding, so that the recorded states differ from those that it computes.
 
     >>> import warnings
     >>> import torch, kann
@@ -96,7 +96,7 @@ class PaddingWarning(KannWarning):
 
 
 class SequenceWarning(KannWarning):
-    """It cannot be seen which sequence or step a recorded state belongs to; the message says what was assumed.
+    """It cannot be seen which sequence or step a recorded state belongs to; the message names the assumption.
 
     >>> import warnings
     >>> import torch, kann
@@ -115,7 +115,7 @@ class SequenceWarning(KannWarning):
 
 
 class PrecisionWarning(KannWarning):
-    """Rounding has taken digits of the result; the message says how many are left.
+    """Rounding has taken digits of the result; the message gives the number of digits left.
 
     >>> import warnings
     >>> import numpy as np, kann

@@ -347,7 +347,7 @@ def main(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Options of all commands."""
+    """Read the options of all commands."""
     SHOW_TRACEBACKS.set(debug)
     for stream in (sys.stdout, sys.stderr):  # a terminal that knows no ä gets a question mark, and not a traceback
         if isinstance(stream, TextIOWrapper):

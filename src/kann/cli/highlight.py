@@ -55,7 +55,7 @@ def highlight(
 
 
 def read_text(text: str | None, stream: Any) -> str:
-    """The text that the user passed; if there is none, or it is ``-``, all of a stream of bytes.
+    """Return the text that the user passed; if there is none, or it is ``-``, all of a stream of bytes.
 
     Bytes that are not UTF-8 are replaced.
 
@@ -101,7 +101,7 @@ def _shipped_network() -> "Pretrained":
 
 
 def _chosen_modes(modes: Iterable[int] | None, model: "Pretrained") -> list[int]:
-    """Numbers of the modes to show, each once; the most important trusted ones if the user named none.
+    """Return the numbers of the modes to show, each once; the most important trusted ones if the user named none.
 
     If no mode is trusted, the most important ones are shown, and their titles say that they are not trusted.
     """
@@ -115,7 +115,7 @@ def _chosen_modes(modes: Iterable[int] | None, model: "Pretrained") -> list[int]
 
 
 def _states_and_logits(model: "Pretrained", ids: Array) -> tuple[Float[Array, "t d"], Float[Array, " t"]]:
-    """The network's states and logits after each word."""
+    """Return the network's states and logits after each word."""
     import torch
 
     if not len(ids):  # torch's recurrent layers refuse sequences without steps
@@ -127,7 +127,7 @@ def _states_and_logits(model: "Pretrained", ids: Array) -> tuple[Float[Array, "t
 
 
 def _verdict(logits: Float[Array, " t"], unknown: tuple[bool, ...]) -> str:
-    """How the network judges the whole text, and how much of it the network knows."""
+    """Describe how the network judges the text, and how much of it the network knows."""
     if not len(logits):
         return "there are no words to read"
     logit = float(logits[-1])

@@ -40,7 +40,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """The network that a command runs, its data, and the layer to look at."""
+    """A network that a command runs, its data, and the layer to look at."""
 
     factory: Annotated[str, typer.Argument(metavar="PKG.MODULE:FACTORY", help="A function that returns the model.")]
     data: Annotated[Path, typer.Option(help="The inputs of the model: .npy, or .npz with 'data' and maybe 'lengths'.")]
@@ -86,7 +86,7 @@ SCHEDULER_TIMEOUT = 10.0
 
 
 def number(text: str) -> int | float | str:
-    """The rank that the user typed: "auto", or a number, whole if it is written so. `kann.fit` checks it.
+    """Parse the rank that the user typed: "auto", or a number, whole if it is written so. `kann.fit` checks it.
 
     >>> number("16"), number("0.99"), number("auto")
     (16, 0.99, 'auto')
@@ -104,14 +104,14 @@ def number(text: str) -> int | float | str:
 
 
 def rank(text: str | None, data: States | Moments) -> int | float | str | None:
-    """The rank that the user typed; "auto" if none was, or all directions if too few sequences could be held out."""
+    """Return the rank that the user typed, by default "auto", or all directions if few sequences can be held out."""
     if text is not None:
         return number(text)
     return "auto" if isinstance(data, States) and int((data.lengths > 1).sum()) >= FEWEST_FOLDS else None
 
 
 def states_or_moments(path: str) -> States | Moments:
-    """Saved moments, or states in any format that `States.open` reads."""
+    """Open saved moments, or states in any format that `States.open` reads."""
     # Files that kann saved have a header; a user's own .npz with an array of states has none.
     if path.endswith(".npz") and Path(path).exists() and "header" in npz_names(path):
         with damage_explained(path, problem="cannot be read as moments", remedy="save them again"):
@@ -120,7 +120,7 @@ def states_or_moments(path: str) -> States | Moments:
 
 
 def states(path: str) -> States:
-    """States in any format that `States.open` reads."""
+    """Open states in any format that `States.open` reads."""
     _require_no_folder_of_stores(path)
     try:
         with damage_explained(path, problem="cannot be read as states", remedy="record or save them again"):
@@ -145,18 +145,18 @@ def require_inputs(data: States | Moments, path: str) -> None:
 
 
 def operator(path: Path) -> Koopman:
-    """The operator that ``kann fit`` wrote."""
+    """Load the operator that ``kann fit`` wrote."""
     with damage_explained(path, problem="cannot be read as an operator", remedy="write it again with 'kann fit'"):
         return Koopman.load(path)
 
 
 def is_operator(path: str) -> bool:
-    """Whether a file holds an operator, and neither moments nor states."""
+    """Return True if a file holds an operator, and neither moments nor states."""
     return Path(path).is_file() and "eigenvalues" in npz_names(path)
 
 
 def _require_no_folder_of_stores(path: str) -> None:
-    """Say which stores are in a folder that is none itself, such as one that several layers were recorded into."""
+    """Name the stores in a folder that is none itself, such as one that several layers were recorded into."""
     folder = Path(path)
     if not folder.is_dir() or (folder / "zarr.json").exists():
         return
@@ -169,7 +169,7 @@ def _require_no_folder_of_stores(path: str) -> None:
 def dask_workers(address: str | None, data: States | Moments) -> Iterator[str]:
     """Let the workers of the Dask scheduler at this address do the work inside this block.
 
-    Gives a line for the user on who does the work. Without an address nothing changes, and the line is empty.
+    Gives a line for the user on who does the work. Without an address Dask is not used, and the line is empty.
     """
     if address is None:
         yield ""
@@ -186,7 +186,7 @@ def dask_workers(address: str | None, data: States | Moments) -> Iterator[str]:
 
 
 def _connect(address: str) -> Any:
-    """A client of the Dask scheduler at this address."""
+    """Return a client of the Dask scheduler at this address."""
     try:
         from distributed import Client
         from distributed.comm.addressing import get_address_host_port
@@ -233,7 +233,7 @@ def _json_list(path: Path) -> list[Any]:
 
 
 def model(factory: str, weights: Path | None) -> Any:
-    """The torch module that ``package.module:factory`` returns, with these weights.
+    """Build the torch module that ``package.module:factory`` returns, with these weights.
 
     Modules in the current folder are found too.
     """
@@ -268,7 +268,7 @@ def load_weights(network: Any, path: Path) -> None:
 
 
 def _tensors(path: Path) -> Any:
-    """The named tensors of a file."""
+    """Read the named tensors of a file."""
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -310,7 +310,7 @@ def require_present(path: Path, what: str = "data") -> None:
 
 
 def _data_arrays(path: Path) -> dict[str, Any]:
-    """The arrays of an ``.npz`` file by name, or that of an ``.npy`` file as ``data``: real numbers only.
+    """Read the arrays of an ``.npz`` file by name, or that of an ``.npy`` file as ``data``: real numbers only.
 
     Whole numbers are in the type that embeddings take.
     """
@@ -328,14 +328,14 @@ def _data_arrays(path: Path) -> dict[str, Any]:
 
 
 def trust_in(koopman: Koopman, data: States | Moments) -> KnownTrust:
-    """How far the operator can be trusted, measured on sequences of its data that are held out in turn."""
+    """Measure how far the operator can be trusted, on sequences of its data that are held out in turn."""
     if isinstance(data, Moments):
         return KnownTrust(trust=None, reason="moments of all sequences together leave nothing to hold out")
     return known_trust(koopman, data)
 
 
 def trust_in_words(known: KnownTrust) -> str:
-    """Which modes can be trusted, and what was held out, in a line or two."""
+    """Describe which modes can be trusted, and which sequences were held out, in a line or two."""
     if known.trust is None:
         return f"no mode was tested: {known.reason}"
     names = ", ".join(str(number) for number in known.trust.trusted) or "none"
@@ -343,7 +343,7 @@ def trust_in_words(known: KnownTrust) -> str:
 
 
 def operator_numbers(koopman: Koopman, known: KnownTrust) -> dict[str, Any]:
-    """An operator in numbers, for ``--json``, with what held-out sequences say about each mode if that is known."""
+    """Return an operator in numbers, for ``--json``, with the evidence on each mode if trust was measured."""
     trusts = mode_trust_rows(known) or [{}] * len(koopman.modes)
     return {
         "units": koopman.dim,

@@ -53,12 +53,12 @@ class Span:
 
     @property
     def label(self) -> str:
-        """Such as ``"layers.10 – layers.15"``."""
+        """Return a name such as ``"layers.10 – layers.15"``."""
         return self.names[0] if len(self) == 1 else f"{self.names[0]} – {self.names[-1]}"
 
 
 def span_of(model: nn.Module, first: Any, last: Any) -> Span:
-    """The layers from ``first`` to ``last``; raise if the model does not have them in one list and in this order."""
+    """Find the layers from ``first`` to ``last``; raise if the model does not have them in one list in this order."""
     require_module(model)
     known = dict(model.named_modules(remove_duplicate=False))
     for name in (first, last):
@@ -90,7 +90,7 @@ def span_of(model: nn.Module, first: Any, last: Any) -> Span:
 
 
 Operator = Koopman | AffineMap | StepMaps | Sequence[AffineMap | Koopman | None] | None
-"""What can replace a span of layers."""
+"""Replacements of a span of layers."""
 
 
 @contextlib.contextmanager
@@ -120,7 +120,7 @@ def bypass(model: nn.Module, first: str, last: str, operator: Operator = None) -
         The names of the first and the last layer of the span, both included, as in ``model.named_modules()``. They
         must be layers of one list, and give states of the shape that they read.
     operator
-        What replaces the span. None: the identity, the span is skipped. A `Koopman`: the same operator for each layer.
+        The replacement of the span. None: the span is skipped. A `Koopman`: the same operator for each layer.
         `StepMaps`, fitted to states that were recorded from all layers of the list with ``embedding=True``: the map of
         each layer. An `AffineMap` from `kann.depth.fit_span`: one map for the whole span. Or a list with an operator
         for each layer.
@@ -148,16 +148,16 @@ class WholeMap:
     offset: Any
 
     def on(self, convert: Callable[[Array], Tensor]) -> "WholeMap":
-        """The map of converted arrays."""
+        """Convert the arrays of the map."""
         return WholeMap(convert(self.matrix), convert(self.offset))
 
     def kept(self, h: Tensor) -> Tensor:
-        """The states as the map gives them."""
+        """Apply the map to states."""
         return h @ self.matrix + self.offset
 
 
 def maps_of(operator: Any, span: Span) -> list[WholeMap | None]:
-    """The map that replaces each layer; None for the identity."""
+    """Return the map that replaces each layer; None for the identity."""
     if operator is None:
         return [None] * len(span)
     if isinstance(operator, Koopman):
@@ -201,7 +201,7 @@ def _affine(operator: Any) -> WholeMap:
 
 
 def _replaces_output(name: str, own: WholeMap | None) -> Callable[..., Any]:
-    """A forward hook that puts the map of what a layer reads in place of what it gives: its first real numbers."""
+    """Make a forward hook that replaces a layer's output, its first real tensor, by the map of its input."""
     require_own_thread = only_in_this_thread(name, "kann.depth.bypass")
     mapped = replacement(own, keep=True) if own else None
 
@@ -246,7 +246,7 @@ Scores = dict[str, Float[Array, " _"]]
 
 
 def _judge(labels: Any, batch: Batch, untouched: Tensor) -> Callable[[Tensor], Scores]:
-    """From the outputs of the untouched network, a function that scores outputs: means over the steps that count."""
+    """Make a function that scores outputs against those of the untouched network: means over steps that count."""
     own = log_probabilities(untouched)
     shape = np.empty((*untouched.shape[:-1], 1)[: untouched.ndim])  # its width does not matter, and may be huge
     weights = torch.from_numpy(step_weights(shape, batch.real)).to(untouched.device)
@@ -273,7 +273,7 @@ def _judge(labels: Any, batch: Batch, untouched: Tensor) -> Callable[[Tensor], S
 
 
 def log_probabilities(outputs: Tensor) -> Float[Tensor, "b t o"]:
-    """Logarithms of the probabilities of classes at each step; a single output is the logit of yes against no."""
+    """Compute log-probabilities of classes at each step; a single output is the logit of yes against no."""
     steps = outputs.reshape(len(outputs), outputs.shape[1] if outputs.ndim > 2 else 1, -1)
     steps = steps.to(torch.promote_types(steps.dtype, torch.float32))
     if steps.shape[-1] == 1:
@@ -282,7 +282,7 @@ def log_probabilities(outputs: Tensor) -> Float[Tensor, "b t o"]:
 
 
 def _mean(values: Tensor, weights: Tensor) -> Float[Array, " b"]:
-    """The mean over the steps that count."""
+    """Average over the steps that count."""
     return as_numpy((values.double() * weights).sum(1) / weights.sum(1).clamp(min=1))
 
 
@@ -381,7 +381,7 @@ def bypass_effects(
 
 
 def spans_of(model: nn.Module, spans: Any) -> list[Span]:
-    """The spans of layers that the user names."""
+    """Return the spans of layers that the user names."""
     if isinstance(spans, str) or not isinstance(spans, Sequence) or not len(spans):
         raise KannError(f"spans={short_repr(spans)} are no spans; pass a list such as [('layers.0', 'layers.2')]")
     found = []
@@ -395,7 +395,7 @@ def spans_of(model: nn.Module, spans: Any) -> list[Span]:
 
 
 def _operators(spans: Sequence[Span], maps: StepMaps, states: Any, groups: Any) -> list[dict[str, Any]]:
-    """By method, the operator that replaces each span. All maps of spans are fitted in one reading of the states."""
+    """Return by method the operator that replaces each span, with all maps fitted in one reading of the states."""
     for span in spans:
         maps_of(maps, span)  # raises for maps of other layers before anything is fitted
     steps = [(span.first, span.first + len(span)) for span in spans if len(span) > 1]

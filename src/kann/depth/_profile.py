@@ -74,7 +74,7 @@ def profile(
     counts
         Numbers of directions to keep.
     outputs, threshold
-        What the outputs are, as in `kann.agreement`: "class", "labels" or "values".
+        Kind of the outputs, as in `kann.agreement`: "class", "labels" or "values".
     fill
         How to complete the state, as in `kann.intervene`.
     sequences

@@ -62,7 +62,7 @@ class StepTrust(Saved):
 
     @property
     def linear_part(self) -> Float[Array, " t"]:
-        """The fraction of each step that its map explains: 1 − each / the better of two guesses without a map.
+        """Fraction of each step that its map explains: 1 − each / the better of two guesses without a map.
 
         The guesses are the state with the mean change added, whose error is `changes`, and the mean state, whose error
         is 1: a change that is the same for all states needs no map. The part is 1 for an affine step, and at most 0 if
@@ -92,7 +92,7 @@ class StepTrust(Saved):
         )
 
     def __str__(self) -> str:
-        """A table with a line for each step."""
+        """Write a table with a line for each step."""
         return "\n".join(_display.in_columns(self._table()))
 
     def _repr_html_(self) -> str:
@@ -100,7 +100,7 @@ class StepTrust(Saved):
         return _display.table(repr(self), head, rows)
 
     def _table(self) -> list[list[str]]:
-        """The head and the rows of the table."""
+        """Return the head and the rows of the table."""
         rows = [["step", *PREDICTIONS.values(), f"{confidence(self.level)} of own map", "linear part"]]
         for step, (low, high) in enumerate(self.intervals["each"]):
             errors = [fixed(self.errors[name][step]) for name in PREDICTIONS]
@@ -190,7 +190,7 @@ def _require_own(own: AffineMap, whole: NormalEquations) -> None:
 
 
 def _one_without_each(one: Koopman, folds: Sequence[NormalEquations], *, rounding: float) -> list[Float[Array, "q d"]]:
-    """The one operator fitted without each fold, as a map of whole states: matrix and offset, stacked."""
+    """Fit the one operator without each fold, as a map of whole states: matrix and offset, stacked."""
     back = one.state_vectors
     found = []
     for rest in without_each([fold.in_basis(one.basis, mean=one.mean) for fold in folds]):
@@ -201,5 +201,5 @@ def _one_without_each(one: Koopman, folds: Sequence[NormalEquations], *, roundin
 
 
 def _inverse(spread: Float[Array, "..."]) -> Float[Array, "..."]:
-    """1 / spread; 0 where nothing varies and so nothing can be missed."""
+    """Compute 1 / spread, and 0 where states do not vary."""
     return np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0)

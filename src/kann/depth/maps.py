@@ -50,7 +50,7 @@ class AffineMap(Stored):
         return len(self.offset)
 
     def predict(self, h: AnyArray) -> Float[AnyArray, "... d"]:
-        """The later states of states (..., d); a numpy array, or a tensor on the GPU where the states are."""
+        """Predict the later states of states (..., d); a numpy array, or a tensor on the GPU where the states are."""
         h = operand(h, require_float, what="states")
         require_width(h, self.dim, what="states", of="the map")
         return h @ to_device_of(h, self.matrix) + to_device_of(h, self.offset)
@@ -213,14 +213,14 @@ def fit_steps(states: States, steps: Sequence[Steps], *, ridge: float | None, gr
 
 
 def map_weights(change: NormalEquations, ridge: float) -> Float[Array, "q d"]:
-    """Matrix and offset, stacked, from the equations of the change, so that the ridge pulls towards the identity."""
+    """Solve the equations of the change for matrix and offset, stacked; the ridge then pulls towards the identity."""
     weights = change.ridge_weights(ridge)
     weights[:-1] += np.eye(change.rank)
     return weights
 
 
 def length_of(states: States) -> int:
-    """The number of states of every sequence; raise if sequences differ in length."""
+    """Return the number of states of every sequence; raise if sequences differ in length."""
     shortest, longest = int(states.lengths.min()), int(states.lengths.max())
     if shortest != longest:
         raise KannError(
@@ -235,7 +235,7 @@ def length_of(states: States) -> int:
 def equations_of_steps(
     states: States, fold_of: Int[Array, " s"], steps: Sequence[Steps]
 ) -> list[list[NormalEquations]]:
-    """For each pair of steps the equations of each fold of sequences, in one reading of the states."""
+    """Collect for each pair of steps the equations of each fold of sequences, in one reading of the states."""
     make = partial(_StepProducts, fold_of=fold_of, length=length_of(states), steps=tuple(dict.fromkeys(steps)))
     sums = accumulate(states, make, what="moments of steps").sums
     folds = sorted({fold for fold, _, _ in sums})
@@ -296,7 +296,7 @@ class _StepProducts:
                 self._multiply(fold)
 
     def _rows(self, block: Block, chosen: Int[Array, " k"]) -> dict[int, Any]:
-        """By step: the rows (h, 1) of the chosen sequences, zeros for those whose piece in this block lacks the step.
+        """Return by step the rows (h, 1) of chosen sequences, zeros for those whose piece in this block lacks the step.
 
         So a product of two steps sums over the sequences that have both.
         """
@@ -331,7 +331,7 @@ class _StepProducts:
                 add_to(self._found.sums, key, before[i : i + 1].T @ after[i : i + 1])
 
     def result(self) -> _Sums:
-        """The totals."""
+        """Return the totals."""
         for fold in list(self._waiting):
             self._multiply(fold)
         return self._found

@@ -72,7 +72,7 @@ class BypassEffects(Saved):
         return {name: means - self.own[name] for name, means in self.means.items()}
 
     def interval(self, measure: str, *, gap: bool = False) -> Float[Array, "k m 2"]:
-        """The confidence interval of each mean, or with ``gap`` of each difference from the untouched network.
+        """Compute the confidence interval of each mean, or with ``gap`` of each difference from the untouched network.
 
         Differences are taken sequence by sequence, so that their intervals are far narrower.
         """
@@ -101,7 +101,7 @@ class BypassEffects(Saved):
         )
 
     def __str__(self) -> str:
-        """A table for each measure, with a line for each span."""
+        """Write a table for each measure, with a line for each span."""
         return "\n\n".join(self._text(measure) for measure in self.measures)
 
     def _text(self, measure: str) -> str:
@@ -160,12 +160,12 @@ class Profile(Saved):
         return self.none_scores.mean(axis=1)
 
     def interval(self, method: str) -> Float[Array, "l c 2"]:
-        """The confidence interval of each mean score over sequences."""
+        """Compute the confidence interval of each mean score over sequences."""
         require_choice(method, "method", tuple(self.kept_scores))
         return np.array([[interval_of_mean(row, self.level) for row in layer] for layer in self.kept_scores[method]])
 
     def needed(self, agreement: float = 0.95) -> dict[str, Float[Array, " l"]]:
-        """By method: the smallest tested number of directions that keeps this agreement after each layer, else NaN."""
+        """Return by method the smallest tested number of directions with this agreement after each layer, or NaN."""
         if not 0 < agreement <= 1:
             raise KannError(f"agreement={agreement} must be a fraction above 0 and up to 1")
         counts, order = np.array(self.counts, dtype=float), np.argsort(self.counts)
@@ -183,7 +183,7 @@ class Profile(Saved):
         )
 
     def __str__(self) -> str:
-        """A table with a line for each layer and method."""
+        """Write a table with a line for each layer and method."""
         note = f"{len(self.judged)} held-out sequences; all states at their mean: {', '.join(map(percent, self.none))}"
         return "\n".join([*_display.in_columns(self._table()), note])
 
