@@ -227,7 +227,7 @@ def compare(
 ) -> None:
     """Measure how far apart networks are inside, and print each one's nearest."""
     require_free(out, csv, force=force)
-    networks = {name: _network(file) for name, file in _names(files).items()}
+    networks = {name: loading.operator_states_or_moments(file) for name, file in _names(files).items()}
     found = kann.compare(networks, kind=kind, rank=loading.number(rank), weights=weights, steps=steps)
     if csv is not None:
         found.csv(csv)
@@ -252,13 +252,6 @@ def _names(files: list[str]) -> dict[str, str]:
     if len(set(short)) < len(files):
         raise KannError("a file is named twice; pass each once")
     return dict(zip(short, files, strict=True))
-
-
-def _network(file: str) -> Any:
-    """Read an operator, or else moments or states."""
-    if file.endswith(".npz") and loading.is_operator(file):
-        return loading.operator(Path(file))
-    return loading.states_or_moments(file)
 
 
 def _finite(values: Any) -> Any:

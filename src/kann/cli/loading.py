@@ -150,9 +150,11 @@ def operator(path: Path) -> Koopman:
         return Koopman.load(path)
 
 
-def is_operator(path: str) -> bool:
-    """Return True if a file holds an operator, and neither moments nor states."""
-    return Path(path).is_file() and "eigenvalues" in npz_names(path)
+def operator_states_or_moments(path: str) -> Koopman | States | Moments:
+    """Read an operator, or else moments or states."""
+    if path.endswith(".npz") and Path(path).is_file() and "eigenvalues" in npz_names(path):
+        return operator(Path(path))
+    return states_or_moments(path)
 
 
 def _require_no_folder_of_stores(path: str) -> None:

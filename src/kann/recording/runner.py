@@ -206,10 +206,9 @@ def _kept(value: Any) -> Callable[[], Any]:
         return partial(_restored_tensor, value, value._version, value.detach().clone())
     if isinstance(value, np.ndarray):
         return partial(_restored_array, value, value.copy())
-    if isinstance(value, list | deque | tuple):
-        return partial(_restored_list, value, [_kept(item) for item in value])
-    if isinstance(value, dict):
-        return partial(_restored_dict, value, {key: _kept(item) for key, item in value.items()})
+    if isinstance(value, list | deque | tuple | dict):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return partial(_restored_container, value, {key: _kept(item) for key, item in items})
     return lambda: value
 
 
@@ -227,18 +226,14 @@ def _restored_array(array: Array, content: Array) -> Array:
     return array
 
 
-def _restored_list(values: Any, items: list[Callable[[], Any]]) -> Any:
-    found = [item() for item in items]
-    if not isinstance(values, tuple):
-        values.clear()
-        values.extend(found)
-    return values
-
-
-def _restored_dict(values: dict[Any, Any], items: dict[Any, Callable[[], Any]]) -> dict[Any, Any]:
+def _restored_container(values: Any, items: dict[Any, Callable[[], Any]]) -> Any:
     found = {key: item() for key, item in items.items()}
-    values.clear()
-    values.update(found)
+    if isinstance(values, dict):
+        values.clear()
+        values.update(found)
+    elif not isinstance(values, tuple):
+        values.clear()
+        values.extend(found.values())
     return values
 
 
