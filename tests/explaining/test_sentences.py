@@ -175,7 +175,7 @@ def random_inputs(rng):
         does = what_it_does(eigenvalue)
         found.append(InputFact(name=str(number), eigenvalue=eigenvalue, does=does, adds=adds, moves=moves))
     is_counter = all(fact.does == "keeps" and fact.adds is not None for fact in found)
-    return InputCases(inputs=tuple(found), missed=float(rng.random()), missed_by_one=1.0, is_counter=is_counter)
+    return InputCases(inputs=tuple(found), missed=float(rng.random()), is_counter=is_counter)
 
 
 def random_memory(rng):
@@ -579,6 +579,6 @@ def test_what_each_input_does_is_said():
         InputFact(name="0", eigenvalue=1 + 0j, does=what_it_does(1 + 0j)),
         InputFact(name="1", eigenvalue=-1.058 + 0j, does=what_it_does(-1.058 + 0j)),
     )
-    cases = InputCases(inputs=inputs, missed=0.01, missed_by_one=0.9)
+    cases = InputCases(inputs=inputs, missed=0.01)
     text = " ".join(wording.sentences_of(facts(inputs=cases)))
     assert "0 keeps it (λ = 1.0000), 1 flips it (λ = -1.0580)" in text

@@ -10,6 +10,7 @@ import torch
 from kann._format import significant
 from kann.backends.arrays import as_numpy
 from kann.data.serialization import Stored
+from kann.data.states import States
 from kann.errors import KannError
 from kann.explaining.layer_search import evenly_spaced
 from kann.explaining.operators import reads_nothing
@@ -30,6 +31,9 @@ MOST_CHANNELS = 16
 
 PAIRS_PER_UNKNOWN = 10
 """Minimum number of pairs of states per unknown of a map. With fewer, the fit mostly reflects noise."""
+
+HELD_OUT_OF = 4
+"""One sequence in so many is held out to measure how much the maps miss."""
 
 SETTLED = 3
 """Where zeros are read between other inputs: largest number of them before and after an input, so that the state has
@@ -63,13 +67,11 @@ class InputFact(Stored):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class InputCases(Stored):
-    """What each of a few inputs does, and how well maps that differ between them predict."""
+    """What each of a few inputs does, and how well maps of single inputs predict."""
 
     inputs: tuple[InputFact, ...]
     missed: float
     """Fraction of the variance that the maps miss on held-out sequences."""
-    missed_by_one: float
-    """The same of one map for all inputs, to which they only add."""
     is_counter: bool = False
     """True if every input keeps a single coordinate and some push it up, others down."""
 
@@ -91,7 +93,7 @@ class _Cases:
 
 
 def find_input_cases(setup: Setup, recorded: Recorded, directions: Float[Array, "d k"]) -> InputCases | None:
-    """Fit a map of the coordinates for each input; None if inputs are many, or the same map serves all as well."""
+    """Fit a map of the coordinates for each input; None if inputs are many."""
     states = recorded.states
     if states.inputs is None:
         return None
@@ -106,7 +108,7 @@ def find_input_cases(setup: Setup, recorded: Recorded, directions: Float[Array, 
     known = [number for number, matrix in enumerate(fits) if matrix is not None]
     if len(known) < 2:
         return None
-    missed, missed_by_one = _errors(z, cases, after, states)
+    missed = _missed(z, cases, after, states)
     moves = _moved(setup, recorded, cases)
     facts = []
     for number in known:
@@ -122,7 +124,7 @@ def find_input_cases(setup: Setup, recorded: Recorded, directions: Float[Array, 
                 moves=moves.get(number),
             )
         )
-    return InputCases(inputs=tuple(facts), missed=missed, missed_by_one=missed_by_one, is_counter=_counts(facts))
+    return InputCases(inputs=tuple(facts), missed=missed, is_counter=_counts(facts))
 
 
 def what_it_does(eigenvalue: complex) -> str:
@@ -219,15 +221,12 @@ def _fit_case(
     own = after[cases.at[after] == number]
     is_zero = cases.is_zero
     if not cases.others.shape[1] and is_zero.any() and not is_zero[own].all():
-        sequence = np.zeros(len(z), dtype=int)
-        sequence[starts] = 1
-        sequence = np.cumsum(sequence)
+        sequence = np.searchsorted(starts, np.arange(len(z)), side="right")
         for steps in range(SETTLED, 0, -1):
-            inside = own[(own - steps >= 0) & (own + steps < len(z))]
-            around = [offset for offset in range(-steps, steps + 1) if offset]
-            quiet = [is_zero[inside + offset] & (sequence[inside + offset] == sequence[inside]) for offset in around]
-            before = inside - steps - 1 >= 0
-            settled = inside[np.all(quiet, axis=0) & before]
+            inside = own[(own > steps) & (own + steps < len(z))]
+            around = inside[:, None] + np.array([k for k in range(-steps, steps + 1) if k])
+            is_quiet = is_zero[around] & (sequence[around] == sequence[inside][:, None])
+            settled = inside[is_quiet.all(axis=1)]
             if len(settled) >= least:
                 return _affine(z[settled - 1], z[settled + steps])
     if len(own) < least:
@@ -241,27 +240,18 @@ def _affine(before: Float[Array, "m q"], after: Float[Array, "m k"]) -> tuple[Fl
     return weights[: after.shape[1]], weights[-1]
 
 
-def _errors(z: Float[Array, "n k"], cases: _Cases, after: Int[Array, " m"], states: Any) -> tuple[float, float]:
-    """Return what one step misses on held-out sequences: maps for each input, and one to which they add."""
-    sequence = np.repeat(np.arange(len(states)), states.lengths)
-    known = after[cases.at[after] >= 0]
-    is_held = sequence[known] % 4 == 0
-    fitted, held = known[~is_held], known[is_held]
-    marks = np.eye(len(cases.names))[cases.at]
-    one = np.hstack([cases.others, marks])
-
-    def rows(each: Int[Array, " m"], *, gated: bool) -> Float[Array, "m q"]:
-        if not gated:
-            return np.hstack([z[each - 1], one[each]])
-        plain = np.hstack([z[each - 1], cases.others[each], np.ones((len(each), 1))])
-        return (plain[:, :, None] * marks[each][:, None, :]).reshape(len(each), -1)
-
-    total = np.square(z[held] - z[held].mean(axis=0)).sum() or np.inf
-    missed = []
-    for gated in (True, False):
-        weights = np.linalg.lstsq(rows(fitted, gated=gated), z[fitted], rcond=1e-6)[0]
-        missed.append(float(np.square(z[held] - rows(held, gated=gated) @ weights).sum() / total))
-    return missed[0], missed[1]
+def _missed(z: Float[Array, "n k"], cases: _Cases, after: Int[Array, " m"], states: States) -> float:
+    """Return what one step misses on held-out sequences, with a map for each input."""
+    is_held = np.repeat(np.arange(len(states)), states.lengths) % HELD_OUT_OF == 0
+    missed, total = 0.0, 0.0
+    for number in range(len(cases.names)):
+        own = after[cases.at[after] == number]
+        rows = np.hstack([z[own - 1], cases.others[own], np.ones((len(own), 1))])
+        held = is_held[own]
+        weights = np.linalg.lstsq(rows[~held], z[own][~held], rcond=1e-6)[0]
+        missed += float(np.square(z[own][held] - rows[held] @ weights).sum())
+        total += float(np.square(z[own][held] - z.mean(axis=0)).sum())
+    return missed / (total or np.inf)
 
 
 # Pulses in the running network
