@@ -82,14 +82,14 @@ def balance(
     model
         A torch module whose outputs are differentiable functions of the layer's states.
     data
-        What the model reads, as for `kann.record`.
+        Input of the model, as for `kann.record`.
     layer
         The layer, named as in `kann.record`; any that `kann.intervene` can replace. Default: the only recurrent one.
         Of modules that are not recurrent, each position of the output is a state.
     state
         The state of an LSTM: "h", "c" or "hc". Default: all that the layer carries from step to step, "hc" for LSTMs.
     outputs
-        What the outputs are. ``"class"``: only differences along the last axis count. ``"labels"``, ``"values"``: each
+        Kind of the outputs. ``"class"``: only differences along the last axis count. ``"labels"``, ``"values"``: each
         output counts by itself. ``"auto"``: what ``labels`` imply; without labels, values if they have the shape of
         what the network reads, else classes. A regression with several outputs per sequence needs ``"values"``.
     labels
@@ -233,7 +233,7 @@ class _Network:
         return _rows_at(torch.cat(rows), chosen), _rows_at(adjoints, chosen), sizes[kept] ** 2, numbers, before_end
 
     def _gradients(self, outputs: Tensor, weights: Tensor, batch: Batch, draw: int, *, is_last: bool) -> list[Tensor]:
-        """Gradients of a random combination of the outputs with respect to the states of each call."""
+        """Compute the gradients of a random combination of the outputs with respect to the states of each call."""
         if not outputs.requires_grad:
             raise KannError(f"the outputs have no gradient, as after detach(), no_grad() or argmax(); {FALLBACK}")
         v = torch.from_numpy(self._normal_numbers(outputs, batch, draw)).to(outputs)
@@ -254,7 +254,7 @@ class _Network:
         return [zero.detach() if each is None else each for zero, each in zip(self._zeros, found, strict=True)]
 
     def _normal_numbers(self, outputs: Tensor, batch: Batch, draw: int) -> Float[Array, "b ..."]:
-        """Random numbers for each output: from its first step on, those of a sequence depend on its number alone."""
+        """Draw random numbers for each output, which depend only on the number of the sequence and its step."""
         drawn = [
             np.random.default_rng((self._seed, draw, number)).standard_normal(outputs.shape[1:], dtype=np.float32)
             for number in batch.numbers.tolist()
@@ -264,7 +264,7 @@ class _Network:
         return np.stack(drawn)
 
     def _rows(self, values: Tensor, batch: Batch) -> Float[Tensor, "n d"]:
-        """States as rows; of whole sequences one sequence after the other."""
+        """Return states as rows, of complete sequences one sequence after the other."""
         if values.ndim == 3 and has_time_first(values, self._target.module, batch):
             values = values.transpose(0, 1)
         return values.reshape(-1, values.shape[-1])
@@ -272,7 +272,7 @@ class _Network:
     def _steps(
         self, batch: Batch, sizes: Sequence[int], count: int
     ) -> tuple[Int[Array, " n"], Int[Array, " n"], Shaped[Array, " n"]]:
-        """For each row its place in the batch, the call it is of, and whether it is a real step."""
+        """Return for each row its sequence in the batch, its call, and whether it is a real step."""
         calls = np.repeat(np.arange(len(sizes)), sizes)
         rows = np.concatenate([np.arange(size) for size in sizes])
         if self._states[0].ndim == 2 and max(sizes) <= count:  # a call for every step
@@ -289,7 +289,7 @@ class _Network:
 
 
 def _weights(outputs: Tensor, batch: Batch, labels: Any, kind: str) -> Float[Array, "b ..."]:
-    """1 for every output that counts, 0 for padding and where the label is −100."""
+    """Return 1 for every output that counts, 0 for padding and where the label is −100."""
     weights = step_weights(np.broadcast_to(np.float32(0), outputs.shape), batch.real)
     shape, starts = (*weights.shape, *[1] * (outputs.ndim - 2)), first_steps(batch)
     if labels is None:
@@ -309,7 +309,7 @@ def _weights(outputs: Tensor, batch: Batch, labels: Any, kind: str) -> Float[Arr
 
 
 def _is_like_inputs(outputs: Tensor, batch: Batch) -> bool:
-    """Whether outputs have the shape of numbers that the model reads, as those of an autoencoder."""
+    """Return True if outputs have the shape of the numbers that the model reads, as in an autoencoder."""
     content = batch.content
     if isinstance(content, list | tuple) and not isinstance(content, PackedSequence):
         content = content[0]  # what follows may be labels, which the model does not read
@@ -319,7 +319,7 @@ def _is_like_inputs(outputs: Tensor, batch: Batch) -> bool:
 
 
 def _rows_at(rows: Any, chosen: Int[Array, " k"]) -> Any:
-    """Some rows of a tensor or an array; not copied if they are all."""
+    """Select rows of a tensor or an array; all of them are not copied."""
     if len(chosen) == len(rows):
         return rows
     return rows[torch.from_numpy(chosen).to(rows.device)] if isinstance(rows, Tensor) else rows[chosen]

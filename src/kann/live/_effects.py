@@ -29,7 +29,7 @@ from kann.recording.sequence_data import RunOptions, SequenceData, require_order
 from kann.typing import Array, Float, Int
 
 Sets = Sequence[Float[Array, "d _"] | None]
-"""Directions for each of the counts; None where a method does not have so many."""
+"""Directions for each of the counts; None where a method has fewer."""
 
 SAME_SPAN = 1e-6
 """Directions of length 1 that leave the span of others by less keep the same: states are recorded in float32."""
@@ -69,8 +69,8 @@ def effects(
 ) -> Effects:
     """Run a network with only some coordinates of its state kept after every step, and with them removed.
 
-    The coordinates are compared with as many principal components, directions of the readout, and random directions of
-    the same variance. After an interruption the result has the sequences that were finished.
+    The coordinates are compared with equal numbers of principal components, directions of the readout, and random
+    directions of the same variance. After an interruption the result has the sequences that were finished.
 
     >>> import torch, kann
     >>> from torch import nn
@@ -91,7 +91,7 @@ def effects(
     model
         The model that the states were recorded from.
     data
-        What the model reads, as for `kann.record`; sequences other than those of the states. A list of sequences is run
+        Input of the model, as for `kann.record`; sequences other than those of the states. A list of sequences is run
         in batches of similar length.
     coordinates
         A `Balance` ("balanced": its first directions), a `Koopman` ("modes", by the variance of their contribution to
@@ -176,7 +176,7 @@ def checked_counts(counts: Any) -> tuple[int, ...]:
 def readout_weight(
     model: nn.Module, readout: Any, *, layer: str | None, state: str, width: int
 ) -> Float[Array, "o d"] | None:
-    """The weight of the readout, as wide as the state; None if it was not passed and cannot be found."""
+    """Return the weight of the readout, as wide as the state; None if it was not passed and cannot be found."""
     if readout is None:
         with contextlib.suppress(KannError):
             readout = readout_of(model, layer)
@@ -197,14 +197,14 @@ def contribution_order(koopman: Koopman, spread: MeanAndCovariance, weight: Floa
 
 
 def principal_components(spread: MeanAndCovariance) -> Float[Array, "d d"]:
-    """Orthonormal directions in which the states vary, the widest first."""
+    """Return orthonormal directions in which the states vary, by decreasing variance."""
     return np.linalg.eigh(spread.covariance)[1][:, ::-1]
 
 
 def readout_directions(
     weight: Float[Array, "o d"], spread: MeanAndCovariance, *, largest_decides: bool = True
 ) -> Float[Array, "d q"]:
-    """Directions that a linear readout reads, by how much its outputs vary along them.
+    """Return the directions that a linear readout reads, by the variance of its outputs along them.
 
     Where the largest of several outputs decides, only their differences count.
     """
@@ -217,7 +217,7 @@ def readout_directions(
 
 
 def random_like(axes: Float[Array, "d q"], spread: MeanAndCovariance, rng: np.random.Generator) -> Float[Array, "d q"]:
-    """Draw as many random directions as there are orthonormal axes, with the same variance of the states.
+    """Draw random directions, one per orthonormal axis, with the same variance of the states.
 
     Normal random numbers for the principal components are weighed by a power of their variance, and the power is chosen
     so that the variance comes out, as nearly as can be. Directions drawn without weights would hold less variance than
@@ -330,7 +330,7 @@ def run_changes(
 
 
 def same_spans(spans: Sequence[Float[Array, "d _"]]) -> list[int]:
-    """For each set of orthonormal directions the index of the first with the same span, whose fill is the same."""
+    """Return for each set of orthonormal directions the index of the first with the same span, hence the same fill."""
     found: list[int] = []
     for i, span in enumerate(spans):
         alike = [j for j in sorted(set(found)) if spans[j].shape == span.shape]

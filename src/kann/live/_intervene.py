@@ -51,11 +51,10 @@ CELLS: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 def run_step_by_step(kernel: Kernel, replace: Replace, *, state: str, reverse: bool) -> tuple[Tensor, ...]:
-    """What the kernel of a single layer gives, (output, h) or (output, h, c), if its states are replaced on the way.
+    """Return the result of a single layer's kernel, (output, h) or (output, h, c), with states replaced at every step.
 
-    ``state`` says what is replaced: "h", "c" or "hc"; ``reverse`` in which direction. The other direction runs as
-    always. Steps are made by torch's own cells: multiplying the inputs of many steps by their weights at once is not
-    quicker, neither on CPUs.
+    ``state`` names the replaced part: "h", "c" or "hc"; ``reverse`` the direction. The other direction runs as usual.
+    Steps are run by torch's cells: multiplying the inputs of many steps by their weights at once is not faster.
     """
     at = int(reverse)
     weights = kernel.weights_of(at)
@@ -86,7 +85,7 @@ def run_step_by_step(kernel: Kernel, replace: Replace, *, state: str, reverse: b
 
 
 def _with_half(halves: Sequence[Tensor] | Tensor, at: int, half: Tensor) -> list[Tensor]:
-    """The results of two directions, with that of one of them replaced."""
+    """Combine the results of two directions, one of them replaced."""
     results = list(halves)
     results[at] = half
     return results
@@ -95,7 +94,7 @@ def _with_half(halves: Sequence[Tensor] | Tensor, at: int, half: Tensor) -> list
 def _next_states(
     kernel: Kernel, weights: Sequence[Tensor], x: Tensor, states: tuple[Tensor, ...]
 ) -> tuple[Tensor, ...]:
-    """One step of a layer from its inputs and its states, h or h and c."""
+    """Run one step of a layer from its inputs and its states, h or h and c."""
     if kernel.function is torch.lstm and len(weights) > 2 + 2 * kernel.bias:
         return lstm_with_projection(x, states[0], states[1], weights)
     after = CELLS[kernel.function](x, states if kernel.function is torch.lstm else states[0], *weights)
@@ -103,7 +102,7 @@ def _next_states(
 
 
 def replaced_states(states: tuple[Tensor, ...], replace: Replace, state: str) -> tuple[Tensor, ...]:
-    """The states (h,) or (h, c) with those that ``state`` names replaced, side by side if it names both."""
+    """Return the states (h,) or (h, c) with those that ``state`` names replaced, side by side if it names both."""
     if state == "h":
         return replace(states[0]), *states[1:]
     if state == "c":
@@ -113,7 +112,7 @@ def replaced_states(states: tuple[Tensor, ...], replace: Replace, state: str) ->
 
 
 def only_target(model: nn.Module, layer: Any, state: str) -> Target:
-    """The one layer that ``layer`` names, if its state can be replaced while the model runs."""
+    """Find the one layer that ``layer`` names, if its state can be replaced while the model runs."""
     require_choice(state, "state", ("h", "c", "hc"))
     targets, _ = select(model, layer)
     if len(targets) > 1:
@@ -131,7 +130,7 @@ def only_target(model: nn.Module, layer: Any, state: str) -> Target:
 
 
 def width_of(target: Target, state: str) -> int | None:
-    """How wide the state of a layer is; None if only its calls tell."""
+    """Return the width of a layer's state; None if only its calls show it."""
     widths = state_widths(target.module)
     return sum(widths[part] for part in state) if widths else None
 
@@ -159,7 +158,7 @@ def replaced(
 
 
 def only_in_this_thread(path: str, block: str) -> Callable[[], None]:
-    """A function that raises in any thread but the one that entered the block, in which a layer is replaced."""
+    """Make a function that raises in any thread except the one that entered the block where a layer is replaced."""
     own = threading.get_ident()
 
     def require() -> None:
@@ -201,7 +200,7 @@ class _Replacement:
         return run_layers(kernel, run_layer)[0]
 
     def _first_level(self, kernel: Kernel) -> int:
-        """The first of the module's layers that a call of its kernel runs, told by the weights that it is given."""
+        """Find the first of the module's layers that a call of its kernel runs, by the weights that it gets."""
         weights = self.module._flat_weights
         place = next((i for i, weight in enumerate(weights) if weight is kernel.weights[0]), 0)
         return place * self.module.num_layers // len(weights)
@@ -233,7 +232,7 @@ class _Replacement:
         return with_tensors(output, {id(old): turned_back_if(turned, part) for old, part in pairs})
 
     def _rows_replaced(self, values: Tensor) -> Tensor:
-        """States (..., d) with each replaced."""
+        """Replace each of the states (..., d)."""
         if values.shape[-1:] != (self._width,):
             raise KannError(
                 f"the coordinates are for {self._width} units; layer {self._target.path!r} gave {tuple(values.shape)}; "
@@ -245,17 +244,17 @@ class _Replacement:
 
 
 def _width_in_all(values: Tensor) -> int:
-    """How many real numbers each sequence's state holds, over all its axes; of complex numbers two each."""
+    """Count the real numbers in the state of a sequence, over all axes; complex numbers count twice."""
     return as_real(values[:1]).numel()
 
 
 def turned_if(turned: bool, values: Tensor) -> Tensor:
-    """The channels along the last axis, if they are along the second."""
+    """Move channels to the last axis if they are on the second."""
     return values.movedim(1, -1) if turned else values
 
 
 def turned_back_if(turned: bool, values: Tensor) -> Tensor:
-    """The channels along the second axis again, if `turned_if` put them along the last."""
+    """Move channels back to the second axis if `turned_if` moved them to the last."""
     return values.movedim(-1, 1) if turned else values
 
 

@@ -24,13 +24,13 @@ from kann.recording.untrained import untrained_twin
 from kann.typing import Array, Float, Int, Shaped
 
 MOST_CHANNELS = 16
-"""Channels without names are changed one by one if there are at most so many."""
+"""Largest number of channels without names that are changed one by one."""
 
 FEWEST_SEQUENCES = 0.1
 """Lags that a smaller fraction of the sequences is long enough for are left out: a few would decide alone."""
 
 DRAWS = 8
-"""Attempts to find another input for a step. One that is equal to the present one would change nothing."""
+"""Attempts to find another input for a step. One that equals the present one would have no effect."""
 
 
 def memory(
@@ -72,7 +72,7 @@ def memory(
     model
         A torch module whose outputs have one row for each sequence.
     data
-        What the model reads, as for `kann.record`. The first tensor of a batch that has an axis of steps is changed.
+        Input of the model, as for `kann.record`. The first tensor of a batch that has an axis of steps is changed.
     layer, state
         Whose states are compared, as in `kann.record`. Default: the only recurrent layer, with h and c of an LSTM. Of a
         model without a recurrent layer only outputs are compared.
@@ -117,7 +117,7 @@ def memory(
 
 
 def _states_compared(model: nn.Module, layer: str | None, state: str | None) -> dict[str, Any] | None:
-    """The arguments of `record`; None for a model without a recurrent layer."""
+    """Return the arguments of `record`; None for a model without a recurrent layer."""
     if layer is None and not recurrent_modules(model):
         return None
     module = select(model, layer)[0][0].module
@@ -125,7 +125,7 @@ def _states_compared(model: nn.Module, layer: str | None, state: str | None) -> 
 
 
 def _channel_names(channels: Sequence[str] | None, runs: Sequence["_Run"]) -> tuple[str, ...]:
-    """The names of what is changed: all inputs of a step together, and each channel by itself."""
+    """Name the changes: all inputs of a step together, and each channel by itself."""
     count = _channels(runs[0].inputs)
     if channels is not None and len(channels) != count:
         raise KannError(
@@ -137,7 +137,7 @@ def _channel_names(channels: Sequence[str] | None, runs: Sequence["_Run"]) -> tu
 
 
 def _lags(longest: Int[Array, " s"]) -> list[int]:
-    """Lags 0, 1, 2, 3, 4, 6, 8, 11, 16, …, two for each doubling, as far as enough sequences are long enough."""
+    """Return lags 0, 1, 2, 3, 4, 6, 8, 11, 16, …, two for each doubling, as far as enough sequences are long enough."""
     enough = max(2, int(np.ceil(FEWEST_SEQUENCES * len(longest))))
     most = int(np.sort(longest)[-enough]) - 1
     doubling = {round(2 ** (i / 2)) for i in range(2 * max(1, most).bit_length())}
@@ -176,7 +176,7 @@ def _measured(runs: Sequence["_Run"], names: Sequence[str], *, seed: int, shows_
 
 
 def _spread(parts: Sequence[Array | None]) -> float:
-    """The mean squared difference of unrelated rows: twice their total variance."""
+    """Compute the mean squared difference of unrelated rows: twice their total variance."""
     known = [part for part in parts if part is not None]
     return 2 * float(np.concatenate(known).astype(np.float64).var(axis=0).sum()) if known else float("nan")
 
@@ -185,7 +185,7 @@ def _spread(parts: Sequence[Array | None]) -> float:
 
 
 def _channels(inputs: StepInputs) -> int:
-    """The number of channels that can be changed one by one; 0 for tokens, images, and one-hot rows."""
+    """Return the number of channels that can be changed one by one; 0 for tokens, images, and one-hot rows."""
     steps = inputs.steps
     if not steps.is_floating_point() or steps.ndim != 3:
         return 0
@@ -268,7 +268,7 @@ class _Run:
         return found, outputs, np.asarray(lengths), reverse
 
     def _by_step(self, outputs: Array, lengths: Int[Array, " b"], reverse: bool) -> list[Float[Array, "_ o"]]:
-        """The outputs of each sequence, in the order of reading: one row for each step, or a single one."""
+        """Return the outputs of each sequence, in the order of reading: one row for each step, or a single one."""
         starts = first_steps(self.batch)
         if outputs.ndim < 3 or outputs.shape[1] < (starts + lengths).max():
             return list(outputs.reshape(len(outputs), 1, -1))
@@ -282,7 +282,7 @@ class _Run:
         return self.states, None if self.outputs is None else np.concatenate(self.outputs)
 
     def differences(self, content: Any, lag: int, lags: Sequence[int]) -> Float[Array, "2 b l"]:
-        """Squared differences of states and of outputs at all lags, after a change ``lag`` steps before the end.
+        """Compute squared differences of states and outputs at all lags, after a change ``lag`` steps before the end.
 
         An output of the whole sequence is known at ``lag`` alone.
         """

@@ -23,18 +23,18 @@ from kann.recording._record import record_grouped_moments
 from kann.recording.layer_selection import require_module, select
 
 PREFIX = "koopman/"
-"""What the names of all figures begin with: loggers make a group of it."""
+"""Prefix of the names of all figures; loggers group by it."""
 
 EVERY = 250
-"""By default `Monitor.update` works once in so many calls, for a call in each step of training: as often as the
-paper's experiments write checkpoints. On the copy task it then takes below 3 % of the time."""
+"""Default number of calls of `Monitor.update`, one per step of training, from one measurement to the next: the
+interval of checkpoints in the paper's experiments. On the copy task it then takes below 3 % of the time."""
 
 FLAT_BELOW = 100.0
-"""States whose variance is below so many times their rounding, as a fraction of their energy, are called constant."""
+"""States are constant if their variance, as a fraction of their energy, is below this multiple of rounding."""
 
 
 class Monitor:
-    """Watch the operator of a network while it trains: what it remembers, for how long, and when that came about.
+    """Watch the operator of a network during training: its memories, how long they last, and when they form.
 
     >>> import torch
     >>> model = nn.GRU(3, 8, batch_first=True)
@@ -46,7 +46,7 @@ class Monitor:
 
     Training goes on as it would have without: random numbers, modes, buffers, gradients and the optimizer are as they
     were after each update. Of a model in `DistributedDataParallel` every rank may update its own monitor, or one alone:
-    nothing is exchanged. A compiled model runs as it was written.
+    no data are exchanged. A compiled model runs as it was written.
 
     Parameters
     ----------
@@ -56,7 +56,8 @@ class Monitor:
         Some dozen sequences that are run at each update, as ``data`` of `kann.record`. Always the same ones: keep them
         out of the training data, and do not shuffle them.
     every
-        How often to work: at the first call of `update` and every so many calls later. Pass 1 to update once an epoch.
+        Number of calls of `update` from one measurement to the next, beginning with the first. Pass 1 if you call it
+        once an epoch.
     layer, state
         As in `kann.record`. A single layer.
     inputs
@@ -69,7 +70,7 @@ class Monitor:
         True, or options of `kann.balance`, to find the balanced coordinates of the probe at each update: how many the
         outputs depend on, and their singular values. It takes a backward pass; needs outputs with gradients.
     history
-        What an earlier monitor of the same training kept, to go on with.
+        The history of an earlier monitor of the same training, to be continued.
     recording
         Any other options of `kann.record`, such as ``lengths``, ``forward`` or ``batch_size``.
     """
@@ -123,7 +124,7 @@ class Monitor:
         self.history = history
         """All updates that worked."""
         self.latest: dict[str, float] = {}
-        """What the last update that worked returned."""
+        """Result of the last update that measured."""
         self.balance: Balance | None = None
         """The balanced coordinates at the last update that found them."""
         self._calls = 0
@@ -143,11 +144,11 @@ class Monitor:
         ``koopman/error``
             Error of predicting one step on sequences that were not fitted, as a fraction of the variance.
         ``koopman/copying``
-            The same for copying the previous state. An operator that says anything is below it.
+            The same for copying the previous state. A useful operator is below it.
         ``koopman/trusted``
             How many modes can be trusted.
         ``koopman/rank``
-            How many directions the states take up: as many as ``rank`` asks for.
+            The number of directions that the states occupy, at most ``rank``.
         ``koopman/coordinates``
             How many balanced coordinates the outputs depend on; NaN without a gap in their singular values, which are
             ``history.values``, and without ``balance=``.
@@ -167,7 +168,7 @@ class Monitor:
         return dict(self.latest) if due else {}
 
     def _checkpoint(self, step: int, loss: float) -> tuple[Checkpoint, Any]:
-        """What there is to say about the network as it is now, and the directions of its modes."""
+        """Measure the network as it is now; return also the directions of its modes."""
         unknown = Checkpoint.unknown(step=step, loss=loss)
         with warnings.catch_warnings():
             if len(self.history):
@@ -225,7 +226,7 @@ class Monitor:
 
 
 def _loss_value(loss: Any) -> float:
-    """A loss as a number, which may be NaN or infinite; NaN if none was given."""
+    """Return a loss as a number, which may be NaN or infinite; NaN if none was given."""
     if loss is None:
         return math.nan
     if isinstance(loss, Tensor):
@@ -237,7 +238,7 @@ def _loss_value(loss: Any) -> float:
 
 
 def _varies(moments: Moments) -> bool:
-    """Whether states differ from each other by more than rounding."""
+    """Return True if states differ from each other by more than rounding."""
     energy = float(np.trace(as_numpy(moments.hh)))
     mean = as_numpy(moments.sum_h) / moments.states
     variance = energy - moments.states * float(mean @ mean)

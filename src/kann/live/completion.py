@@ -121,11 +121,11 @@ NOTHING_LEFT = 1e-12
 """Fraction of the states' variance outside of the kept coordinates below which the rest is rounding."""
 
 NO_VARIANCE = 1e-12
-"""Fraction of the states' variance below which the variance of a coordinate is rounding, and predicts nothing."""
+"""Fraction of the states' variance below which the variance of a coordinate is rounding, and useless for prediction."""
 
 
 DEPENDENT = 1e-10
-"""A direction that the others explain to this fraction of its length adds nothing: float64 keeps 1e-16 of it."""
+"""A direction that the others explain to this fraction of its length is redundant: float64 keeps 1e-16 of it."""
 
 
 def orthonormal_axes(directions: Float[Array, "d k"], spread: MeanAndCovariance) -> Float[Array, "d q"]:
@@ -182,7 +182,7 @@ def fit_fills(
 
 
 def _can_bend(linear: Regression, spread: MeanAndCovariance, fill: str) -> bool:
-    """Whether a nonlinear fill is possible, and anything is left to fill."""
+    """Return True if a nonlinear fill is possible and part of the state is left to fill."""
     count, total = linear.axes.shape[1], np.trace(spread.covariance)
     if not count or total - np.trace(spread.along(linear.axes)) <= NOTHING_LEFT * total:
         return False
@@ -197,7 +197,7 @@ def _can_bend(linear: Regression, spread: MeanAndCovariance, fill: str) -> bool:
 def _bends_better(
     linear: Regression, total: Array, held_out: Float[Array, "n d"], spread: MeanAndCovariance, states: States
 ) -> bool:
-    """Whether the nonlinear fill, fitted without the held-out states, completes them better than the linear one."""
+    """Return True if the nonlinear fill completes states that it was not fitted to better than the linear one."""
     count = int(states.lengths.sum())
     others = (count * spread.covariance - held_out.T @ held_out) / (count - len(held_out))
     fitted = _bent(linear, total - _sums(linear, spread, held_out), spread)
@@ -209,20 +209,20 @@ def _bends_better(
 
 
 def _ranges(mean: Float[Array, " d"], axes: Float[Array, "d k"], block: Block) -> list[Float[Array, "2 k"]]:
-    """A list of one: the smallest and the largest coordinates of a block."""
+    """Return the smallest and the largest coordinates of a block, as a list of one pair."""
     s = (as_numpy(block.values) - mean) @ axes
     return [np.stack([s.min(axis=0), s.max(axis=0)])]
 
 
 def _outside(axes: Float[Array, "d q"], rows: Float[Array, "n d"]) -> Float[Array, "n d"]:
-    """The part of rows that is orthogonal to the axes."""
+    """Return the part of rows that is orthogonal to the axes."""
     return rows - (rows @ axes) @ axes.T
 
 
 def _linear(
     axes: Float[Array, "d q"], low: Float[Array, " q"], high: Float[Array, " q"], spread: MeanAndCovariance
 ) -> Regression:
-    """The linear regression of the state on its coordinates; those that do not vary predict nothing."""
+    """Regress the state linearly on its coordinates; constant coordinates get zero weights."""
     smallest = NO_VARIANCE * np.trace(spread.covariance)
     inverse = linalg.pinvh(spread.along(axes), atol=smallest, rtol=0.0) if axes.size else np.empty((0, 0))
     # The coordinates themselves are kept exactly; the rest of the state is regressed on them.
@@ -243,14 +243,14 @@ def _all_sums(fills: Sequence[Regression], spread: MeanAndCovariance, block: Blo
 
 
 def _sums(linear: Regression, spread: MeanAndCovariance, about: Float[Array, "n d"]) -> Array:
-    """The sums over states about the mean that the nonlinear fill of these coordinates follows from."""
+    """Sum over centred states what the nonlinear fill of these coordinates is computed from."""
     if linear.axes.shape[1] == 1:
         return _cell_sums(linear, about)
     return _product_sums(linear, _deviations(linear, spread), about)
 
 
 def _bent(linear: Regression, sums: Array, spread: MeanAndCovariance) -> Regression | Curve:
-    """The nonlinear fill: a curve along one coordinate, a quadratic regression on several."""
+    """Fit the nonlinear fill: a curve along one coordinate, a quadratic regression on several."""
     if linear.axes.shape[1] == 1:
         return _curve(linear, sums)
     return _quadratic(linear, sums, _deviations(linear, spread))
@@ -260,7 +260,7 @@ def _bent(linear: Regression, sums: Array, spread: MeanAndCovariance) -> Regress
 
 
 def _cell_sums(linear: Regression, about: Float[Array, "n d"]) -> Float[Array, "c w"]:
-    """In each of `CELLS` cells along the coordinate: number, summed coordinate, and summed states about the mean."""
+    """Sum in each of `CELLS` cells along the coordinate: number, coordinate, and centred states."""
     s = about @ linear.axes
     width = max(float(linear.high[0] - linear.low[0]), np.finfo(float).tiny)
     cells = ((s[:, 0] - linear.low[0]) / width * CELLS).astype(np.int64).clip(0, CELLS - 1)
@@ -299,7 +299,7 @@ def _curve(linear: Regression, cells: Float[Array, "c w"]) -> Regression | Curve
 
 
 def _deviations(linear: Regression, spread: MeanAndCovariance) -> Float[Array, " q"]:
-    """Standard deviations of the coordinates; one for coordinates that do not vary."""
+    """Return the standard deviations of the coordinates; one for coordinates that do not vary."""
     variances = np.diag(spread.along(linear.axes))
     return np.sqrt(np.where(variances > NO_VARIANCE * np.trace(spread.covariance), variances, 1.0))
 
@@ -307,7 +307,7 @@ def _deviations(linear: Regression, spread: MeanAndCovariance) -> Float[Array, "
 def _product_sums(
     linear: Regression, deviations: Float[Array, " q"], about: Float[Array, "n d"]
 ) -> Float[Array, "f w"]:
-    """Sums of products of [1, coordinates, their products] with themselves and with the states about the mean."""
+    """Sum products of [1, coordinates, their products] with themselves and with centred states."""
     scaled = (about @ linear.axes) / deviations
     first, second = np.triu_indices(scaled.shape[1])
     features = np.concatenate([np.ones((len(about), 1)), scaled, scaled[:, first] * scaled[:, second]], axis=1)
@@ -315,7 +315,7 @@ def _product_sums(
 
 
 def _quadratic(linear: Regression, sums: Float[Array, "f w"], deviations: Float[Array, " q"]) -> Regression:
-    """The least-squares weights of the products, with a small ridge on all but the constant."""
+    """Solve for the least-squares weights of the products, with a small ridge on all but the constant."""
     width, count = len(sums), linear.axes.shape[1]
     gram, targets = sums[:, :width], _outside(linear.axes, sums[:, width:])
     penalty = np.full(width, RIDGE * gram[0, 0])

@@ -26,7 +26,7 @@ from kann.recording.sequence_data import Batch, RealSteps, SequenceData, tensors
 from kann.typing import Array, Float, Int, Shaped
 
 Score = TypeVar("Score")
-"""What is known about a batch after one run."""
+"""Result of one run of a batch."""
 
 
 def run_batches(
@@ -37,11 +37,11 @@ def run_batches(
     *,
     what: str,
 ) -> list[tuple[Batch, list[Score]]]:
-    """For each batch, score the untouched network, and then the network within each of the changes.
+    """Score the untouched network on each batch, and then the network within each of the changes.
 
-    ``judge`` is given a batch and the outputs of the untouched network, and returns a function that scores outputs.
-    Batch by batch, since the outputs of a language model, a number for each word, are too many to keep for all.
-    After an interruption the batches that were finished are returned. Use it where the model is in evaluation mode.
+    ``judge`` takes a batch and the outputs of the untouched network, and returns a function that scores outputs. It
+    works batch by batch, because the outputs of a language model would not fit in memory for all batches.
+    An interruption returns the finished batches. The model must be in evaluation mode.
     """
     # In random order: batches are sorted by length, and an interruption should leave sequences of all lengths.
     order = np.random.default_rng(0).permutation(len(batches)).tolist()
@@ -70,9 +70,9 @@ def run_batches(
 
 
 def _multiplications(model: nn.Module, sequences: int) -> int | float:
-    """Multiplications of the largest product in one step of a recurrent network; infinite for any other model.
+    """Count the multiplications of the largest product in one step of a recurrent network; infinite for other models.
 
-    Others multiply all steps at once, in products that many threads share well.
+    Other models multiply all steps at once, in products that threads share well.
     """
     layers = [module for module in model.modules() if isinstance(module, nn.RNNBase | nn.RNNCellBase)]
     weights = [weight.numel() for layer in layers for weight in layer.parameters()]
@@ -117,9 +117,9 @@ def score_runs(
 
 
 def order_of_judged(numbers: Int[Array, " s"], source: SequenceData, labels: Any) -> list[int]:
-    """The places of the sequences that count, by increasing number.
+    """Return the places of the sequences that count, by increasing number.
 
-    Sequences whose labels are all `IGNORED` have no score; those of the last batch may be more than were asked for.
+    Sequences whose labels are all `IGNORED` have no score; the last batch may hold more than were asked for.
     """
     most = np.inf if source.max_sequences is None else source.max_sequences
     order = [i for i in np.argsort(numbers).tolist() if numbers[i] < most]
@@ -163,7 +163,7 @@ def labels_by_step(
     has_steps: bool,
     width: int | None = None,
 ) -> Shaped[Array, "b t ..."]:
-    """The class of each sequence, or of each of its steps, or the label of each of ``width`` outputs there.
+    """Return the class of each sequence or of each of its steps, or the labels of ``width`` outputs there.
 
     It is 0 where a sequence has ended. ``starts`` are the first real steps of sequences that are padded on the left. A
     network that decides once for a sequence has one step, and ``has_steps`` is False.
@@ -199,7 +199,7 @@ def labels_by_step(
 
 
 def kind_by_labels(labels: Any, outputs: Any) -> tuple[str, str] | None:
-    """The kind of outputs (sequences, ..., o) that the labels of their sequences imply, and why; None without labels.
+    """Return the kind of outputs (sequences, ..., o) that labels imply, and why; None without labels.
 
     One-hot rows name a class, other rows of zeros and ones are labels.
     """
@@ -237,7 +237,7 @@ class ScoreOptions(TypedDict, total=False):
     answers. ``"values"``: regression; agreement is R² of the outputs against those of the untouched network, accuracy
     is R² against the labels, and the loss is the squared error."""
     threshold: float
-    """What an output must exceed. Default: 0."""
+    """An output above this value is a yes. Default: 0."""
 
 
 IGNORED = -100
@@ -257,9 +257,9 @@ class Scorer:
     name: str
     """One of `METRICS`, or "own"."""
     outputs: str
-    """What the outputs are: one of `OUTPUTS`."""
+    """Kind of the outputs, one of `OUTPUTS`."""
     threshold: float
-    """What an output must exceed to be a yes."""
+    """An output above this value is a yes."""
     labels: Any
     """A list or array with the label of each sequence of the data, or with the labels of its steps; or None."""
     function: Callable[..., Any] | None
@@ -269,7 +269,7 @@ class Scorer:
 
     @staticmethod
     def of(metric: Any = None, labels: Any = None, *, outputs: str = "class", threshold: float = 0.0) -> "Scorer":
-        """The metric that the user asked for: agreement without labels, and accuracy with them, if none."""
+        """Return the metric that the user asked for; by default accuracy, or agreement without labels."""
         require_choice(outputs, "outputs", OUTPUTS)
         threshold = require_number(threshold, "threshold", remedy="pass the value that an output must exceed")
         if labels is not None:
@@ -307,7 +307,7 @@ class Scorer:
         return _mean_over_steps(self._decided(outputs) == wanted.reshape(*weights.shape[:2], -1), weights)
 
     def variation(self, untouched: Shaped[Array, "b ..."], batch: Batch) -> Comparison:
-        """How far the wanted values of a batch vary; those of several batches are added with +."""
+        """Measure how far the wanted values of a batch vary; variations of batches are added with +."""
         is_real = step_weights(untouched, batch.real) > 0
         wanted = self._wanted(untouched, untouched, batch)[is_real]
         return compare_values(wanted, wanted)
@@ -323,26 +323,26 @@ class Scorer:
         return scores
 
     def _wanted(self, outputs: Array, untouched: Array, batch: Batch) -> Shaped[Array, "b t ..."]:
-        """The decisions or values of the untouched network, or the labels, that outputs are compared with."""
+        """Return the decisions or values of the untouched network, or the labels, that outputs are compared with."""
         if self.name == "agreement":
             return _by_step(untouched) if self.outputs == "values" else self._decided(untouched)
         return self._labels(outputs, batch)
 
     def _labels(self, outputs: Array, batch: Batch) -> Shaped[Array, "b t ..."]:
-        """The labels of each step."""
+        """Return the labels of each step."""
         steps, width = _by_step(outputs).shape[1:]
         kind: Any = {} if self.outputs == "class" else {"width": width}
         where: Any = {"steps": steps, "has_steps": outputs.ndim > 2} | kind
         return labels_by_step(self.labels, batch.numbers, first_steps(batch), **where)
 
     def _decided(self, outputs: Array) -> Shaped[Array, "b t k"]:
-        """The class of each step, or its answers; the last axis of the outputs is decided over."""
+        """Return the class of each step, or its answers; the last axis of the outputs is decided over."""
         rows = outputs.reshape(-1, outputs.shape[-1]) if outputs.ndim > 2 else outputs.reshape(len(outputs), -1)
         found = answers(rows, kind=self.outputs, threshold=self.threshold)
         return found.reshape(*_by_step(outputs).shape[:2], -1)
 
     def _losses(self, outputs: Array, wanted: Shaped[Array, "b t ..."]) -> Float[Array, "b t ..."]:
-        """Cross-entropy of each decision, or squared error of each value."""
+        """Compute the cross-entropy of each decision, or the squared error of each value."""
         steps = torch.from_numpy(_by_step(outputs)).double()
         target = torch.from_numpy(wanted)
         if self.outputs == "values":
@@ -354,30 +354,30 @@ class Scorer:
 
 
 def _by_step(outputs: Shaped[Array, "b ..."]) -> Shaped[Array, "b t o"]:
-    """Outputs of every sequence, step and unit; a network that decides once for a sequence has one step."""
+    """Return outputs of every sequence, step and unit; a network that decides once for a sequence has one step."""
     return outputs.reshape(*(outputs.shape[:2] if outputs.ndim > 2 else (len(outputs), 1)), -1)
 
 
 def first_steps(batch: Batch) -> Int[Array, " b"]:
-    """The first real step of each sequence: 0 unless it is padded on the left."""
+    """Return the first real step of each sequence: 0 unless it is padded on the left."""
     return np.zeros(len(batch), dtype=np.int64) if batch.real is None else batch.real.starts
 
 
 def step_weights(outputs: Shaped[Array, "b ..."], real: RealSteps | None) -> Float[Array, "b t"]:
-    """1 for every step that counts, and 0 for padding."""
+    """Return 1 for every step that counts, and 0 for padding."""
     shape = _by_step(outputs).shape[:2]
     return np.ones(shape) if real is None or outputs.ndim < 3 else real.mask(shape[1]).astype(np.float64)
 
 
 def _mean_over_steps(values: Shaped[Array, "b t ..."], weights: Float[Array, "b t _"]) -> Float[Array, " b"]:
-    """The mean over the steps, and the answers of each step, that count."""
+    """Average over the steps, and the answers of each step, that count."""
     values = values.reshape(*weights.shape[:2], -1)
     weights = np.broadcast_to(weights, values.shape)
     return (values * weights).sum(axis=(1, 2)) / np.maximum(weights.sum(axis=(1, 2)), 1)
 
 
 def outputs_of(output: Any, sequences: int) -> Tensor:
-    """What a model decides by: the first real numbers of its output, the sequences along the first axis."""
+    """Return the outputs by which a model decides: the first real tensor, with sequences along the first axis."""
     found = next((part for part in tensors_of(output) if part.is_floating_point()), None)
     if found is None or not found.ndim:
         raise KannError(f"the model returns {type(output).__name__} without real numbers; pass forward= that does")

@@ -21,7 +21,7 @@ FARTHEST = 0.5
 
 
 FIGURES: tuple[str, ...] = ("slow", "radius", "horizon", "error", "copying", "trusted", "rank", "coordinates")
-"""What is measured at each checkpoint; see `kann.Monitor`."""
+"""Names of the figures of each checkpoint; see `kann.Monitor`."""
 
 LEADING = 16
 """Singular values of the balanced coordinates that are kept of each checkpoint."""
@@ -36,7 +36,7 @@ class Checkpoint(Stored):
     loss: float
     """The loss that was given, NaN if none was."""
     figures: dict[str, float]
-    """What was measured, by the names in `FIGURES`; NaN if the network's states allow no operator."""
+    """Figures by the names in `FIGURES`; NaN if the network's states allow no operator."""
     numbers: Int[Array, " m"]
     """Numbers of the modes, which they keep from one checkpoint to the next."""
     eigenvalues: Complex[Array, " m"]
@@ -150,7 +150,7 @@ class History(Saved):
         return np.array([each.loss for each in self.checkpoints], dtype=np.float64)
 
     def figure(self, name: str) -> Float[Array, " k"]:
-        """One figure at each checkpoint, such as ``"slow"``."""
+        """Return one figure at each checkpoint, such as ``"slow"``."""
         require_choice(name, "name", FIGURES)
         return np.array([each.figures[name] for each in self.checkpoints], dtype=np.float64)
 
@@ -161,7 +161,7 @@ class History(Saved):
         return np.array([np.pad(row, (0, LEADING - len(row)), constant_values=math.nan) for row in own])
 
     def traces(self) -> dict[int, tuple[Int[Array, " c"], Complex[Array, " c"]]]:
-        """For each mode by its number, at which checkpoints it was there, and its eigenvalue at each."""
+        """Return for each mode, by its number, the checkpoints at which it exists, and its eigenvalue at each."""
         found: dict[int, list[tuple[int, complex]]] = {}
         for place, each in enumerate(self.checkpoints):
             for number, value in zip(each.numbers.tolist(), each.eigenvalues.tolist(), strict=True):

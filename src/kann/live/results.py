@@ -36,7 +36,7 @@ SCORES = {
     ("accuracy", "labels"): "answers that are right",
     ("accuracy", "values"): "R² with the true values",
 }
-"""What a score is, by the metric and by what outputs are."""
+"""Meaning of a score, by the metric and the kind of outputs."""
 
 RESAMPLED = 200
 """Draws of sequences for intervals."""
@@ -50,7 +50,7 @@ class Effects(Saved):
     """Scores of a network with only some coordinates of its state kept after every step, and with them removed.
 
     Scores have one row for each number of coordinates and one column for each sequence; NaN where a method does not
-    have so many coordinates.
+    have this number of coordinates.
 
     >>> import torch, kann
     >>> from torch import nn
@@ -96,7 +96,7 @@ class Effects(Saved):
     """The numbers of the sequences in the data."""
     fills: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By the name of the method: how the state was completed from each number of coordinates, "linear", "curve" or
-    "quadratic"; empty where the method does not have so many. Of "random" that of the last draw."""
+    "quadratic"; empty where the method has fewer. Of "random" that of the last draw."""
     outputs: str = "class"
     """"class", "labels" or "values". Agreement and accuracy of values are R², and the scores of sequences are such that
     R² is their mean."""
@@ -112,7 +112,7 @@ class Effects(Saved):
 
     @property
     def none(self) -> float:
-        """Mean score of the network where nothing of its state is kept."""
+        """Mean score of the network with its state held at the mean."""
         return self.none_scores.mean()
 
     @property
@@ -127,7 +127,7 @@ class Effects(Saved):
 
     @property
     def recovered(self) -> dict[str, Float[Array, " c"]]:
-        """(kept − none) / (full − none): 1 if nothing is lost, 0 if it is as good as keeping nothing."""
+        """(kept − none) / (full − none): 1 if all is kept, 0 if it equals the score of the mean state."""
         if self.full == self.none:
             return {name: np.full(len(self.counts), np.nan) for name in self.kept_scores}
         return {name: (mean - self.none) / (self.full - self.none) for name, mean in self.kept.items()}
@@ -152,7 +152,7 @@ class Effects(Saved):
 
     @property
     def score_in_words(self) -> str:
-        """What a score is: "decisions that stay the network's", "loss", or "score" for a function of the user."""
+        """Meaning of a score: "decisions that stay the network's", "loss", or "score" for a function of the user."""
         return SCORES.get((self.metric, self.outputs), "score" if self.metric == "own" else self.metric)
 
     @property
@@ -165,7 +165,7 @@ class Effects(Saved):
         return f"Effects({self.metric_in_words} of {len(self.judged)} sequences, {self.counts[0]} kept: {first})"
 
     def __str__(self) -> str:
-        """Two tables: what is left if coordinates are kept, and if they are removed."""
+        """Write two tables: scores with coordinates kept, and with them removed."""
         ends = f"  untouched {fixed(self.full)}, nothing kept {fixed(self.none)}, {len(self.judged)} sequences"
         tables = []
         for what, means in (("kept", self.kept), ("removed", self.removed)):
@@ -191,9 +191,9 @@ class Memory(Saved):
     lags: tuple[int, ...]
     """Numbers of steps after the change."""
     names: tuple[str, ...]
-    """What was changed: "all inputs" of a step, then channels by themselves."""
+    """Names of the changes: "all inputs" of a step, then single channels."""
     state_squares: Float[Array, "c s l"] | None
-    """|h'ₜ₊ₖ − hₜ₊ₖ|² for each change, sequence and lag; NaN where a sequence is too short or nothing was changed. None
+    """|h'ₜ₊ₖ − hₜ₊ₖ|² for each change, sequence and lag; NaN where a sequence is too short or unchanged. None
     for a model without a recurrent layer."""
     output_squares: Float[Array, "c s l"] | None
     """The same of outputs. Those of a whole sequence are compared at its end. None if they could not be compared."""
@@ -222,7 +222,7 @@ class Memory(Saved):
     def half_life(self, name: str = ALL, *, of: str | None = None) -> float:
         """Return the number of steps after which half of the largest difference is left.
 
-        Infinite if more than half is left after the largest lag that was measured, NaN if nothing ever differed.
+        Infinite if more than half is left after the largest lag that was measured, NaN if there never was a difference.
         """
         return _half_life(self.lags, self.left(name, of=of))
 
@@ -241,7 +241,7 @@ class Memory(Saved):
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """What was compared: "outputs", "states" or both."""
+        """The compared quantities: "outputs", "states" or both."""
         known = (("outputs", self.output_squares), ("states", self.state_squares))
         return tuple(name for name, squares in known if squares is not None)
 
@@ -284,7 +284,7 @@ class Memory(Saved):
         return f"Memory(half-life after one input: {lives})"
 
     def __str__(self) -> str:
-        """Half-lives and what is left after some numbers of steps, for each change, and for an untrained copy."""
+        """Write half-lives and the rest after some numbers of steps, for each change, and for an untrained copy."""
         shown = [i for i in range(len(self.lags)) if i % max(1, -(-len(self.lags) // 8)) == 0]
         lines = []
         for of in self.compared:
@@ -309,7 +309,7 @@ class Memory(Saved):
 
 
 def _half_life(lags: Sequence[int], left: Float[Array, " l"]) -> float:
-    """The number of steps from the largest difference until half of it is left, between lags by a straight line."""
+    """Return the steps from the largest difference to half of it, interpolated linearly between lags."""
     known = ~np.isnan(left)
     steps, left = np.array(lags)[known], left[known]
     if not len(left) or not left.max() > 0:
@@ -326,7 +326,7 @@ def _half_life(lags: Sequence[int], left: Float[Array, " l"]) -> float:
 # Modes to look at
 
 MOST_MODES = 6
-"""More modes than this nobody compares card by card."""
+"""Largest number of modes that a reader compares card by card."""
 
 ADDS = 0.02
 """A mode adds something if it brings back this fraction of the score: of 200 decisions, chance makes as much."""
@@ -343,10 +343,10 @@ def modes_that_matter(
     movers: Movers | None = None,
     alone: Mapping[int, tuple[float, float]] | None = None,
 ) -> list[int]:
-    """Numbers of the modes that a reader should look at, the most important first; at most six.
+    """Return the modes that a reader should look at, the most important first; at most six.
 
     These are the first modes of the live test, as long as they add to the score, and those that bring back half of the
-    score alone. Where nothing was tested live, or no mode kept anything, they are the trusted modes: by contribution
+    score alone. Without a live test, or if no mode kept decisions, they are the trusted modes: by contribution
     if ``movers`` are known, else the slowest first.
 
     >>> import kann, numpy as np
@@ -365,7 +365,7 @@ def modes_that_matter(
 
 
 def _modes_that_decide(koopman: Koopman, effects: Effects) -> list[int]:
-    """The first modes of the order, up to the number of coordinates after which nothing is added."""
+    """Return the first modes of the order, up to the number of coordinates after which the score stays."""
     recovered = effects.recovered.get("modes", np.full(1, np.nan))
     if not np.nanmax(recovered, initial=0.0) > ADDS:
         return []
@@ -374,7 +374,7 @@ def _modes_that_decide(koopman: Koopman, effects: Effects) -> list[int]:
 
 
 def _modes_enough_alone(effects: Effects, alone: Mapping[int, tuple[float, float]]) -> list[int]:
-    """The modes that bring back much of the score alone, the best first."""
+    """Return the modes that bring back much of the score alone, the best first."""
     gap = effects.full - effects.none
     if not gap:
         return []
