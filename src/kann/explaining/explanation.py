@@ -370,7 +370,7 @@ class Explanation(Stored):
         }
 
     def show(self, *, height: int = 900) -> InlinePage:
-        """The whole page in a notebook, without network; ``height`` is in pixels."""
+        """Return the whole page in a notebook, without network; ``height`` is in pixels."""
         with tempfile.TemporaryDirectory() as folder:
             html = self.report(Path(folder) / "report.html").read_text(encoding="utf-8")
         return InlinePage(html, height=height)

@@ -74,7 +74,7 @@ def _first_real(value: Any) -> Tensor | None:
 
 
 def _changed(content: Any, step: int, axis: int) -> Any:
-    """The batch with another input at one step."""
+    """Return the batch with another input at one step."""
     if isinstance(content, Tensor):
         changed = content.clone()
         changed.select(1 - axis, step).copy_(content.roll(1, dims=axis).select(1 - axis, step))
@@ -88,7 +88,7 @@ def _changed(content: Any, step: int, axis: int) -> Any:
 
 
 def module_with_memory(sequences: Sequences, numbers: Int[Array, " k"]) -> tuple[str, str | None] | None:
-    """The first module whose output at later steps, and at no earlier one, follows what was read at one step.
+    """Return the first module whose output at later steps, and at no earlier one, follows what was read at one step.
 
     With it the module inside it that every state passes on its way to the next step, if there is one.
     """
@@ -134,7 +134,7 @@ def is_fed_back(sequences: Sequences, numbers: Int[Array, " k"], name: str) -> b
 
 
 def _step_to_change(sequences: Sequences, numbers: Int[Array, " k"], steps: int) -> int | None:
-    """A step at which sequences read different things, with steps before and after it; None if there is none."""
+    """Return a step at which sequences read different things, with steps before and after it; None if there is none."""
     read = [sequences.steps(int(number))[:steps] for number in numbers]
     if len({each.shape for each in read}) > 1:  # of different lengths: every step that all have will do
         return min(map(len, read)) // 3 or None
@@ -143,7 +143,7 @@ def _step_to_change(sequences: Sequences, numbers: Int[Array, " k"], steps: int)
 
 
 def _passed_by_states(whole: Seen, seen: Sequence[Seen]) -> str | None:
-    """The last module that is called once a step and gives the states of the whole sequence one by one."""
+    """Return the last module that is called once a step and gives the states of the whole sequence one by one."""
     found = None
     for name in dict.fromkeys(each.name for each in seen if each.name.startswith(f"{whole.name}.")):
         calls = [each.gave for each in seen if each.name == name]
@@ -160,7 +160,7 @@ def _remembers(one: Tensor, other: Tensor, at: int) -> bool:
 
 
 def equal_blocks(sequences: Sequences, numbers: Int[Array, " k"]) -> tuple[list[str], bool] | None:
-    """The longest run of modules of one class that follow each other inside a module and give the same shape.
+    """Return the longest run of modules of one class that follow each other inside a module and give the same shape.
 
     With them whether the first of them reads states of that shape too.
     """
@@ -184,7 +184,7 @@ def equal_blocks(sequences: Sequences, numbers: Int[Array, " k"]) -> tuple[list[
 
 
 def evenly_spaced(count: int, most: int) -> Int[Array, " k"]:
-    """Numbers of at most so many sequences, spread over all of them."""
+    """Return numbers of at most so many sequences, spread over all of them."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).astype(int))
 
 
@@ -312,14 +312,14 @@ def _named(model: nn.Module, options: Options) -> Place:
 
 
 def _only_attends(module: Any) -> bool:
-    """Whether a module has attention, also that of other packages, and nothing recurrent."""
+    """Return True if a module has attention, also that of other packages, and nothing recurrent."""
     parts = list(module.modules()) if isinstance(module, nn.Module) else []
     is_recurrent = any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in parts)
     return not is_recurrent and any("attention" in type(part).__name__.lower() for part in parts)
 
 
 def place_along_time(model: nn.Module, layer: Any, options: Options, why: str = "") -> Place:
-    """A single layer along time; of a bidirectional one the direction that reads forwards."""
+    """Return a single layer along time; of a bidirectional one the direction that reads forwards."""
     targets, _ = select(model, layer)
     target = targets[0]
     if len(targets) > 1:

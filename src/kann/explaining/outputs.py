@@ -97,7 +97,7 @@ def without_one_hot(labels: Any, outputs: Shaped[Array, "s ..."], kind: str | No
 
 
 def has_names(labels: Any) -> bool:
-    """Whether some labels are names of classes."""
+    """Return True if some labels are names of classes."""
     return any(isinstance(label, str) for label in labels)
 
 

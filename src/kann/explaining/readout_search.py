@@ -61,7 +61,7 @@ class StateReadout:
     """True if the head reads them behind ReLU."""
 
     def __call__(self, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
-        """The outputs of states."""
+        """Return the outputs of states."""
         if isinstance(self.head, str):
             raise KannError(
                 f"the readout {self.head} was not saved, since it is not linear; pass it to "
@@ -72,18 +72,18 @@ class StateReadout:
 
 
 def head_of(readout: Any) -> Any:
-    """The head that a readout of states calls in the end."""
+    """Return the head that a readout of states calls in the end."""
     return head_of(readout.head) if isinstance(readout, StateReadout) else readout
 
 
 def with_head(readout: Any, head: Any) -> Any:
-    """A readout that reads the same of a state, and gives it to another head."""
+    """Return a readout that reads the same of a state, and gives it to another head."""
     reads_all = not isinstance(readout, StateReadout) or (readout.units is None and not readout.is_rectified)
     return head if reads_all else replace(readout, head=with_head(readout.head, head))
 
 
 def linear_readout(weight: Float[Array, "o d"], bias: Float[Array, " o"] | None) -> nn.Linear:
-    """A linear layer with this weight, in its precision."""
+    """Return a linear layer with this weight, in its precision."""
     dtype = torch.from_numpy(weight).dtype
     linear: Any = skip_init(nn.Linear, *weight.shape[::-1], bias=bias is not None, dtype=dtype)
     known = {"weight": weight, "bias": bias}
@@ -128,7 +128,7 @@ def find_reading(
 
 
 def _head(model: nn.Module, place: Place, asked: Any) -> Any:
-    """The module, array or function that reads the states; None if none is known."""
+    """Return the module, array or function that reads the states; None if none is known."""
     if isinstance(asked, str):
         return readout_of(model, name=asked)
     if asked is not None:
@@ -145,7 +145,7 @@ def _head(model: nn.Module, place: Place, asked: Any) -> Any:
 
 
 def _only_linear_after(model: nn.Module, path: str) -> nn.Module | None:
-    """The only linear layer that follows a module."""
+    """Return the only linear layer that follows a module."""
     modules = list(model.named_modules())
     first = next(i for i, (name, _) in enumerate(modules) if name == path)
     after = [part for name, part in modules[first + 1 :] if not name.startswith(f"{path}.")]
@@ -154,7 +154,7 @@ def _only_linear_after(model: nn.Module, path: str) -> nn.Module | None:
 
 
 def _first_linear(head: Any) -> Any:
-    """The linear layer that a head begins with, or a weight that was passed as it is."""
+    """Return the linear layer that a head begins with, or a weight that was passed as it is."""
     if not isinstance(head, nn.Module) or isinstance(getattr(head, "weight", None), nn.Parameter):
         return head
     first = next((part for part in head.modules() if list(part.parameters(recurse=False))), None)
@@ -162,7 +162,7 @@ def _first_linear(head: Any) -> Any:
 
 
 def _as_wide(linear: Any, place: Place, width: int, asked: Any) -> Float[Array, "o d"] | None:
-    """The weight for the recorded units: one of two directions, and nothing of the cell state."""
+    """Return the weight for the recorded units: one of two directions, and nothing of the cell state."""
     weight = as_numpy(getattr(linear, "weight", linear))
     require_real(weight, what="readout weights")
     own = (place.target and "h" in place.state and width_of(place.target, "h")) or width
@@ -240,7 +240,7 @@ def outputs_before_sigmoid(readout: Any, ends: Float[Array, "s d"], outputs: Sha
 
 
 def _for_page(head: Any, weight: Float[Array, "o d"], units: int, width: int, *, is_linear: bool) -> Any:
-    """The readout as a function of the recorded states."""
+    """Return the readout as a function of the recorded states."""
     if units == width:
         return head
     if not is_linear:

@@ -115,7 +115,7 @@ class Sequences:
         return DataLoader(self._batches(numbers), batch_size=None), {**self._run, "lengths": lengths}  # pyright: ignore[reportArgumentType]
 
     def _batches(self, numbers: Int[Array, " k"]) -> list[Any]:
-        """Batches of these sequences alone, in the order of the data."""
+        """Return batches of these sequences alone, in the order of the data."""
         sizes, ends = self._sizes, np.cumsum(self._sizes)
         batch_of = np.searchsorted(ends, numbers, side="right")
         return [
@@ -143,7 +143,7 @@ class Sequences:
         return np.array([len(self.steps(number)) for number in numbers.tolist()])
 
     def starts(self, numbers: Int[Array, " k"]) -> Int[Array, " k"]:
-        """The first real step of each of these sequences; not 0 where a mask tells of padding before them."""
+        """Return the first real step of each of these sequences; not 0 where a mask tells of padding before them."""
         if self._real is None or self._real.starts is None:
             return np.zeros(len(numbers), dtype=np.int64)
         return self._real.starts[numbers]
@@ -233,7 +233,7 @@ def _bytes_of(value: Any) -> bytes:
 
 
 def _rows(value: Any, rows: Int[Array, " k"], size: int, axis: int) -> Any:
-    """The same nested batch with some of its sequences; what has no entry for each sequence stays as it is."""
+    """Return the same nested batch with some of its sequences; what has no entry for each sequence stays as it is."""
     if isinstance(value, Tensor | np.ndarray):
         if value.ndim > axis and value.shape[axis] == size:
             return value[:, rows] if axis else value[rows]
@@ -289,7 +289,7 @@ def _fit(tokens: Sequence[Sequence[str]], read: Sequence[Array]) -> float:
 
 
 def channels_of(channels: Any, sequences: Sequences) -> tuple[str, ...] | None:
-    """The names of what is read at each step; None without any."""
+    """Return the names of what is read at each step; None without any."""
     if channels is None:
         return None
     read = sequences.steps(0)

@@ -164,7 +164,7 @@ def _outputs_and_labels(sequences: Sequences, options: Options) -> tuple[Outputs
 
 
 def _within_time(sequences: Sequences, count: int, clock: Clock) -> Int[Array, " k"]:
-    """The numbers of the sequences that can be recorded in time, spread over all of them."""
+    """Return the numbers of the sequences that can be recorded in time, spread over all of them."""
     if clock.left == float("inf"):
         return np.arange(count)
     numbers, began = evenly_spaced(count, PROBED), time.monotonic()
@@ -180,7 +180,7 @@ def _within_time(sequences: Sequences, count: int, clock: Clock) -> Int[Array, "
 def _split(
     numbers: Int[Array, " k"], together: Int[Array, " k"], wanted: int, seed: int
 ) -> tuple[Int[Array, " _"], Int[Array, " _"]]:
-    """The sequences to fit and those to hold out, at random; all of a group, and all repeats, on one side."""
+    """Return the sequences to fit and those to hold out, at random; all of a group, and all repeats, on one side."""
     rng, is_held = np.random.default_rng(seed), np.zeros(len(numbers), dtype=bool)
     for group in rng.permutation(np.unique(together)):
         if is_held.sum() >= wanted:
@@ -195,7 +195,7 @@ def _split(
 
 
 def _to_show(sequences: Sequences, held_out: Int[Array, " k"]) -> Int[Array, " _"]:
-    """Some of the sequences that were held out: as many as a person looks at."""
+    """Return some of the sequences that were held out: as many as a person looks at."""
     shown = held_out[:SHOWN]
     sizes = np.cumsum([len(sequences.steps(int(i))) for i in shown])
     return shown[: max(1, int(np.searchsorted(sizes, MOST_STATES_SHOWN)))]

@@ -317,7 +317,7 @@ def _only_cell(sequences: SequenceData, batches: Iterator[Batch]) -> tuple[str |
 
 
 def _has_other_ranks() -> bool:
-    """Whether this process is one of several that torch.distributed runs."""
+    """Return True if this process is one of several that torch.distributed runs."""
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 

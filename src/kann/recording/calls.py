@@ -55,7 +55,7 @@ class Link:
 
 
 def own_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """The tensors that a module keeps by itself, in attributes and buffers."""
+    """Return the tensors that a module keeps by itself, in attributes and buffers."""
     if is_of_torch(module):
         return {}
     return dict(named_tensors(attributes_of(module) | module._buffers, OWN.removesuffix(".")))
@@ -70,7 +70,7 @@ def _mark(tensor: Tensor) -> Mark:
 
 
 def _is_same(mark: Mark | None, tensor: Tensor) -> bool:
-    """Whether a tensor is the one that was marked and was not changed in place since."""
+    """Return True if a tensor is the one that was marked and was not changed in place since."""
     return mark is not None and mark[0] is tensor and mark[1] == _mark(tensor)[1]
 
 
@@ -153,7 +153,7 @@ class CallLog:
         hook_last(self.module, self._after, stack)
 
     def arguments(self, args: Any, kwargs: Any) -> dict[str, Any]:
-        """Arguments by the names that the module's forward gives them."""
+        """Return arguments by the names that the module's forward gives them."""
         names = [*self._names[: len(args)], *map(str, range(len(self._names), len(args)))]
         return dict(zip(names, args, strict=True)) | kwargs
 
@@ -204,7 +204,7 @@ def _copy(tensor: Tensor) -> Tensor:
 
 
 def by_row(values: Tensor) -> Tensor:
-    """A row for each sequence; a state of a single sequence, (d,), is one row."""
+    """Return a row for each sequence; a state of a single sequence, (d,), is one row."""
     return values[None] if values.ndim < 2 else values.flatten(1)
 
 
@@ -277,7 +277,7 @@ def _possible_links(first: Call, second: Call) -> Iterator[Link]:
 
 
 def _follows_later(calls: Sequence[Call], changed: Sequence[Call], link: Link) -> bool:
-    """Whether an argument changes in later calls than an output, in every sequence in which both do."""
+    """Return True if an argument changes in later calls than an output, in every sequence in which both do."""
     given, read = (
         _first_changes(calls, changed, kind, name) for kind, name in (("gives", link.give), ("reads", link.read))
     )
@@ -398,7 +398,7 @@ class Chains:
         return torch.stack(both).any(dim=0)
 
     def _distance(self, calls: Sequence[Call], number: int, chain: Chain) -> tuple[bool, float]:
-        """Whether a chain had its last turn another number of calls before, and how far its state is."""
+        """Return True if a chain had its last turn another number of calls before, and how far its state is."""
         link, numbers = self.links[0], [*chain.numbers, number]
         start = calls[number].reads[link.read]
         end = _first_rows(calls[chain.numbers[-1]].gives[link.give], len(start))
@@ -407,5 +407,5 @@ class Chains:
 
 
 def _rows(call: Call) -> int:
-    """The number of sequences that a call gives states of."""
+    """Return the number of sequences that a call gives states of."""
     return max((len(by_row(value)) for value in call.gives.values()), default=0)

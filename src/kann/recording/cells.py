@@ -84,7 +84,7 @@ class CallTracer(Tracer):
             self._log.passed.close()
 
     def noted(self) -> Noted:
-        """The calls of the module, and the states that the model made of them."""
+        """Return the calls of the module, and the states that the model made of them."""
         return self._log.calls, [] if self._log.passed is None else self._log.passed.after
 
     def put_back(self, noted: Any, changed: Any = None) -> None:
@@ -111,7 +111,7 @@ class CallTracer(Tracer):
         return True
 
     def take(self, output: Any) -> NamedRows:
-        """The calls as steps of time, or each of them as sequences."""
+        """Return the calls as steps of time, or each of them as sequences."""
         calls = self._calls()
         if self._chains is None:
             self._chains = chains_of(self._module, calls)
@@ -129,7 +129,7 @@ class CallTracer(Tracer):
         )
 
     def _calls(self) -> list[Call]:
-        """The calls of the batch; raise if there are none, or if they give no numbers that could be states."""
+        """Return the calls of the batch; raise if there are none, or if they give no numbers that could be states."""
         require_called(self._log.calls, self._path)
         if not all(call.gives for call in self._log.calls):
             raise KannError(
@@ -146,7 +146,7 @@ class CallTracer(Tracer):
     # Modules that give whole sequences
 
     def _whole_sequences(self, calls: Sequence[Call]) -> NamedRows:
-        """Each call as new sequences, unless each is a single step: then all of them are one stretch of time."""
+        """Return each call as new sequences, unless each is a single step: then all of them are one stretch of time."""
         if self._options.state is None:
             raise NoStateError(self._path, type(self._module).__name__)
         if self._options.initial or self._options.state != "h":
@@ -161,7 +161,7 @@ class CallTracer(Tracer):
             yield self._name, self.rows(call, self._path)
 
     def _padded(self, call: Call) -> Padded:
-        """The states that one call gave, and its inputs if they are recorded, both as (B, T, ...)."""
+        """Return the states that one call gave, and its inputs if they are recorded, both as (B, T, ...)."""
         values = next(iter(call.gives.values()))
         if values.ndim > 3:
             values = values.flatten(2)
@@ -236,7 +236,7 @@ class CallTracer(Tracer):
         return [torch.cat([part, rest[len(part) :]]) for part, rest in zip(passed, own, strict=True)]
 
     def _passed_after(self, number: int, links: Sequence[Link], own: Sequence[Tensor]) -> Mapping[str, Tensor]:
-        """The state that the model made of what the last call of a loop gave."""
+        """Return the state that the model made of what the last call of a loop gave."""
         passed = self._log.passed
         if passed is None:  # the model will run again
             return {}
@@ -253,7 +253,7 @@ class CallTracer(Tracer):
         return found
 
     def _first_state(self, steps: Sequence[Call], link: Link) -> Tensor:
-        """One part of the state before the first step."""
+        """Return one part of the state before the first step."""
         first = steps[0].reads.get(link.read)
         if first is None and self._is_torch_cell:
             return torch.zeros_like(steps[0].gives[link.give])
@@ -278,7 +278,7 @@ class CallTracer(Tracer):
                     )
 
     def _read(self, call: Call, links: Sequence[Link]) -> Float[Tensor, "b p"]:
-        """The inputs of a call other than its states."""
+        """Return the inputs of a call other than its states."""
         state = call.gives[links[0].give]
         sequences, states = len(by_row(state)), {link.read for link in links}
         others = [value for name, value in call.reads.items() if name not in states and not name.startswith(OWN)]
@@ -303,7 +303,7 @@ def chains_of(module: Any, calls: Sequence[Call], changed: Sequence[Call] = ()) 
 
 
 def _reads_something_new(calls: Sequence[Call], links: Sequence[Link]) -> bool:
-    """Whether the second call reads something besides its state that the first one did not.
+    """Return True if the second call reads something besides its state that the first one did not.
 
     A block that a network applies several times, such as ALBERT's, gets its own output back and nothing new.
     """
@@ -317,7 +317,7 @@ def _reads_something_new(calls: Sequence[Call], links: Sequence[Link]) -> bool:
 
 
 def part_of(link: Link, value: Tensor, module: Any) -> StatePart:
-    """The name and the size of one part of a state."""
+    """Return the name and the size of one part of a state."""
     name = link.name
     if isinstance(module, nn.RNNCellBase):
         name = "c" if link.give == "1" else "h"

@@ -79,7 +79,7 @@ class DepthTracer(Tracer):
         self._outputs.append((target, _copy_of_states(output, target.name)))
 
     def take(self, output: Any) -> NamedRows:
-        """One sequence for each position, the embedding first."""
+        """Return one sequence for each position, the embedding first."""
         for target in self._targets:
             require_called([called for called, _ in self._outputs if called is target], target.name)
         if self._embedding is not None:
@@ -96,7 +96,7 @@ class DepthTracer(Tracer):
 
 
 def _copy_of_states(value: Any, block: str) -> Tensor:
-    """The first tensor of real numbers, copied: what follows may change it in place."""
+    """Return the first tensor of real numbers, copied: what follows may change it in place."""
     for part in tensors_of(value):
         if part.is_floating_point():
             return part.detach().clone()
@@ -109,7 +109,7 @@ class HiddenDepthTracer(HiddenStatesTracer):
     follows_time = False
 
     def take(self, output: Any) -> NamedRows:
-        """One sequence for each position."""
+        """Return one sequence for each position."""
         states = returned_states(output, self._target.field)
         layers = [(f"{self._target.field}.{i}", values.detach(), None) for i, values in enumerate(states)]
         yield "depth", depth_rows(layers, self.batch, of=self._target.field)

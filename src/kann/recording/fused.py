@@ -93,7 +93,7 @@ class Kernel:
         )
 
     def at(self, level: int) -> "Kernel":
-        """The same call for one layer alone.
+        """Return the same call for one layer alone.
 
         Its ``data`` is still what the first layer reads; replace it with the output of the layer below.
         """
@@ -117,7 +117,7 @@ class Kernel:
         return self.function(self.data, self.sizes, hidden, *options)
 
     def packed(self, real: RealSteps) -> "Kernel":
-        """The same call on the sequences packed, so that the kernel does not read their padding."""
+        """Return the same call on the sequences packed, so that the kernel does not read their padding."""
         packed = pack_padded_sequence(self.data, torch.from_numpy(real.lengths), enforce_sorted=False)
         by_length = packed.sorted_indices
         return replace(
@@ -133,7 +133,7 @@ class Kernel:
         return self.sizes.numpy() if self.sizes is not None else np.full(self.data.shape[0], self.data.shape[1])
 
     def weights_of(self, direction: int) -> Sequence[Tensor]:
-        """The parameters of one direction of a single layer."""
+        """Return the parameters of one direction of a single layer."""
         count = len(self.weights) // self.directions
         return self.weights[direction * count : (direction + 1) * count]
 
@@ -150,20 +150,20 @@ class Pass:
     """The output as forward hooks of the user changed it, in the same shape; None if there are none."""
 
     def states(self, state: str, *, reverse: bool) -> Tensor:
-        """The states of one direction: "h" as hooks may have changed it, "c", or "hc" for both side by side."""
+        """Return the states of one direction: "h" as hooks may have changed it, "c", or "hc" for both side by side."""
         output = self.output if self.replaced is None else self.replaced
         parts = [self._c(reverse) if part == "c" else self._half(output, reverse) for part in state]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)  # which would copy a single one
 
     def initial(self, state: str, *, reverse: bool) -> Float[Tensor, "b d"]:
-        """The state that ``state`` names before the first step."""
+        """Return the state that ``state`` names before the first step."""
         return torch.cat([self.kernel.hidden["hc".index(part)][int(reverse)] for part in state], dim=-1)
 
     def _half(self, output: Tensor, reverse: bool) -> Tensor:
         return output.chunk(self.kernel.directions, dim=-1)[int(reverse)]
 
     def _c(self, reverse: bool) -> Tensor:
-        """Every c of an LSTM layer from what it read and from every h that it gave, both in order of time.
+        """Return every c of an LSTM layer from what it read and from every h that it gave, both in order of time.
 
         c_t = f_t c_{t−1} + i_t g_t, where the gates are those of x_t and h_{t−1}. The output gate, and the projection
         if there is one, lie between c and h and are not needed.
@@ -286,7 +286,7 @@ class FusedTracer(Tracer):
         return output
 
     def noted(self) -> list["_FusedCall"]:
-        """The calls of the kernel."""
+        """Return the calls of the kernel."""
         return self._calls
 
     def put_back(self, noted: Any, changed: Any = None) -> None:
@@ -341,7 +341,7 @@ class FusedTracer(Tracer):
         self._calls[-1] = replace(call, end=end, layers={**call.layers, **layers})
 
     def _hooked_states(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The module's output after its hooks, in the layout of the kernel's."""
+        """Return the module's output after its hooks, in the layout of the kernel's."""
         layer = self._passes[-1]
         expected, got = layer.output.shape, None
         if tensors:
@@ -371,7 +371,7 @@ class FusedTracer(Tracer):
         return real if kernel.directions == 2 and fits and int(real.lengths.min()) < steps else None
 
     def _states(self, layer: Pass, target: Target) -> Padded | SequenceRows:
-        """The states of one layer and direction, copied: the model may change its output in place later."""
+        """Return the states of one layer and direction, copied: the model may change its output in place later."""
         kernel, options, reverse = layer.kernel, self._options, target.reverse
         values = layer.states(self._state, reverse=reverse)
         inputs = kernel.data if options.inputs else None
@@ -392,7 +392,7 @@ class FusedTracer(Tracer):
         )
 
     def take(self, output: Any) -> NamedRows:
-        """The calls as sequences, those that continue each other as one."""
+        """Return the calls as sequences, those that continue each other as one."""
         require_called(self._calls, self._targets[0].path)
         runs: list[list[_FusedCall]] = []
         for call in self._calls:
@@ -410,12 +410,12 @@ class FusedTracer(Tracer):
                 yield target.name, replace(rows, parts=self._parts())
 
     def _parts(self) -> tuple[StatePart, ...]:
-        """The parts of a state, h and c of an LSTM."""
+        """Return the parts of a state, h and c of an LSTM."""
         widths = state_widths(self._module)
         return tuple(StatePart(name=part, shape=(widths[part],)) for part in self._state)
 
     def _continues(self, before: _FusedCall, call: _FusedCall) -> bool:
-        """Whether a call goes on where another ended, as a decoder does that makes one step a call.
+        """Return True if a call goes on where another ended, as a decoder does that makes one step a call.
 
         Between single steps a model may change the state, by a mask for instance; there only a start from zero begins
         a new sequence, unless the state had come to zero by itself.
@@ -429,7 +429,7 @@ class FusedTracer(Tracer):
 
 
 def states_replaced(module: nn.Module) -> Hashable:
-    """The key in `shared` under which a module's states are replaced while it runs."""
+    """Return the key in `shared` under which a module's states are replaced while it runs."""
     return "states replaced", id(module)
 
 
@@ -476,11 +476,11 @@ def _versions(output: Any) -> list[Any]:
 
 
 def swapped_if(swap: bool, values: Tensor) -> Tensor:
-    """The values with the axes of time and of sequences exchanged, or as they are."""
+    """Return the values with the axes of time and of sequences exchanged, or as they are."""
     return values.transpose(0, 1) if swap else values
 
 
 def _batch_first_copy(values: Float[Tensor, "t b d"], *, reverse: bool) -> Float[Tensor, "b t d"]:
-    """A copy with the axis of sequences first, in the order in which the steps were read."""
+    """Return a copy with the axis of sequences first, in the order in which the steps were read."""
     values = values.transpose(0, 1)
     return values.flip(1) if reverse else values.clone(memory_format=torch.contiguous_format)

@@ -65,7 +65,7 @@ def _is_compiled(what: str) -> KannError:
 
 
 def select(model: nn.Module, layer: Any) -> tuple[list[Target], bool]:
-    """The layers that ``layer`` names, and whether it names a single one: a list or a pattern never does."""
+    """Return the layers that ``layer`` names, and whether it names a single one: a list or a pattern never does."""
     require_module(model)
     is_several = False
     if layer is None:
@@ -84,7 +84,7 @@ def select(model: nn.Module, layer: Any) -> tuple[list[Target], bool]:
 
 
 def _all_named(model: nn.Module, names: Any) -> list[Target]:
-    """The layers in a list of names, each once."""
+    """Return the layers in a list of names, each once."""
     if isinstance(names, nn.Module) or not isinstance(names, Iterable) or not getattr(names, "ndim", 1):
         raise KannError(f"layer is {type(names).__name__}; pass a name, a list of names, or a function of the output")
     require_dense(names)
@@ -95,18 +95,18 @@ def _all_named(model: nn.Module, names: Any) -> list[Target]:
 
 
 def recurrent_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The recurrent modules and cells in a model, with their names."""
+    """Return the recurrent modules and cells in a model, with their names."""
     return [(path, m) for path, m in model.named_modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)]
 
 
 def has_recurrent(model: nn.Module) -> bool:
-    """Whether a recurrent module can be named without running the model, or none can be watched."""
+    """Return True if a recurrent module can be named without running the model, or none can be watched."""
     is_compiled = any(isinstance(module, torch.jit.ScriptModule) for module in model.modules())
     return is_compiled or bool(recurrent_modules(model))
 
 
 def only_recurrent(model: nn.Module) -> tuple[str, nn.Module]:
-    """The only recurrent module of a model."""
+    """Return the only recurrent module of a model."""
     found = recurrent_modules(model)
     if len(found) == 1:
         return found[0]
@@ -126,7 +126,7 @@ def only_recurrent(model: nn.Module) -> tuple[str, nn.Module]:
 
 
 def named(model: nn.Module, name: str) -> list[Target]:
-    """The layers that one name, or one pattern, stands for."""
+    """Return the layers that one name, or one pattern, stands for."""
     if not isinstance(name, str):
         raise KannError(f"{short_repr(name)} is no name of a layer; pass one of model.named_modules(), such as 'rnn'")
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -152,7 +152,7 @@ def named(model: nn.Module, name: str) -> list[Target]:
 
 
 def _matching(modules: dict[str, nn.Module], pattern: str) -> list[Target]:
-    """The layers whose names match; a fused module's own name counts only where none of its layers matches."""
+    """Return the layers whose names match; a fused module's own name counts only where none of its layers matches."""
     targets: list[Target] = []
     for path, module in modules.items():
         inner = [part for part in fused_layers(path, module) if _matches(part.name, pattern)]
@@ -178,7 +178,7 @@ def _has_wildcard(name: str) -> bool:
 
 
 def fused_layers(path: str, module: nn.Module) -> list[Target]:
-    """Every layer and direction of a fused recurrent module; of any other module nothing."""
+    """Return every layer and direction of a fused recurrent module; of any other module nothing."""
     if not isinstance(module, nn.RNNBase):
         return []
     suffixes = ["", "_reverse"][: 1 + module.bidirectional]

@@ -83,12 +83,12 @@ class StepInputs:
 
 
 def _with_steps(content: Any, part: Tensor, axis: int, steps: Tensor) -> Any:
-    """The content of a batch with other steps in one of its tensors."""
+    """Return the content of a batch with other steps in one of its tensors."""
     return with_tensors(content, {id(part): steps.transpose(0, 1) if axis else steps})
 
 
 def _packed_steps(content: Any, packed: PackedSequence) -> StepInputs:
-    """The steps of packed sequences, padded with zeros, in the order of the batch."""
+    """Return the steps of packed sequences, padded with zeros, in the order of the batch."""
     sizes, order = packed.batch_sizes.numpy(), packed.sorted_indices
     step, sequence = np.repeat(np.arange(len(sizes)), sizes), np.concatenate([np.arange(size) for size in sizes])
     if order is not None:
@@ -175,7 +175,7 @@ class RowCheck:
         return output
 
     def arranged(self, tracer: Tracer, number: int, rows: SequenceRows) -> SequenceRows:
-        """The rows that a tracer gives as its ``number``-th, in the order of the batch, with their direction."""
+        """Return the rows that a tracer gives as its ``number``-th, in the order of the batch, with their direction."""
         if tracer.order is not None and rows.batch_sequences == len(tracer.order):
             rows = chosen_sequences(rows, tracer.order)
             rows = replace(rows, origins=None)
@@ -349,7 +349,7 @@ class RowCheck:
         return (np.argsort(seen) if np.array_equal(np.sort(seen), codes) else None), is_moved
 
     def _uncut(self, tracer: Tracer, batch: Batch, output: Any) -> list[SequenceRows]:
-        """The rows that a tracer noted, with padding."""
+        """Return the rows that a tracer noted, with padding."""
         tracer.batch = replace(batch, real=None, decoder_real=None)
         try:
             return [rows.without_padding() for _, rows in tracer.take(output)]
@@ -373,7 +373,7 @@ SAME = 1e-6
 
 
 def first_differences(one: SequenceRows, other: SequenceRows) -> Int[Array, " s"] | None:
-    """The first row of each sequence that differs, −1 if none does; None if their shapes differ."""
+    """Return the first row of each sequence that differs, −1 if none does; None if their shapes differ."""
     if not np.array_equal(one.lengths, other.lengths) or one.values.shape != other.values.shape:
         return None
     distance = (one.values - other.values).abs().amax(dim=1)
@@ -390,7 +390,7 @@ def _begins_at(first: Int[Array, " k"], expected: Int[Array, " k"]) -> bool:
 
 
 def _is_shuffled(first: Int[Array, " k"], at: Int[Array, " k"]) -> bool:
-    """Whether every step of the data is one of the rows, but in another order.
+    """Return True if every step of the data is one of the rows, but in another order.
 
     A layer that sees all steps at once differs from its first row on in most sequences, and says nothing of order.
     """

@@ -43,7 +43,7 @@ class RecurrentStep:
     LSTM."""
 
     def __call__(self, h: Tensor, x: Tensor) -> Tensor:
-        """The states after reading ``x``."""
+        """Return the states after reading ``x``."""
         _require_tensor(h, "h")
         _require_tensor(x, "x")
         if not h.is_floating_point():  # the weights, brought to its type, would lose their digits
@@ -87,7 +87,7 @@ def _require_tensor(value: Any, name: str) -> None:
 
 
 def _converted(weights: Sequence[Tensor | None], to: Tensor | torch.dtype, **options: Any) -> list[Tensor | None]:
-    """Weights as ``Tensor.to`` converts them, and None for those that the layer lacks."""
+    """Return weights as ``Tensor.to`` converts them, and None for those that the layer lacks."""
     return [weight if weight is None else weight.to(to, **options) for weight in weights]
 
 
@@ -119,7 +119,7 @@ def lstm_rule(_h: Tensor, c: Tensor, from_input: Tensor, from_state: Tensor, pro
 def lstm_with_projection(
     x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor]
 ) -> tuple[Float[Tensor, "n o"], Float[Tensor, "n d"]]:
-    """One step of an LSTM whose output is projected, which torch's own cell cannot do: the next h and c."""
+    """Return one step of an LSTM whose output is projected, which torch's own cell cannot do: the next h and c."""
     weight_ih, weight_hh, *biases, projection = weights
     bias_ih, bias_hh = biases or (None, None)
     both = lstm_rule(h, c, linear(x, weight_ih, bias_ih), linear(h, weight_hh, bias_hh), projection)
@@ -138,7 +138,7 @@ def lstm_gates(sums: Sequence[Tensor], *, in_place: bool = False) -> list[Tensor
 
 
 def gru_gates(from_input: Tensor, from_state: Tensor) -> list[Tensor]:
-    """The gates r and z and the candidate n of a GRU."""
+    """Return the gates r and z and the candidate n of a GRU."""
     r, z, n = from_input.chunk(3, dim=-1)
     r_state, z_state, n_state = from_state.chunk(3, dim=-1)
     reset = torch.sigmoid(r + r_state)
@@ -169,7 +169,7 @@ def gate_values(target: Target) -> Callable[[Tensor], Tensor]:
 
 
 def _gates(module: Any, from_input: Tensor, from_state: Tensor) -> Tensor:
-    """All gates of a recurrent layer, from what the input and the state add to them."""
+    """Return all gates of a recurrent layer, from what the input and the state add to them."""
     if isinstance(module, nn.GRU | nn.GRUCell):
         return torch.cat(gru_gates(from_input, from_state), dim=-1)
     if isinstance(module, nn.LSTM | nn.LSTMCell):
@@ -178,7 +178,7 @@ def _gates(module: Any, from_input: Tensor, from_state: Tensor) -> Tensor:
 
 
 def step_of(model: nn.Module, layer: str | None = None) -> RecurrentStep:
-    """One step of a recurrent layer of the model, named as in `kann.record`; without a name, of the only one.
+    """Return one step of a recurrent layer of the model, named as in `kann.record`; without a name, of the only one.
 
     >>> model = nn.Sequential(nn.Embedding(10, 3), nn.LSTM(3, 4))
     >>> step = step_of(model)
@@ -198,7 +198,7 @@ def step_of(model: nn.Module, layer: str | None = None) -> RecurrentStep:
 
 
 def _step(target: Target) -> RecurrentStep:
-    """One step of a recurrent layer."""
+    """Return one step of a recurrent layer."""
     module: Any = target.module
     widths, suffix = state_widths(module), ""
     if isinstance(module, nn.RNNBase):
@@ -222,7 +222,7 @@ def _rule(module: Any) -> Callable[..., Tensor]:
 
 
 def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None = None) -> nn.Module:
-    """The module from a recurrent layer's output to the model's output.
+    """Return the module from a recurrent layer's output to the model's output.
 
     This is the only `nn.Linear` as wide as the layer's output (or convolution over single steps, which comes back as
     the linear layer that it is), of several the only one that comes after the layer in
@@ -268,7 +268,7 @@ def _input_width(module: nn.Module) -> int | None:
 
 
 def _as_linear(module: nn.Module) -> nn.Module:
-    """A convolution over single steps as the linear layer that it is, with the same parameters."""
+    """Return a convolution over single steps as the linear layer that it is, with the same parameters."""
     if not isinstance(module, nn.Conv1d):
         return module
     linear = nn.Linear(module.in_channels, module.out_channels, bias=module.bias is not None)
@@ -303,7 +303,7 @@ def _require_what_is_read(target: Target, layer: str) -> None:
 
 
 def _with_following_layers(modules: dict[str, nn.Module], key: str) -> nn.Module:
-    """The linear layer, or the sequence of layers whose first weights it holds."""
+    """Return the linear layer, or the sequence of layers whose first weights it holds."""
     parent, _, place = key.rpartition(".")
     sequence = modules[parent]
     if not isinstance(sequence, nn.Sequential) or key == parent:

@@ -66,7 +66,7 @@ def exclusive(key: Hashable, refusal: Callable[[], Exception]) -> Iterator[None]
 
 
 def in_force(key: Hashable) -> bool:
-    """Whether a change under this key has been made and not undone yet."""
+    """Return True if a change under this key has been made and not undone yet."""
     return key in _CHANGES
 
 
@@ -161,19 +161,19 @@ OF_TORCH = frozenset(nn.Module().__dict__)
 
 
 def is_of_torch(module: nn.Module) -> bool:
-    """Whether a module is one of torch's own, which keep no state in attributes."""
+    """Return True if a module is one of torch's own, which keep no state in attributes."""
     return type(module).__module__.startswith("torch.")
 
 
 def attributes_of(module: nn.Module) -> dict[str, Any]:
-    """The attributes of a module that hold data, which it may change while it runs."""
+    """Return the attributes of a module that hold data, which it may change while it runs."""
     if is_of_torch(module):
         return {}
     return {name: value for name, value in module.__dict__.items() if name not in OF_TORCH and _is_data(value)}
 
 
 def _is_data(value: Any) -> bool:
-    """Whether a value is numbers, text or tensors, by themselves or in containers."""
+    """Return True if a value is numbers, text or tensors, by themselves or in containers."""
     if isinstance(value, dict):
         return all(map(_is_data, value.values()))
     if isinstance(value, list | tuple | deque):
@@ -182,7 +182,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _kept_data(module: nn.Module) -> Callable[[], None]:
-    """A function that restores the buffers and attributes of a module as they are now."""
+    """Return a function that restores the buffers and attributes of a module as they are now."""
     buffers = {name: _kept(buffer) for name, buffer in module._buffers.items()}
     attributes = {name: _kept(value) for name, value in attributes_of(module).items()}
 
@@ -201,7 +201,7 @@ def _kept_data(module: nn.Module) -> Callable[[], None]:
 
 
 def _kept(value: Any) -> Callable[[], Any]:
-    """A function that restores the content of a value and returns the value."""
+    """Return a function that restores the content of a value and returns the value."""
     if isinstance(value, Tensor) and not value.is_inference():
         return partial(_restored_tensor, value, value._version, value.detach().clone())
     if isinstance(value, np.ndarray):
@@ -248,7 +248,7 @@ def _restored_random_numbers() -> Iterator[None]:
 
 
 def kept_random_numbers(model: nn.Module | None) -> Callable[[], None]:
-    """A function that restores the random numbers of torch, Python and numpy, and those of a model's GPUs."""
+    """Return a function that restores the random numbers of torch, Python and numpy, and those of a model's GPUs."""
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"} if model is not None else set()
     on_devices = {device: torch.cuda.get_rng_state(device) for device in devices}
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002  # a loader may draw from it

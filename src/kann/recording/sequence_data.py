@@ -126,7 +126,7 @@ class Batch:
         return self.real
 
     def __len__(self) -> int:
-        """The number of sequences of a batch from `SequenceData.groups`."""
+        """Return the number of sequences of a batch from `SequenceData.groups`."""
         return len(self.numbers)
 
 
@@ -205,7 +205,7 @@ class SequenceData:
         return len(data) if is_listed and data and all(map(is_sequence, data)) else None
 
     def take(self, numbers: Int[Array, " k"]) -> "SequenceData":
-        """The same for some of the sequences, in this order; only if there is a `count`."""
+        """Return the same for some of the sequences, in this order; only if there is a `count`."""
         data, lengths, taken = self.data, self.lengths, copy.copy(self)
         if isinstance(data, Tensor | np.ndarray) and self._collate is None:
             taken.data = data[:, numbers] if self.axis else data[numbers]
@@ -233,7 +233,7 @@ class SequenceData:
         return progress_bar(found, what=bar, total=total, unit="batch")
 
     def groups(self) -> list[Batch]:
-        """All batches, with the numbers of their sequences.
+        """Return all batches, with the numbers of their sequences.
 
         Sequences that come in a list, or as samples to collate, are sorted by length, so that little of a batch is
         padding. Batches of a loader are whole: the last one may hold more sequences than ``max_sequences``.
@@ -277,7 +277,7 @@ class SequenceData:
         return any(takes_lengths(p) and p.default is p.empty for p in list(self._parameters.values())[1:])
 
     def count_of(self, batch: Batch) -> int:
-        """The number of sequences of a batch, by its tensors where the data do not tell."""
+        """Return the number of sequences of a batch, by its tensors where the data do not tell."""
         return count_of(batch.content, self.axis) if batch.count is None else batch.count
 
     def call(self, batch: Batch) -> Any:
@@ -356,7 +356,7 @@ class SequenceData:
         return None
 
     def _embeddings(self) -> dict[str, int]:
-        """The number of rows of each embedding of the model."""
+        """Return the number of rows of each embedding of the model."""
         modules = self.model.named_modules()
         return {name: part.num_embeddings for name, part in modules if isinstance(part, nn.Embedding)}
 
@@ -374,7 +374,7 @@ class SequenceData:
         )
 
     def _with_real_steps(self, cut: Iterator[Batch]) -> Iterator[Batch]:
-        """The batches with the lengths that the user passed, or else with those that they know by themselves."""
+        """Return the batches with the lengths that the user passed, or else with those that they know by themselves."""
         lengths = self.lengths
         if lengths is None:
             return map(_with_own_real_steps, cut)
@@ -424,7 +424,7 @@ class SequenceData:
         return (Batch(content=item) for item in items), _size(data)
 
     def _collated(self, collate: Callable[[list[Any]], Any]) -> tuple[Iterator[Batch], int | None]:
-        """Batches that the user's function makes of ``batch_size`` samples each."""
+        """Return batches that the user's function makes of ``batch_size`` samples each."""
         require_dense(self.data)
         if isinstance(self.data, DataLoader):
             raise KannError("a DataLoader has its own collate_fn; pass collate= with the samples themselves")
@@ -440,7 +440,7 @@ class SequenceData:
         return collated(), size and -(-size // self.batch_size)
 
     def _slices(self, count: int, batch_of: Callable[[slice], Batch]) -> tuple[Iterator[Batch], int]:
-        """Batches of ``batch_size`` sequences of ``count``; none begins after ``max_sequences``."""
+        """Return batches of ``batch_size`` sequences of ``count``; none begins after ``max_sequences``."""
         count = min(count, self.max_sequences or count)
         cuts = [slice(low, min(low + self.batch_size, count)) for low in range(0, count, self.batch_size)]
 
@@ -528,7 +528,7 @@ def packed_lengths(sizes: Int[Array, " t"]) -> Int[Array, " b"]:
 
 
 def _with_own_real_steps(batch: Batch) -> Batch:
-    """The batch with the real steps that it knows by itself; of an encoder-decoder those of both."""
+    """Return the batch with the real steps that it knows by itself; of an encoder-decoder those of both."""
     content, packed = batch.content, _first_packed(batch.content)
     if batch.real is None and isinstance(content, Mapping) and "attention_mask" in content:
         batch.real = real_steps(content["attention_mask"])
@@ -541,21 +541,21 @@ def _with_own_real_steps(batch: Batch) -> Batch:
 
 
 def is_sequence(item: Any) -> bool:
-    """Whether an entry of a list is one sequence: (T,), (T, p), or numbers in a list; (B, T, p) is a batch."""
+    """Return True if an entry of a list is one sequence: (T,), (T, p), or numbers in a list; (B, T, p) is a batch."""
     if isinstance(item, list):
         return bool(item) and all(isinstance(number, int | float) for number in item)
     return isinstance(item, Tensor | np.ndarray) and item.ndim < 3
 
 
 def _steps_of(item: Any) -> int:
-    """The number of steps of a sequence; 0 for what is none."""
+    """Return the number of steps of a sequence; 0 for what is none."""
     if getattr(item, "ndim", 1) in (1, 2) and hasattr(item, "__len__") and not isinstance(item, str | bytes | dict):
         return len(item)
     return 0
 
 
 def _samples(data: Any, size: int | None) -> Iterator[Any]:
-    """The samples of a dataset, a list or a stream, one after the other."""
+    """Return the samples of a dataset, a list or a stream, one after the other."""
     if isinstance(data, Mapping):
         raise KannError(f"data is {type(data).__name__}, and collate= takes samples; pass a list of them, or a dataset")
     if size is None or not hasattr(data, "__getitem__"):
@@ -586,7 +586,7 @@ def _to_tensor(values: Any, dtype: torch.dtype) -> Tensor:
 
 
 def _readable_by_torch(array: Array) -> Array:
-    """The same numbers in a type, an order of bytes and a layout that torch has."""
+    """Return the same numbers in a type, an order of bytes and a layout that torch has."""
     if array.dtype.kind not in "biufc":
         raise KannError(f"data are {array.dtype}; pass numbers, such as the places of words in a vocabulary")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
@@ -597,7 +597,7 @@ def _readable_by_torch(array: Array) -> Array:
 
 
 def count_of(content: Any, axis: int = 0) -> int:
-    """The number of sequences of a batch, by its first packed sequence or else its first tensor."""
+    """Return the number of sequences of a batch, by its first packed sequence or else its first tensor."""
     packed = _first_packed(content)
     if packed is not None:
         return int(packed.batch_sizes[0])
@@ -615,7 +615,7 @@ def count_of(content: Any, axis: int = 0) -> int:
 
 
 def named_tensors(value: Any, name: str = "", *, kinds: Any = Tensor) -> Iterator[tuple[str, Any]]:
-    """All tensors in nested tuples, lists, mappings and dataclasses with their names, in order.
+    """Return all tensors in nested tuples, lists, mappings and dataclasses with their names, in order.
 
     ``x.0`` is the first entry of the entry ``x``; the empty name is the value itself. ``kinds`` are the types that are
     not looked into, tensors by default.
@@ -635,12 +635,12 @@ def named_tensors(value: Any, name: str = "", *, kinds: Any = Tensor) -> Iterato
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested tuples, lists, mappings and dataclasses, in order."""
+    """Return all tensors in nested tuples, lists, mappings and dataclasses, in order."""
     return (tensor for _, tensor in named_tensors(value))
 
 
 def with_tensors(value: Any, new: Mapping[int, Tensor]) -> Any:
-    """The same nested structure with some tensors, known by their ``id``, replaced by others."""
+    """Return the same nested structure with some tensors, known by their ``id``, replaced by others."""
     if isinstance(value, Tensor):
         return new.get(id(value), value)
     if isinstance(value, Mapping):  # also what HuggingFace models return, which is a dataclass too
@@ -662,12 +662,12 @@ def with_tensors(value: Any, new: Mapping[int, Tensor]) -> Any:
 
 
 def is_state(tensor: Tensor) -> bool:
-    """Whether a tensor holds real or complex numbers, and not whole ones or truth values."""
+    """Return True if a tensor holds real or complex numbers, and not whole ones or truth values."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _asked_real_steps(content: Any, key: Any) -> RealSteps:
-    """The lengths under a key of the batch, or as a function of it."""
+    """Return the lengths under a key of the batch, or as a function of it."""
     if callable(key):
         on, remedy = f"the batch {short_repr(content)}", "pass one that returns the length of each sequence"
         return real_steps(call_of_user(key, content, what="lengths=", on=on, remedy=remedy))
@@ -683,12 +683,12 @@ def _asked_real_steps(content: Any, key: Any) -> RealSteps:
 
 
 def _first_packed(content: Any) -> PackedSequence | None:
-    """The first PackedSequence of a batch."""
+    """Return the first PackedSequence of a batch."""
     return next((packed for _, packed in named_tensors(content, kinds=PackedSequence)), None)
 
 
 def packed_real_steps(packed: PackedSequence) -> RealSteps:
-    """The lengths of packed sequences in the order of the batch, which packing may have sorted."""
+    """Return the lengths of packed sequences in the order of the batch, which packing may have sorted."""
     lengths = packed_lengths(packed.batch_sizes.numpy())
     if packed.unsorted_indices is not None:
         lengths = lengths[packed.unsorted_indices.cpu().numpy()]
@@ -699,13 +699,13 @@ def packed_real_steps(packed: PackedSequence) -> RealSteps:
 
 
 def floating_type(model: nn.Module) -> torch.dtype:
-    """The type of the model's real parameters; torch's default for a model without any."""
+    """Return the type of the model's real parameters; torch's default for a model without any."""
     types = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
     return next(types, torch.get_default_dtype())
 
 
 def _lengths_entry(content: Any, lengths: Any) -> Any:
-    """The batch's lengths, if they are an entry of it: torch packs sequences by lengths on the host alone."""
+    """Return the batch's lengths, if they are an entry of it: torch packs sequences by lengths on the host alone."""
     if not isinstance(lengths, str | int):
         return None
     entry = content[lengths]
@@ -713,7 +713,7 @@ def _lengths_entry(content: Any, lengths: Any) -> Any:
 
 
 def parameters_of(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    """The parameters of the model's ``forward``."""
+    """Return the parameters of the model's ``forward``."""
     if not isinstance(model, torch.jit.ScriptModule):
         return inspect.signature(model.forward).parameters
     # Compiled code has no signature of Python; torch keeps its own.
@@ -730,7 +730,7 @@ def _takes_any_keyword(parameters: Mapping[str, inspect.Parameter]) -> bool:
 
 
 def _accepted(content: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-    """The entries of a batch that the model takes."""
+    """Return the entries of a batch that the model takes."""
     if _takes_any_keyword(parameters):
         return dict(content)
     taken = {key: value for key, value in content.items() if key in parameters}
@@ -762,7 +762,7 @@ def device_of(model: nn.Module, device: torch.device | str | None) -> torch.devi
 
 
 def to_device(value: Any, device: torch.device, *, except_for: Any = None) -> Any:
-    """The batch on ``device``, in the same structure. The entry ``except_for`` stays where it is."""
+    """Return the batch on ``device``, in the same structure. The entry ``except_for`` stays where it is."""
     if value is except_for and value is not None:
         return value
     if isinstance(value, Tensor) and value.device.type == "meta":
@@ -819,7 +819,7 @@ def padding_arguments(
 
 
 def _mask_argument(name: str, model: nn.Module, real: Tensor) -> dict[str, Tensor]:
-    """The mask of real steps, as the argument ``name`` has it; empty for any other argument."""
+    """Return the mask of real steps, as the argument ``name`` has it; empty for any other argument."""
     if name == "attention_mask":
         return {name: real.long()}
     # A list is padded to (sequences, steps); attention that takes (steps, sequences, ...) gets no such data.

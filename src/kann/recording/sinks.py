@@ -48,7 +48,7 @@ class Sink(ABC):
 
     @abstractmethod
     def result(self) -> States | Moments | list[Moments]:
-        """All that was taken."""
+        """Return all that was taken."""
 
     def _finite(self, rows: SequenceRows) -> SequenceRows:
         """The rows without padding; raise for NaN and Inf, and say where the first one is, counted over all batches."""
@@ -97,7 +97,7 @@ class MemorySink(Sink):
 
 
 def _to_numpy(values: Tensor | None) -> AnyArray | None:
-    """A numpy array, or the tensor itself where numpy does not have its type."""
+    """Return a numpy array, or the tensor itself where numpy does not have its type."""
     return values if values is None or values.dtype is torch.bfloat16 else values.numpy()
 
 
@@ -119,7 +119,7 @@ class StoreSink(Sink):
         self._writer.append(rows.values, rows.lengths, rows.inputs)
 
     def result(self) -> States:
-        """The store, opened; the stack has closed it and given it its name."""
+        """Return the store, opened; the stack has closed it and given it its name."""
         return States.open(self._path)
 
 
@@ -195,14 +195,14 @@ class MomentsSink(_BlockSink):
                 raise
 
     def result(self) -> Moments:
-        """The moments of all rows."""
+        """Return the moments of all rows."""
         self._measure_waiting()
         self._add_measured()
         return self._moments
 
 
 def file_name(layer: str) -> str:
-    """The name of a layer as the name of its store: itself where it can be one, else like it, with a hash of it.
+    """Return the name of a layer as the name of its store: itself where it can be one, else like it, with a hash of it.
 
     >>> file_name("rnn.l0"), file_name(""), file_name("/etc/passwd")
     ('rnn.l0', 'model', '_etc_passwd-74acf318')
@@ -217,7 +217,7 @@ def file_name(layer: str) -> str:
 
 
 def store_path(into: Any, *, is_folder: bool = False) -> Path:
-    """The path to write to; raise for mistyped words, addresses, and folders that hold something else."""
+    """Return the path to write to; raise for mistyped words, addresses, and folders that hold something else."""
     if not isinstance(into, str | os.PathLike):
         raise KannError(f"into={short_repr(into)} is no path; pass one such as x.zarr, or leave it out")
     if into == "moments":
@@ -248,7 +248,7 @@ class Groups:
         return self._labelled is not None
 
     def of(self, pairs: Int[Array, " s"]) -> list[int]:
-        """The group of each of the next sequences, which hold so many pairs of states."""
+        """Return the group of each of the next sequences, which hold so many pairs of states."""
         if self._labelled is None:
             return [self._emptiest(count) for count in pairs.tolist()]
         found = list(self._labelled[self._used : self._used + len(pairs)])
@@ -260,7 +260,7 @@ class Groups:
         return found
 
     def _emptiest(self, pairs: int) -> int:
-        """The group that holds fewest pairs, which gets these."""
+        """Return the group that holds fewest pairs, which gets these."""
         held, group = self._held[0]
         heapq.heapreplace(self._held, (held + pairs, group))
         return group
@@ -306,7 +306,7 @@ class GroupedMomentsSink(_BlockSink):
             self._moments[group].update(chosen.values, chosen.lengths, inputs=chosen.inputs)
 
     def result(self) -> list[Moments]:
-        """The moments of each group; empty ones if there are fewer sequences than groups."""
+        """Return the moments of each group; empty ones if there are fewer sequences than groups."""
         self._measure_waiting()
         self._groups.require_all_used()
         return self._moments

@@ -49,11 +49,11 @@ class SequenceRows:
         return np.arange(len(self.lengths)) if self.origins is None else self.origins
 
     def mapped(self, function: Callable[[Tensor], Tensor], **changes: Any) -> "SequenceRows":
-        """The same rows with ``function`` of the states and of the inputs, and other changes."""
+        """Return the same rows with ``function`` of the states and of the inputs, and other changes."""
         return replace(self, padded=tuple(map(function, self.padded)), **changes)
 
     def without_padding(self) -> "SequenceRows":
-        """The same rows, copied out of the padding."""
+        """Return the same rows, copied out of the padding."""
         return self if self.firsts is None else self.mapped(self._real_rows, firsts=None)
 
     @property
@@ -97,7 +97,7 @@ def starts_of(lengths: Int[Array, " s"]) -> Int[Array, " s"]:
 
 
 def chosen_sequences(rows: SequenceRows, chosen: Array) -> SequenceRows:
-    """The rows of some of the sequences, in this order, copied out of the padding."""
+    """Return the rows of some of the sequences, in this order, copied out of the padding."""
     rows = rows.without_padding()
     lengths = rows.lengths[chosen]
     places = np.repeat(starts_of(rows.lengths)[chosen] - starts_of(lengths), lengths) + np.arange(lengths.sum())
@@ -121,7 +121,7 @@ class Padded:
     """The state before the first step, where it is to be recorded too."""
 
     def rows(self, real: RealSteps | None, *, layer: str) -> SequenceRows:
-        """The rows of the real steps; all steps are real if ``real`` is None."""
+        """Return the rows of the real steps; all steps are real if ``real`` is None."""
         _require_states(self.values, layer)
         batch_sequences, steps = self.values.shape[:2]
         parts = [part for part in (self.values, self.inputs) if part is not None]
@@ -151,7 +151,7 @@ def packed_rows(
     order: Int[Array, " b"] | None = None,
     reverse: bool = False,
 ) -> SequenceRows:
-    """The rows of the sequences of a batch that is sorted by step, each in the order it was read in.
+    """Return the rows of the sequences of a batch that is sorted by step, each in the order it was read in.
 
     Step t holds the first ``sizes[t]``, longest sequences. ``order`` is the place of each sequence of the batch among
     the sorted ones, None if they were sorted from the start; ``initial`` the states before the first step, where these
@@ -264,7 +264,7 @@ def batch_major(values: Tensor, module: nn.Module | None, batch: Batch, layer: s
 
 
 def has_channels_first(module: nn.Module | None, values: Tensor) -> bool:
-    """Whether a module works on (B, C, T): one that has no parameters but those of convolutions over time."""
+    """Return True if a module works on (B, C, T): one that has no parameters but those of convolutions over time."""
     if module is None or values.ndim != 3:
         return False
     # A parametrized convolution, by weight_norm for instance, keeps its parameters in a submodule "parametrizations".
@@ -281,7 +281,7 @@ def has_channels_first(module: nn.Module | None, values: Tensor) -> bool:
 
 
 def has_time_first(values: Tensor, module: nn.Module | None, batch: Batch) -> bool:
-    """Whether values are (T, B, d): as torch's attention says, or else by which axis is as long as the batch."""
+    """Return True if values are (T, B, d): as torch's attention says, or else by which axis is as long as the batch."""
     parts = () if module is None else module.modules()
     attention = next((part for part in parts if isinstance(part, nn.MultiheadAttention)), None)
     if attention is not None and isinstance(module, ATTENTION):
@@ -377,7 +377,7 @@ class Tracer(ABC):
 
     @abstractmethod
     def take(self, output: Any) -> NamedRows:
-        """The rows of the batch, after the model has returned ``output``."""
+        """Return the rows of the batch, after the model has returned ``output``."""
 
     follows_time = True
     """Whether the rows of a sequence are steps of time."""
@@ -398,11 +398,11 @@ class Tracer(ABC):
         """Put back what was noted of a run, with what was noted of one in which inputs were changed."""
 
     def must_run_again(self) -> bool:
-        """Whether this run has shown that the model must run on the batch again, watched more closely."""
+        """Return True if this run has shown that the model must run on the batch again, watched more closely."""
         return False
 
     def real_of(self, layer: str) -> RealSteps | None:
-        """The real steps of what a layer gives, in the order in which it sees the sequences."""
+        """Return the real steps of what a layer gives, in the order in which it sees the sequences."""
         real = self.batch.real_of(layer)
         return real if real is None or self.order is None else real[np.argsort(self.order)]
 
@@ -413,7 +413,7 @@ class Tracer(ABC):
             warnings.warn(message, kind, stacklevel=3)
 
     def rows(self, padded: Padded, layer: str) -> SequenceRows:
-        """The real steps of what the layer gave for the batch."""
+        """Return the real steps of what the layer gave for the batch."""
         return padded.rows(self.real_of(layer), layer=layer)
 
 
@@ -462,7 +462,7 @@ class OutputTracer(Tracer):
         self._target = target
 
     def take(self, output: Any) -> NamedRows:
-        """The states that the function gives."""
+        """Return the states that the function gives."""
         assert self._target.view is not None  # noqa: S101  # only targets with a function get this tracer
         values = self._target.view(output)
         if not isinstance(values, Tensor) or values.ndim != 3:
@@ -476,7 +476,7 @@ class HiddenStatesTracer(OutputTracer):
     """Records hidden states that a model returns by itself, as those of HuggingFace do."""
 
     def names(self) -> Sequence[str]:
-        """The name of the target, unless it stands for all of them: only the output tells how many there are."""
+        """Return the name of the target, unless it stands for all of them: only the output tells how many there are."""
         if self._target.place == "*":
             raise KannError(
                 f"there are no data, so that it is not known which layers {self._target.name!r} stands for; pass a "
@@ -485,7 +485,7 @@ class HiddenStatesTracer(OutputTracer):
         return super().names()
 
     def take(self, output: Any) -> NamedRows:
-        """One of them, or all."""
+        """Return one of them, or all."""
         states = returned_states(output, self._target.field)
         place, count = self._target.place, len(states)
         if place != "*" and not -count <= int(place) < count:
@@ -497,7 +497,7 @@ class HiddenStatesTracer(OutputTracer):
 
 
 def returned_states(output: Any, field: str) -> Sequence[Tensor]:
-    """The hidden states of all layers that a model's output holds."""
+    """Return the hidden states of all layers that a model's output holds."""
     states = output.get(field) if isinstance(output, Mapping) else getattr(output, field, None)
     if isinstance(states, list | tuple) and states:
         return states

@@ -14,7 +14,7 @@ LARGEST_SEED = 2**63 - 1
 
 
 def untrained_twin(model: nn.Module, *, seed: int = 0) -> nn.Module:
-    """A copy of a model whose parameters are drawn anew, as before training; the model itself stays as it is.
+    """Return a copy of a model whose parameters are drawn anew, as before training; the model itself stays as it is.
 
     >>> model = nn.Linear(3, 4)
     >>> _ = nn.init.ones_(model.weight)

@@ -62,7 +62,7 @@ def _courses_and_pushes(inputs: ReportInputs) -> tuple[Float[Array, "n m"], Floa
 
 
 def _mean_courses(inputs: ReportInputs, coordinate: Float[Array, " n"], groups: list[str | None]) -> dict[str, Any]:
-    """The mean course of a mode over the sequences of each group; over all of them if there are many groups.
+    """Return the mean course of a mode over the sequences of each group; over all of them if there are many groups.
 
     Sequences of one length are averaged step by step, others by the fraction of the sequence that was read.
     """
@@ -113,7 +113,7 @@ def word_example(inputs: ReportInputs, push: Float[Array, " n"], word: str, *, s
 
 
 def signal_example(inputs: ReportInputs, push: Float[Array, " n"], *, sign: int) -> dict[str, Any] | None:
-    """The place where the mode was pushed most in the direction of ``sign``, with the signal around it."""
+    """Return the place where the mode was pushed most in the direction of ``sign``, with the signal around it."""
     place = _strongest(inputs, sign * push)
     if place is None or inputs.signals is None:
         return place if place is None else place | {"lines": []}
@@ -126,7 +126,7 @@ def signal_example(inputs: ReportInputs, push: Float[Array, " n"], *, sign: int)
 
 
 def _strongest(inputs: ReportInputs, strength: Float[Array, " n"]) -> dict[str, Any] | None:
-    """The sequence and the step where a strength is largest; None if it is positive nowhere."""
+    """Return the sequence and the step where a strength is largest; None if it is positive nowhere."""
     row = int(np.argmax(np.nan_to_num(strength, nan=-np.inf)))
     if not strength[row] > 0:
         return None
@@ -179,7 +179,7 @@ def _card(
 
 
 def _memory(mode: Mode, own: ModeTrust | None, inputs: ReportInputs) -> dict[str, Any]:
-    """The eigenvalue and for how long the mode remembers, with intervals where they are known."""
+    """Return the eigenvalue and for how long the mode remembers, with intervals where they are known."""
     is_pair = len(mode.indices) > 1
     value = f"{mode.eigenvalue.real:.4g}" + (f" ± {abs(mode.eigenvalue.imag):.4g}i" if is_pair else "")
     steps, deepest = half_life(mode.modulus), _deepest(inputs)
@@ -206,7 +206,7 @@ def _memory(mode: Mode, own: ModeTrust | None, inputs: ReportInputs) -> dict[str
 
 
 def _number_within(steps: float, inputs: ReportInputs) -> str:
-    """A number of steps; along depth never more than the network has."""
+    """Return a number of steps; along depth never more than the network has."""
     deepest = _deepest(inputs)
     if steps > deepest:
         return f"more than {plural(inputs.step_name, number_of_steps(deepest))}"
@@ -219,7 +219,7 @@ def _deepest(inputs: ReportInputs) -> float:
 
 
 def _alone(inputs: ReportInputs, number: int) -> dict[str, str | None] | None:
-    """The scores of the running network with this mode alone kept, and with it alone removed."""
+    """Return the scores of the running network with this mode alone kept, and with it alone removed."""
     if number not in inputs.alone:
         return None
     effects, (kept, removed) = inputs.effects, inputs.alone[number]
@@ -259,7 +259,7 @@ def _pushed_by(inputs: ReportInputs, movers: Movers, number: int, push: Float[Ar
 def _side(
     inputs: ReportInputs, movers: Movers, found: list[Mover], largest: float, push: Float[Array, " n"], *, sign: int
 ) -> dict[str, Any]:
-    """The movers of one side as bars, and the places where they pushed most."""
+    """Return the movers of one side as bars, and the places where they pushed most."""
     found = sorted(found, key=lambda each: -abs(each.push))
     examples: list[Any] = []
     if movers.by == "tokens" and inputs.tokens is not None:
@@ -273,7 +273,7 @@ def _side(
 
 
 def _bar(mover: Mover, largest: float) -> dict[str, Any]:
-    """A bar from 0 to the push, and its interval, in percents of the width."""
+    """Return a bar from 0 to the push, and its interval, in percents of the width."""
     scale = 80 / max(largest, np.finfo(float).tiny)  # the longest bar leaves room for its interval
     # Ends on the other side of zero than the push are drawn at zero.
     ends = sorted(min(100.0, max(0.0, end * np.sign(mover.push)) * scale) for end in (mover.low, mover.high))

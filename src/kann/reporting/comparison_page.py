@@ -53,7 +53,7 @@ def write(
 
 
 def _picture(draw: Callable[..., Any], comparison: Comparison, *, width: float, height: float) -> str:
-    """A drawing as the address of an image that is in the page itself."""
+    """Return a drawing as the address of an image that is in the page itself."""
     with pyplot.rc_context(STYLE):
         figure, ax = pyplot.subplots(figsize=(width, height), layout="constrained")
         draw(comparison, ax=ax)
@@ -64,7 +64,7 @@ def _picture(draw: Callable[..., Any], comparison: Comparison, *, width: float, 
 
 
 def _nearest_pairs(comparison: Comparison) -> list[list[str]]:
-    """The nearest pairs as text: names, distance, interval, floor."""
+    """Return the nearest pairs as text: names, distance, interval, floor."""
     first, second = np.triu_indices(len(comparison.names), 1)
     nearest = np.argsort(comparison.matrix[first, second])[:MOST_PAIRS]
     rows = []

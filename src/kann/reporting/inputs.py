@@ -242,7 +242,7 @@ def checked_inputs(koopman: Koopman, states: Any, arguments: Mapping[str, Any]) 
 
 
 def slowest_and_most_important(importances: Float[Array, " m"], count: int) -> tuple[int, ...]:
-    """Numbers of ``count`` modes: half of them the slowest, the others the most important of the rest.
+    """Return numbers of ``count`` modes: half of them the slowest, the others the most important of the rest.
 
     >>> slowest_and_most_important(np.array([1.0, 1.0, 1.0, 9.0, 5.0, 8.0]), 4)
     (0, 1, 3, 5)

@@ -114,7 +114,7 @@ def layer_numbers(steps: StepTrust | None, names: Sequence[str] | None) -> dict[
 
 
 def most_are_worse(worse: int, total: int) -> bool:
-    """Whether copying is better at more than half of the layers: a mean over layers must then not be praised."""
+    """Return True if copying is better at more than half of the layers: a mean over layers must then not be praised."""
     return 2 * worse > total
 
 

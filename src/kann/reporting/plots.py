@@ -57,7 +57,7 @@ SHORT_LABEL = 12
 
 
 def axes_or_new(ax: Axes | None) -> Axes:
-    """The axes to draw on: those of the caller, or those of a new figure."""
+    """Return the axes to draw on: those of the caller, or those of a new figure."""
     if ax is None:
         _, ax = pyplot.subplots(layout="constrained")
     require_instance(ax, Axes, "ax")
@@ -65,7 +65,7 @@ def axes_or_new(ax: Axes | None) -> Axes:
 
 
 def legend_above(ax: Axes) -> None:
-    """A legend above the axes, where it covers no curve; the figure makes room for it."""
+    """Return a legend above the axes, where it covers no curve; the figure makes room for it."""
     _, labels = ax.get_legend_handles_labels()
     columns = 2 if max(map(len, labels), default=0) <= SHORT_LABEL else 1
     spacing: Any = {"fontsize": "small", "labelspacing": 0.2, "borderaxespad": 0.2}
@@ -322,7 +322,7 @@ def draw_spectrum(
 
 
 def _draw_intervals(koopman: Koopman, trust: Trust, *, ax: Axes) -> None:
-    """The interval of each eigenvalue, a piece of a ring, and a ring around those that are trusted."""
+    """Return the interval of each eigenvalue, a piece of a ring, and a ring around those that are trusted."""
     edges, trusted = [], []
     for mode, own in zip(koopman.modes, trust.modes, strict=True):
         if not np.isfinite(own.interval[0]):  # of wide operators some modes are not judged
@@ -544,7 +544,7 @@ def _name_points(ax: Axes, places: Float[Array, "n 2"], names: Sequence[str]) ->
 
 
 def draw_comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
-    """The distances of `kann.compare` as a map, networks of one cluster side by side.
+    """Return the distances of `kann.compare` as a map, networks of one cluster side by side.
 
     The diagonal, where known, is each network's distance from itself between two halves of its sequences.
     """

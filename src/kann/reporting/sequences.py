@@ -20,7 +20,7 @@ MAX_EMBEDDED_STATES = 3000
 
 
 def embedding(inputs: ReportInputs) -> dict[str, Any]:
-    """States and fixed points in the plane of the two leading principal components of the states."""
+    """Return states and fixed points in the plane of the two leading principal components of the states."""
     states = inputs.states
     picked = np.unique(np.linspace(0, len(states.values) - 1, MAX_EMBEDDED_STATES).astype(int))
     h = np.concatenate([as_numpy(states.values[int(i) : int(i) + 1]) for i in picked]).astype(np.float64)
@@ -84,7 +84,7 @@ def sequence_rows(inputs: ReportInputs) -> list[dict[str, Any]]:
 
 
 def sequence_tables(inputs: ReportInputs) -> dict[str, Packed]:
-    """All tables with a row for each state, by name; those that the user's arguments allow."""
+    """Return all tables with a row for each state, by name; those that the user's arguments allow."""
     tables = {"coordinate": mode_coordinates(inputs)}
     if inputs.readout is not None:
         tables["output"] = pack(_outputs(inputs), bits=16)
@@ -94,7 +94,7 @@ def sequence_tables(inputs: ReportInputs) -> dict[str, Packed]:
 
 
 def mode_coordinates(inputs: ReportInputs) -> Packed:
-    """The coordinate of each mode at each state: real parts of all modes, then imaginary parts of all.
+    """Return the coordinate of each mode at each state: real parts of all modes, then imaginary parts of all.
 
     Magnitudes and contributions to any output follow from it on the page.
     """
@@ -173,7 +173,7 @@ def predictions(inputs: ReportInputs) -> list[str] | None:
 
 
 def output_names(inputs: ReportInputs, count: int | None = None) -> list[str]:
-    """The names of ``count`` outputs, those of the network by default.
+    """Return the names of ``count`` outputs, those of the network by default.
 
     Of a single output with two classes it is that of the class which the output speaks for.
     """
@@ -189,7 +189,7 @@ def output_names(inputs: ReportInputs, count: int | None = None) -> list[str]:
 
 
 def label_texts(inputs: ReportInputs) -> list[str | None]:
-    """The label of each sequence, in words; of labels at every step, the last."""
+    """Return the label of each sequence, in words; of labels at every step, the last."""
     if inputs.labels is None:
         return [None] * len(inputs.states)
     kind, found = inputs.outputs_kind, []
@@ -236,7 +236,7 @@ def _numbers(row: Float[Array, "..."]) -> str:
 
 
 def groups_of(inputs: ReportInputs, number: int) -> list[str | None]:
-    """The group of each sequence: its class, or how the output that the mode moves most comes out.
+    """Return the group of each sequence: its class, or how the output that the mode moves most comes out.
 
     Of yes-or-no outputs that is yes or no; of numbers, whether it is above or below the median. Without a readout it is
     the label of the sequence.
