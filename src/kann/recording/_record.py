@@ -102,7 +102,7 @@ def record(
     data
         A tensor or array of sequences (S, ...), a list of sequences of different lengths, a PackedSequence, a mapping
         of tensors, a DataLoader, or any iterable of batches. A batch that is a mapping is passed by its keys, of a
-        tuple as many entries as ``forward`` cannot do without.
+        tuple the entries that ``forward`` requires.
     layer
         None for the only recurrent module, a name as in ``model.named_modules()``, or a function from the model's
         output to (B, T, d). The layers inside ``rnn``, a fused recurrent module, are ``"rnn.l0"``, ``"rnn.l1"``, …, and
@@ -110,8 +110,8 @@ def record(
         HuggingFace model returns under that name, ``"output"`` what any model returns, and of a session of ONNX Runtime
         the name of one of its outputs. Along depth: a pattern such as ``"blocks.*"``, or a list of names.
     state
-        None for all that the layer carries from one step to the next: h and c of an LSTM, of your own cell everything
-        that one call gives and the next one reads, of any shape. ``"h"`` is the first part of it, or what a layer gives
+        None for all that the layer carries from one step to the next: h and c of an LSTM, of your own cell all values
+        that one call returns and the next one reads, of any shape. ``"h"`` is its first part, or what a layer gives
         that carries no state; ``"c"`` the second part, ``"hc"`` all of them. `States.parts` names the parts.
     axis
         ``"time"``, or ``"depth"`` to take the blocks that ``layer`` names as steps of time: each position of each
@@ -301,7 +301,7 @@ def _state_options(state: str | None, inputs: bool | str, initial: bool) -> Stat
 
 
 def _only_cell(sequences: SequenceData, batches: Iterator[Batch]) -> tuple[str | None, Iterator[Batch]]:
-    """The name of the only module that the model calls in a loop and that hands a state on, and again all batches.
+    """Find the only module that the model calls in a loop and that carries a state; return its name and all batches.
 
     Modules inside of such a module are parts of it. The name is None if there is no such module, or no batch.
     """
@@ -325,7 +325,7 @@ def _has_other_ranks() -> bool:
 def make_tracers(
     model: nn.Module, layer: Any, options: StateOptions, *, axis: str, embedding: str | bool | None, several: bool
 ) -> list[Tracer]:
-    """Tracers of the layers that ``layer`` names; raise if these are several but must be one."""
+    """Make tracers of the layers that ``layer`` names; raise if these are several but must be one."""
     require_choice(axis, "axis", ("time", "depth"))
     if axis == "depth":
         return [_depth_tracer(model, layer, options, embedding)]
@@ -342,7 +342,7 @@ def make_tracers(
 
 
 def _time_tracers(targets: Sequence[Target], options: StateOptions) -> list[Tracer]:
-    """Tracers for targets of the same module."""
+    """Make tracers for targets of the same module."""
     module = targets[0].module
     if isinstance(module, nn.RNNBase):
         return [FusedTracer(module, targets, options)]
@@ -353,7 +353,7 @@ def _time_tracers(targets: Sequence[Target], options: StateOptions) -> list[Trac
 
 
 def _depth_tracer(model: nn.Module, layer: Any, options: StateOptions, embedding: str | bool | None) -> Tracer:
-    """The tracer of the blocks that ``layer`` names, or of the hidden states that the model returns, along depth."""
+    """Make the tracer of the blocks in ``layer``, or of the hidden states that the model returns, along depth."""
     _require_defaults(options, "states along depth")
     if embedding is not None and not isinstance(embedding, str):
         require_flag(embedding, "embedding")
@@ -423,7 +423,7 @@ NUMBERS = {"float": np.float32, "double": np.float64, "float16": np.float16, "in
 
 
 def as_module(model: Any, layer: Any) -> tuple[nn.Module, Any]:
-    """A module that runs a session, and the function from its outputs to the states; raise for any other model."""
+    """Return a module that runs a session, and the function from outputs to states; raise for other models."""
     # Methods decide, so that the package need not be installed.
     if not all(callable(getattr(model, name, None)) for name in ("run", "get_inputs", "get_outputs")):
         require_module(model)
@@ -432,7 +432,7 @@ def as_module(model: Any, layer: Any) -> tuple[nn.Module, Any]:
 
 
 def _output_named(session: Any, layer: Any) -> Callable[[Any], Any]:
-    """From what a session gives to one of its outputs: the one named, or the only one with three axes."""
+    """Make a function that picks an output of a session: the named one, or the only one with three axes."""
     shapes = {output.name: output.shape for output in session.get_outputs()}
     whole = [name for name, shape in shapes.items() if shape is not None and len(shape) == 3]
     if layer is None and len(whole) == 1:

@@ -28,7 +28,7 @@ HALF_TOLERANCE = 3e-2
 """The same in 16 bits."""
 
 State = dict[str, Any]
-"""What each layer carries, by name: tensors in any nesting."""
+"""State of each layer, by name: tensors in any nesting."""
 
 Step = Callable[[nn.Module, Any, Any], tuple[Any, Any]]
 
@@ -160,7 +160,7 @@ def step_by_step(
 
 
 def _require_same_outputs(recurrent: StepByStep, example: Tensor) -> None:
-    """Raise if outputs differ from the forward pass, or if nothing is carried; creates the modules of states."""
+    """Raise if outputs differ from the forward pass, or if there is no state; creates the modules of states."""
     model = recurrent.model
     was_training = model.training
     model.eval()
@@ -224,7 +224,7 @@ class _Carried:
 
 
 def _linear_places(layer: Any) -> list[tuple[dict[Any, Tensor], Any]]:
-    """Where a layer of a cache keeps the states of its recurrence and of its convolution, if it has them."""
+    """Locate the states of the recurrence and of the convolution in a layer of a cache, if it has them."""
     places = []
     for name in ("recurrent_states", "conv_states"):
         kept = getattr(layer, name, None)
@@ -236,7 +236,7 @@ def _linear_places(layer: Any) -> list[tuple[dict[Any, Tensor], Any]]:
 
 
 def _rglru_places(model: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:
-    """Where RecurrentGemma keeps its states: attributes of modules, by the number of the layer."""
+    """Locate the states of RecurrentGemma: attributes of modules, by the number of the layer."""
     found: dict[int, list[tuple[nn.Module, str]]] = {}
     for path, module in model.named_modules():
         for name in RGLRU_STATES:
@@ -329,7 +329,7 @@ def _keep_saved_tensors(model: nn.Module) -> Iterator[None]:
     """Let gradients flow through caches that are overwritten in place.
 
     The backward pass needs the states of every step, and a cache holds the last alone: tensors are copied when they are
-    saved, but for the weights, which nothing overwrites.
+    saved, except for the weights, which are never overwritten.
     """
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
 

@@ -26,7 +26,7 @@ COMPARED = 8
 """Calls that are compared to see which outputs return as arguments; the first of them may be equal by chance."""
 
 OWN = "self."
-"""What the names of attributes of a module begin with, among what it reads and gives."""
+"""Prefix of the names of a module's attributes among its arguments and outputs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -50,7 +50,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """What users call it: the argument, or the attribute."""
+        """Name for users: that of the argument or the attribute."""
         return self.read.removeprefix(OWN)
 
 
@@ -209,7 +209,7 @@ def by_row(values: Tensor) -> Tensor:
 
 
 def rows_that_differ(one: Tensor, other: Tensor) -> Shaped[Tensor, " b"]:
-    """Which rows of two tensors differ; of different shapes all."""
+    """Mark the rows in which two tensors differ: all rows if shapes differ."""
     if one.shape != other.shape:
         return torch.ones(len(by_row(one)), dtype=torch.bool, device=one.device)
     return (by_row(one) != by_row(other)).any(dim=1)
@@ -220,9 +220,9 @@ def _first_rows(values: Tensor, count: int) -> Tensor:
 
 
 def _goes_on(before: Call, after: Call, link: Link) -> int:
-    """How surely a call goes on from another: 2 if it reads what that gave, 1 if it does in some rows, else 0.
+    """Score the evidence that a call continues another: 2 if it reads that output, 1 if only in some rows, else 0.
 
-    Rows in which a mask holds the state read again what they read before.
+    Rows in which a mask holds the state read the same values again.
     """
     if link.read not in after.reads or link.give not in before.gives:
         return 0
@@ -239,10 +239,10 @@ def _goes_on(before: Call, after: Call, link: Link) -> int:
 
 
 def links_between(calls: Sequence[Call], changed: Sequence[Call] = ()) -> list[Link]:
-    """The parts of the state: outputs, each with the argument as which most of the first few calls read it again.
+    """Find the parts of the state: outputs that most of the first calls read again, each with the argument.
 
     ``changed`` are the calls of a run in which inputs were changed. They show a state that the model alters on its way
-    from call to call, as ``g * cell(x, h) + (1 - g) * h``: it changes one call later than what the cell gives.
+    from call to call, as ``g * cell(x, h) + (1 - g) * h``: it changes one call later than the output of the cell.
     """
     if len(calls) < 2:
         return []
@@ -288,7 +288,7 @@ def _follows_later(calls: Sequence[Call], changed: Sequence[Call], link: Link) -
 
 
 def _first_changes(calls: Sequence[Call], changed: Sequence[Call], kind: str, name: str) -> Tensor | None:
-    """For each sequence the first call in which a tensor changes, or the number of calls; None if calls differ."""
+    """Return per sequence the first call in which a tensor changes, or the number of calls; None if calls differ."""
     pairs = [
         (getattr(call, kind).get(name), getattr(other, kind).get(name))
         for call, other in zip(calls, changed, strict=True)
@@ -326,10 +326,10 @@ class Chains:
     alters: bool = False
     """Whether the model was seen to alter a state between calls; then it may alter the last one of every loop."""
     guessed: list[int] = field(default_factory=list)
-    """Calls of which nothing shows what they go on from."""
+    """Calls without evidence of the call that they continue."""
 
     def of(self, calls: Sequence[Call]) -> list[Chain]:
-        """The calls in chains, each in the order of the calls: a call whose state no other gave begins a new one."""
+        """Arrange calls in chains, in order; a call whose state is no earlier output begins a new chain."""
         chains: list[Chain] = []
         for number, call in enumerate(calls):
             ends = sorted(chains, key=lambda chain: -chain.numbers[-1])[:LOOPS]
@@ -350,13 +350,13 @@ class Chains:
         return [replace(chain, is_altered=self.alters) for chain in chains]
 
     def _surely(self, calls: Sequence[Call], chain: Chain, number: int) -> int:
-        """How surely a call goes on from a chain, by the numbers that it reads: 2, 1 or 0."""
+        """Score the evidence that a call continues a chain, by the numbers that it reads: 2, 1 or 0."""
         first, last, call = calls[chain.numbers[0]], calls[chain.numbers[-1]], calls[number]
         sure = max((_goes_on(last, call, link) for link in self.links), default=2)
         return 0 if sure == 1 and self._starts_as(first, call) else sure
 
     def _starts_as(self, first: Call, call: Call) -> bool:
-        """Whether a call starts from the state from which a chain began, such as a learned one, or from zeros."""
+        """Return True if a call starts from the first state of a chain, such as a learned one, or from zeros."""
         starts = [(first.reads.get(link.read), call.reads.get(link.read)) for link in self.links]
         return all(
             own is None or not own.any() or (one is not None and torch.equal(_first_rows(one, len(own)), own))
@@ -364,7 +364,7 @@ class Chains:
         )
 
     def _altered(self, calls: Sequence[Call], ends: Sequence[Chain], number: int) -> Chain | None:
-        """The chain whose state a call goes on from after the model has altered it; None if it begins a new one."""
+        """Find the chain whose state a call continues after the model altered it; None if it begins a new one."""
         if any(self._starts_as(calls[chain.numbers[0]], calls[number]) for chain in ends):
             return None
         if len(self.changed) == len(calls):
@@ -384,7 +384,7 @@ class Chains:
         return ends[0] if ends[0].is_altered or len(ends[0].numbers) == 1 else None
 
     def _passes_on(self, calls: Sequence[Call], before: int, after: int) -> bool | None:
-        """Whether a call reads something else where another gave something else; None if that does not show it."""
+        """Return True if a call reads other values where another returned other values; None if undecided."""
         gave = self._differing(calls, before, "gives", [link.give for link in self.links])
         read = self._differing(calls, after, "reads", [link.read for link in self.links])
         gave = gave[: len(read)]

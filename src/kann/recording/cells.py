@@ -84,7 +84,7 @@ class CallTracer(Tracer):
             self._log.passed.close()
 
     def noted(self) -> Noted:
-        """Return the calls of the module, and the states that the model made of them."""
+        """Return the calls of the module, and the states that the model derived from them."""
         return self._log.calls, [] if self._log.passed is None else self._log.passed.after
 
     def put_back(self, noted: Any, changed: Any = None) -> None:
@@ -98,7 +98,7 @@ class CallTracer(Tracer):
             self._chains.changed = changed[0]
 
     def must_run_again(self) -> bool:
-        """Whether the model alters the state between calls, and this run did not note what it made of the last one."""
+        """Return True if the model alters the state between calls, and this run missed the last altered state."""
         calls = self._log.calls
         if self._chains is None and calls:
             self._chains = chains_of(self._module, calls)
@@ -139,7 +139,7 @@ class CallTracer(Tracer):
         return self._log.calls
 
     def _is_sequence_of_tensors(self, output: Tensor) -> bool:
-        """Whether an output has the axes (B, T, ...) of the data, and several axes of units, as a matrix state."""
+        """Return True if an output has the axes (B, T, ...) of the data and several axes of units (a matrix state)."""
         data = next(tensors_of(self.batch.content), None)
         return output.ndim > 3 and data is not None and data.ndim <= 3 and output.shape[:2] == data.shape[:2]
 
@@ -183,14 +183,14 @@ class CallTracer(Tracer):
     # Cells, which the model calls in a loop over time
 
     def _loops(self, calls: Sequence[Call], chains: Chains) -> NamedRows:
-        """The calls, cut into loops: a cell may be run over several sequences one after the other, or in turns."""
+        """Split the calls into loops: a cell may run over several sequences one after the other, or in turns."""
         if self._options.state is None and not chains.links:
             raise NoStateError(self._path, type(self._module).__name__)
         for chain in self._cut or chains.of(calls):
             yield self._name, self._loop_rows(calls, chain, chains.links)
 
     def _loop_rows(self, calls: Sequence[Call], chain: Chain, links: Sequence[Link]) -> SequenceRows:
-        """The rows of one loop: padded if each step holds all sequences, packed if it holds those still running."""
+        """Return the rows of a loop: padded if each step has all sequences, packed if it has those still running."""
         if not links:  # the calls of a module that hands on no state
             links = [Link(read="", give=name) for name in calls[0].gives]
         if "c" in (self._options.state or "") and len(links) < 2:
@@ -224,7 +224,7 @@ class CallTracer(Tracer):
         return replace(self.rows(padded, self._path), parts=parts)
 
     def _states_after(self, steps: Sequence[Call], i: int, links: Sequence[Link], chain: Chain) -> list[Tensor]:
-        """The parts of the state after a step: what the next step reads, where the model alters what the cell gave."""
+        """Return the parts of the state after a step: the inputs of the next step if the model alters the output."""
         own = [by_row(steps[i].gives[link.give]) for link in links]
         if not chain.is_altered:
             return own
@@ -236,7 +236,7 @@ class CallTracer(Tracer):
         return [torch.cat([part, rest[len(part) :]]) for part, rest in zip(passed, own, strict=True)]
 
     def _passed_after(self, number: int, links: Sequence[Link], own: Sequence[Tensor]) -> Mapping[str, Tensor]:
-        """Return the state that the model made of what the last call of a loop gave."""
+        """Return the state that the model derived from the last call of a loop."""
         passed = self._log.passed
         if passed is None:  # the model will run again
             return {}
@@ -293,7 +293,7 @@ class CallTracer(Tracer):
 
 
 def chains_of(module: Any, calls: Sequence[Call], changed: Sequence[Call] = ()) -> Chains | None:
-    """How the calls of a module hand a state on; None if they do not, as far as one batch shows."""
+    """Find how the calls of a module carry a state; None if one batch shows no state."""
     if isinstance(module, nn.RNNCellBase):
         return Chains(links=OF_TORCH_CELLS.get(type(module), OF_ANY_TORCH_CELL), changed=changed)
     links = links_between(calls, changed)
@@ -303,9 +303,9 @@ def chains_of(module: Any, calls: Sequence[Call], changed: Sequence[Call] = ()) 
 
 
 def _reads_something_new(calls: Sequence[Call], links: Sequence[Link]) -> bool:
-    """Return True if the second call reads something besides its state that the first one did not.
+    """Return True if the second call reads new values apart from its state.
 
-    A block that a network applies several times, such as ALBERT's, gets its own output back and nothing new.
+    A block that a network applies several times, such as ALBERT's, gets only its own output back.
     """
     first, second = calls[0].reads, calls[1].reads
     states = {link.read for link in links}
@@ -326,7 +326,7 @@ def part_of(link: Link, value: Tensor, module: Any) -> StatePart:
 
 
 def _numbers_as_units(values: Tensor, *, axes: int) -> Tensor:
-    """Whole numbers, one for each of the leading axes, as units of width one; any other tensor as it is."""
+    """Give integer tensors an axis of units of width one; return other tensors unchanged."""
     return values if values.is_floating_point() or values.ndim != axes else values[..., None]
 
 

@@ -50,7 +50,7 @@ class DepthTracer(Tracer):
             hook_last(module, self._on_embedding, stack)
 
     def _on_attention(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Note that self-attention masks padding: its mask is true, or −∞, where nothing is read."""
+        """Note that self-attention masks padding: its mask is true, or −∞, at masked positions."""
         mask = kwargs.get("key_padding_mask")
         is_own = len(args) > 1 and args[0] is args[1]  # else the mask is of what another network gave
         if self._is_masked or mask is None or not is_own or not self.is_watching:
@@ -96,7 +96,7 @@ class DepthTracer(Tracer):
 
 
 def _copy_of_states(value: Any, block: str) -> Tensor:
-    """Return the first tensor of real numbers, copied: what follows may change it in place."""
+    """Return the first tensor of real numbers, copied, since later modules may change it in place."""
     for part in tensors_of(value):
         if part.is_floating_point():
             return part.detach().clone()
@@ -116,7 +116,7 @@ class HiddenDepthTracer(HiddenStatesTracer):
 
 
 def _positions(values: Tensor, module: nn.Module | None, batch: Batch) -> Float[Tensor, "b s d"]:
-    """(B, positions, units): of images the channels are the units and the pixels the positions."""
+    """Arrange values as (B, positions, units); of images, channels are units and pixels are positions."""
     if values.ndim == 2:
         return values[:, None]
     if values.ndim == 3:

@@ -95,7 +95,7 @@ class Kernel:
     def at(self, level: int) -> "Kernel":
         """Return the same call for one layer alone.
 
-        Its ``data`` is still what the first layer reads; replace it with the output of the layer below.
+        Its ``data`` is still the input of the first layer; replace it with the output of the layer below.
         """
         if self.layers == 1:
             return self
@@ -129,7 +129,7 @@ class Kernel:
         )
 
     def flat_sizes(self) -> Int[Array, " t"]:
-        """How many sequences have not yet ended at each step."""
+        """Count the sequences that have not ended at each step."""
         return self.sizes.numpy() if self.sizes is not None else np.full(self.data.shape[0], self.data.shape[1])
 
     def weights_of(self, direction: int) -> Sequence[Tensor]:
@@ -163,7 +163,7 @@ class Pass:
         return output.chunk(self.kernel.directions, dim=-1)[int(reverse)]
 
     def _c(self, reverse: bool) -> Tensor:
-        """Return every c of an LSTM layer from what it read and from every h that it gave, both in order of time.
+        """Return every c of an LSTM layer from its inputs and all its h, both in order of time.
 
         c_t = f_t c_{t−1} + i_t g_t, where the gates are those of x_t and h_{t−1}. The output gate, and the projection
         if there is one, lie between c and h and are not needed.
@@ -360,7 +360,7 @@ class FusedTracer(Tracer):
         )
 
     def _padding_read_first(self, kernel: Kernel) -> RealSteps | None:
-        """The real steps of a batch whose padding the backward direction reads before the sequences, else None."""
+        """Return the real steps of a batch whose backward direction reads padding first, else None."""
         real = self.batch.real_of(self._targets[0].path)
         if real is None or kernel.sizes is not None:
             return None
@@ -471,7 +471,7 @@ def _observed_forward(module: nn.RNNBase) -> Iterator[list[Observer]]:
 
 
 def _versions(output: Any) -> list[Any]:
-    """How often each tensor was changed in place; where torch does not count that, what is equal to nothing else."""
+    """Return how often each tensor was changed in place, or unique objects where torch does not count it."""
     return [object() if part.is_inference() else part._version for part in tensors_of(output)]
 
 

@@ -1,7 +1,7 @@
 """Find the modules that the user's ``layer`` names.
 
-Names are those of ``model.named_modules()``. The layers inside one of torch's fused recurrent modules have no modules
-of their own; they are named after torch's own parameters: the layer whose weights are ``rnn.weight_hh_l0`` is
+Names are those of ``model.named_modules()``. The layers inside one of torch's fused recurrent modules are no modules
+themselves; they are named after torch's own parameters: the layer whose weights are ``rnn.weight_hh_l0`` is
 ``rnn.l0``, and ``rnn.l0_reverse`` is the one that reads from the end.
 """
 
@@ -152,7 +152,7 @@ def named(model: nn.Module, name: str) -> list[Target]:
 
 
 def _matching(modules: dict[str, nn.Module], pattern: str) -> list[Target]:
-    """Return the layers whose names match; a fused module's own name counts only where none of its layers matches."""
+    """Return the layers whose names match; a fused module's name counts only if none of its layers matches."""
     targets: list[Target] = []
     for path, module in modules.items():
         inner = [part for part in fused_layers(path, module) if _matches(part.name, pattern)]
@@ -178,7 +178,7 @@ def _has_wildcard(name: str) -> bool:
 
 
 def fused_layers(path: str, module: nn.Module) -> list[Target]:
-    """Return every layer and direction of a fused recurrent module; of any other module nothing."""
+    """Return every layer and direction of a fused recurrent module; none of any other module."""
     if not isinstance(module, nn.RNNBase):
         return []
     suffixes = ["", "_reverse"][: 1 + module.bidirectional]
@@ -196,7 +196,7 @@ def fused_layers(path: str, module: nn.Module) -> list[Target]:
 
 
 def _own_targets(path: str, module: nn.Module) -> list[Target]:
-    """The layers that a module's own name stands for: of a fused recurrent one the last, in all its directions."""
+    """Return the layers that a module's name stands for: of a fused one the last, in all its directions."""
     if not isinstance(module, nn.RNNBase):
         return [Target(name=path, path=path, module=module)]
     last = [part for part in fused_layers(path, module) if part.level == module.num_layers - 1]
@@ -212,7 +212,7 @@ def by_module(targets: Sequence[Target]) -> list[list[Target]]:
 
 
 def state_widths(module: Any) -> dict[str, int]:
-    """The widths of the parts of the state of torch's recurrent modules: h, and c of an LSTM; empty for any other."""
+    """Return the widths of the parts of the state of torch's recurrent modules: h, and c of an LSTM; else empty."""
     if not isinstance(module, nn.RNNBase | nn.RNNCellBase):
         return {}
     widths = {"h": getattr(module, "proj_size", 0) or module.hidden_size}

@@ -42,7 +42,7 @@ TRIES = 16
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StepInputs:
-    """What a batch holds for each step."""
+    """The content of a batch for each step."""
 
     steps: Shaped[Tensor, "b t ..."]
     """The steps of all sequences, padded."""
@@ -105,11 +105,11 @@ def _packed_steps(content: Any, packed: PackedSequence) -> StepInputs:
 def changed_batch(
     batch: Batch, axis: int = 0, chosen: Array | None = None, *, everywhere: bool = False
 ) -> tuple[Batch, Int[Array, " b"]] | None:
-    """A batch in which some sequences read at one step what another step of the batch holds; None if it cannot be made.
+    """Make a batch in which some sequences read at one step the content of another step; None if impossible.
 
     Also returns the step at which each sequence differs, −1 for those that do not. Without ``chosen`` these are about
     half of the sequences, at random, the longest one among them. Steps of zeros, such as padding that only the model
-    knows, stay as they are, and nothing becomes zeros. ``everywhere`` changes all other steps too, since a closed gate
+    knows, stay unchanged, and no step becomes zeros. ``everywhere`` changes all other steps too, since a closed gate
     may hide one of them.
     """
     inputs = StepInputs.of(batch, axis)
@@ -211,7 +211,7 @@ class RowCheck:
                 return
 
     def _rows_of(self, changed: Batch, before: Callable[[], None], batch: Batch) -> tuple[Any, list[Any]] | None:
-        """The output and what tracers noted of a run with changed inputs; None if the model cannot read these."""
+        """Run on changed inputs; return the output and the notes of tracers, or None if the model cannot read them."""
         noted = [tracer.noted() for tracer in self._tracers]
         before()
         try:
@@ -235,7 +235,7 @@ class RowCheck:
         axis: int,
         before: Any,
     ) -> bool:
-        """Decide the order of a layer; False if the rows are not those of as many sequences as were changed."""
+        """Decide the order of a layer; False if the rows belong to another number of sequences than were changed."""
         tracer.order, place = None, self._tracers.index(tracer)
         own = tracer.noted()
         tracer.put_back(own, changed[1][place])
@@ -277,7 +277,7 @@ class RowCheck:
     def _are_moved(
         self, tracer: Tracer, batch: Batch, first: Array, changed_at: Int[Array, " b"], rows: SequenceRows
     ) -> bool:
-        """Whether rows follow other sequences than their own: unchanged ones, or ones changed at another step."""
+        """Return True if rows follow other sequences: unchanged ones, or ones changed at another step."""
         if ((first >= 0) & (changed_at < 0)).any():
             return True
         seen = (first >= 0) & (changed_at >= 0)
@@ -326,7 +326,7 @@ class RowCheck:
     def _order(
         self, tracer: Tracer, batch: Batch, rows: list[SequenceRows], own: Any, number: int, axis: int, before: Any
     ) -> tuple[Int[Array, " b"] | None, bool]:
-        """The place of each sequence among those that a layer sees, each known by the runs in which it is changed.
+        """Find the place of each sequence in what a layer sees, by the runs in which the sequence is changed.
 
         None if closed gates hide several of them; also whether one was seen to be out of place.
         """
@@ -359,7 +359,7 @@ class RowCheck:
     def _first_differences(
         self, tracer: Tracer, batch: Batch, rows: list[SequenceRows], own: Any, changed: Any
     ) -> list[Any]:
-        """For each of the rows that a tracer gives, what `first_differences` says of those of a run."""
+        """Apply `first_differences` to each of the rows that a tracer gives."""
         tracer.put_back(changed[1][self._tracers.index(tracer)])
         others = self._uncut(tracer, batch, changed[0])
         tracer.put_back(own)
@@ -385,14 +385,14 @@ def first_differences(one: SequenceRows, other: SequenceRows) -> Int[Array, " s"
 
 
 def _begins_at(first: Int[Array, " k"], expected: Int[Array, " k"]) -> bool:
-    """Whether rows differ from the expected steps on, but for some in which a closed gate hides it for a while."""
+    """Return True if rows differ from the expected steps on, except for some that a closed gate hides."""
     return bool((first >= expected).all() and 2 * (first == expected).sum() > len(first))
 
 
 def _is_shuffled(first: Int[Array, " k"], at: Int[Array, " k"]) -> bool:
     """Return True if every step of the data is one of the rows, but in another order.
 
-    A layer that sees all steps at once differs from its first row on in most sequences, and says nothing of order.
+    A layer that sees all steps at once differs from its first row on in most sequences, and shows no order.
     """
     pairs = np.unique(np.stack([at, first], axis=1), axis=0)
     is_one_to_one = len(pairs) == len(np.unique(at)) == len(np.unique(first))

@@ -57,7 +57,7 @@ class RecurrentStep:
         return self.rule(*parts, projection)
 
     def parts(self, h: Tensor, x: Tensor) -> tuple[tuple[Tensor, Tensor | None, Tensor, Tensor], Tensor, Any]:
-        """h, c, and what the input and h add to the gates; the weights of h; the projection."""
+        """Return h, c, the sums of the gates from input and h, the weights of h, and the projection."""
         weight_ih, weight_hh, bias_ih, bias_hh, projection = _converted(self.weights(), h.dtype)
         c = None
         if self.output_dim < self.dim:  # one split: two slices take longer to differentiate
@@ -67,7 +67,7 @@ class RecurrentStep:
         return (h, c, from_input, from_state), weight_hh, projection  # type: ignore[return-value]
 
     def with_fixed_weights(self, like: Tensor) -> "RecurrentStep":
-        """The same step with the weights of this moment, without gradients, in the dtype and on the device of ``like``.
+        """Freeze the step with its present weights, without gradients, with the dtype and device of ``like``.
 
         Many steps then convert the weights once, and not once a step.
         """
@@ -92,24 +92,24 @@ def _converted(weights: Sequence[Tensor | None], to: Tensor | torch.dtype, **opt
 
 
 def rnn_tanh_rule(_h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
-    """H' = tanh(a)."""
+    """Compute h' = tanh(a)."""
     return torch.tanh(from_input + from_state)
 
 
 def rnn_relu_rule(_h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
-    """H' = max(a, 0)."""
+    """Compute h' = max(a, 0)."""
     return torch.relu(from_input + from_state)
 
 
 def gru_rule(h: Tensor, _c: None, from_input: Tensor, from_state: Tensor, _projection: None) -> Tensor:
-    """H' = n + z (h − n), with r, z = σ(a) and n = tanh(W x + r (U h))."""
+    """Compute h' = n + z (h − n), with r, z = σ(a) and n = tanh(W x + r (U h))."""
     _, z, candidate = gru_gates(from_input, from_state)
     # The same as (1 − z) n + z h with one product less; nn.GRUCell rounds like this too.
     return candidate + z * (h - candidate)
 
 
 def lstm_rule(_h: Tensor, c: Tensor, from_input: Tensor, from_state: Tensor, projection: Tensor | None) -> Tensor:
-    """C' = f c + i g and h' = o tanh(c'), side by side."""
+    """Compute c' = f c + i g and h' = o tanh(c'), side by side."""
     i, f, g, o = lstm_gates((from_input + from_state).chunk(4, dim=-1))
     c = f * c + i * g
     output = o * torch.tanh(c)
@@ -128,7 +128,7 @@ def lstm_with_projection(
 
 
 def lstm_gates(sums: Sequence[Tensor], *, in_place: bool = False) -> list[Tensor]:
-    """The gates i, f, g, o of an LSTM, or the first of them, each from the sum of what the input and the state add.
+    """Compute the gates i, f, g, o of an LSTM, or the first of them, each from the sum of input and state terms.
 
     With them c ← f c + i g and h ← o tanh(c). In place, which must be without gradients, they overwrite the sums.
     """
@@ -148,8 +148,8 @@ def gru_gates(from_input: Tensor, from_state: Tensor) -> list[Tensor]:
 def gate_values(target: Target) -> Callable[[Tensor], Tensor]:
     """Make a function from inputs (..., p) to the gates of a recurrent layer at a state of zeros.
 
-    Of a GRU r, z and the candidate n; of an LSTM i, f, g and o; of an RNN its next state. What zeros give is taken off,
-    so that reading nothing is zero.
+    Of a GRU r, z and the candidate n; of an LSTM i, f, g and o; of an RNN its next state. The value for zeros is
+    subtracted, so that an input of zeros gives zeros.
     """
     module: Any = target.module
     if not state_widths(module):
@@ -259,7 +259,7 @@ def readout_of(model: nn.Module, layer: str | None = None, *, name: str | None =
 
 
 def _input_width(module: nn.Module) -> int | None:
-    """How wide what a linear layer reads is; None for any other module."""
+    """Return the width of a linear layer's input; None for any other module."""
     if isinstance(module, nn.Linear):
         return module.in_features
     if isinstance(module, nn.Conv1d) and module.kernel_size == (1,) and module.groups == 1:

@@ -56,7 +56,7 @@ def shared(key: Hashable, make: Callable[[], AbstractContextManager[Any]]) -> It
 
 @contextlib.contextmanager
 def exclusive(key: Hashable, refusal: Callable[[], Exception]) -> Iterator[None]:
-    """Be the only one in all threads that has entered under ``key``; anybody else gets the ``refusal``."""
+    """Enter as the only thread under ``key``; all others get the error ``refusal``."""
     with contextlib.ExitStack() as stack:
         with _LOCK:
             if in_force(key):
@@ -150,7 +150,7 @@ def _restored_module(module: nn.Module) -> Iterator[Callable[[], None]]:
 
 
 def reset_state(model: nn.Module) -> None:
-    """Inside `evaluation_mode`, restore what a model keeps in buffers and attributes, such as a state ``self.h``."""
+    """Restore, inside `evaluation_mode`, what a model keeps in buffers and attributes, such as a state ``self.h``."""
     for module in model.modules():
         if in_force(("module", id(module))):
             _CHANGES["module", id(module)].value()

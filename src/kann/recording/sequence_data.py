@@ -36,7 +36,7 @@ class RunOptions(TypedDict, total=False):
 
     The data are a tensor or array of sequences (S, ...), a list of sequences of different lengths, a PackedSequence, a
     mapping of tensors, a DataLoader, or any iterable of batches. A batch that is a mapping is passed by its keys, of a
-    tuple as many entries as ``forward`` cannot do without.
+    tuple the entries that ``forward`` requires.
     """
 
     lengths: Any
@@ -97,7 +97,7 @@ class RealSteps:
         return self.starts + self.lengths
 
     def mask(self, steps: int) -> Shaped[Array, "s t"]:
-        """(s, steps): true for the real steps."""
+        """Return a mask (s, steps), true for the real steps."""
         step = np.arange(steps)
         return (step >= self.starts[:, None]) & (step < self.ends[:, None])
 
@@ -120,7 +120,7 @@ class Batch:
     """The numbers of the sequences in the data; empty unless the batch is from `SequenceData.groups`."""
 
     def real_of(self, layer: str) -> RealSteps | None:
-        """Which steps of what a layer gives are real: of one in a decoder, those of the decoder's own sequences."""
+        """Return the real steps of a layer's output: for a layer in a decoder, those of the decoder's sequences."""
         if self.has_decoder and any(part.startswith("decoder") for part in layer.split(".")):
             return self.decoder_real
         return self.real
@@ -395,7 +395,7 @@ class SequenceData:
             raise KannError(f"there are {len(real)} lengths for {used} sequences; pass one length per sequence")
 
     def _cut(self) -> tuple[Iterator[Batch], int | None]:
-        """Batches that know no lengths but those of the data themselves, and how many there are, if that is known."""
+        """Return batches that know only the lengths of the data, and their number if that is known."""
         data, dtype, axis = self.data, self._dtype, self.axis
         if self._collate is not None:
             return self._collated(self._collate)
@@ -510,7 +510,7 @@ def real_steps(value: AnyArray, *, marks_padding: bool = False) -> RealSteps:
 
 
 def _starts_in(real: Shaped[Array, "s t"]) -> Int[Array, " s"]:
-    """Where the real steps of a mask begin; raise unless they follow each other without a hole."""
+    """Return the first real step of each row of a mask; raise if the real steps have gaps."""
     starts, lengths = real.argmax(axis=1), real.sum(axis=1)
     ends = real.shape[1] - real[:, ::-1].argmax(axis=1)
     broken = np.flatnonzero(ends - starts != lengths)
@@ -523,7 +523,7 @@ def _starts_in(real: Shaped[Array, "s t"]) -> Int[Array, " s"]:
 
 
 def packed_lengths(sizes: Int[Array, " t"]) -> Int[Array, " b"]:
-    """How long each of the sorted sequences is."""
+    """Return the lengths of the sorted sequences."""
     return (sizes[None] > np.arange(sizes[0])[:, None]).sum(axis=1)
 
 
@@ -568,7 +568,7 @@ def _samples(data: Any, size: int | None) -> Iterator[Any]:
 
 
 def _size(data: Any) -> int | None:
-    """How many items there are, if that is known before they are read."""
+    """Return the number of items if it is known before reading them."""
     try:
         return len(data)
     except TypeError:  # a generator, or a loader of a dataset without a length
@@ -576,7 +576,7 @@ def _size(data: Any) -> int | None:
 
 
 def _to_tensor(values: Any, dtype: torch.dtype) -> Tensor:
-    """A tensor as it is; numbers from numpy, which are double unless told otherwise, in the model's precision."""
+    """Return tensors unchanged, and numbers from numpy, doubles by default, in the model's precision."""
     if isinstance(values, Tensor):
         if not values.is_meta:  # refused where it is moved, which says where to
             require_dense(values)
@@ -743,7 +743,7 @@ def _accepted(content: Mapping[str, Any], parameters: Mapping[str, inspect.Param
 
 
 def device_of(model: nn.Module, device: torch.device | str | None) -> torch.device | None:
-    """Where batches go: where the model is, or ``device`` if it has neither parameters nor buffers."""
+    """Return the device for batches: the model's, or ``device`` if it has neither parameters nor buffers."""
     try:
         asked = None if device is None else torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -782,7 +782,7 @@ def to_device(value: Any, device: torch.device, *, except_for: Any = None) -> An
 
 
 def takes_lengths(parameter: inspect.Parameter) -> bool:
-    """Whether an argument is the number of steps of each sequence, by its name, such as ``lengths`` or ``src_lens``."""
+    """Return True if an argument holds the lengths of sequences, by its name, such as ``lengths`` or ``src_lens``."""
     is_required = parameter.default is parameter.empty  # an optional ``max_len`` is something else
     return bool(re.fullmatch(r"(.*_)?(lengths|lens)", parameter.name)) or (is_required and "len" in parameter.name)
 
@@ -790,7 +790,7 @@ def takes_lengths(parameter: inspect.Parameter) -> bool:
 def padding_arguments(
     model: nn.Module, parameters: Mapping[str, inspect.Parameter], content: Any, real: RealSteps | None
 ) -> dict[str, Any]:
-    """Arguments that tell a model which steps of a padded tensor are real, by the names that its ``forward`` has.
+    """Return arguments that mark the real steps of a padded tensor, by the names in the model's ``forward``.
 
     Without them a network with attention would read the padding, and one that packs its sequences could not run.
     Batches of a loader hold what the model needs already.

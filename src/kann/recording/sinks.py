@@ -51,7 +51,7 @@ class Sink(ABC):
         """Return all that was taken."""
 
     def _finite(self, rows: SequenceRows) -> SequenceRows:
-        """The rows without padding; raise for NaN and Inf, and say where the first one is, counted over all batches."""
+        """Return the rows without padding; raise for NaN and Inf with the place of the first one in all batches."""
         rows = rows.without_padding()
         # A finite sum has finite terms only; where the sum overflows, each term is looked at below.
         if all(math.isfinite(tensor.detach().sum()) for tensor in rows.padded):
@@ -85,7 +85,7 @@ class MemorySink(Sink):
         self._parts.append(self._finite(rows).mapped(Tensor.cpu))
 
     def result(self) -> States:
-        """`States` in memory."""
+        """Return `States` in memory."""
         rows = joined(self._parts)
         return States(
             values=_to_numpy(rows.values),
@@ -248,7 +248,7 @@ class Groups:
         return self._labelled is not None
 
     def of(self, pairs: Int[Array, " s"]) -> list[int]:
-        """Return the group of each of the next sequences, which hold so many pairs of states."""
+        """Return the group of each of the next sequences, given their numbers of pairs of states."""
         if self._labelled is None:
             return [self._emptiest(count) for count in pairs.tolist()]
         found = list(self._labelled[self._used : self._used + len(pairs)])

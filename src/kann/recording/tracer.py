@@ -71,7 +71,7 @@ class SequenceRows:
 
 
 def joined(parts: Sequence[SequenceRows]) -> SequenceRows:
-    """The rows of several batches as one object: dropping their padding at once is cheaper than batch by batch."""
+    """Join the rows of several batches: dropping their padding at once is cheaper than batch by batch."""
     if len(parts) == 1:
         return parts[0]
     origins = [part.origins for part in parts if part.origins is not None]
@@ -92,7 +92,7 @@ def joined(parts: Sequence[SequenceRows]) -> SequenceRows:
 
 
 def starts_of(lengths: Int[Array, " s"]) -> Int[Array, " s"]:
-    """Where sequences of these lengths begin if they follow each other without padding."""
+    """Return the first rows of sequences of these lengths that follow each other without padding."""
     return np.cumsum(lengths) - lengths
 
 
@@ -180,7 +180,7 @@ def packed_rows(
 
 
 def previous_places(sizes: Int[Array, " t"], *, reverse: bool) -> Int[Array, " n"]:
-    """For every packed step, the row of the state before it in [initial states; packed states]."""
+    """Return for every packed step the row of the state before it in [initial states; packed states]."""
     batch, steps = int(sizes[0]), np.repeat(np.arange(len(sizes)), sizes)
     offsets = starts_of(sizes)
     sequence = np.arange(len(steps)) - offsets[steps]
@@ -229,7 +229,7 @@ def require_right_padding(real: RealSteps, *, layer: str) -> None:
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """(Re, Im) along the last axis for complex numbers; any other tensor as it is."""
+    """Concatenate Re and Im of complex numbers along the last axis; return other tensors unchanged."""
     return torch.cat([tensor.real, tensor.imag], dim=-1) if tensor.is_complex() else tensor
 
 
@@ -250,7 +250,7 @@ CHANNELS_FIRST = (*CONVOLUTIONS, nn.BatchNorm1d, nn.InstanceNorm1d, nn.GroupNorm
 
 
 def batch_major(values: Tensor, module: nn.Module | None, batch: Batch, layer: str) -> Float[Tensor, "b t d"]:
-    """(B, T, d), whatever order of axes the module works in."""
+    """Arrange values as (B, T, d), whatever order of axes the module uses."""
     if values.ndim != 3:
         raise KannError(
             f"layer {layer!r} gave {tuple(values.shape)}, without a time axis; pass one that gives "
@@ -330,7 +330,7 @@ _depth: ContextVar[int] = ContextVar("_depth", default=0)
 
 @contextlib.contextmanager
 def open_recording() -> Iterator[None]:
-    """Let the recordings inside of which this one runs watch nothing until it is finished."""
+    """Let the recordings inside of which this one runs pause until it is finished."""
     token = _depth.set(_depth.get() + 1)
     try:
         yield
@@ -361,7 +361,7 @@ class Tracer(ABC):
         self._names, self._has_warned = names, False
 
     def names(self) -> Sequence[str]:
-        """The names of its layers in the order in which `take` gives them, as far as the model tells before it runs."""
+        """Return the names of its layers in the order of `take`, as far as they are known before the model runs."""
         return self._names
 
     def attach(self, stack: contextlib.ExitStack) -> None:  # noqa: B027  # the output needs no hooks
@@ -392,7 +392,7 @@ class Tracer(ABC):
         return self._names[0]
 
     def noted(self) -> Any:  # noqa: B027  # the output is all that counts
-        """What was noted of the run on the batch; None if the output is all that counts."""
+        """Return the notes of the run on the batch; None if only the output counts."""
 
     def put_back(self, noted: Any, changed: Any = None) -> None:  # noqa: B027  # the output needs nothing
         """Put back what was noted of a run, with what was noted of one in which inputs were changed."""

@@ -24,7 +24,7 @@ def untrained_twin(model: nn.Module, *, seed: int = 0) -> nn.Module:
 
     Every module draws its own parameters with its ``reset_parameters``, which also resets running means. Parameters of
     a module that has no such method, as of classes written by hand, are drawn from a normal distribution with the mean
-    and the standard deviation that they have: those of the trained network, since nothing tells how it began. If
+    and the standard deviation that they have: of the trained network, since its initial distribution is unknown. If
     you know how yours begins, make a new one instead. Frozen parameters are drawn anew too. Random numbers of torch are
     as before afterwards.
 

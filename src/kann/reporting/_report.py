@@ -167,7 +167,7 @@ def _modes(inputs: ReportInputs) -> dict[str, Any]:
 
 
 def opened_mode(matter: Sequence[int], shown: Sequence[int], trust: Trust | None) -> int:
-    """The mode that the page opens on: the first that matters and can be trusted, or else one that can be trusted.
+    """Return the mode that the page opens on: the first trusted one that matters, or else the first trusted one.
 
     >>> opened_mode([3, 1], [0, 1, 3], None)
     3

@@ -38,7 +38,7 @@ FEWEST_SEQUENCES = 3
 
 
 def _courses_and_pushes(inputs: ReportInputs) -> tuple[Float[Array, "n m"], Float[Array, "n m"]]:
-    """The coordinate of each mode that matters at each state, and what each step adds beyond the mode's own decay.
+    """Compute the coordinate of each mode that matters at each state, and the push of each step beyond decay.
 
     Both are in standard deviations, and oriented as `kann.movers` orients a mode. Pushes of first states are NaN.
     """
@@ -99,7 +99,7 @@ CHANNELS_DRAWN = 4
 
 
 def word_example(inputs: ReportInputs, push: Float[Array, " n"], word: str, *, sign: int) -> dict[str, Any] | None:
-    """The place where a word pushed the mode most in the direction of ``sign``; None if no sequence shown has it."""
+    """Find where a word pushed the mode most in the direction of ``sign``; None if no sequence shown has it."""
     assert inputs.tokens is not None  # noqa: S101 - only asked for where there are tokens
     is_word = np.array([each == word for own in inputs.tokens for each in own])
     place = _strongest(inputs, np.where(is_word, sign * push, np.nan))
@@ -214,7 +214,7 @@ def _number_within(steps: float, inputs: ReportInputs) -> str:
 
 
 def _deepest(inputs: ReportInputs) -> float:
-    """How many layers there are along depth; along time there is no end."""
+    """Return the number of layers along depth, and infinity along time."""
     return np.inf if inputs.step_name == "step" else float(inputs.states.lengths.max() - 1)
 
 
@@ -231,7 +231,7 @@ def _alone(inputs: ReportInputs, number: int) -> dict[str, str | None] | None:
 
 
 def _pushed_by(inputs: ReportInputs, movers: Movers, number: int, push: Float[Array, " n"]) -> dict[str, Any]:
-    """What pushes the mode up and down, with examples; and which outputs one standard deviation of it moves most."""
+    """Collect what pushes the mode up and down, with examples, and the outputs that the mode moves most."""
     place = movers.modes.index(number)
     sides = {1: movers.up(number, MOVERS_SHOWN), -1: movers.down(number, MOVERS_SHOWN)}
     largest = max([abs(each.push) for each in (*sides[1], *sides[-1])], default=1.0)

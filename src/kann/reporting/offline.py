@@ -72,7 +72,7 @@ def _file(name: str) -> str:
 
 
 def points(values: list[float], width: int, height: int, largest: float) -> str:
-    """A line from left to right as an SVG polyline has it; ``largest`` is at the top and −``largest`` at the bottom.
+    """Return a line from left to right as an SVG polyline; ``largest`` is at the top and −``largest`` at the bottom.
 
     >>> points([0.0, 1.0], 10, 4, 1.0)
     '0.0,2.0 10.0,0.0'
@@ -103,11 +103,11 @@ def pack(values: Float[Array, "n m"], *, bits: int = 8) -> Packed:
 
 
 def compress_json(value: Any) -> str:
-    """A value as compressed JSON: whatever text is in it, none of it can close the HTML element that holds it."""
+    """Write a value as compressed JSON: whatever text is in it, none of it can close the HTML element that holds it."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return compress(text.encode("utf-8", "replace"))
 
 
 def compress(data: bytes) -> str:
-    """Base64 of the gzipped bytes. No time is stored, so that the same report is always the same file."""
+    """Encode the gzipped bytes as Base64. No time is stored, so that equal reports are equal files."""
     return base64.b64encode(gzip.compress(data, mtime=0)).decode()

@@ -26,7 +26,7 @@ SLOW_FROM = 0.99
 def mode_rows(
     koopman: Koopman, importances: Float[Array, " m"], known: KnownTrust, *, step_name: str
 ) -> list[dict[str, Any]]:
-    """The rows of the table of modes, by decreasing modulus; with what held-out sequences say, if that is known."""
+    """Return the rows of the table of modes, by decreasing modulus, with held-out evidence if known."""
     rows = [
         {
             "number": number,
@@ -96,7 +96,7 @@ def operator_quality(inputs: ReportInputs, koopman: Koopman, known: KnownTrust) 
 
 
 def layer_numbers(steps: StepTrust | None, names: Sequence[str] | None) -> dict[str, Any] | None:
-    """Errors with their intervals, layer by layer; None if no maps were fitted to single layers.
+    """Return errors with their intervals, layer by layer; None if no maps were fitted to single layers.
 
     Layers are counted from 1, as states are on the page: layer 1 leads from state 0 to state 1.
     """
@@ -121,7 +121,7 @@ def most_are_worse(worse: int, total: int) -> bool:
 def where_copying_is_better(
     quality: dict[str, Any], copying: dict[str, Any], *, steps: StepTrust | None, step_name: str
 ) -> str:
-    """At how many layers copying is better than the operator, in words; empty if it is not at most of them.
+    """Write at how many layers copying beats the operator; empty if it is not at most of them.
 
     Along time a mean is over many steps of one kind, and nothing is said.
     """
@@ -138,7 +138,7 @@ def where_copying_is_better(
 
 
 def effect_numbers(effects: Effects | None) -> dict[str, Any] | None:
-    """Means and intervals of each method, with coordinates kept and removed; None if nothing was tested live."""
+    """Return means and intervals of each method, with coordinates kept and removed; None without a live test."""
     if effects is None:
         return None
     article = "the fraction of " if effects.is_fraction else "the "

@@ -109,7 +109,7 @@ BETWEEN = 0.18
 
 
 def draw_steps(trust: StepTrust, *, ax: Axes | None = None, names: Sequence[str] | None = None) -> Axes:
-    """Which layers are linear: the held-out error of each step by identity, one operator and its own map.
+    """Draw which layers are linear: the held-out error of each step by identity, one operator and its own map.
 
     Shades are confidence intervals. ``names`` are those of the steps, such as of layers; numbers from 0 by default.
     """
@@ -131,7 +131,7 @@ def draw_steps(trust: StepTrust, *, ax: Axes | None = None, names: Sequence[str]
 
 
 def draw_bypasses(effects: BypassEffects, *, measure: str | None = None, ax: Axes | None = None) -> Axes:
-    """What happens if spans of layers are replaced: a dot for each span and operator, with its confidence interval.
+    """Draw the effect of replacing spans of layers: a dot for each span and operator, with its confidence interval.
 
     ``measure`` is one of ``effects.measures``, the loss by default. The line is the untouched network.
     """
@@ -194,7 +194,7 @@ UP, DOWN = "#E69F00", "#56B4E9"
 
 
 def draw_effects(effects: Effects, *, ax: Axes | None = None, removed: bool = False) -> Axes:
-    """How well a network does against the number of coordinates kept, or removed: a line for each method.
+    """Draw the score of a network against the number of coordinates kept, or removed: a line for each method.
 
     ``effects`` is what `kann.effects` returned. Bands are intervals over sequences, of random directions the range over
     draws; the dotted line is the network with its state held at the mean. Scores that are far worse than that lie
@@ -226,7 +226,7 @@ def draw_effects(effects: Effects, *, ax: Axes | None = None, removed: bool = Fa
 
 
 def draw_movers(movers: Movers, mode: int, *, ax: Axes | None = None, count: int = 5) -> Axes:
-    """What pushes a mode up and down most, as bars with their intervals over sequences.
+    """Draw what pushes a mode up and down most, as bars with their intervals over sequences.
 
     ``movers`` is what `kann.movers` returned, and ``count`` how many bars there are on each side at most. Pushes are in
     standard deviations of the mode; bars are pale where the interval holds zero.
@@ -283,7 +283,7 @@ def draw_spectrum(
     others: Mapping[str, Complex[Array, " n"]] | None = None,
     trust: Trust | None = None,
 ) -> Axes:
-    """Eigenvalues in the complex plane with the unit circle, coloured by their residual.
+    """Draw eigenvalues in the complex plane with the unit circle, coloured by their residual.
 
     With ``trust``, colours are residuals on held-out sequences, each eigenvalue has the box of its confidence interval,
     and trusted ones are ringed. Without it, colours are residuals on the data that were fitted, which trust nothing.
@@ -342,7 +342,7 @@ def _draw_intervals(koopman: Koopman, trust: Trust, *, ax: Axes) -> None:
 
 
 def draw_rank_curve(koopman: Koopman, *, ax: Axes | None = None) -> Axes:
-    """Held-out error against rank, a line for each number of steps ahead, with the rank that ``rank="auto"`` chose.
+    """Draw the held-out error against rank, a line for each number of steps ahead, and the rank of ``rank="auto"``.
 
     Dashed lines are the errors of copying the state, dotted is what predicting the mean gives.
     """
@@ -367,7 +367,7 @@ def draw_rank_curve(koopman: Koopman, *, ax: Axes | None = None) -> Axes:
 
 
 def draw_horizons(trust: Trust, *, ax: Axes | None = None) -> Axes:
-    """Held-out error against how far ahead is predicted, beside copying the state and predicting the mean."""
+    """Draw the held-out error against the number of steps ahead, next to copying and predicting the mean."""
     require_instance(trust, Trust, "trust")
     ax = axes_or_new(ax)
     for i, (name, errors) in enumerate((("operator", trust.error), ("copying the state", trust.copying_error))):
@@ -381,7 +381,7 @@ def draw_horizons(trust: Trust, *, ax: Axes | None = None) -> Axes:
 
 
 def _plain_ticks(ax: Axes, positions: Int[Array, " k"]) -> None:
-    """Powers of two at most as ticks of a logarithmic axis, written as whole numbers; with them the first and last."""
+    """Set powers of two as ticks of a logarithmic axis, written as whole numbers, with the first and the last."""
     shown = [value for value in positions.tolist() if value & (value - 1) == 0]
     ax.set_xticks(shown, [str(value) for value in shown])
     ax.minorticks_off()
@@ -394,7 +394,7 @@ def _limit_errors(ax: Axes, errors: Float[Array, " n"]) -> None:
 
 
 def draw_pseudospectrum(found: Pseudospectrum, *, ax: Axes | None = None, koopman: Koopman | None = None) -> Axes:
-    """Contours of how nearly each point of the plane is an eigenvalue, with the unit circle.
+    """Draw contours of how close each point of the plane is to an eigenvalue, with the unit circle.
 
     With ``koopman``, its eigenvalues are drawn as dots.
     """
@@ -422,7 +422,7 @@ def _draw_circle(ax: Axes, colour: str) -> None:
 
 
 def _plane(values: Complex[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Real and imaginary parts, the coordinates in the plane."""
+    """Return real and imaginary parts, the coordinates in the plane."""
     return np.real(values), np.imag(values)
 
 
@@ -434,7 +434,7 @@ def draw_decision_map(
     names: Sequence[str] | None = None,
     path: Complex[Array, " t"] | None = None,
 ) -> Axes:
-    """Which output wins where in the plane of a mode: regions with the names of their outputs.
+    """Draw which output wins where in the plane of a mode: regions with the names of their outputs.
 
     ``outputs`` is what `kann.decision_map` returned for the rectangular ``grid``, both (n, m). ``path`` are the
     coefficients of one input over time, drawn from light to dark.
@@ -479,7 +479,7 @@ def draw_decay(
     steps: int | None = None,
     step_seconds: float | None = None,
 ) -> Axes:
-    """How much of each mode is left after n steps: |λ|ⁿ; of an operator, of its slowest modes.
+    """Draw how much of each mode is left after n steps, |λ|ⁿ; of an operator, of its slowest modes.
 
     ``steps`` is how many are drawn; by default as many as leave a tenth of the slowest mode that decays, and some more.
     With ``step_seconds``, how long a step lasts, the axis has seconds.
@@ -502,7 +502,7 @@ def draw_decay(
 
 
 def draw_word_plane(pairs: WordPairs, *, ax: Axes | None = None, count: int = 40, least: int = LEAST_READ) -> Axes:
-    """Words in the plane of how much they keep and how much they add; the larger, the more often they are read.
+    """Draw words in the plane of how much they keep and how much they add; frequent words are larger.
 
     ``pairs`` is what `kann.stand_ins.word_pairs` returned. At most ``count`` words farthest from the middle get their
     names, where there is room; words that are read less than ``least`` times are left out. Limits of ``ax`` that were
@@ -563,7 +563,7 @@ def draw_comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
 
 
 def draw_networks(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
-    """Networks as points in the plane, as far apart as `kann.compare` found them, as well as that can be drawn."""
+    """Draw networks as points in the plane, at the distances of `kann.compare` as far as the plane allows."""
     require_instance(comparison, Comparison, "comparison")
     ax = axes_or_new(ax)
     points = comparison.embedding(2)
@@ -609,7 +609,7 @@ def film(
 
 
 def film_content(runs: Mapping[str, History]) -> dict[str, Any]:
-    """All numbers of the page: steps of all runs, and of each run its loss, figures and modes at each checkpoint."""
+    """Collect the numbers of the page: steps of all runs, and of each run loss, figures and modes at checkpoints."""
 
     def known(values: Float[Array, " k"]) -> list[float | None]:
         return [finite_or_none(value) for value in values.tolist()]

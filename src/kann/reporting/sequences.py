@@ -42,7 +42,7 @@ def embedding(inputs: ReportInputs) -> dict[str, Any]:
 
 
 def kinds_of_points(fixed_points: Any) -> list[str]:
-    """What each point is: "stable", "saddle" or "unstable" if it is fixed, else "slow".
+    """Classify each point as "stable", "saddle" or "unstable" if it is fixed, else as "slow".
 
     A saddle draws states in along some directions and drives them away along others; an unstable point drives them away
     along all.
@@ -69,7 +69,7 @@ CHANNELS_DRAWN = 12
 
 
 def sequence_rows(inputs: ReportInputs) -> list[dict[str, Any]]:
-    """Length, label, prediction, and the words of each sequence; its labels at every step if they are numbers."""
+    """Return length, label, prediction and words of each sequence, and labels of its steps if they are numbers."""
     states = inputs.states
     missing = [None] * len(states)
     said, words, labels = predictions(inputs) or missing, inputs.tokens or missing, label_texts(inputs)
@@ -109,7 +109,7 @@ def mode_coordinates(inputs: ReportInputs) -> Packed:
 
 
 def output_gains(inputs: ReportInputs) -> dict[str, Any] | None:
-    """What the coordinate of each mode is multiplied with to give its contribution to each output; None if unknown.
+    """Return the factor from the coordinate of each mode to its contribution to each output; None if unknown.
 
     The contribution is the real part of the product. Of classes, the mean over all is taken off: what all outputs have
     in common decides nothing. ``decided`` is, for each sequence, the place of the class that wins at its end.
@@ -137,7 +137,7 @@ def output_gains(inputs: ReportInputs) -> dict[str, Any] | None:
 
 
 def _outputs(inputs: ReportInputs) -> Float[Array, "n k"]:
-    """What the network gives out after each step; the first outputs of many."""
+    """Return the outputs of the network after each step, only the first if there are many."""
     states, parts = inputs.states, []
     assert inputs.readout is not None  # noqa: S101 - only asked for where there is one
     for start, stop in states.ranges():
@@ -153,7 +153,7 @@ VALUES_NAMED = 4
 
 
 def predictions(inputs: ReportInputs) -> list[str] | None:
-    """What the network says at the end of each sequence, in words."""
+    """Write the network's answer at the end of each sequence."""
     outputs = inputs.last_outputs
     if outputs is None:
         return None
@@ -200,7 +200,7 @@ def label_texts(inputs: ReportInputs) -> list[str | None]:
 
 
 def as_steps(label: Any, length: int, *, kind: str) -> Array | None:
-    """Labels of every step of a sequence, (T,) or (T, ...); None if the label is one for the whole sequence."""
+    """Return the labels of every step of a sequence, (T,) or (T, ...); None if one label is for all steps."""
     if isinstance(label, str) or not hasattr(label, "__len__"):
         return None
     array = as_numpy(label)

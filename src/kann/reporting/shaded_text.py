@@ -66,7 +66,7 @@ def shade_modes(
     *,
     trust: Trust | None = None,
 ) -> tuple[ModeShading, ...]:
-    """How much each word did to these modes, given the states after each word and the weight (1, d) of the readout."""
+    """Measure the effect of each word on these modes from the states after it and the weight (1, d) of the readout."""
     parts, strengths = contributions(koopman, states, weight), magnitude(koopman, states)
     if len(strengths):  # from 0 to 1 over the text; the bound prevents a division by 0 where all are alike
         strengths = (strengths - strengths.min(axis=0)) / np.maximum(np.ptp(strengths, axis=0), 1e-12)
@@ -128,7 +128,7 @@ class Layer:
 
 
 def layers(shading: Shading) -> list[Layer]:
-    """What is drawn: first all modes together, then for each mode what it adds and how strong it is."""
+    """List the shades: first all modes together, then for each mode its contribution and its strength."""
     if not shading.spans:
         return []
     changes = [shading.changes, *(mode.changes for mode in shading.modes)]

@@ -33,7 +33,7 @@ class KnownTrust:
 
 
 def require_trust_of(koopman: Koopman, own: Trust) -> None:
-    """Refuse the trust of another operator."""
+    """Raise if the trust belongs to another operator."""
     require_instance(own, Trust, "trust")
     ours, theirs = (tuple(mode.eigenvalue for mode in result.modes) for result in (koopman, own))
     if ours != theirs:
@@ -44,7 +44,7 @@ def require_trust_of(koopman: Koopman, own: Trust) -> None:
 
 
 def known_trust(koopman: Koopman, states: States, given: Trust | None = None) -> KnownTrust:
-    """What the user passed; or else what the states say, if these are the ones that were fitted."""
+    """Return the trust that the user passed, or measure it on the states if these are the fitted ones."""
     if given is not None:
         require_trust_of(koopman, given)
         return KnownTrust(trust=given, reason="")
@@ -55,7 +55,7 @@ def known_trust(koopman: Koopman, states: States, given: Trust | None = None) ->
 
 
 def trust_numbers(known: KnownTrust) -> dict[str, Any] | None:
-    """Errors over horizons, and what was held out, for the page."""
+    """Return errors over horizons, and the number of held-out sequences, for the page."""
     found = known.trust
     if found is None:
         return None
@@ -71,7 +71,7 @@ def trust_numbers(known: KnownTrust) -> dict[str, Any] | None:
 
 
 def null_radius(koopman: Koopman, known: KnownTrust) -> float | None:
-    """Within this distance of 0 lie the eigenvalues of an operator that is fitted to states in shuffled order.
+    """Compute the radius of the eigenvalues of an operator fitted to states in shuffled order.
 
     With r coordinates, q unknowns in each column and n pairs that have nothing to do with each other, the fitted matrix
     is (XᵀX)^(−1/2) times independent numbers, whose eigenvalues fill a disc of radius √tr (XᵀX)⁻¹ = √(r / (n − q − 1)).
@@ -83,7 +83,7 @@ def null_radius(koopman: Koopman, known: KnownTrust) -> float | None:
 
 
 def mode_trust_rows(known: KnownTrust) -> list[dict[str, Any]]:
-    """What the table of modes says about trust, by mode; nothing if it is not known."""
+    """Write the trust of each mode for the table of modes; empty if it is not known."""
     if known.trust is None:
         return []
     return [
@@ -103,7 +103,7 @@ def mode_trust_rows(known: KnownTrust) -> list[dict[str, Any]]:
 
 
 def plane_numbers(koopman: Koopman, states: States) -> dict[str, Any] | None:
-    """The pseudospectrum on a grid, for the page; None if there is no pair of states, or the rank is too large."""
+    """Compute the pseudospectrum on a grid for the page; None without pairs of states, or if the rank is too large."""
     if koopman.rank > LARGEST_RANK or not (states.lengths > 1).any():
         return None
     side = int(PLANE_POINTS * min(1.0, FULL_GRID_UP_TO / koopman.rank) ** 1.5) | 1  # odd: the real axis is one row
