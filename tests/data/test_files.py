@@ -248,3 +248,12 @@ def test_other_arrays_in_a_users_file_are_left_alone(tmp_path):
     np.savez(tmp_path / "x.npz", values=np.ones((2, 5, 3)), words=np.array(["a", "b"]))
     assert len(kann.States.open(tmp_path / "x.npz")) == 2
     assert read_npz(tmp_path / "x.npz")["words"].tolist() == ["a", "b"]
+
+
+def test_the_error_of_a_file_of_many_arrays_is_short(tmp_path):
+    path = tmp_path / "many.npz"
+    np.savez(path, **{f"array{i}": np.zeros(1) for i in range(3000)})
+    for load in (kann.States.open, kann.Koopman.load):
+        with pytest.raises(KannError, match=r"many.npz") as caught:
+            load(path)
+        assert len(str(caught.value)) < 400 + len(str(path))

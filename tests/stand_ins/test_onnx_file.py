@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -49,6 +50,14 @@ def test_a_file_decodes_by_the_regression(states, tmp_path, rng):
     assert_runs(
         koopman, tmp_path / "step.onnx", rng.normal(size=(5, states.inputs.shape[1])), rng.normal(size=(5, states.dim))
     )
+
+
+@pytest.mark.parametrize("driven", [True, "bilinear"])
+def test_every_number_in_a_file_is_used(states, driven, tmp_path):
+    kann.stand_ins.save_onnx(kann.fit(states, driven=driven, rank=2), tmp_path / "step.onnx")
+    graph = onnx.load(tmp_path / "step.onnx").graph
+    used = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+    assert {number.name for number in graph.initializer} <= used
 
 
 def test_an_operator_along_any_directions_is_decoded_by_regression(states, tmp_path, rng):
