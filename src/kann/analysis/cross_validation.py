@@ -83,13 +83,14 @@ class Folds:
         self.koopman, self.designs, self.total = koopman, designs, sum_of(designs)
         self.in_blocks = in_blocks
         """Whether sequences were cut into blocks."""
-        self.numbers = list(range(len(koopman.modes)))
+        modes = koopman.modes
+        self.numbers = list(range(len(modes)))
         """Numbers of the judged modes in ``koopman.modes``."""
         if koopman.rank > JUDGED_WHOLE:
             most = int(FEW_EIGENPAIRS * koopman.rank) - SPARE
-            slow = [number for number in self.numbers if koopman.modes[number].residual <= TRUSTED][:MOST_JUDGED]
-            self.numbers = [number for number in slow if koopman.modes[number].indices[-1] < most]
-        judged = [koopman.modes[number] for number in self.numbers]
+            slow = [number for number in self.numbers if modes[number].residual <= TRUSTED][:MOST_JUDGED]
+            self.numbers = [number for number in slow if modes[number].indices[-1] < most]
+        judged = [modes[number] for number in self.numbers]
         columns = [i for mode in judged for i in mode.indices]
         places = {column: place for place, column in enumerate(columns)}
         self.modes = tuple(replace(mode, indices=tuple(places[i] for i in mode.indices)) for mode in judged)

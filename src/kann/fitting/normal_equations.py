@@ -196,8 +196,8 @@ class NormalEquations(Additive):
 
     def residual_gram(self, weights: Float[Array, "q r"]) -> Float[Array, "r r"]:
         """Return the Gram matrix of the residuals, (Y − A W)ᵀ(Y − A W)."""
-        cross = weights.T @ self.target
-        return self.total - cross - cross.T + weights.T @ self.gram @ weights
+        half = weights.T @ (self.target - self.gram @ weights / 2)
+        return self.total - half - half.T
 
     def residual_sum_of_squares(self, weights: Float[Array, "q r"]) -> float:
         """Compute Σ|Y − A W|²: one matrix product, where the Gram matrix takes three."""
