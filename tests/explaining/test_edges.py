@@ -9,7 +9,7 @@ from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler, W
 import kann
 from kann.analysis.decisions import read_out
 from kann.errors import KannError
-from kann.explaining import stages
+from kann.explaining import setup, stages
 from kann.explaining.options import Options
 from kann.explaining.sequences import Sequences
 from tests.explaining import networks
@@ -272,3 +272,13 @@ def test_causal_attention_is_explained_along_depth(generator):
     found = explain(seeded(Causal), words(generator))
     assert "explained along depth" in found.choices[0]
     assert found.steps is not None
+
+
+def test_of_very_many_steps_some_sequences_are_left_out(generator, monkeypatch):
+    monkeypatch.setattr(setup, "STEPS_FITTED", 13 * networks.STEPS)
+    monkeypatch.setattr(setup, "STEPS_HELD_OUT", 6 * networks.STEPS)
+    monkeypatch.setattr(setup, "LEAST_HELD_OUT", 6)
+    network = seeded(lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 1)))
+    found = kann.explain(network, numbers(generator), progress=False)
+    assert "13 of 18 sequences were fitted, and 6 others held out" in " ".join(found.choices)
+    assert len(found.held_out) == 6

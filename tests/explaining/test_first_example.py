@@ -16,6 +16,9 @@ def test_one_coordinate_of_256_keeps_nine_in_ten_decisions(tmp_path, monkeypatch
     assert kept.count == 1
     assert kept.score >= 0.9
     assert found.sentences[0].startswith("One balanced coordinate of 256, kept after every step, keeps 9")
+    remembered = found.facts.remembered
+    assert remembered.late_left > 0.1
+    assert remembered.late_untrained < 1e-3
     assert (tmp_path / "report.html").exists()
     code = [line for line in EXAMPLE.read_text(encoding="utf-8").splitlines()[1:] if line]
     assert len(code) < 12

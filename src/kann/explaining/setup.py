@@ -47,6 +47,10 @@ MOST_HELD_OUT = 320
 LEAST_HELD_OUT, STEPS_HELD_OUT = 120, 50_000
 """Of long sequences fewer are held out, so that they have no more steps than this, but not fewer than these."""
 
+STEPS_FITTED = 150_000
+"""Of more steps some sequences are left out: operators of a few coordinates need no more, and states of 256 units would
+take more than a gigabyte with their copies in float64."""
+
 SHOWN = 60
 """How many sequences the page shows."""
 
@@ -119,7 +123,11 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
         affordable = STEPS_HELD_OUT / max(1.0, float(sequences.positions(usable).mean()))
         wanted = min(wanted, max(LEAST_HELD_OUT, int(affordable)))
     fitted, held_out = _split(usable, together[usable], wanted, options.seed)
-    choices = [place.why, about_outputs]
+    choices, others = [place.why, about_outputs], len(fitted)
+    if sequences.knows_positions:
+        enough = STEPS_FITTED / max(1.0, float(sequences.positions(fitted).mean()))
+        fitted = fitted[evenly_spaced(len(fitted), max(LEAST_SEQUENCES, int(enough)))]
+    fitted_of = f"{len(fitted)} of {others}" if len(fitted) < others else str(others)
     if place.axis == "depth" and options.tokens is not None:
         choices.append("tokens= was not used: along depth a step is a layer, and no word is read at it.")
     if sequences.counts_padding:
@@ -128,7 +136,7 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
         )
     left_out = sequences.count - len(usable)
     more = f"; {left_out} were left out, since time would not have been enough." if left_out else "."
-    choices.append(f"{len(fitted)} sequences were fitted, and {len(held_out)} others held out for the live test{more}")
+    choices.append(f"{fitted_of} sequences were fitted, and {len(held_out)} others held out for the live test{more}")
     return Setup(
         model=model,
         options=options,
