@@ -451,7 +451,7 @@ def movers(
         An operator, and states with what was read to reach them. The first state of a sequence is left out: what its
         token did cannot be told from where the network starts.
     tokens
-        What the network read at each step, a list for each sequence, in the order of the text.
+        The token read at each step, a list for each sequence, in the order of the text.
     readout
         A linear readout: a module, or its weight (o, d). Modes are then oriented so that up raises the output (of
         several, the one that the mode moves most), and ``.outputs`` holds what a mode adds to each.

@@ -99,7 +99,7 @@ class ModeTrust(Judged):
     """The residual of the nearest mode of the untrained network, if that was given."""
     spread: float = math.nan
     """How many times wider the interval is than if sequences differed by the noise of their steps alone. Well above 1,
-    sequences have eigenvalues of their own, or their noise is not independent from step to step. The interval is then
+    sequences have different eigenvalues, or their noise is not independent from step to step. The interval is then
     that of the mean of λ, weighed by the energy of the mode in each sequence."""
     two_steps: float = math.nan
     """|λ| by states two steps apart, with the earlier one as instrument; NaN from moments. Noise that was added to
@@ -165,7 +165,7 @@ class Trust(Saved):
     horizons: Int[Array, " k"]
     """Steps ahead: 1, 2, 4, …"""
     error: Float[Array, " k"]
-    """Error of predictions so many steps ahead, as a fraction of the variance: 1 is what predicting the mean gives."""
+    """Error of predictions at each horizon, as a fraction of the variance; predicting the mean has error 1."""
     copying_error: Float[Array, " k"]
     """The same for copying the state."""
     folds: int
@@ -257,7 +257,7 @@ def trust(
         so that intervals hold for new patients and not only for new sequences of the same ones.
     where
         Of an operator that was fitted with ``where=``: the same mask or function, and states, not moments. So a memory
-        has an interval while nothing is read. Errors are then measured one step ahead only, as from moments.
+        has an interval while no input is read. Errors are then measured one step ahead only, as from moments.
     level
         Confidence level of the intervals.
     seed

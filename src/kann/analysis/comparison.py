@@ -226,7 +226,7 @@ def distance(
         For spectra: ``"carried"``, each eigenvalue counts as much as its mode carries of the states; ``"equal"``, all
         count the same, so that fast and weak modes tell networks apart too, and noise may. For responses without
         readouts: ``"carried"``, each direction of the states counts as much as they vary along it, and only rotations
-        change nothing; ``"equal"``, coordinates are scaled to variance one, and no change of coordinates does, as long
+        have no effect; ``"equal"``, coordinates are scaled to variance one, and no change of coordinates does, as long
         as operators have every direction: pass ``rank=None`` with states, since the default rank leaves out those along
         which they vary little.
     level

@@ -98,7 +98,7 @@ def decision_map(
 def read_out(readout: Readout, h: Float[Array, "n d"]) -> Float[Array, "n ..."]:
     """Return the outputs of a readout: finite real numbers, one row for each state; raise for anything else.
 
-    A torch module gets a tensor of its own type and device, anything else a numpy array.
+    A torch module gets a tensor of its type and device, anything else a numpy array.
     """
     if not callable(readout):
         raise KannError(f"readout={short_repr(readout)} cannot be called; pass a function of states or a torch module")
@@ -180,12 +180,12 @@ class Contributions:
     """
 
     modes: Float[Array, "... m o"]
-    """What each mode contributes to each output."""
+    """Contribution of each mode to each output."""
     rest: Float[Array, "... o"]
-    """What is in no mode: the part of the state outside the operator's basis, and what the eigenvectors of a defective
-    operator cannot represent."""
+    """Contribution of the state outside all modes: outside the operator's basis, or, for a defective operator, outside
+    the span of its eigenvectors."""
     bias: Float[Array, " o"]
-    """What does not depend on the state: the readout's bias and, for a PCA basis, the readout of the mean."""
+    """Part that does not depend on the state: the readout's bias and, for a PCA basis, the readout of the mean."""
 
     def __repr__(self) -> str:
         *states, modes, outputs = self.modes.shape

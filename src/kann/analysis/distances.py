@@ -73,9 +73,9 @@ EQUAL_TO = 1e-12
 def carried_by(koopman: Koopman) -> Float[Array, " r"]:
     """Return the fraction of the states' energy that each eigenpair carries; they add up to one.
 
-    Principal and balanced coordinates are uncorrelated, so that E|z v|² = Σ var(z) |v|². What a mode puts into the
-    state is that times the squared length of the state vector of its left eigenvector. Rotating the units or scaling
-    all of them changes nothing.
+    Principal and balanced coordinates are uncorrelated, so that E|z v|² = Σ var(z) |v|². The energy of a
+    mode in the state is that times the squared length of the state vector of its left eigenvector. The result is
+    invariant under rotations and a common scale of the units.
     """
     directions = np.sum(np.abs(koopman.left @ koopman.state_vectors) ** 2, axis=1)
     energy = _deviations(koopman) ** 2 @ np.abs(koopman.right) ** 2 * directions
@@ -159,7 +159,7 @@ def span_of(koopman: Koopman, modes: Sequence[int]) -> Float[Array, "d k"]:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Response:
-    """What a driven system makes of an input after 0, 1, 2, … steps: D Cᵏ W, one row for each input."""
+    """Response of a driven system to an input after 0, 1, 2, … steps: D Cᵏ W, one row for each input."""
 
     matrix: Float[Array, "r r"]
     """C, with no eigenvalue outside the unit circle."""

@@ -30,7 +30,7 @@ class Copying:
     """
 
     def predict(self, h: AnyArray, *, inputs: AnyArray | None = None) -> AnyArray:
-        """Return the states themselves; inputs change nothing."""
+        """Return the states themselves, whatever the inputs."""
         return h
 
     def rollout(self, h: AnyArray, steps: int, *, inputs: AnyArray | None = None) -> AnyArray:
@@ -93,7 +93,7 @@ def relative_error(koopman: Predictor, states: Any, reduce: str = "mean") -> flo
         `States`, or what can be read as states, wherever they are.
     reduce
         ``"mean"`` averages over all states. ``"none"`` keeps one number for each row of ``states.values``: first states
-        of sequences, which nothing predicts, and states that are exactly zero have NaN, and no mean counts them.
+        of sequences, which have no prediction, and states that are exactly zero have NaN, and no mean counts them.
         ``"time"`` gives one number for each step t, |H_t predicted − H_t|² / |H_t|² with the Frobenius norm over all
         sequences that have this step, the paper's other measure; entry 0 is NaN.
 
@@ -256,10 +256,10 @@ def agreement(
         From states (n, d) to outputs (n,) or (n, o): a function of a numpy array, or a torch module.
     at
         ``"last"`` compares the last state of each sequence; ``"every"`` all states that one before predicts, for
-        networks that decide at every step. First states of sequences, which nothing predicts, are left out.
+        networks that decide at every step. First states of sequences, which have no prediction, are left out.
     outputs
         ``"class"``: the largest of several outputs, or whether a single one exceeds ``threshold``; the fraction of
-        states whose class is unchanged. ``"labels"``: each output is an answer of its own, yes if it exceeds
+        states whose class is unchanged. ``"labels"``: each output is a separate answer, yes if it exceeds
         ``threshold``; the fraction of answers that are unchanged. ``"values"``: regression; R² of the outputs of
         predicted states, 1 − Σ|predicted − true|² / Σ|true − mean|² over all states and outputs.
     threshold

@@ -115,7 +115,7 @@ def word_pairs(
     states
         Recorded states with their inputs.
     tokens
-        What the network read at each step, a list for each sequence. The first of a sequence is not counted: it leads
+        The token read at each step, a list for each sequence. The first of a sequence is not counted: it leads
         to the first state, from which no state was recorded before.
     readout
         The readout of one output from the coordinate, without products; None for numbers of the coordinate.

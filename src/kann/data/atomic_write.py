@@ -204,7 +204,7 @@ def beside(path: Path, ending: str) -> Path:
 
 
 def all_beside(path: Path, ending: str) -> list[Path]:
-    """Return the files that `beside` may have named for this path and ending."""
+    """Return the temporary files of this path and ending, as named by `beside`."""
     named = re.compile(re.escape(_stem(path)) + r"\.[0-9a-f]{8}\." + re.escape(ending))
     try:
         return sorted(entry for entry in path.parent.iterdir() if named.fullmatch(entry.name))

@@ -178,7 +178,7 @@ class Moments(Saved):
         """Sum over the ranks of torch.distributed, in place: afterwards every rank holds the moments of all of them.
 
         Every rank of ``group`` must call it, also one that has no data, whose moments are empty; by default these are
-        all ranks. What was summed once is part of every rank's moments and would count again, once for each rank:
+        all ranks. A sum is part of every rank's moments; summed again it would count once for each rank:
         record further data into new moments, sum those, and add. If it fails, the moments are as before.
         """
         sizes = {"units": self.dim, "inputs": self.input_dim}
@@ -309,7 +309,7 @@ class PairProducts:
     """Accumulates the moments of states, block by block.
 
     The states of a sequence are its first, its last and those in the middle. XᵀX is middle plus first, YᵀY middle plus
-    last, HᵀH all three: one large product serves them all, and nothing is ever subtracted.
+    last, HᵀH all three: one large product serves them all, without any subtraction.
     """
 
     needs_pairs = True

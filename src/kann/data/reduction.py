@@ -236,7 +236,7 @@ class NotFinite:
     """The name of the block that holds it."""
 
     def error(self, *, of: str = "") -> KannError:
-        """Return the error to raise; ``of`` says whose states they are, such as ``" of layer 'rnn'"``."""
+        """Return the error to raise; ``of`` names the owner of the states, such as ``" of layer 'rnn'"``."""
         where = f"{self.block}: " if self.block else ""
         return NotFiniteError(
             f"{where}{self.what}{of} hold {self.value} at sequence {self.sequence}, step {self.step}, unit "

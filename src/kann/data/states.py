@@ -93,7 +93,7 @@ class States:
     """Whether the sequences were read from their end, as by the second direction of a bidirectional layer. States and
     inputs are in the order of reading: the first state of a sequence is the one after its last token."""
     parts: Any = ()
-    """(k,) each `StatePart` of a state, such as h and c; empty if nothing is known of them."""
+    """(k,) each `StatePart` of a state, such as h and c; empty if they are unknown."""
     starts: Int[Array, " s"] = field(init=False, repr=False)
     """(S,) the row at which each sequence starts."""
 

@@ -66,7 +66,7 @@ class StepTrust(Saved):
 
         The guesses are the state with the mean change added, whose error is `changes`, and the mean state, whose error
         is 1: a change that is the same for all states needs no map. The part is 1 for an affine step, and at most 0 if
-        no linear map predicts anything. NaN where a step changes nothing, or all states alike.
+        no linear map predicts. NaN where a step changes no state, or all states alike.
         """
         guessed = np.minimum(self.changes, 1.0)
         return 1 - self.errors["each"] / np.where(guessed > SAME_CHANGE, guessed, np.nan)

@@ -15,7 +15,7 @@ from kann.fitting.balance import Balance
 from kann.typing import Array, Float, Int
 
 METHODS = {"identity": "identity", "one": "one operator", "each": "own maps", "span": "one map"}
-"""Replacements of the layers of a span, by name and in words: nothing, the same operator for each layer, the map of
+"""Replacements of the layers of a span, by name and in words: none, the same operator for each layer, the map of
 each layer, or one map for the whole span."""
 
 
@@ -138,7 +138,7 @@ class Profile(Saved):
     """"class", "labels" or "values". Agreement of values is R², and scores of sequences are such that R² is their
     mean."""
     kept_scores: Mapping[str, Float[Array, "l c s"]]
-    """By method: the score of each layer, number of directions and held-out sequence; NaN where there are not so many
+    """By method: the score of each layer, number of directions and held-out sequence; NaN where there are fewer
     directions. Those of "random" are means over draws."""
     none_scores: Float[Array, "l s"]
     """Scores with all states of the layer held at their mean."""

@@ -127,7 +127,7 @@ def fit(
         predicted from.
     where
         Which steps to fit: a mask with a truth value for each state, whether the step that reached it counts, or a
-        function from inputs (n, p) to such values, as ``lambda u: (u == 0).all(-1)`` for steps that read nothing.
+        function from inputs (n, p) to such values, as ``lambda u: (u == 0).all(-1)`` for steps without input.
     ridge
         Adds ridge·(|C|² + |D|²) to the sum of squares over all pairs; none by default. Of a bilinear operator it is
         counted per pair, in units of the variance of each column, and chosen on held-out sequences by default.

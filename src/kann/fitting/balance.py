@@ -176,7 +176,7 @@ class Balance(Saved):
     def of_snapshots(
         states: AnyArray, adjoints: AnyArray, *, sequences: Int[Array, "_"] | None = None, rank: int | None = None
     ) -> "Balance":
-        """Balance states with adjoints, both in rows; nothing of size d × d is formed if there are fewer rows.
+        """Balance states with adjoints, both in rows; no d × d matrix is formed if there are fewer rows.
 
         Parameters
         ----------

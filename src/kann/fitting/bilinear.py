@@ -40,7 +40,7 @@ class Bilinear(Operator, Saved):
     >>> koopman = kann.fit(states, driven="bilinear", features="squares")
     >>> koopman
     Bilinear(gated by 2 features of 1 inputs, 1 units, rank 1)
-    >>> abs(koopman.at(None).eigenvalues).round(6)  # while nothing is read, the state is kept
+    >>> abs(koopman.at(None).eigenvalues).round(6)  # without input, the state is kept
     array([1.])
     >>> abs(koopman.at([1.0]).eigenvalues).round(6)  # a pulse clears it
     array([0.])

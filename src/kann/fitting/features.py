@@ -205,7 +205,7 @@ class FeatureMap(Stored):
         return self.formula(namespace(inputs), inputs, arrays)
 
     def of_nothing(self) -> Float[Array, " k"]:
-        """Compute φ while nothing is read: an input of zeros. Raise for tokens, of which one is read in every step."""
+        """Compute φ for an input of zeros. Raise for tokens, of which one is read in every step."""
         if self.kind == "tokens":
             raise KannError(
                 "a network that reads tokens reads one in every step, so there is no operator without; pass a token, "

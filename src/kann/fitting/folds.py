@@ -38,7 +38,7 @@ NEAR = 0.1
 """Sequences are near copies if their changes differ by less than this fraction of their variance, …"""
 
 GAP = 3.0
-"""… and if up to this multiple there are a tenth as many pairs at most. Sequences of few degrees of freedom, such as
+"""… and if up to this multiple there are at most a tenth of the pairs. Sequences of few degrees of freedom, such as
 those that relax from random states without noise, come as near by chance, and are at all distances."""
 
 MOST_COMPARED = 10_000
@@ -49,7 +49,7 @@ def repeats_of(states: States) -> Int[Array, " s"]:
     """Return a number for each sequence, the same for those that are copies or near copies of each other.
 
     Copies are found by a checksum of 64 bits of each sequence, near copies (with noise of up to a fifth of a step's
-    changes) by random sums, in one reading of all states; nothing is read if no two sequences are equally long.
+    changes) by random sums, in one reading of all states; no states are read if all lengths differ.
     Sequences of one state hold no pair that could be fitted, and repeat none.
 
     >>> repeats_of(States.from_sequences([np.ones((3, 2)), np.zeros((3, 2)), np.ones((3, 2))])).tolist()
@@ -187,7 +187,7 @@ class HoldoutGroups:
         """Return those of one group, and those that are repeats of each other, also across groups.
 
         A few repeats that run through all groups, such as the first token of every text, would join all of them and
-        leave nothing to hold out. They do not count: groups stay as they are.
+        leave no group to hold out. They do not count: groups stay as they are.
         """
         alone = HoldoutGroups(lengths=lengths, group_of=np.arange(len(lengths)), name="sequences")
         if groups is not None:

@@ -31,7 +31,7 @@ MOST_GROUPS = 4
 """More lines than this cannot be told apart in a small picture; then one line stands for all sequences."""
 
 MOST_AVERAGED = 500
-"""Of more sequences, the first so many are averaged: the line would not look different."""
+"""Number of sequences that are averaged at most: the line would not look different with more."""
 
 FEWEST_SEQUENCES = 3
 """A mean over fewer sequences is no line of a group."""
@@ -147,7 +147,7 @@ PHRASES_SHOWN = 3
 """Phrases on a card."""
 
 LEAST_DIFFERENCE = 0.1
-"""A phrase is named if it differs from the sum of its words by so many standard deviations; less is not noticed."""
+"""A phrase is named if it differs by so much from the sum of its words, in standard deviations; less is not noticed."""
 
 OUTPUTS_NAMED = 4
 """Of several outputs, the ones that a mode moves most are named."""

@@ -26,7 +26,7 @@ WORDS = {
     "spectrum": "how far the eigenvalues of one must be moved to become those of the other",
     "subspace": "how far the spans of their trusted modes are turned against each other",
 }
-"""What each kind of distance compares."""
+"""The properties that each kind of distance compares."""
 
 
 def write(

@@ -109,7 +109,7 @@ class PageTable:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ReportInputs:
-    """What the user passed to `kann.report`, checked; `PageOptions` describes it."""
+    """Checked arguments of `kann.report`; `PageOptions` describes it."""
 
     koopman: Koopman
     states: States
@@ -124,9 +124,9 @@ class ReportInputs:
     modes_shown: tuple[int, ...]
     """Numbers of the modes that are shown for each sequence."""
     last_read: Float[Array, "s ..."] | None
-    """What the readout makes of the last state of each sequence; None without a readout."""
+    """Readout of the last state of each sequence; None without a readout."""
     last_outputs: Float[Array, "s ..."] | None
-    """What the network gives out at the end of each sequence, itself or by the readout of its last state."""
+    """Outputs of the network at the end of each sequence, its own or by the readout of its last state."""
     title: str = "What this network remembers by"
     about: str = ""
     tokens: list[list[str]] | None = None

@@ -123,7 +123,7 @@ def where_copying_is_better(
 ) -> str:
     """Write at how many layers copying beats the operator; empty if it is not at most of them.
 
-    Along time a mean is over many steps of one kind, and nothing is said.
+    Along time a mean is over many steps of one kind, and the text is empty.
     """
     if step_name == "step":
         return ""
@@ -167,7 +167,7 @@ def effect_numbers(effects: Effects | None) -> dict[str, Any] | None:
 
 
 def _curve(means: Float[Array, " c"], intervals: Float[Array, "c 2"]) -> list[list[float | None]]:
-    """Mean, lower and upper end for each number of coordinates; None where nothing was measured."""
+    """Mean, lower and upper end for each number of coordinates; None where not measured."""
     rows = np.column_stack([means, intervals]).tolist()
     return [[finite_or_none(value) for value in row] for row in rows]
 

@@ -183,8 +183,8 @@ def draw_profile(profile: Profile, *, agreement: float | None = None, ax: Axes |
 
 
 FARTHEST = 1.2
-"""Scores are drawn up to so many times the distance of the untouched network from nothing kept: single directions may
-do much worse than nothing at all, and would squeeze all others."""
+"""Range of the drawn scores, as a multiple of the distance between the untouched network and its mean state: single
+directions may do much worse than the mean state, and would squeeze all others."""
 
 LINE_OF_A_LABEL = 26
 """Letters in a line of an axis label: more would be longer than the axis in a small figure."""
@@ -273,7 +273,7 @@ FEWEST_STEPS_DRAWN, MOST_STEPS_DRAWN = 10, 500
 """How many steps `draw_decay` draws by default, at least and at most."""
 
 SLOWEST_DRAWN = 6
-"""How many modes of an operator `draw_decay` draws: as many as lines that differ in their dashes."""
+"""Number of modes of an operator that `draw_decay` draws: the number of different dashes."""
 
 
 def draw_spectrum(
@@ -286,7 +286,7 @@ def draw_spectrum(
     """Draw eigenvalues in the complex plane with the unit circle, coloured by their residual.
 
     With ``trust``, colours are residuals on held-out sequences, each eigenvalue has the box of its confidence interval,
-    and trusted ones are ringed. Without it, colours are residuals on the data that were fitted, which trust nothing.
+    and trusted ones are ringed. Without it, colours are residuals on the data that were fitted, which are no evidence.
     ``others`` are eigenvalues of other operators, by name, drawn as crosses.
     """
     require_instance(koopman, Koopman, "koopman")
@@ -481,7 +481,7 @@ def draw_decay(
 ) -> Axes:
     """Draw how much of each mode is left after n steps, |λ|ⁿ; of an operator, of its slowest modes.
 
-    ``steps`` is how many are drawn; by default as many as leave a tenth of the slowest mode that decays, and some more.
+    ``steps`` is the number of steps drawn; by default until about a tenth of the slowest decaying mode is left.
     With ``step_seconds``, how long a step lasts, the axis has seconds.
     """
     if isinstance(modes, Koopman):

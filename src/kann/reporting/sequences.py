@@ -1,4 +1,4 @@
-"""What a report shows of each sequence: words, label, prediction, group, and tables with a row for every state."""
+"""The sequences of a report: words, label, prediction, group, and tables with a row for every state."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -112,7 +112,7 @@ def output_gains(inputs: ReportInputs) -> dict[str, Any] | None:
     """Return the factor from the coordinate of each mode to its contribution to each output; None if unknown.
 
     The contribution is the real part of the product. Of classes, the mean over all is taken off: what all outputs have
-    in common decides nothing. ``decided`` is, for each sequence, the place of the class that wins at its end.
+    in common has no effect on the decision. ``decided`` is the class that wins at the end of each sequence.
     """
     weight, outputs = inputs.readout_weight, inputs.last_outputs
     if weight is None or outputs is None:
@@ -149,7 +149,7 @@ def _outputs(inputs: ReportInputs) -> Float[Array, "n k"]:
 # Labels, predictions and groups in words
 
 VALUES_NAMED = 4
-"""Of a network that predicts numbers, so many of them are written out."""
+"""Number of predicted values that are written out."""
 
 
 def predictions(inputs: ReportInputs) -> list[str] | None:

@@ -27,7 +27,7 @@ class ModeShading:
     residual: float
     """|Y v − λ X v| / |X v|: on held-out sequences if trust is known, on the fitted data if it is not."""
     trusted: bool | None
-    """Whether held-out sequences say that the mode is the network's own; None if nothing was held out."""
+    """True if the mode is trusted on held-out sequences; None if none were held out."""
     magnitudes: Float[Array, " t"]
     """The paper's shade: |ĥ| after each word, scaled so that it goes from 0 to 1 over the text."""
     changes: Float[Array, " t"]
@@ -50,7 +50,7 @@ class Shading:
     """How much each word changes the logit: all modes, and what lies outside them, together."""
     modes: tuple[ModeShading, ...]
     verdict: str
-    """What the network makes of the whole text, in a line."""
+    """The network's judgement of the text, in a line."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ class Layer:
     full_colour_at: float
     """The number that gets the full colour."""
     signed: bool
-    """Whether positive and negative numbers have colours of their own."""
+    """True if positive and negative numbers have different colours."""
 
     def intensity(self, word: int) -> float:
         """Return the fraction of the full colour that a word gets, with the sign of its number."""

@@ -75,7 +75,7 @@ def null_radius(koopman: Koopman, known: KnownTrust) -> float | None:
 
     With r coordinates, q unknowns in each column and n pairs that have nothing to do with each other, the fitted matrix
     is (XᵀX)^(−1/2) times independent numbers, whose eigenvalues fill a disc of radius √tr (XᵀX)⁻¹ = √(r / (n − q − 1)).
-    None if nothing was held out, or there are no more pairs than unknowns.
+    None if no sequences were held out, or if there are no more pairs than unknowns.
     """
     if known.trust is None or known.trust.pairs <= known.trust.unknowns + 1:
         return None
@@ -131,7 +131,7 @@ Numbers = dict[str, Any]
 
 
 Row = tuple[str, str, str, str]
-"""What was measured, the figure, its baseline, and what it says: the columns of the table of trust."""
+"""Columns of the table of trust: the measurement, its figure, the baseline, and the conclusion."""
 
 
 def trust_table(
@@ -145,7 +145,7 @@ def trust_table(
 ) -> list[dict[str, str]]:
     """Return what was measured about an operator, next to its baseline, and what follows; the most important first.
 
-    ``doubt`` names the layers at which copying is better, if these are most of them: a mean then says little.
+    ``doubt`` names the layers at which copying is better, if these are most of them: a mean is then weak evidence.
     """
     trust, step = known.trust, f"one {step_name}"
     rows = _about_modes(known)
