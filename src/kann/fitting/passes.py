@@ -401,7 +401,7 @@ class _Factors(Additive):
 
 
 def _joined(*parts: Float[Array, "_ q"]) -> Float[Array, "m q"]:
-    """Stack rows, and factorise them once there are several times more rows than columns: QR repeats the last factor."""
+    """Stack rows, and factorise them once rows outnumber columns several times: each QR repeats the last factor."""
     rows: Any = np.concatenate(parts)
     if len(rows) > 4 * rows.shape[1]:
         rows = np.linalg.qr(rows, mode="r")
