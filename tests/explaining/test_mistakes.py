@@ -10,7 +10,7 @@ from torch import nn
 
 import kann
 from kann.errors import KannError, UnfinishedWarning
-from kann.explaining import live_test, stages
+from kann.explaining import live_test, stages, untrained_copies
 from kann.explaining import operators as choosing
 from kann.explaining import options as clock
 from kann.explaining import setup as setup_stage
@@ -143,6 +143,21 @@ def test_the_first_live_run_does_not_tell_how_long_others_take(reader, generator
     explain(reader, numbers(generator), seconds=1000)
     assert not waits
     assert size == [live_test.SIZES[0]]
+
+
+def test_copies_for_which_there_is_no_time_are_not_made(generator, watch, monkeypatch):
+    made, copy = [], untrained_copies.trust_of_copy
+
+    def slow(*arguments):
+        watch[0] += 50
+        made.append(arguments[-1])
+        return copy(*arguments)
+
+    monkeypatch.setattr(untrained_copies, "trust_of_copy", slow)
+    found = explain(seeded(networks.LinearNetwork), numbers(generator), seconds=200)
+    assert made == [0]
+    assert "not compared with untrained copies: there was no time for 5 copies" in " ".join(found.choices)
+    assert all(mode.learned is None for mode in found.trust.modes)
 
 
 def test_what_no_longer_fits_into_the_time_is_left_out(reader, generator, monkeypatch):

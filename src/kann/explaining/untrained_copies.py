@@ -42,8 +42,13 @@ def ask_for_trust(setup: Setup, recorded: Recorded, found: Operators, balanced: 
     if unknown is not None:
         whose = repr(unknown) if unknown else "the model itself"
         return own, f"how the parameters of {whose} began is not known; give it a method reset_parameters"
+    copies: list[list[Trust]] = []
     try:
-        copies = [trust_of_copy(setup, recorded, found, balanced is not None, seed) for seed in range(COPIES)]
+        while len(copies) < COPIES:
+            begun = setup.clock.spent
+            copies.append(trust_of_copy(setup, recorded, found, balanced is not None, len(copies)))
+            if (COPIES - len(copies)) * (setup.clock.spent - begun) > setup.clock.left:
+                return own, f"there was no time for {COPIES} copies; pass more seconds"
     except KannError as error:  # such as forward= that runs the trained network, whichever copy it is given
         return own, f"a copy could not be recorded ({error})"
     theirs = [mode for copy in copies for trusted in copy for mode in trusted.modes if mode.trusted]
