@@ -127,7 +127,7 @@ def find_input_cases(setup: Setup, recorded: Recorded, directions: Float[Array, 
     return InputCases(inputs=tuple(facts), missed=missed, is_counter=_counts(facts))
 
 
-def what_it_does(eigenvalue: complex) -> str:
+def what_it_does(eigenvalue: complex | float) -> str:
     """Name what a map with this slowest eigenvalue does to the state.
 
     >>> [what_it_does(value) for value in (1.0, 0.8, 0.1, -0.9, 0.9j)]
