@@ -1,5 +1,6 @@
 """The one way to read: whatever is done to a file, it is read as it was saved or refused in one line."""
 
+import dataclasses
 import io
 import json
 import os
@@ -257,3 +258,11 @@ def test_the_error_of_a_file_of_many_arrays_is_short(tmp_path):
         with pytest.raises(KannError, match=r"many.npz") as caught:
             load(path)
         assert len(str(caught.value)) < 400 + len(str(path))
+
+
+def test_text_in_place_of_a_function_is_refused(rng):
+    states = kann.States.from_padded(rng.normal(size=(6, 20, 2)), inputs=rng.normal(size=(6, 20, 1)))
+    koopman = kann.fit(states, driven="bilinear", ridge=1e-3)
+    features = dataclasses.replace(koopman.features, function="print")
+    with pytest.raises(ValueError, match="with a function 'print'"):
+        dataclasses.replace(koopman, features=features)._check()

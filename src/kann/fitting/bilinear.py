@@ -189,8 +189,12 @@ class Bilinear(Operator, Saved):
         for name, value in sizes.items():
             if not np.min(value) >= 0:  # NaN included
                 raise ValueError(f"{name!r} holds negative numbers")
-        if self.features.inputs < 1 or self.features.count != len(self.drive):
-            raise ValueError(f"its features are {self.features.count}, and its drive has {len(self.drive)} rows")
+        features = self.features
+        if features.inputs < 1 or features.count != len(self.drive) or isinstance(features.function, str):
+            raise ValueError(
+                f"its features are {features.count} of {features.inputs} inputs, with a function "
+                f"{features.function!r:.20} (a file holds none), and its drive has {len(self.drive)} rows"
+            )
 
     def __repr__(self) -> str:
         lift = "" if self.squares is None else ", squares"
