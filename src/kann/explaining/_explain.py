@@ -60,7 +60,7 @@ def explain(
     model
         Any torch module.
     data
-        What it reads, as for `kann.record`; at least twelve sequences, better hundreds. A model whose ``forward`` takes
+        Input of the model, as for `kann.record`; twelve sequences or more, better hundreds. A model whose ``forward`` takes
         lengths too gets them.
     labels
         The true class of each sequence, or of each of its steps; its marks or values for several outputs.
@@ -78,7 +78,7 @@ def explain(
         The names of the numbers that are read at each step, such as ``["force", "gate"]``, for sentences, cards and
         charts; "input 0", "input 1" without it.
     seconds
-        A budget of time: stages are made smaller or left out to keep it, and ``.choices`` says so.
+        A budget of time: stages are made smaller or left out to keep it, and ``.choices`` names them.
     seed
         Of what is drawn at random: the sequences that are held out, and random directions.
     options

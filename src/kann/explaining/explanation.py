@@ -1,4 +1,4 @@
-"""What a network learned, with everything that was found on the way."""
+"""The explanation of a network: facts, sentences, page, and all results behind them."""
 
 import json
 import math
@@ -137,7 +137,7 @@ def with_readout(explanation: Any, readout: Any) -> Any:
 
 
 def movers_numbers(movers: Movers) -> dict[str, Any]:
-    """What pushes each mode, the surest first."""
+    """Draw what pushes each mode, the surest first."""
 
     def rows(side: list[Mover]) -> list[dict[str, Any]]:
         return [
@@ -155,7 +155,7 @@ def movers_numbers(movers: Movers) -> dict[str, Any]:
 
 
 def effects_numbers(found: Effects) -> dict[str, Any]:
-    """What a live test measured."""
+    """Draw the live test."""
 
     def table(means: Mapping[str, Any], *, removed: bool) -> dict[str, Any]:
         rows = {name: (mean, found.interval(name, removed=removed)) for name, mean in means.items()}
@@ -183,7 +183,7 @@ def effects_numbers(found: Effects) -> dict[str, Any]:
 
 
 class InlinePage:
-    """Shows a page in a frame of its own when a notebook displays it."""
+    """Shows a page in a frame when a notebook displays it."""
 
     def __init__(self, html: str, *, height: int):
         self._html, self._height = html, require_whole_number(height, "height")
@@ -201,7 +201,7 @@ class InlinePage:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Explanation(Stored):
-    """What a network learned: sentences to quote, the figures that they are made from, and the page that shows them.
+    """Explanation of a network: sentences to quote, the figures behind them, and the page that shows them.
 
     >>> import torch, kann
     >>> from torch import nn
@@ -221,13 +221,13 @@ class Explanation(Stored):
     """
 
     sentences: tuple[str, ...]
-    """What can be said and what not, a few sentences."""
+    """A few sentences: findings, evidence and caveats."""
     choices: tuple[str, ...]
-    """What was chosen and why: layer, readout, outputs, sequences, operator."""
+    """Choices and their reasons: layer, readout, outputs, sequences, operator."""
     koopman: Koopman
     """The operator whose modes are explained."""
     facts: Facts | None
-    """What the sentences are made from; None in explanations of release 0.2."""
+    """The figures behind the sentences; None in explanations of release 0.2."""
     bilinear: Bilinear | None
     """The operator that its inputs gate, if it predicts clearly better."""
     balance: Balance | None
@@ -237,26 +237,26 @@ class Explanation(Stored):
     trust: Trust | None
     """How far its modes can be trusted; None if there was no time for it."""
     steps: StepTrust | None
-    """Along depth, how far a map of its own is right for each layer, beside copying and the operator; else None."""
+    """Along depth, errors of a separate map for each layer, next to copying and the operator; else None."""
     effects: Effects | None
-    """What its modes do in the running network; None if that could not be tested."""
+    """Test of the coordinates in the running network; None if it was impossible."""
     alone: Mapping[int, tuple[float, float]]
     """For modes that matter the live score with each alone kept, and alone removed."""
     movers: Movers | None
-    """What pushes each mode."""
+    """Inputs that push each mode."""
     memory: Memory | None
-    """What is left of one input after k steps; None if that could not be measured."""
+    """Effect of one input after k steps; None if it could not be measured."""
     accuracy: tuple[float, float] | None
     """On held-out sequences, if labels say it: the fraction of what the network gives that is right, and that of the
     most frequent label; for values R², and 0, which is that of their mean."""
     held_out: Int[Array, " k"]
-    """Numbers of the sequences that nothing was fitted to."""
+    """Numbers of the held-out sequences."""
     page: Mapping[str, Any] = field(repr=False)
-    """What else `kann.report` is told about the sequences that are shown: tokens, signals, labels, readout."""
+    """Further arguments of `kann.report` for the sequences that are shown: tokens, signals, labels, readout."""
 
     @property
     def verdict(self) -> str | None:
-        """How much can be said: "found", "partly" or "nothing"; ``.facts.verdict`` has the figure that decides."""
+        """Verdict: "found", "partly" or "nothing"; ``.facts.verdict`` has the figure that decides."""
         return None if self.facts is None else self.facts.verdict.word
 
     def report(self, path: str | os.PathLike[str], **others: Any) -> Path:
@@ -308,7 +308,7 @@ class Explanation(Stored):
         """Read what `save` wrote, without the network: sentences, figures, plots and the page are the same.
 
         ``readout`` is the head that reads the states, such as ``model.head``, if it is not linear: no file can hold
-        that. What it reads of them, such as h of an LSTM's h and c, or states behind ReLU, is known from the folder.
+        that. The part that it reads, such as h of an LSTM's h and c, or states behind ReLU, is known from the folder.
 
         >>> import tempfile, kann, torch
         >>> folder = tempfile.mkdtemp() + "/found"
@@ -344,7 +344,7 @@ class Explanation(Stored):
         return content_of_version_1(arrays, Path(path).parent)
 
     def numbers(self) -> dict[str, Any]:
-        """Sentences and figures as JSON takes them."""
+        """Return sentences and figures as JSON takes them."""
         koopman, known = self.koopman, KnownTrust(trust=self.trust, reason="")
         judged = mode_trust_rows(known) or [{}] * len(koopman.modes)
         return {

@@ -48,10 +48,10 @@ NEGLIGIBLE = 0.05
 """A push below this fraction of the strongest is not named, however sure it is."""
 
 TELLING = 0.5
-"""Two words in a row are named if they push otherwise than their sum by so many standard deviations of the mode."""
+"""Two words in a row are named if their push differs from their sum by so much, in standard deviations of the mode."""
 
 MOST_REACHING = 4
-"""Up to so many modes that reach the outputs are named."""
+"""Largest number of modes that are named as reaching the outputs."""
 
 REACHES = 0.99
 """Modes reach the outputs if together they make this fraction of all contributions to them."""
@@ -67,14 +67,14 @@ MOST_MISSED = 0.35
 """Nothing is concluded from maps of single inputs that miss more of the variance on held-out sequences."""
 
 LATE_FROM = 0.25
-"""What is left late of an input is the mean over lags from this fraction of the longest one on."""
+"""The late effect of an input is the mean over lags from this fraction of the longest one on."""
 
 LEVEL = 0.5
 """A memory curve levels off if over these lags no more than this fraction of it is lost, although half of its peak was
 gone before them."""
 
 GROWS_FROM = 1.0005
-"""From this |λ| on a mode is said to grow: less would be written as 0.0 % in a step."""
+"""From this |λ| on a mode grows: less would be written as 0.0 % in a step."""
 
 HEADLINE = ("balanced", "modes", "readout", "pca")
 """Methods of the headline: of those with equally many coordinates the first whose score is within the interval of the
@@ -89,7 +89,7 @@ class Verdict(Stored):
     """"found", "partly" or "nothing"."""
     decided_by: str
     """The name of the figure: "score" against the labels, "held" (agreement with the state held at its mean),
-    "residual" of the best mode, "learned" modes, "untested" ones that nothing compared with untrained copies,
+    "residual" of the best mode, "learned" modes, "untested" ones, not compared with untrained copies,
     "coordinates" that keep the decisions, "untested live", or "unmeasured" trust."""
     figure: float
     limit: float
@@ -118,11 +118,11 @@ class Network(Stored):
     reads: str
     """"token", or "input" where what it reads has no names."""
     longest: float
-    """Number of steps, or layers, of the longest sequence: nothing is known of longer periods."""
+    """Number of steps, or layers, of the longest sequence: longer periods are unknown."""
 
     @property
     def step_name(self) -> str:
-        """What a step is called."""
+        """Name of a step."""
         return {"time": "step", "depth": "layer"}[self.axis]
 
 
@@ -210,13 +210,13 @@ class ModeFact(Stored):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFact(Stored):
-    """What the network still does with one block replaced: the fraction of its decisions that stay."""
+    """Fraction of the decisions that stay with one block replaced."""
 
     name: str
     mapped: float
     """With the block's own linear map in its place."""
     skipped: float
-    """With nothing in its place."""
+    """With the block skipped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +247,7 @@ class Remembered(Stored):
     channels: dict[str, float]
     """The half-life of each channel, where several are changed by themselves."""
     late: tuple[int, int] | None = None
-    """The lags, the least and the longest, that ``late_left`` is the mean of; None if nothing ever differed."""
+    """The lags, the least and the longest, that ``late_left`` is the mean of; None if there never was a difference."""
     late_left: float = math.nan
     """Fraction of the largest difference that is left at these lags."""
     late_untrained: float | None = None
@@ -291,7 +291,7 @@ class Facts(Stored):
     """All modes, as in ``koopman.modes``."""
     gates: Gates | None
     inputs: InputCases | None
-    """What each input does, where few different ones occur and it is not the same for all."""
+    """Effect of each input, if few different ones occur and their effects differ."""
     blocks: tuple[BlockFact, ...]
     """Along depth, what is left with single blocks replaced, the first block first."""
     remembered: Remembered | None
@@ -451,7 +451,7 @@ def live_facts(effects: Effects, trust: Trust | None) -> Live:
 
 
 def _candidates(effects: Effects, trust: Trust | None) -> list[Kept]:
-    """Return each number of coordinates of each basis that does better than nothing and than random directions."""
+    """Return each number of coordinates of each basis that beats the mean state and random directions."""
     kept, recovered, found = effects.kept, effects.recovered, []
     random = kept.get("random", np.full(len(effects.counts), np.nan))
     for at, count in enumerate(effects.counts):

@@ -21,10 +21,10 @@ from kann.recording.sequence_data import tensors_of
 from kann.typing import Array, Float, Int, Shaped
 
 MOST_CASES = 6
-"""Inputs are described one by one if at most so many different ones occur."""
+"""Largest number of different inputs that are described one by one."""
 
 RARE = 0.02
-"""Inputs that are read at a smaller fraction of the steps are left out; nothing is said if together they are more."""
+"""Inputs read at a smaller fraction of the steps are left out; if together they are more, none are described."""
 
 MOST_CHANNELS = 16
 """Of wider inputs no channels are looked at."""
@@ -33,7 +33,7 @@ PAIRS_PER_UNKNOWN = 10
 """Minimum number of pairs of states per unknown of a map. With fewer, the fit mostly reflects noise."""
 
 HELD_OUT_OF = 4
-"""One sequence in so many is held out to measure how much the maps miss."""
+"""One in this number of sequences is held out to measure the error of the maps."""
 
 SETTLED = 3
 """Where zeros are read between other inputs: largest number of them before and after an input, so that the state has
@@ -51,7 +51,7 @@ PULSES, PULSED = 8, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFact(Stored):
-    """What one input does to the coordinates that the outputs depend on."""
+    """Effect of one input on the coordinates that the outputs depend on."""
 
     name: str
     eigenvalue: complex
@@ -67,7 +67,7 @@ class InputFact(Stored):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class InputCases(Stored):
-    """What each of a few inputs does, and how well maps of single inputs predict."""
+    """Effects of a few inputs, and how well maps of single inputs predict."""
 
     inputs: tuple[InputFact, ...]
     missed: float
@@ -144,7 +144,7 @@ def what_it_does(eigenvalue: complex | float) -> str:
 
 
 LEAST_COUNTED = 0.1
-"""An input counts if it moves the coordinate by so many standard deviations."""
+"""An input counts if it moves the coordinate by this number of standard deviations."""
 
 
 def _counts(facts: Sequence[InputFact]) -> bool:

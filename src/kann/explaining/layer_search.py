@@ -37,7 +37,7 @@ HIDES_TIME = (nn.MultiheadAttention, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Seen:
-    """What one module read and gave."""
+    """Inputs and outputs of one module."""
 
     name: str
     module: nn.Module
@@ -46,9 +46,9 @@ class Seen:
 
 
 def modules_seen(sequences: Sequences, numbers: Int[Array, " k"], *, changed_at: int | None = None) -> list[Seen]:
-    """What each module read and gave, in the order in which they finished, in the first batch.
+    """Return inputs and outputs of each module for the first batch, in the order in which they finished.
 
-    With ``changed_at``, each sequence reads at that step what the one before it reads.
+    With ``changed_at``, each sequence reads at that step the input of the sequence before it.
     """
     data, model, seen = sequences.data(numbers), sequences.model, list[Seen]()
 
@@ -184,7 +184,7 @@ def equal_blocks(sequences: Sequences, numbers: Int[Array, " k"]) -> tuple[list[
 
 
 def evenly_spaced(count: int, most: int) -> Int[Array, " k"]:
-    """Return numbers of at most so many sequences, spread over all of them."""
+    """Return numbers of sequences, spread over all of them; at most the given number."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).astype(int))
 
 
@@ -205,7 +205,7 @@ class Place:
     embedding: bool = False
     """Along depth: whether what the first block reads is the first state."""
     why: str
-    """What was chosen and why, in a sentence."""
+    """The choice and its reason, in a sentence."""
 
     live_layer: Any = None
     """Where states are replaced in the running network."""
@@ -215,7 +215,7 @@ class Place:
 
     @property
     def step_name(self) -> str:
-        """What a step is called."""
+        """Name of a step."""
         return {"time": "step", "depth": "layer"}[self.axis]
 
     @property
@@ -237,7 +237,7 @@ class LayerWorth(Stored):
 
 
 def find_place(sequences: Sequences, options: Options) -> Place:
-    """The layer that the user names; else the recurrent one, one with a memory of its own, or blocks along depth."""
+    """Find the layer: the one that the user names, the recurrent one, one with memory, or blocks along depth."""
     model = sequences.model
     if options.layer is not None:
         place = _named(model, options)
@@ -286,7 +286,7 @@ def full_name(target: Target) -> str:
 
 
 def _named(model: nn.Module, options: Options) -> Place:
-    """What the user named."""
+    """Return the place that the user named."""
     layer, why = options.layer, f"Layer {options.layer!r} is explained, as you asked."
     if isinstance(layer, list | tuple) and len(layer) > 1:
         why = f"Layers {layer[0]!r} to {layer[-1]!r} are explained, as you asked."
@@ -312,7 +312,7 @@ def _named(model: nn.Module, options: Options) -> Place:
 
 
 def _only_attends(module: Any) -> bool:
-    """Return True if a module has attention, also that of other packages, and nothing recurrent."""
+    """Return True if a module has attention, also that of other packages, and no recurrence."""
     parts = list(module.modules()) if isinstance(module, nn.Module) else []
     is_recurrent = any(isinstance(part, nn.RNNBase | nn.RNNCellBase) for part in parts)
     return not is_recurrent and any("attention" in type(part).__name__.lower() for part in parts)
@@ -345,7 +345,7 @@ def place_along_time(model: nn.Module, layer: Any, options: Options, why: str = 
 
 
 def _recurrent(model: nn.Module, found: Sequence[tuple[str, nn.Module]], options: Options) -> Place:
-    """The only recurrent module; of several the encoder, or else the last, which is closest to what is decided."""
+    """Find the only recurrent module; of several the encoder, or else the last, which is closest to the outputs."""
     encoders = [each for each in found if "enc" in each[0].lower()] if len(found) > 1 else []
     path, module = (encoders or found)[-1]
     why = f"Layer {path or 'the model itself'!r} ({type(module).__name__}) is explained"
@@ -374,7 +374,7 @@ def most_worth(
 ) -> tuple[Place, tuple[LayerWorth, ...]]:
     """Hold each recurrent layer and direction at its mean, and choose another one if it clearly matters more.
 
-    Returns what each is worth too, the one that matters most first; nothing where there is a single one.
+    Returns also the worth of each, the one that matters most first; none where there is a single layer.
     """
     model = sequences.model
     names = [

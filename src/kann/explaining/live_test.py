@@ -25,8 +25,8 @@ from kann.recording.sequence_data import SequenceData
 from kann.typing import Array, Float
 
 SIZES = (((1, 2, 3, 4, 8, 16), 1), ((1, 2, 4, 8), 1), ((1, 2, 4), 1), ((1,), 1))
-"""Numbers of coordinates and draws of random directions, from the whole test to the smallest that says anything. Each
-number has its own draw, kept and removed: where it does as well, nothing is concluded from the coordinates."""
+"""Numbers of coordinates and draws of random directions, from the whole test to the smallest useful one. Each
+number has a separate draw, kept and removed: coordinates count only if they beat it."""
 
 METHODS = 4
 """Ways to choose coordinates besides random ones: balanced, modes, principal components, the readout."""

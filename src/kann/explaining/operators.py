@@ -30,7 +30,7 @@ NEARLY_EXACT = 20.0
 smaller, states follow a linear rule, and only that rank has its eigenvalues."""
 
 MOST_GATING_INPUTS = 16
-"""Gates are fitted for at most so many inputs: each multiplies all coordinates."""
+"""Largest number of inputs for which gates are fitted: each multiplies all coordinates."""
 
 MOST_GATED_COORDINATES = 24
 """Largest rank of a gated operator, for the same reason."""
@@ -45,7 +45,7 @@ MOST_STARTS = 2000
 """Number of states from which predictions several steps ahead are made."""
 
 KEPT_FOR_COMPARING = 4
-"""One sequence, or group of them, in so many is held out to compare gated operators with driven ones."""
+"""One in this number of sequences, or groups of them, is held out to compare gated operators with driven ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -54,11 +54,11 @@ class Operators:
 
     koopman: Koopman
     kind: str
-    """"autonomous", "driven", or "quiet" (autonomous, of steps that read nothing)."""
+    """"autonomous", "driven", or "quiet" (autonomous, of steps without input)."""
     states: States
     """The states that it was fitted to; of a quiet one cut where something was read."""
     groups: Any
-    """What each of these sequences is held out with; None if nothing."""
+    """Number of the group with which each of these sequences is held out; None if single."""
     bilinear: Bilinear | None = None
     """The operator that its inputs gate, if it predicts clearly better."""
     gated_errors: tuple[float, float] | None = None
@@ -70,7 +70,7 @@ class Operators:
     def trust(self, seed: int) -> Trust:
         """Measure how far modes can be trusted.
 
-        Pieces of steps that read nothing are short, and a memory is the same all through one of them: states in
+        Pieces of steps without input are short, and a memory is the same all through one of them: states in
         shuffled order would predict it as well. So they are folds of moments, whose null shuffles over all pieces.
         """
         folds = folds_of(len(self.states), self.groups)
@@ -102,13 +102,13 @@ def folds_of(sequences: int, groups: Any) -> int:
 
 
 def _quiet_pieces(states: States, groups: Any) -> tuple[States, Any]:
-    """Return the runs of steps that read nothing, and what each is held out with."""
+    """Return the runs of steps without input, and the group with which each is held out."""
     pieces, source = only_pairs(states, reads_nothing)
     return pieces, source if groups is None else [groups[i] for i in source]
 
 
 def fit_operators(states: States, groups: Any, balance: Balance | None, count: int | None) -> Operators:
-    """Fit an operator of ``count`` balanced coordinates, or of principal components where nothing could be balanced.
+    """Fit an operator of ``count`` balanced coordinates, or of principal components where balancing was impossible.
 
     It reads the inputs, unless there are none or they are the signal itself.
     """
@@ -161,7 +161,7 @@ def _fit(states: States, groups: Any, balance: Balance | None, count: int | None
 
 
 def _with_gates(driven: Operators, balance: Balance | None, count: int | None) -> Operators:
-    """Add the gated operator if inputs gate, and explain the steps that read nothing if there are enough of them."""
+    """Add the gated operator if inputs gate, and explain the steps without input if there are enough of them."""
     states, koopman = driven.states, driven.koopman
     inputs: Any = states.inputs
     if inputs.shape[1] > MOST_GATING_INPUTS:

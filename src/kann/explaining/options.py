@@ -1,4 +1,4 @@
-"""What the user of `kann.explain` may say, in one object."""
+"""Options of `kann.explain`, in one object."""
 
 import math
 import time
@@ -38,7 +38,7 @@ class Clock:
         return self._seconds - self.spent
 
     def require(self, seconds: int | float, what: str) -> None:
-        """Raise before something that would take longer than is left, where nothing could be explained without it."""
+        """Raise before a step that takes longer than the time left and without which no explanation is possible."""
         if seconds < self.left and self.left > 0:
             return
         problem = f", and {what} takes about {seconds:.1f}; pass more seconds, or fewer sequences"
@@ -51,7 +51,7 @@ class ExplainOptions(RunOptions, total=False):
     """Further options of `kann.explain`."""
 
     readout: Any
-    """What reads the states: a module or its name, a weight (outputs, units), or a function. Found if there is only
+    """The readout of the states: a module or its name, a weight (outputs, units), or a function. Found if there is only
     one linear layer that fits."""
     state: str | None
     """The state of an LSTM, as in `kann.record`: "h", "c" or "hc". Default: "hc"."""
@@ -97,7 +97,7 @@ class Options:
         return Options(**named, **more)
 
     def __post_init__(self) -> None:
-        """Refuse wrong arguments before anything runs."""
+        """Raise for wrong arguments before the model runs."""
         choices = {"state": ("h", "c", "hc"), "axis": ("time", "depth"), "outputs": OUTPUTS}
         for name, words in choices.items():
             if getattr(self, name) is not None:
@@ -118,7 +118,7 @@ class Options:
         return [self.labels[number] for number in numbers] if has_ignored(self.labels) else None
 
     def _require_words(self) -> None:
-        """Refuse one text for each sequence: which of its words is read at which step is not known."""
+        """Raise for one text per sequence: it is unknown which of its words is read at which step."""
         if self.tokens is None:
             return
         number = next((i for i, own in enumerate(self.tokens) if isinstance(own, str)), None)
@@ -129,7 +129,7 @@ class Options:
             )
 
     def _require_classes_of_labels(self) -> None:
-        """Refuse labels that are numbers of no class."""
+        """Raise for labels that are not numbers of classes."""
         if self.labels is None or self.classes is None or not len(self.labels):
             return
         found = [np.asarray(as_numpy(label)) for label in self.labels if not isinstance(label, str)]
@@ -153,7 +153,7 @@ class Options:
         return group_numbers(self.groups, len(self.groups))
 
     def require_one_each(self, count: int) -> None:
-        """Refuse labels, tokens, groups or lengths of another number of sequences than there are."""
+        """Raise for labels, tokens, groups or lengths of a wrong number of sequences."""
         for name in ("labels", "tokens", "groups", "lengths"):
             values = getattr(self, name)
             if values is None or isinstance(values, str | int) or callable(values):  # lengths by key or function

@@ -27,12 +27,12 @@ RARE = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """What outputs are, and how that was told."""
+    """Kind of the outputs, and the evidence for it."""
 
     kind: str
     """"class", "labels" or "values"."""
     threshold: float
-    """What an output must exceed to be a yes."""
+    """An output above this value is a yes."""
     count: int
     """How many outputs there are for each decision."""
     why: str
@@ -48,7 +48,7 @@ class Outputs:
 
 
 def kind_of_outputs(outputs: Shaped[Array, "s ..."], inputs: Shaped[Array, "t ..."], options: Options) -> Outputs:
-    """What the outputs of some sequences are; ``inputs`` are what one of them reads."""
+    """Find the kind of the outputs of some sequences; ``inputs`` are those of one of them."""
     real = outputs[np.isfinite(outputs)]
     if not len(real):
         raise KannError("all outputs of the network are NaN or Inf, so that they say nothing; look at its weights")
@@ -69,7 +69,7 @@ def kind_of_outputs(outputs: Shaped[Array, "s ..."], inputs: Shaped[Array, "t ..
 def _told_by_shape(
     outputs: Shaped[Array, "s ..."], inputs: Shaped[Array, "t ..."], options: Options, threshold: float
 ) -> tuple[str, str]:
-    """What shapes and signs of the outputs say."""
+    """Find the kind of outputs by their shapes and signs."""
     if options.classes is not None:
         return "class", "their classes were named"
     is_real, own = inputs.dtype.kind == "f", outputs.shape[1:]
@@ -102,7 +102,7 @@ def has_names(labels: Any) -> bool:
 
 
 def plain_labels(labels: Any, outputs: Outputs, sequences: Sequences, *, has_steps: bool) -> Any:
-    """Labels without padding, and without the last axis that a single output has; names stay as they are."""
+    """Return labels without padding, and without the last axis that a single output has; names stay as they are."""
     if has_names(labels):
         return labels
     plain = [as_numpy(label) for label in labels]
@@ -118,7 +118,7 @@ def plain_labels(labels: Any, outputs: Outputs, sequences: Sequences, *, has_ste
 
 
 def _without_padding(labels: list[Shaped[Array, "..."]], sequences: Sequences) -> list[Shaped[Array, "..."]]:
-    """Labels of the real steps of each sequence, if all are as long as the longest sequence, or longer.
+    """Return labels of the real steps of each sequence, if all are as long as the longest sequence, or longer.
 
     Labels of several lengths, or for sequences of one length, are not padded: if they are too long, that is a mistake.
     """
@@ -268,7 +268,7 @@ def _comparable(options: Options, outputs: Outputs, held_out: Int[Array, " h"]) 
 
 
 def class_numbers(labels: Any, classes: Any) -> list[Any] | None:
-    """Labels as numbers of classes; None if there are none, or if names do not say which output they are."""
+    """Return labels as numbers of classes; None if there are none, or if names do not identify outputs."""
     if isinstance(labels[0], str):
         if classes is None or not set(labels) <= set(classes):
             return None
@@ -280,7 +280,7 @@ def class_numbers(labels: Any, classes: Any) -> list[Any] | None:
 
 
 def _most_frequent(labels: list[Any], held_out: Int[Array, " h"]) -> float:
-    """The fraction that is right of held-out labels, if the most frequent label of all sequences is always given.
+    """Compute the fraction of held-out labels that equal the most frequent label of all sequences.
 
     Of several yes-or-no labels each output has a most frequent one.
     """

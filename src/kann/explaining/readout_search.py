@@ -43,7 +43,7 @@ POOLS: dict[str, Callable[[Array], Array]] = {
     "max": partial(np.max, axis=0),
     "sum": partial(np.sum, axis=0),
 }
-"""What a head that decides once may read of the states (t, d) of a sequence."""
+"""Parts of the states (t, d) of a sequence that a head may read if it decides once."""
 
 
 NOT_FOUND = "No readout of these states was found."
@@ -51,7 +51,7 @@ NOT_FOUND = "No readout of these states was found."
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StateReadout:
-    """What a head reads of a state: its first units, such as h where h and c were recorded side by side."""
+    """The part of a state that a head reads: its first units, such as h where h and c were recorded side by side."""
 
     head: Any
     """A module or a function; the text of one that no file can hold."""
@@ -93,7 +93,7 @@ def linear_readout(weight: Float[Array, "o d"], bias: Float[Array, " o"] | None)
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Reading:
-    """What reads the explained states."""
+    """The readout of the explained states."""
 
     why: str
     readout: Any = None
@@ -109,7 +109,7 @@ class Reading:
 def find_reading(
     model: nn.Module, place: Place, asked: Any, states: States, outputs: Shaped[Array, "s ..."]
 ) -> Reading:
-    """The readout that the user names or the only one that fits; ``outputs`` are the network's for these states."""
+    """Find the readout that the user names or the only one that fits; ``outputs`` are those for these states."""
     head = _head(model, place, asked)
     if head is None:
         return Reading(why=NOT_FOUND)
@@ -162,7 +162,7 @@ def _first_linear(head: Any) -> Any:
 
 
 def _as_wide(linear: Any, place: Place, width: int, asked: Any) -> Float[Array, "o d"] | None:
-    """Return the weight for the recorded units: one of two directions, and nothing of the cell state."""
+    """Return the weight for the recorded units: one of two directions, without the cell state."""
     weight = as_numpy(getattr(linear, "weight", linear))
     require_real(weight, what="readout weights")
     own = (place.target and "h" in place.state and width_of(place.target, "h")) or width
@@ -229,7 +229,7 @@ def _compared(
 
 
 def outputs_before_sigmoid(readout: Any, ends: Float[Array, "s d"], outputs: Shaped[Array, "s ..."]) -> Array:
-    """What was put into the sigmoid that gave these outputs: what the readout gives for last states, if it is that.
+    """Return the argument of the sigmoid that gave these outputs: the readout of the last states if that fits.
 
     It is taken from the outputs if the readout reads other states too. In float32 they tell little from 10 on.
     """
@@ -252,7 +252,7 @@ def _for_page(head: Any, weight: Float[Array, "o d"], units: int, width: int, *,
 def _way(
     head: Any, units: int, states: States, outputs: Shaped[Array, "s ..."], *, rectified: bool = False
 ) -> str | None:
-    """Of which states the head gives the network's outputs; None if of none."""
+    """Find the states from which the head computes the network's outputs; None if there are none."""
     rows = [np.maximum(own[:, :units], 0) if rectified else own[:, :units] for own in states]
     if outputs.ndim >= 3 or (outputs.ndim == 2 and outputs.shape[1] == states.lengths.max() > 1):
         made = [read_out(head, own) for own in rows]

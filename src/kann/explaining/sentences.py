@@ -29,22 +29,22 @@ from kann.reporting.inputs import PageTable
 from kann.reporting.operators import most_are_worse
 
 EXTRAPOLATED = 3.0
-"""Half-lives longer than so many times the longest sequence are not claimed: they would rest on a small decay."""
+"""Half-lives beyond this multiple of the longest sequence are not claimed: they would rest on a small decay."""
 
 UNUSED = 0.995
 """A layer is not used if the network agrees with itself so often while it is held at its mean."""
 
 MUCH_LONGER = 2.0
-"""Channels are named if one of them is felt so many times longer than another."""
+"""Channels are named if one of them is felt this number of times longer than another."""
 
 LITTLE = 0.01
-"""What is left late of an input is written if it is at least this fraction of the largest difference."""
+"""The late effect of an input is written if it is at least this fraction of the largest difference."""
 
 REPLACEABLE = 0.9
 """A block is replaceable if this fraction of the decisions stay with its linear map in its place."""
 
 NAMES_SHOWN = 4
-"""How many tokens or inputs are named that push a mode up, and as many that push it down."""
+"""Number of tokens or inputs that are named as pushing a mode up, and as pushing it down."""
 
 OUTPUTS = {"class": "gives a class", "labels": "gives yes-or-no answers", "values": "gives numbers"}
 """The kinds of outputs in words."""
@@ -90,7 +90,7 @@ def _verdict(facts: Facts) -> str:
 
 
 def _nothing(facts: Facts) -> str:
-    """Say that nothing can be concluded, and why."""
+    """Write that no conclusion is possible, and why."""
     decided_by, network = facts.verdict.decided_by, facts.network
     if decided_by == "score" and facts.accuracy is not None:
         return f"Nothing can be concluded about the task: {_not_right(facts.accuracy)}."
@@ -221,7 +221,7 @@ def _live(facts: Facts) -> str | None:
 
 
 def _scanned(facts: Facts) -> str:
-    """Write which layer or direction was found to matter most, and which are not used; nothing if there is one."""
+    """Write which layer or direction was found to matter most, and which are not used; empty if there is one."""
     if len(facts.scan) < 2:
         return ""
     explained = next((each for each in facts.scan if each.is_explained), None)
@@ -250,7 +250,7 @@ def _coordinates(kept: Kept) -> str:
 
 
 def _part(network: Network) -> str:
-    """Name the layer and direction that is held, and what is untouched; nothing if there are no others."""
+    """Name the layer and direction that is held, and the untouched ones; empty if there are no others."""
     others = ["the other direction"] if network.has_other_direction else []
     others += ["the other layers"] if network.has_other_layers else []
     return f" of {network.layer!r} ({' and '.join(others)} untouched)" if others else ""
@@ -435,7 +435,7 @@ def _case(fact: InputFact) -> str:
 
 
 def _does(fact: InputFact, state: str) -> str:
-    """Write what an input does to the state, with the eigenvalue that says so."""
+    """Write what an input does to the state, with its eigenvalue."""
     angle = abs(np.degrees(np.angle(fact.eigenvalue)))
     if fact.does == "turns":
         return f"turns {state} by {angle:.0f}° (|λ| = {abs(fact.eigenvalue):.2f})"

@@ -35,7 +35,7 @@ SAME_TO = 1e-5
 """Numbers that are read are the same if they differ by less: data may be rounded to float32."""
 
 COMPARED = 8
-"""Number of sequences that decide whether a layer reads the channels: one alone may hold nothing but zeros."""
+"""Number of sequences that decide whether a layer reads the channels: one alone may hold only zeros."""
 
 
 class Sequences:
@@ -89,7 +89,7 @@ class Sequences:
     def outputs(
         self, numbers: Int[Array, " k"], change: Callable[[Any], Any] = lambda content: content
     ) -> Shaped[Array, "k ..."]:
-        """What the model decides by, for these sequences; steps behind the end of a short one are NaN.
+        """Return the outputs by which the model decides; steps behind the end of a short sequence are NaN.
 
         ``change`` may replace what each batch holds.
         """
@@ -130,13 +130,13 @@ class Sequences:
         return self._batches(chosen)[0] if self._sizes else self._source.take(chosen).data
 
     def sorted_by_length(self, numbers: Int[Array, " k"]) -> Int[Array, " k"]:
-        """The same numbers, long sequences first, so that little of a batch is padding; of padded batches in order."""
+        """Sort numbers by length, long sequences first, so that batches have little padding; keep padded batches."""
         if self._sizes or isinstance(self._source.data, Mapping):
             return np.sort(numbers)
         return numbers[np.argsort(-self.positions(numbers), kind="stable")]
 
     def positions(self, numbers: Int[Array, " k"]) -> Int[Array, " k"]:
-        """How many steps each of these sequences has, without padding where lengths or a mask tell it."""
+        """Return the number of steps of these sequences, without padding where lengths or a mask mark it."""
         if self._real is not None:
             return self._real.lengths[numbers]
         if self._is_tensor and self._source.data.ndim > 1:
@@ -150,7 +150,7 @@ class Sequences:
         return self._real.starts[numbers]
 
     def steps(self, number: int) -> Shaped[Array, "t ..."]:
-        """What the first tensor of a sequence holds at each step, padding included."""
+        """Return the content of the first tensor of a sequence at each step, padding included."""
         found = self._only(number)
         is_sample = isinstance(found, list) and not self._sizes  # and no batch of one
         if is_sample:
@@ -161,14 +161,14 @@ class Sequences:
         return found if is_sample else found.take(0, axis=self.axis)
 
     def real_steps(self, numbers: Int[Array, " k"], lengths: Int[Array, " k"]) -> list[Shaped[Array, "_ ..."]] | None:
-        """What is read at the real steps of some sequences, of which there are ``lengths``; None if there are fewer."""
+        """Return the inputs at the real steps of some sequences, ``lengths`` of them; None if there are fewer."""
         starts = self.starts(numbers).tolist()
         ends = [start + length for start, length in zip(starts, lengths.tolist(), strict=True)]
         read = [self.steps(i)[start:end] for i, start, end in zip(numbers.tolist(), starts, ends, strict=True)]
         return read if [len(each) for each in read] == lengths.tolist() else None
 
     def repeats(self) -> Int[Array, " s"]:
-        """For each sequence the number of the first one that reads the same, with the same length."""
+        """Return for each sequence the number of the first one with the same input and length."""
         first: dict[bytes, int] = {}
         lengths: Any = [None] * self.count if self._lengths is None else self._lengths.tolist()
         digests = (hashlib.blake2b(_bytes_of([lengths[i], self._only(i)])).digest() for i in range(self.count))
@@ -204,9 +204,9 @@ def _require_sequences(data: Any) -> None:
 
 
 def _is_pair(data: Any) -> bool:
-    """Whether data are all sequences together with something for each, such as lengths or labels, and no batches.
+    """Return True if data are all sequences with values for each, such as lengths or labels, and no batches.
 
-    Two batches may differ in their numbers of sequences and steps, and in nothing else.
+    Two batches may differ only in their numbers of sequences and steps.
     """
     if not isinstance(data, list | tuple) or len(data) != 2:
         return False
@@ -222,7 +222,7 @@ def _are_numbers(item: Any) -> bool:
 
 
 def _bytes_of(value: Any) -> bytes:
-    """What a nested structure of arrays, numbers and texts holds."""
+    """Return the content of a nested structure of arrays, numbers and texts."""
     if isinstance(value, Tensor | np.ndarray):
         values = np.ascontiguousarray(as_numpy(value))
         return f"{values.shape} {values.dtype}".encode() + values.tobytes()
@@ -253,7 +253,7 @@ def _rows(value: Any, rows: Int[Array, " k"], size: int, axis: int) -> Any:
 
 
 def tokens_of(tokens: Any, sequences: Sequences, numbers: Int[Array, " k"], states: States) -> list[list[str]] | None:
-    """The tokens of some sequences in the order of the text, else the numbers of words; None if none are read."""
+    """Return tokens in the order of the text, else the numbers of words; None if no words are read."""
     if tokens is None:
         read = sequences.real_steps(numbers, states.lengths)
         if read is None or any(each.ndim != 1 or each.dtype.kind not in "iu" for each in read):
@@ -279,7 +279,7 @@ def require_same_direction(tokens: Sequence[Sequence[str]], sequences: Sequences
 
 
 def _fit(tokens: Sequence[Sequence[str]], read: Sequence[Array]) -> float:
-    """In which fraction of places a token has the number that it has most often."""
+    """Compute the fraction of places at which a token has its most frequent number."""
     counts: dict[str, Counter[int]] = {}
     for words, ids in zip(tokens, read, strict=True):
         for word, number in zip(words, ids.tolist(), strict=False):
@@ -308,7 +308,7 @@ def channels_of(channels: Any, sequences: Sequences) -> tuple[str, ...] | None:
 
 
 def reads_channels(sequences: Sequences, numbers: Int[Array, " k"], states: States) -> bool:
-    """Whether the inputs of the recorded layer are the channels themselves, and not what other layers make of them."""
+    """Return True if the recorded layer reads the channels themselves, and not the outputs of other layers."""
     lengths = states.lengths[:COMPARED]
     read = None if states.inputs is None else sequences.real_steps(numbers[:COMPARED], lengths)
     if read is None:
@@ -323,7 +323,7 @@ def _are_same(ones: Sequence[Array], others: Sequence[Array]) -> bool:
 
 
 def signals_of(sequences: Sequences, numbers: Int[Array, " k"], states: States) -> list[Array] | None:
-    """What was read at each step, if these are real numbers, (T, channels) for each sequence; else None."""
+    """Return the input at each step if it is real numbers, (T, channels) for each sequence; else None."""
     read = sequences.real_steps(numbers, states.lengths)
     if read is None or any(each.ndim not in (1, 2) or each.dtype.kind != "f" for each in read):
         return None

@@ -39,7 +39,7 @@ PROBED = 32
 """Sequences that are run first, to see what the outputs are and how long it takes."""
 
 HELD_OUT = 0.4
-"""Fraction of the sequences that nothing is fitted to: coordinates are judged live on them."""
+"""Fraction of the sequences that are held out: coordinates are judged live on them."""
 
 MOST_HELD_OUT = 320
 """More of them would make the live test long: an agreement of 93 % is then known to 3 %."""
@@ -155,7 +155,7 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
 
 
 def _outputs_and_labels(sequences: Sequences, options: Options) -> tuple[Outputs | None, Options, str]:
-    """What outputs are, told by those of a few sequences; options with labels as plain as these; and a sentence."""
+    """Find the kind of outputs on a few sequences; return also options with plain labels, and a sentence."""
     probed = evenly_spaced(sequences.count, PROBED)
     try:
         given = sequences.outputs(probed)
@@ -203,7 +203,7 @@ def _split(
 
 
 def _to_show(sequences: Sequences, held_out: Int[Array, " k"]) -> Int[Array, " _"]:
-    """Return some of the sequences that were held out: as many as a person looks at."""
+    """Return some of the held-out sequences, up to the number that a person looks at."""
     shown = held_out[:SHOWN]
     sizes = np.cumsum([len(sequences.steps(int(i))) for i in shown])
     return shown[: max(1, int(np.searchsorted(sizes, MOST_STATES_SHOWN)))]
@@ -224,7 +224,7 @@ class Recorded:
     """None if the outputs turned out not to be comparable."""
     reading: Reading
     groups: Any
-    """What each fitted sequence of states is held out with; None if nothing."""
+    """Number of the group with which each fitted sequence is held out; None if single."""
     choices: tuple[str, ...]
 
 
@@ -272,7 +272,7 @@ def groups_of(setup: Setup, states: States) -> Any:
 
 
 def positions_of(sequences: Sequences, numbers: Int[Array, " k"], total: int) -> Int[Array, " k"]:
-    """Return the number of positions of each sequence along depth, each with states of its own."""
+    """Return the number of positions of each sequence along depth, each with separate states."""
     if total % len(numbers) == 0:
         return np.full(len(numbers), total // len(numbers))
     return sequences.positions(numbers)

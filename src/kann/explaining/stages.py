@@ -32,7 +32,7 @@ from kann.live._memory import memory
 from kann.live.results import Effects, Memory
 
 WIDEST_INPUTS_NAMED = 64
-"""Inputs are named one by one if there are at most so many."""
+"""Largest number of inputs that are named one by one."""
 
 MOST_BYTES = 500_000_000
 """Memory for the moments of all folds along depth: for each layer two matrices (units, units) in float64."""
@@ -50,7 +50,7 @@ FEWEST_CHANGED, MOST_CHANGED = 16, 64
 """Number of these sequences."""
 
 MOST_MAPPED = 8
-"""Maps of single inputs are fitted to at most so many coordinates."""
+"""Largest number of coordinates in the maps of single inputs."""
 
 RUNS_FOR_MEMORY = 40
 """Each sequence is run about so often: some twenty lags, of the network and of an untrained copy."""

@@ -24,7 +24,7 @@ RECORDED_OF_COPIES, LEAST_OF_COPIES, STEPS_OF_COPIES = 200, 50, 25_000
 """Sequences that each copy reads: of long ones fewer, down to the second, so that they have no more steps."""
 
 RESOLVED = 3.0
-"""Half-lives longer than so many times the longest sequence cannot be told apart."""
+"""Half-lives beyond this multiple of the longest sequence cannot be distinguished."""
 
 SHORTEST_MEMORY = 0.7
 """Below this |λ| half of a mode is left after two steps or fewer, which is no memory."""
