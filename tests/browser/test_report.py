@@ -238,7 +238,7 @@ def test_a_wide_operator_of_which_some_modes_are_judged(visit):
 
 
 def test_where_nothing_was_held_out_nothing_is_said_to_be_trusted(visit):
-    page = visit("long")  # a single sequence
+    page = visit("single")
     assert page.locator("#horizons").count() == 0
     assert "not tested" in page.inner_text("#trust-table")
     assert page.locator("#modes").count() == 0

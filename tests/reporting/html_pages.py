@@ -97,6 +97,12 @@ def long_report(path, *, steps=150_000):
     return report(path, kann.fit(states), states, tokens=[[f"w{i}" for i in range(steps)]])
 
 
+def single_report(path):
+    """A report of one sequence that is too short to be cut into blocks, so that no steps are held out."""
+    states = kann.States(values=np.random.default_rng(3).normal(size=(80, 2)), lengths=np.array([80]))
+    return report(path, kann.fit(states), states)
+
+
 class Points:
     """Fixed points whose kinds are markup."""
 

@@ -60,8 +60,8 @@ def explain(
     model
         Any torch module.
     data
-        Input of the model, as for `kann.record`; twelve sequences or more, better hundreds. A model whose ``forward`` takes
-        lengths too gets them.
+        Input of the model, as for `kann.record`; twelve sequences or more, better hundreds. A model whose ``forward``
+        takes lengths gets them.
     labels
         The true class of each sequence, or of each of its steps; its marks or values for several outputs.
     tokens
