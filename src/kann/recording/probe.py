@@ -280,11 +280,15 @@ class RowCheck:
         """Return True if rows follow other sequences: unchanged ones, or ones changed at another step."""
         if ((first >= 0) & (changed_at < 0)).any():
             return True
+        real = batch.real_of(tracer.title)
+        if real is not None and len(real) == len(rows.lengths):
+            beyond = rows.lengths - real.lengths  # of padded rows the padding, of packed rows the same for all
+            if len(set(rows.lengths)) > 1 and len(set(beyond)) > 1:
+                return True
         seen = (first >= 0) & (changed_at >= 0)
         first, at, lengths = first[seen], changed_at[seen], rows.lengths[seen]
         if not first.any():  # a layer that sees all steps at once follows them from its first row on
             return False
-        real = batch.real_of(tracer.title)
         own = np.minimum(real.lengths[seen], lengths) if real is not None and len(real) == len(seen) else lengths
         begins = np.array_equal if len(changed_at) <= ALWAYS_SURE else _begins_at
         return not any(begins(first, expected) for expected in (at, lengths - 1 - at, own - 1 - at))
