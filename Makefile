@@ -43,6 +43,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/house_style.py
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -56,7 +56,7 @@ def test_maps_of_all_layers_come_with_an_explanation(encoder, tmp_path):
     assert isinstance(steps, kann.depth.StepTrust)
     assert len(steps) == 4  # blocks, the first of which reads what was recorded as the embedding
     assert encoder.page["step_names"] == [f"encoder.layers.{block}" for block in range(4)]
-    assert sum("a linear map of its own is surely better than copying" in each for each in encoder.choices) == 1
+    assert sum("a separate linear map is surely better than copying" in each for each in encoder.choices) == 1
     saved = json.loads(json.dumps(encoder.numbers()))["steps"]["layers"]
     assert [layer["name"] for layer in saved] == encoder.page["step_names"]
     assert [layer["each"][0] for layer in saved] == steps.errors["each"].tolist()
@@ -103,7 +103,7 @@ def test_a_mean_that_one_layer_makes_is_not_praised(rng):
     assert steps.one_is_worse == (0, 1, 2)
     text = layers_in_words(steps, layer=["a", "b", "c", "d"])
     assert text.startswith(
-        "On held-out sequences a linear map of its own is surely better than copying the state for 2 of the 4 layers; "
+        "On held-out sequences a separate linear map is surely better than copying the state for 2 of the 4 layers; "
         "the most linear is “d” (its map tells 100.0 % of what it does), the least “"
     )
     assert steps.better_than_identity == (2, 3)

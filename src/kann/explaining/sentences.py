@@ -503,7 +503,7 @@ def _layers(facts: Facts) -> str | None:
     total, better = len(steps), len(steps.better_than_identity)
     which = {0: "none", total: "each"}.get(better, str(better))
     return (
-        f"On held-out sequences a linear map of its own is surely better than copying the state for {which} of the "
+        f"On held-out sequences a separate linear map is surely better than copying the state for {which} of the "
         f"{total} layers{_most_and_least(steps, facts.step_names)}. {_one_operator(facts.trust, steps)}"
     )
 
