@@ -79,10 +79,10 @@ def signed(value: float) -> str:
 def from_to(low: float, high: float, write: Callable[[float], str] = significant) -> str:
     """Write an interval with the function that writes its ends.
 
-    >>> from_to(0.25, 0.5), from_to(0.25, 0.5, percent)
-    ('0.25 to 0.5', '25.0 % to 50.0 %')
+    >>> from_to(0.25, 0.5), from_to(0.25, 0.5, percent), from_to(0.25, math.inf)
+    ('0.25 to 0.5', '25.0 % to 50.0 %', '0.25 or more')
     """
-    return f"{write(low)} to {write(high)}"
+    return f"{write(low)} or more" if high == math.inf else f"{write(low)} to {write(high)}"
 
 
 def part_of(part: int, whole: int) -> str:

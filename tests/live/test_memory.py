@@ -217,3 +217,14 @@ def test_errors_say_what_to_pass(numbers):
     found = kann.memory(model, numbers, untrained=False)
     with pytest.raises(kann.KannError, match="colour"):
         found.half_life("colour")
+
+
+def test_one_low_value_of_a_noisy_curve_ends_no_half_life():
+    def half_life(left):
+        squares = np.square(left)[None, None]
+        scales = {"state_scale": 1.0, "output_scale": 1.0}
+        return Memory((0, 1, 2, 3, 4, 6, 8), ("all inputs",), None, squares, **scales).half_life()
+
+    assert half_life([1.0, 0.9, 0.1, 0.9, 0.8, 0.9, 0.8]) == np.inf
+    assert half_life([1.0, 0.5, 0.25, 0.125, 0.06, 0.02, 0.0]) == pytest.approx(1)
+    assert half_life([0.2, 1.0, 0.6, 0.2, 0.1, 0.1, 0.1]) == pytest.approx(1.25)

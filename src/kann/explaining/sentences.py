@@ -389,7 +389,7 @@ def _remembered(facts: Facts) -> str | None:
     text = f"Half {effect} is gone after {after(found.half_life)}"
     if found.half_life > found.longest:
         text = f"More than half {effect} is left after {after(float(found.longest))}"
-    about = [from_to(low, high, number_of_steps)] if low < high < math.inf else []
+    about = [from_to(low, high, number_of_steps)] if low < high else []
     if found.untrained is not None and not math.isnan(found.untrained):
         about.append(f"untrained copy: half is gone after {after(found.untrained)}")
     text += f" ({'; '.join(about)})" if about else ""

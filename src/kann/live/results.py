@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 from kann import _display
 from kann._display import in_columns
@@ -270,7 +271,7 @@ class Memory(Saved):
         """Write a half-life with its interval, and in seconds where a step has a duration."""
         text = self._in_words(self.half_life(name, of=of))
         low, high = self.half_life_interval(name, of=of)
-        return f"{text} ({from_to(low, high, number_of_steps)})" if low < high < np.inf else text
+        return f"{text} ({from_to(low, high, number_of_steps)})" if low < high else text
 
     def _in_words(self, steps: float) -> str:
         if np.isnan(steps):
@@ -309,18 +310,23 @@ class Memory(Saved):
 
 
 def _half_life(lags: Sequence[int], left: Float[Array, " l"]) -> float:
-    """Return the steps from the largest difference to half of it, interpolated linearly between lags."""
+    """Return the steps from the largest difference to half of it, interpolated linearly between lags.
+
+    From the largest difference on, the curve is replaced by the closest one that never rises: a single low value of
+    a curve from few sequences is noise, not the end of a memory.
+    """
     known = ~np.isnan(left)
     steps, left = np.array(lags)[known], left[known]
     if not len(left) or not left.max() > 0:
         return float("nan")
     top = int(left.argmax())
-    below = np.flatnonzero(left[top:] <= left[top] / 2)
+    steps, falling = steps[top:], isotonic_regression(left[top:], increasing=False).x
+    below = np.flatnonzero(falling <= falling[0] / 2)
     if not len(below):
         return float("inf")
-    at = top + below[0]
-    (a, b), (x, y) = left[at - 1 : at + 1], steps[at - 1 : at + 1]
-    return float(x + (y - x) * (a - left[top] / 2) / (a - b) - steps[top])
+    at = below[0]
+    (a, b), (x, y) = falling[at - 1 : at + 1], steps[at - 1 : at + 1]
+    return float(x + (y - x) * (a - falling[0] / 2) / (a - b) - steps[0])
 
 
 # Modes to look at
