@@ -222,8 +222,8 @@ def test_errors_say_what_to_pass(numbers):
 def test_one_low_value_of_a_noisy_curve_ends_no_half_life():
     def half_life(left):
         squares = np.square(left)[None, None]
-        scales = {"state_scale": 1.0, "output_scale": 1.0}
-        return Memory((0, 1, 2, 3, 4, 6, 8), ("all inputs",), None, squares, **scales).half_life()
+        compared = {"state_squares": None, "output_squares": squares, "state_scale": 1.0, "output_scale": 1.0}
+        return Memory(lags=(0, 1, 2, 3, 4, 6, 8), names=("all inputs",), **compared).half_life()
 
     assert half_life([1.0, 0.9, 0.1, 0.9, 0.8, 0.9, 0.8]) == np.inf
     assert half_life([1.0, 0.5, 0.25, 0.125, 0.06, 0.02, 0.0]) == pytest.approx(1)
