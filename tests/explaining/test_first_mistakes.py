@@ -269,3 +269,31 @@ def test_steps_whose_label_is_ignored_do_not_count(generator):
     found = kann.explain(model, data, labels=labels, progress=False)
     assert found.accuracy[0] == 1
     assert found.facts.accuracy.of_steps
+
+
+def test_sequences_without_labels_do_not_end_an_explanation(generator):
+    data, model = words(generator), seeded(networks.Tagger)
+    labels = model(data).argmax(dim=-1)
+    labels[::3] = -100
+    found = kann.explain(model, data, labels=labels, progress=False)
+    assert set(found.effects.judged) == {number for number in found.held_out.tolist() if number % 3}
+    assert found.memory is not None
+    assert not any("nterrupted" in choice for choice in found.choices)
+
+
+def test_a_class_of_minus_100_is_an_unknown_label_of_a_decision_that_counts(generator):
+    data = numbers(generator)
+    reader = seeded(lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 2)))
+    labels = reader(data).argmax(dim=-1)
+    labels[::3] = -100
+    found = kann.explain(reader, data, labels=labels, progress=False)
+    assert found.effects.judged.tolist() == found.held_out.tolist()
+    assert found.memory is not None
+
+
+def test_a_value_of_minus_100_is_a_number(generator):
+    labels = torch.randn(SEQUENCES, 1, generator=generator)
+    labels[3] = -100
+    options = Options(labels=labels)
+    assert options.labels_that_mark(np.arange(5), "values") is None
+    assert options.labels_that_mark(np.arange(5), "labels") is not None

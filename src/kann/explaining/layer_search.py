@@ -388,7 +388,7 @@ def most_worth(
     own = full_name(place.target)
     scanned = evenly_spaced(sequences.count, SCANNED)
     data, run = sequences.part(scanned)
-    labels = options.labels_that_mark(scanned)
+    labels = options.labels_that_mark(scanned, outputs.kind)
     run["progress"], scores = False, dict[str, float]()
     for name in names:
         with contextlib.suppress(KannError):  # a layer that is called in a way that cannot be replaced

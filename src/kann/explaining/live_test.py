@@ -19,6 +19,7 @@ from kann.fitting.balance import Balance
 from kann.live._balance import balance
 from kann.live._effects import Change, effects
 from kann.live._intervene import replaced, replaced_layer
+from kann.live.evaluation import is_known
 from kann.live.results import Effects, modes_that_matter
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import SequenceData
@@ -65,7 +66,8 @@ def balance_states(setup: Setup, recorded: Recorded) -> Balance:
         raise KannError("the network gives no outputs that could be compared")
     numbers = setup.sequences.sorted_by_length(setup.fitted_numbers)
     data, run = setup.sequences.part(numbers)
-    run |= {"labels": setup.options.labels_that_mark(numbers), "outputs": recorded.outputs.kind}
+    kind = recorded.outputs.kind
+    run |= {"labels": setup.options.labels_that_mark(numbers, kind), "outputs": kind}
     if setup.options.batch_size is None:
         del run["batch_size"]  # as many as fit into memory with their gradients
     try:
@@ -87,7 +89,7 @@ class Scores:
             raise KannError("the network gives no outputs that could be compared")
         self.outputs = outputs
         self.numbers = setup.sequences.sorted_by_length(setup.held_out)
-        self.labels = setup.options.labels_that_mark(self.numbers)
+        self.labels = setup.options.labels_that_mark(self.numbers, outputs.kind)
         self.data, self.run = setup.sequences.part(self.numbers)
         self.source = SequenceData(setup.model, self.data, **self.run)
 
@@ -109,6 +111,13 @@ class Scores:
                 self.source.call(batch)
             took = time.monotonic() - began
         return took * sum(map(len, batches)) / len(batch)
+
+
+def count_to_judge(setup: Setup, recorded: Recorded) -> int:
+    """Return how many held-out sequences the live test judges if it is not interrupted."""
+    kind = "class" if recorded.outputs is None else recorded.outputs.kind
+    labels = setup.options.labels_that_mark(setup.held_out, kind)
+    return len(setup.held_out) if labels is None else sum(map(is_known, labels))
 
 
 def operator_size(setup: Setup, recorded: Recorded, found: Balance) -> tuple[int, list[str]]:

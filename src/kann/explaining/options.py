@@ -113,9 +113,14 @@ class Options:
                 raise KannError(f"{name}={value} is no stretch of time; pass {name}>0")
         require_whole_number(self.seed, "seed", least=0, too_small="is negative")
 
-    def labels_that_mark(self, numbers: Int[Array, " k"]) -> list[Any] | None:
-        """Return the labels of some sequences if labels of −100 mark steps that do not count, and None if all count."""
-        return [self.labels[number] for number in numbers] if has_ignored(self.labels) else None
+    def labels_that_mark(self, numbers: Int[Array, " k"], outputs: str) -> list[Any] | None:
+        """Return the labels of some sequences if −100 marks steps or answers that do not count, and None if all count.
+
+        A sequence whose single class is −100 has an unknown label, and what the network decides there counts. A value
+        of −100 is a number.
+        """
+        own = [] if self.labels is None or outputs == "values" else [self.labels[number] for number in numbers]
+        return own if has_ignored([label for label in own if np.ndim(as_numpy(label))]) else None
 
     def _require_words(self) -> None:
         """Raise for one text per sequence: it is unknown which of its words is read at which step."""

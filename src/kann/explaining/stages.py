@@ -20,7 +20,7 @@ from kann.depth.results import BypassEffects
 from kann.errors import KannError, UnfinishedWarning
 from kann.explaining.input_effects import InputCases, find_input_cases
 from kann.explaining.layer_search import evenly_spaced
-from kann.explaining.live_test import NEARLY_BEST, balance_states, operator_size, run_live_test
+from kann.explaining.live_test import NEARLY_BEST, balance_states, count_to_judge, operator_size, run_live_test
 from kann.explaining.operators import Operators, fit_operators, folds_of
 from kann.explaining.outputs import Accuracy, measure_accuracy
 from kann.explaining.sequences import reads_channels
@@ -221,7 +221,7 @@ def run_stages(setup: Setup) -> Results:
         bypassed = chain.run("replacing blocks", lambda: (replace_blocks(setup, recorded, maps), ()))
     live = chain.run("testing live", lambda: run_live_test(setup, recorded, found, balanced))
     tested, alone = live or (None, {})
-    if tested is not None and len(tested.judged) < len(setup.held_out):
+    if tested is not None and len(tested.judged) < count_to_judge(setup, recorded):
         chain.stop("testing live")
     about_score = (setup.sequences, setup.held_out, setup.together, recorded.outputs, setup.options)
     accuracy = chain.run("measuring how well it does", lambda: measure_accuracy(*about_score))

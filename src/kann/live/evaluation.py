@@ -124,10 +124,15 @@ def order_of_judged(numbers: Int[Array, " s"], source: SequenceData, labels: Any
     most = np.inf if source.max_sequences is None else source.max_sequences
     order = [i for i in np.argsort(numbers).tolist() if numbers[i] < most]
     if labels is not None:
-        order = [i for i in order if (as_numpy(labels[numbers[i]]) != IGNORED).any()]
+        order = [i for i in order if is_known(labels[numbers[i]])]
     if not order:
         raise KannError(f"all labels are {IGNORED}, which does not count; pass labels of some sequences")
     return order
+
+
+def is_known(label: Any) -> bool:
+    """Return whether the label of a sequence, or of one of its steps, is not `IGNORED`."""
+    return bool((as_numpy(label) != IGNORED).any())
 
 
 def has_ignored(labels: Any) -> bool:
