@@ -10,7 +10,7 @@ import torch
 from kann._format import significant
 from kann.backends.arrays import as_numpy
 from kann.data.serialization import Stored
-from kann.data.states import States
+from kann.data.states import States, checked_tokens
 from kann.errors import KannError
 from kann.explaining.layer_search import evenly_spaced
 from kann.explaining.operators import reads_nothing
@@ -164,7 +164,7 @@ def _cases_of(setup: Setup, recorded: Recorded) -> _Cases | None:
     inputs = as_numpy(states.inputs).astype(np.float64)
     nothing = np.empty((len(inputs), 0))
     if recorded.tokens is not None:
-        words = [word for own in recorded.tokens for word in own]
+        words = [word for own in checked_tokens(recorded.tokens, states) for word in own]
         if len(words) != len(inputs):
             return None
         found, at = np.unique(words, return_inverse=True)
