@@ -98,8 +98,8 @@ def test_the_finding_comes_first_and_the_caveats_last():
         "Half of the effect of one input on its outputs is gone after 6 steps (5 to 8; untrained copy: half is gone "
         "after 1.5 steps), that of “force” after 6 steps, of “gate” after 1 step.",
         "Found: one coordinate brings back 86.0 % of what the network loses without this state (enough: 75 %). "
-        "Caveats: half-lives are those of this operator on average over what was read; figures hold for data like "
-        "these.",
+        "Caveats: the half-life of a mode is that of one coordinate on average over what was read, and later inputs "
+        "may outweigh a single one in the outputs sooner; figures hold for data like these.",
     )
     assert wording.details_of(facts()) == (
         "On held-out sequences one step of the operator misses 1.0 % of the variance of its balanced coordinates, and "
@@ -412,6 +412,13 @@ def test_along_depth_nothing_lasts_longer_than_the_layers():
     memory = replace(MEMORY, eigenvalue=0.99 + 0j, interval=(0.985, 0.995))
     network = replace(NETWORK, axis="depth", depth=4.0)
     assert wording.staying(memory, network) == "more than half of it is left after all 4 layers"
+
+
+def test_channels_that_outlast_the_measurement_are_not_compared():
+    both = replace(REMEMBERED, channels={"left": np.inf, "right": np.inf})
+    assert "left" not in wording.sentences_of(facts(remembered=both))[-2]
+    one = replace(REMEMBERED, channels={"left": np.inf, "right": 1.0})
+    assert "that of “left” after more than" in wording.sentences_of(facts(remembered=one))[-2]
 
 
 def test_turns_longer_than_the_sequences_are_not_claimed():

@@ -160,6 +160,8 @@ class Live(Stored):
     """The highest score of any basis with fewer coordinates than units."""
     groups: int | None = None
     """The number of groups of these sequences, of copies too, which intervals count; None if all differ."""
+    like_random: int | None = None
+    """The largest smaller number of coordinates that keep most decisions too, but no more than random directions."""
 
     @property
     def matters(self) -> bool:
@@ -437,6 +439,7 @@ def live_facts(effects: Effects, trust: Trust | None) -> Live:
         return min(equal, key=lambda each: HEADLINE.index(each.method))
 
     best = max(candidates, key=lambda each: (each.recovered, -each.count), default=None)
+    headline = fewest(ENOUGH)
     return Live(
         outputs=effects.outputs,
         full=float(effects.full),
@@ -444,7 +447,8 @@ def live_facts(effects: Effects, trust: Trust | None) -> Live:
         sequences=len(effects.judged),
         groups=None if effects.groups is None else len(np.unique(effects.groups)),
         level=effects.level,
-        fewest=fewest(ENOUGH),
+        fewest=headline,
+        like_random=None if headline is None else _like_random(effects, headline),
         nearly_all=fewest(NEARLY_ALL),
         best=best,
     )
@@ -481,6 +485,22 @@ def _candidates(effects: Effects, trust: Trust | None) -> list[Kept]:
                 )
             )
     return found
+
+
+def _like_random(effects: Effects, headline: Kept) -> int | None:
+    """Return the largest smaller count that does as well in the basis of the headline, and with random directions."""
+    random = effects.kept.get("random")
+    if random is None:
+        return None
+    known = zip(effects.counts, effects.kept[headline.method], effects.recovered[headline.method], random, strict=True)
+    return max(
+        (
+            count
+            for count, score, part, other in known
+            if count < headline.count and part >= ENOUGH and is_as_good(float(other), float(score), float(effects.full))
+        ),
+        default=None,
+    )
 
 
 def is_as_good(other: float, score: float, full: float) -> bool:

@@ -177,6 +177,7 @@ def require_labels_that_fit(
                 f"label for each step, with {IGNORED} at those that do not count"
             )
         labels_by_step(known, numbers, starts, steps=steps, has_steps=has_steps)
+        _require_known_classes(known, max(2, outputs.count))
         own_axes = 0
     elif has_names(labels):
         return
@@ -193,6 +194,22 @@ def require_labels_that_fit(
                 f"the label of sequence {number} has shape {label.shape}, and the network gave outputs at "
                 f"{min(steps, real)} steps; pass one label for each step"
             )
+
+
+def _require_known_classes(labels: list[Any], count: int) -> None:
+    """Raise for labels that no output stands for."""
+    every = np.unique(np.concatenate([np.ravel(label) for label in labels]))
+    every = every[every != IGNORED]
+    if len(every) and not 0 <= every[0] <= every[-1] < count:
+        remedy = "labels that are numbers of these classes"
+        if every.tolist() == [-1, 1]:
+            remedy = "(labels > 0)"
+        elif every[-1] - every[0] < count:
+            remedy = f"labels - {every[0]}" if every[0] > 0 else f"labels + {-every[0]}"
+        raise KannError(
+            f"labels run from {every[0]} to {every[-1]}, and the outputs are classes 0 to {count - 1}; pass {remedy}, "
+            f"and {IGNORED} where a label does not count"
+        )
 
 
 def _require_known_names(labels: Any, classes: Any) -> None:
@@ -256,15 +273,9 @@ def _comparable(options: Options, outputs: Outputs, held_out: Int[Array, " h"]) 
     if known is None:
         return "How well the network does was not measured: labels are no whole numbers."
     every = np.concatenate([np.ravel(known[i]) for i in held_out])
-    every, classes = every[every != IGNORED], max(2, outputs.count)
-    if not len(every):
+    if not (every != IGNORED).any():
         return f"How often the network is right was not measured: all labels are {IGNORED}."
-    if every.min() >= 0 and every.max() < classes:
-        return known
-    return (
-        f"How often the network is right was not measured: labels run from {every.min()} to {every.max()}, and its "
-        f"outputs tell classes 0 to {classes - 1} apart."
-    )
+    return known
 
 
 def class_numbers(labels: Any, classes: Any) -> list[Any] | None:

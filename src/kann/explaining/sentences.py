@@ -40,6 +40,9 @@ MUCH_LONGER = 2.0
 LITTLE = 0.01
 """The late effect of an input is written if it is at least this fraction of the largest difference."""
 
+LEFT_AFTER_TURN = 0.1
+"""A pair of eigenvalues turns if at least this fraction of the mode is left after one turn."""
+
 REPLACEABLE = 0.9
 """A block is replaceable if this fraction of the decisions stay with its linear map in its place."""
 
@@ -158,7 +161,15 @@ def _not_right(found: Accuracy) -> str:
     return (
         f"on held-out sequences {right} {percent(found.score)} (95 % interval {percent(found.low)} to "
         f"{percent(found.high)}), and always giving the most frequent label in {percent(found.baseline)}"
+        f"{_why_not(found)}"
     )
+
+
+def _why_not(found: Accuracy) -> str:
+    """Write why a score is no evidence: labels in another order, or too few sequences."""
+    if found.high < found.baseline:
+        return ", which is more: are labels, or classes=, in the order of the outputs?"
+    return ", which so few sequences do not tell apart" if found.score > found.baseline else ""
 
 
 def _how_right(facts: Facts) -> str | None:
@@ -215,6 +226,9 @@ def _live(facts: Facts) -> str | None:
     more = live.nearly_all
     if more is not None and more.count > kept.count:
         sentence += f" With {more.count}, {NAMES[more.method].split(',')[0]} keep {_score(live, more.score)}."
+    if live.like_random is not None:
+        fewer = "one" if live.like_random == 1 else number_word(live.like_random).lower()
+        sentence += f" With {fewer}, random directions do as well."
     if facts.verdict.word == "nothing":
         sentence += " That says how few are enough for its outputs, not that training made them."
     return f"{sentence}{_scanned(facts)}"
@@ -334,10 +348,13 @@ def staying(memory: ModeFact, network: Network) -> str:
 
 def turning(memory: ModeFact, network: Network) -> str:
     """Write how long a turn takes of a memory that is a pair of eigenvalues: it comes back, and is not held still."""
-    if not memory.eigenvalue.imag or abs(memory.eigenvalue) < HOLDS:
+    if not memory.eigenvalue.imag:
         return ""
     steps = 2 * np.pi / abs(np.angle(memory.eigenvalue))
-    return "" if steps > network.longest else f", it turns once in {_duration(steps, f'{steps:.3g}', network)}"
+    is_lost = abs(memory.eigenvalue) ** steps < LEFT_AFTER_TURN
+    return (
+        "" if is_lost or steps > network.longest else f", it turns once in {_duration(steps, f'{steps:.3g}', network)}"
+    )
 
 
 def _time(modulus: float, network: Network) -> str:
@@ -394,8 +411,9 @@ def _remembered(facts: Facts) -> str | None:
         about.append(f"untrained copy: half is gone after {after(found.untrained)}")
     text += f" ({'; '.join(about)})" if about else ""
     known = {name: steps for name, steps in found.channels.items() if not math.isnan(steps)}
-    if len(known) > 1 and max(known.values()) >= MUCH_LONGER * min(known.values()):
-        longest, shortest = (pick(known, key=lambda name: known[name]) for pick in (max, min))
+    longest, shortest = (pick(known, key=lambda name: known[name], default="") for pick in (max, min))
+    # Beyond the longest lag nothing was measured: two channels may both last longer.
+    if known and min(known[longest], found.longest) >= MUCH_LONGER * known[shortest]:
         text += f", that of “{longest}” after {after(known[longest])}, of “{shortest}” after {after(known[shortest])}"
     if found.late is not None and found.half_life < found.late[0] and LITTLE <= found.late_left < 0.5:
         first, last = found.late
@@ -554,7 +572,10 @@ def _caveats(facts: Facts) -> str:
     if not facts.balanced and facts.network.axis == "time":
         parts.append("modes are those of principal components, which the outputs need not depend on")
     if facts.kind == "driven" and facts.gates is None:
-        parts.append("half-lives are those of this operator on average over what was read")
+        parts.append(
+            "the half-life of a mode is that of one coordinate on average over what was read, and later inputs may "
+            "outweigh a single one in the outputs sooner"
+        )
     parts.append("figures hold for data like these")
     return f"Caveats: {'; '.join(parts)}."
 
@@ -567,6 +588,7 @@ def shown_facts(facts: Facts) -> dict[str, Any]:
     return {
         "line": line_of(facts),
         "verdict": (facts.verdict.word, figure_that_decides(facts)),
+        "caveats": "" if facts.verdict.word == "nothing" else _caveats(facts),
         "matter": [] if facts.verdict.word == "nothing" else modes_with_cards(facts),
         "tables": [table for table in (_scan_table(facts), _blocks_table(facts)) if table is not None],
     }

@@ -229,6 +229,7 @@ def _trust(inputs: ReportInputs) -> dict[str, Any]:
         "trust": trust.trust_numbers(known),
         "level": None if known.trust is None else confidence(known.trust.level),
         "trust_table": table,
+        "caveats": inputs.caveats,
         "summary": list(inputs.summary or inputs.sentences or statements)[:MOST_SENTENCES],
     }
 

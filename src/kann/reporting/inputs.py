@@ -66,6 +66,8 @@ class PageOptions(TypedDict, total=False):
     """"found", "partly" or "nothing", and the figure that decides it, in words."""
     summary: Sequence[str]
     """Sentences to show first, at most three."""
+    caveats: str
+    """A line under these sentences: what must not be concluded from them."""
     sentences: Sequence[str]
     """All sentences, shown under "Details"; the first of them come first if there is no ``summary``. The page's own by
     default."""
@@ -144,6 +146,7 @@ class ReportInputs:
     verdict: tuple[str, str] | None = None
     tables: Sequence[PageTable] = ()
     summary: Sequence[str] = ()
+    caveats: str = ""
     sentences: Sequence[str] = ()
     choices: Sequence[str] = ()
     alone: Mapping[int, tuple[float, float]] = field(default_factory=dict)
