@@ -329,6 +329,15 @@ class SequenceData:
                 f"the model cannot read the batch {short_repr(content)}, which holds no tensor "
                 f"({type(error).__name__}: {error}); pass tensors, or forward= that makes them of such a batch"
             )
+        if self._forward is None and f"{type(self.model).__name__}.forward() missing" in line:
+            return KannError(
+                f"the model reads more than the batch ({line}); pass forward=lambda model, batch: model(batch, ...)"
+            )
+        if "argument #1 'indices'" in line:
+            return KannError(
+                f"an embedding of the model reads whole numbers, and the data are {short_repr(str(tensors[0].dtype))}; "
+                "pass data.long()"
+            )
         if isinstance(error, IndexError):
             is_of_embedding = traceback.extract_tb(error.__traceback__)[-1].name == "embedding"
             return self._explained_embedding(tensors) if is_of_embedding else None
