@@ -161,13 +161,13 @@ def test_a_model_of_two_arguments_needs_forward(x):
         def forward(self, x, age):
             return super().forward(x) * age
 
-    with pytest.raises(KannError, match="missing 1 required positional argument: 'age'.*pass forward=lambda"):
+    with pytest.raises(KannError, match=r"missing 1 required positional argument: 'age'.*pass forward=lambda"):
         kann.record(Two(), x)
 
 
 def test_words_as_floats_are_refused():
     words = torch.randint(5, (6, 4)).float()
-    with pytest.raises(KannError, match="embedding .* reads whole numbers, and the data are .*float32.*data.long"):
+    with pytest.raises(KannError, match=r"embedding .* reads whole numbers, and the data are .*float32.*data.long"):
         kann.record(nn.Sequential(nn.Embedding(5, 3), nn.GRU(3, 4, batch_first=True)), words)
 
 
