@@ -206,6 +206,16 @@ def test_it_is_saved_and_displayed(numbers, tmp_path):
     assert "<table>" in found._repr_html_()
 
 
+def test_one_hot_rows_may_have_names_and_are_changed_as_a_whole():
+    words = torch.randint(3, (20, 12), generator=torch.Generator().manual_seed(0))
+    rows = nn.functional.one_hot(words, 3).double()
+    model = nn.GRU(3, 4, batch_first=True).double()
+    found = kann.memory(model, rows, untrained=False, channels=("a", "b", "c"))
+    assert found.names == ("all inputs",)
+    with pytest.raises(kann.KannError, match="2 names in channels= for 3 numbers"):
+        kann.memory(model, rows, untrained=False, channels=("a", "b"))
+
+
 def test_errors_say_what_to_pass(numbers):
     model = Summing().double()
     with pytest.raises(kann.KannError, match="channels="):

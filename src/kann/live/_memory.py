@@ -126,10 +126,11 @@ def _states_compared(model: nn.Module, layer: str | None, state: str | None) -> 
 
 def _channel_names(channels: Sequence[str] | None, runs: Sequence["_Run"]) -> tuple[str, ...]:
     """Name the changes: all inputs of a step together, and each channel by itself."""
-    count = _channels(runs[0].inputs)
-    if channels is not None and len(channels) != count:
+    steps, count = runs[0].inputs.steps, _channels(runs[0].inputs)
+    width = steps.shape[2] if steps.is_floating_point() and steps.ndim == 3 else 0
+    if channels is not None and len(channels) != width:
         raise KannError(
-            f"there are {len(channels)} names in channels= for {count} numbers of a step; pass one for each"
+            f"there are {len(channels)} names in channels= for {width} numbers of a step; pass one for each"
         )
     if channels is None and count <= MOST_CHANNELS:
         channels = [f"input {i}" for i in range(count)]
