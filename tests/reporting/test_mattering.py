@@ -110,6 +110,7 @@ def test_the_live_test_of_another_operator_is_refused(tmp_path, koopman, states)
         ({"step_seconds": "x"}, "step_seconds='x' .*pass how many seconds a step lasts"),
         ({"step_name": " "}, "step_name= is empty"),
         ({"step_name": 3}, "step_name=3 is no text"),
+        ({"caveats": 3}, "caveats=3 is no text"),
         ({"outputs": "words"}, "outputs='words' is unknown; pass 'class' or 'labels' or 'values'"),
         ({"threshold": "x"}, "threshold='x' .*pass the value that an output must exceed"),
     ],

@@ -255,7 +255,7 @@ def slowest_and_most_important(importances: Float[Array, " m"], count: int) -> t
     return tuple(sorted([*slowest, *rest[: count - len(slowest)]]))
 
 
-TEXTS = ("title", "about", "line", "step_name")
+TEXTS = ("title", "about", "line", "caveats", "step_name")
 """Options that are a text."""
 
 SENTENCES = ("summary", "sentences", "choices")
