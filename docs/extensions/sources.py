@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 # Markdown beside README, and the pages that include it: links work in the manual and on a code host.
-OUTSIDE = {"../CONTRIBUTING.md": "contributing.md", "../CHANGELOG.md": "changelog.md"}
+OUTSIDE = {f"../{name.upper()}.md": f"{name}.md" for name in ("contributing", "changelog", "security")}
 BAR_OR_CODE = re.compile(r"``.*?``|\|")
 
 
