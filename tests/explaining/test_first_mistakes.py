@@ -297,3 +297,9 @@ def test_a_value_of_minus_100_is_a_number(generator):
     options = Options(labels=labels)
     assert options.labels_that_mark(np.arange(5), "values") is None
     assert options.labels_that_mark(np.arange(5), "labels") is not None
+
+
+def test_sequences_beyond_max_sequences_are_not_left_out_for_want_of_time(generator):
+    found = look(seeded(networks.Tagger), words(generator), max_sequences=SEQUENCES - 4)
+    assert len(found.fitted_numbers) + len(found.held_out) == SEQUENCES - 4
+    assert not any("time" in choice for choice in found.choices)

@@ -114,7 +114,8 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
     scan: tuple[LayerWorth, ...] = ()
     if outputs is not None and options.layer is None and place.axis == "time":
         place, scan = most_worth(sequences, place, options, outputs)
-    usable = _within_time(sequences, min(sequences.count, options.max_sequences or sequences.count), clock)
+    asked = min(sequences.count, options.max_sequences or sequences.count)
+    usable = _within_time(sequences, asked, clock)
     # Those of one group, and those that read the same, stay together.
     ones = np.ones(sequences.count, dtype=int)
     together = HoldoutGroups.of(ones, groups=options.group_of, repeats=sequences.repeats()).group_of
@@ -134,7 +135,7 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
         choices.append(
             "The model takes lengths, and none were passed: all steps count as real. Pass lengths= if some are padding."
         )
-    left_out = sequences.count - len(usable)
+    left_out = asked - len(usable)
     more = f"; {left_out} were left out, since time would not have been enough." if left_out else "."
     choices.append(f"{fitted_of} sequences were fitted, and {len(held_out)} others held out for the live test{more}")
     return Setup(
