@@ -1,8 +1,12 @@
 """What held-out sequences say about an operator, for the tables of the experiments."""
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
+
 import kann
+from kann.fitting.folds import FEWEST_FOLDS, repeats_of
 from kann_experiments.results import Quantity
 
 
@@ -14,6 +18,16 @@ def quantities(prefix: str, what: str) -> tuple[Quantity, ...]:
         Quantity(key=f"{prefix}_error", what="    variance that one step misses, held-out sequences"),
         Quantity(key=f"{prefix}_copying", what="    copying the previous state"),
     )
+
+
+def can_hold_out(states: kann.States) -> bool:
+    """Return whether enough sequences differ: a network whose states settle in two makes near copies of two."""
+    return len(np.unique(repeats_of(states))) >= FEWEST_FOLDS
+
+
+def unknown(prefix: str) -> dict[str, float]:
+    """Return NaN for each of `numbers`, for states of which no sequences can be held out."""
+    return {quantity.key: math.nan for quantity in quantities(prefix, "")}
 
 
 def numbers(prefix: str, koopman: kann.Koopman, fitted_to: kann.States | Sequence[kann.Moments]) -> dict[str, float]:

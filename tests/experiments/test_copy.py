@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
-from kann_experiments import configs
+from kann_experiments import configs, trusting
 from kann_experiments import copy as copy_module
 from kann_experiments.configs import as_json, differences
 from kann_experiments.copy import analysis as analysis_module
@@ -32,6 +32,7 @@ from kann_experiments.copy.live import live_numbers, recalled
 from kann_experiments.copy.renn import cell_of, full_states, identity_states, renn_states
 from kann_experiments.copy.task import CONFIGS, PRINTED, Task, build, build_optimizer, rebase
 from kann_experiments.ecg import modes
+from kann_experiments.stand_in_kinds import operators_of
 from kann_experiments.training import Training, generator
 
 import kann
@@ -283,6 +284,21 @@ def held_out(folder):
         patch.setattr(analysis_module, "SEQUENCES", 3)
         config = replace(tiny(), task=Task(digits=2, blanks=4, letters=3))
         return study_network(trained(config, seed=0, folder=folder / "held-out"), config, seed=0)
+
+
+def test_states_that_settle_in_two_have_no_figures_of_trust():
+    config = tiny("rnn")
+    network = build(config, seed=0)
+    with torch.no_grad():  # the first digit saturates every unit, and the second turns none back
+        for weight in network.recurrent.parameters():
+            weight.zero_()
+        network.recurrent.weight_hh_l0.copy_(6 * torch.eye(12))
+        network.recurrent.weight_ih_l0[:, 1], network.recurrent.weight_ih_l0[:, 2] = 4.0, -4.0
+    numbers = study_network(network, config, seed=0).numbers
+    assert np.isnan([numbers["centred_trusted"], numbers["reading_error"]]).all()
+    states = kann.record(network, TASK.sequences(TASK.every())[0], layer="recurrent", inputs=True, progress=False)
+    assert not trusting.can_hold_out(states)
+    assert {operator.rank for operator in operators_of(states, 1).values()} == {1}
 
 
 def test_held_out_sequences_are_all_that_were_not_fitted(held_out):

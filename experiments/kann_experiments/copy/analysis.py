@@ -153,12 +153,18 @@ def study_network(network: CopyNetwork, config: Config, *, seed: int) -> Study:
         | held_out_numbers(network, analysis.koopman, analysis.driven, analysis.held_out)
         | _fixed_point_numbers(analysis)
         | _renn_recall(analysis, curves)
-        | trusting.numbers("centred", kann.fit(states, rank="auto"), states)
-        | trusting.numbers("reading", kann.fit(states, rank="auto", driven=True), states)
+        | _trust_numbers(states)
         | live_numbers(network, analysis.held_out, analysis.inputs)
         | stand_in_numbers(network, config.task, seed=seed)
     )
     return Study(analysis=analysis, curves=curves, characters=characters, numbers=numbers)
+
+
+def _trust_numbers(states: kann.States) -> dict[str, float]:
+    if not trusting.can_hold_out(states):
+        return trusting.unknown("centred") | trusting.unknown("reading")
+    centred, reading = kann.fit(states, rank="auto"), kann.fit(states, rank="auto", driven=True)
+    return trusting.numbers("centred", centred, states) | trusting.numbers("reading", reading, states)
 
 
 def digit_recall(analysis: Analysis, states: Float[Array, "s t w"]) -> Float[Array, " k"]:

@@ -8,6 +8,7 @@ from torch import nn
 import kann
 from kann.typing import Array, Float, Int
 from kann.zoo.copy_task import OrthogonalRNN
+from kann_experiments import trusting
 from kann_experiments.copy.held_out import HeldOut
 from kann_experiments.copy.task import CopyNetwork
 from kann_experiments.results import Quantity
@@ -51,10 +52,11 @@ def live_numbers(network: CopyNetwork, held_out: HeldOut | None, inputs: Float[A
         return {}
     layer, state = _replaced_layer(network)
     states = kann.record(network, torch.as_tensor(inputs), layer="recurrent", state=state, inputs=True, progress=False)
+    rank = "auto" if trusting.can_hold_out(states) else max(COUNTS)
     found = kann.effects(
         network,
         torch.as_tensor(held_out.inputs),
-        kann.fit(states, rank="auto", driven=True),
+        kann.fit(states, rank=rank, driven=True),
         states,
         readout=network.readout,
         metric=recalled,
