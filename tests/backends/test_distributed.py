@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import kann
 from kann.backends._distributed import _sentence
@@ -83,6 +85,7 @@ def run_rank(rank, folder):
     seen["fitted"] = fitted_over_ranks(rank, folder)
     seen["recorded"] = empty_shares(rank)
     seen["group"] = in_a_group(rank)
+    seen["copies"] = copies(rank, folder)
     (folder / f"seen-{rank}.json").write_text(json.dumps(seen))
     dist.barrier()
     os._exit(
@@ -93,14 +96,12 @@ def run_rank(rank, folder):
 def sums(rank):
     """Both ranks have data."""
     part = SHARES[rank]
-    once = measured(part)
     return {
         "autonomous": measured(part, driven=False),
         "numpy": measured(part),
         "torch": measured(part, convert=torch.tensor),
         "mixed": measured(part, convert=(np.asarray, torch.tensor)[rank]),
         "columns": strided(measured(part)),
-        "twice": once.all_reduce(),
     }
 
 
@@ -204,6 +205,31 @@ def in_a_group(rank):
     return ""
 
 
+def copies(rank, folder):
+    """Two ranks run one copy of a model on the same data; what each way to count its states twice says."""
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "model"))
+    torch.manual_seed(0)
+    model, words = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3), nn.GRU(3, 6, batch_first=True)), torch.randn(5, 7, 3)
+    alone = kann.recording.record_moments(model, words)
+    parallelize_module(model, mesh["model"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    shared = kann.recording.record_moments(model, words)
+    np.testing.assert_allclose(shared.xy, alone.xy, rtol=1e-5, atol=1e-5)  # float32 states
+    states, inputs = data()
+    summed = measured(SHARES[rank]).all_reduce()
+    messages = {
+        "over all ranks": refusal(shared.all_reduce),
+        "over ranks": refusal(lambda: kann.fit(states, driven=False, over_ranks=True)),
+        "gated over ranks": refusal(
+            lambda: kann.fit(kann.States.from_padded(states, LENGTHS, inputs=inputs), **GATED, over_ranks=True)
+        ),
+        "a second time": refusal(summed.all_reduce),
+    }
+    assert shared.states == alone.states  # as before, after an error
+    shared.all_reduce(group=mesh["data"].get_group()).save(folder / f"copy-{rank}.npz")
+    summed.save(folder / f"summed-{rank}.npz")
+    return messages
+
+
 @pytest.fixture(scope="module")
 def left_behind(tmp_path_factory):
     """The folder that two ranks wrote their files to."""
@@ -259,10 +285,20 @@ def test_ranks_without_any_data_stay_empty(world):
         assert moments.rounding == 0
 
 
-def test_what_is_summed_twice_counts_twice(world):
-    moments = world[0]("twice", 1)
-    assert moments.states == 2 * LENGTHS.sum()
-    np.testing.assert_allclose(moments.xy, 2 * whole().xy, rtol=1e-12, atol=1e-11)
+@pytest.mark.parametrize("case", ["over all ranks", "over ranks", "gated over ranks", "a second time"])
+def test_ranks_that_hold_the_same_data_raise_instead_of_counting_it_twice(world, case):
+    zero, one = (seen["copies"][case] for seen in world[1])
+    assert zero == one
+    assert "ranks 0, 1 hold" in zero
+    assert "each state would count 2 times" in zero
+    assert "group=" in zero
+
+
+def test_a_model_that_two_ranks_run_together_counts_once_over_the_groups_of_its_copies(world):
+    for rank in range(2):
+        moments = world[0]("copy", rank)
+        assert (moments.sequences, moments.states, moments.pairs) == (5, 35, 30)
+        assert world[0]("summed", rank).states == LENGTHS.sum()  # as before the second sum was refused
 
 
 def test_ranks_that_do_not_fit_together_all_say_so(world):

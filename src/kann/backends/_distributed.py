@@ -5,15 +5,20 @@ waiting for the others; and a rank without data learns the shapes it needs to ta
 """
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from kann.backends.arrays import as_numpy
 from kann.errors import KannError
 
 MAX_RANKS_LISTED = 8
 """Largest number of ranks an error lists; of more, it names the first ones and their number."""
+
+ROWS_COMPARED = 64
+"""Rows of each array that are compared between ranks: two ranks that agree in all of them ran over the same data."""
 
 
 def add_up(
@@ -23,7 +28,7 @@ def add_up(
 
     Arrays are added in float64, and come back where this rank's own were. A rank without data has None for all of them
     and is given tensors. ``sizes`` say what a rank holds, as in ``{"units": 64}``; ranks with data must agree on them.
-    The values themselves are not changed.
+    Ranks that hold the same numbers raise: their data would count once for each of them. The values are not changed.
     """
     torch = _torch()
     group = _initialised(torch.distributed, group)
@@ -43,10 +48,12 @@ def add_up(
                 "sizes": dict(sizes),
                 "shapes": {name: None if array is None else tuple(array.shape) for name, array in arrays.items()},
                 "numbers": {name: value for name, value in values.items() if name not in arrays},
+                "checksum": _checksum(arrays),
             },
             group,
         )
     shapes = _agreed_shapes(every)
+    _require_different(every)
     # All ranks must use the same backend: that of the host, unless all arrays are on one kind of accelerator.
     if not on_accelerator or (host is not None and any(held["device"] != device.type for held in every.values())):
         device = torch.device("cpu")
@@ -120,6 +127,27 @@ def _agreed_shapes(every: Mapping[int, Mapping[str, Any]]) -> dict[str, tuple[in
         )
     with_data = next(iter(kinds.values()), list(every))
     return every[with_data[0]]["shapes"]
+
+
+def _checksum(arrays: Mapping[str, Any]) -> str | None:
+    """Return a checksum of the first rows of all arrays; None without data."""
+    parts = [as_numpy(array[:ROWS_COMPARED]).tobytes() for array in arrays.values() if array is not None]
+    return hashlib.sha256(b"".join(parts)).hexdigest() if parts else None
+
+
+def _require_different(every: Mapping[int, Mapping[str, Any]]) -> None:
+    """Raise if ranks hold the same numbers, which two shares of the data never give."""
+    alike: dict[Any, list[int]] = {}
+    for rank, held in every.items():
+        if held["checksum"] is not None:
+            alike.setdefault((held["checksum"], *held["numbers"].items()), []).append(rank)
+    ranks = max(alike.values(), key=len, default=[])
+    if len(ranks) > 1:
+        raise KannError(
+            f"{_sentence(ranks, every[ranks[0]]['sizes'])} with the same sums, so each state would count {len(ranks)} "
+            "times; sum moments once, and if several ranks run one copy of the model, as in tensor parallelism, pass "
+            "group=, a group with one rank of each copy"
+        )
 
 
 def _sentence(ranks: Sequence[int], sizes: Mapping[str, int]) -> str:

@@ -178,8 +178,9 @@ class Moments(Saved):
         """Sum over the ranks of torch.distributed, in place: afterwards every rank holds the moments of all of them.
 
         Every rank of ``group`` must call it, also one that has no data, whose moments are empty; by default these are
-        all ranks. A sum is part of every rank's moments; summed again it would count once for each rank:
-        record further data into new moments, sum those, and add. If it fails, the moments are as before.
+        all ranks. Ranks that hold the same moments raise, since each state would count once for each of them: sum
+        moments once, and if several ranks run one copy of the model (tensor parallelism), pass a group with one rank
+        of each copy. Record further data into new moments, sum those, and add. If it fails, the moments are as before.
         """
         sizes = {"units": self.dim, "inputs": self.input_dim}
         total = add_up(dict(self._items()), largest=SPACINGS, sizes=sizes, group=group)
