@@ -142,7 +142,7 @@ def test_the_first_live_run_does_not_tell_how_long_others_take(reader, generator
     monkeypatch.setattr(live_test, "size_in_time", sized)
     explain(reader, numbers(generator), seconds=1000)
     assert not waits
-    assert size == [live_test.SIZES[0]]
+    assert set(live_test.SIZES[0]) <= set(size[0])  # the whole test
 
 
 def test_copies_for_which_there_is_no_time_are_not_made(generator, watch, monkeypatch):

@@ -25,9 +25,12 @@ from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import SequenceData
 from kann.typing import Array, Float
 
-SIZES = (((1, 2, 3, 4, 8, 16), 1), ((1, 2, 4, 8), 1), ((1, 2, 4), 1), ((1,), 1))
-"""Numbers of coordinates and draws of random directions, from the whole test to the smallest useful one. Each
-number has a separate draw, kept and removed: coordinates count only if they beat it."""
+SIZES = ((1, 2, 4, 8, 16), (1, 2, 4, 8), (1, 2, 4), (1,))
+"""Numbers of coordinates, from the whole test to the smallest useful one. Each number has a separate draw of random
+directions, kept and removed: coordinates count only if they beat it."""
+
+TRIED = 3
+"""A further number of the whole test where the singular values have no gap that names one."""
 
 METHODS = 4
 """Ways to choose coordinates besides random ones: balanced, modes, principal components, the readout."""
@@ -127,7 +130,7 @@ def operator_size(setup: Setup, recorded: Recorded, found: Balance) -> tuple[int
         known = f" ({interval[0]} to {interval[1]} over resampled sequences)" if interval else ""
         return found.count, [f"The singular values of its balanced coordinates have a gap after {found.count}{known}."]
     scores = Scores(setup, recorded)
-    counts = [count for count in SIZES[0][0] if count < found.rank]
+    counts = [count for count in whole_test(found) if count < found.rank]
     if not counts:
         return found.rank, ["All balanced coordinates are used: there is one."]
     if setup.clock.left < 2 * len(counts) * scores.seconds_of_a_run() / LIVE_MAY_TAKE:
@@ -155,7 +158,7 @@ def run_live_test(
         block, is_middle = repr(scores.where["layer"]), len(setup.place.layer) > 1
         at = f"after block {block}, in the middle" if is_middle else f"after every use of block {block}"
         choices.append(f"Live, coordinates along depth were kept and removed {at}.")
-    counts, draws = size_in_time(setup, scores, choices)
+    counts = size_in_time(setup, scores, balanced, choices)
     limit = max(koopman.rank, 0 if balanced is None else balanced.rank)
     options: Any = {
         **scores.where,
@@ -167,7 +170,7 @@ def run_live_test(
         "readout": recorded.reading.weight,
         "seed": setup.options.seed,
         "counts": tuple(count for count in counts if count <= limit),
-        "draws": draws,
+        "draws": 1,
     }
     numbers = scores.numbers
     options["groups"] = setup.together[numbers]
@@ -187,14 +190,21 @@ def run_live_test(
     return (tested, alone), choices
 
 
-def size_in_time(setup: Setup, scores: Scores, choices: list[str]) -> tuple[tuple[int, ...], int]:
-    """Return the numbers of coordinates and draws of the largest test that fits into the time that is left."""
+def whole_test(balanced: Balance | None) -> tuple[int, ...]:
+    """Return the numbers of coordinates of the whole test, with the one before the gap in the singular values."""
+    count = None if balanced is None else balanced.count
+    return tuple(sorted({*SIZES[0], TRIED if count is None else count}))
+
+
+def size_in_time(setup: Setup, scores: Scores, balanced: Balance | None, choices: list[str]) -> tuple[int, ...]:
+    """Return the numbers of coordinates of the largest test that fits into the time that is left."""
+    sizes = (whole_test(balanced), *SIZES[1:])
     if setup.clock.left == float("inf"):
-        return SIZES[0]
+        return sizes[0]
     one = scores.seconds_of_a_run()
-    for counts, draws in SIZES:
-        if len(counts) * 2 * (METHODS + draws) * one <= LIVE_MAY_TAKE * setup.clock.left:
-            if (counts, draws) != SIZES[0]:
+    for counts in sizes:
+        if len(counts) * 2 * (METHODS + 1) * one <= LIVE_MAY_TAKE * setup.clock.left:
+            if counts != sizes[0]:
                 choices.append(f"The live test was made smaller, to {len(counts)} numbers of coordinates: time.")
-            return counts, draws
+            return counts
     raise KannError(f"one run takes {one:.1f} seconds, and {setup.clock.left:.0f} are left")
