@@ -124,6 +124,22 @@ def test_what_is_no_torch_module_is_refused_with_the_way_out(model, layer, x):
             function(model)
 
 
+@pytest.mark.usefixtures("untyped")
+@pytest.mark.parametrize(
+    "call",
+    [
+        kann.record,
+        kann.explain,
+        kann.balance,
+        kann.memory,
+        lambda model, x: kann.effects(model, x, np.eye(4), np.zeros((2, 5, 4))),
+    ],
+)
+def test_a_class_of_models_is_no_model(call, x):
+    with pytest.raises(KannError, match="model is the class GRU; pass an object of it that holds the trained weights"):
+        call(nn.GRU, x)
+
+
 def test_a_model_without_layers_says_so(x):
     with pytest.raises(KannError, match=r"the model has no layer 'rnn', nor any other; pass layer= a function"):
         kann.record(nn.Identity(), x, layer="rnn")

@@ -23,6 +23,7 @@ from kann.live._intervene import directions_of, replaced, replaced_layer, replac
 from kann.live.completion import DEPENDENT, FILLS, fit_fills, orthonormal_axes
 from kann.live.evaluation import ScoreOptions, Scorer, score_runs
 from kann.live.results import Effects
+from kann.recording.layer_selection import require_module
 from kann.recording.recurrent import readout_of
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import RunOptions, SequenceData, require_order
@@ -118,6 +119,7 @@ def effects(
         see `EffectsOptions`. ``lengths``, ``forward``, ``collate``, ``batch_size`` (default 128), ``max_sequences``,
         ``device`` and ``progress``: as in `kann.record`.
     """
+    require_module(model)
     if isinstance(coordinates, Koopman):
         coordinates, koopman = None, coordinates
     if koopman is not None:

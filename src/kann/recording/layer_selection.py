@@ -49,6 +49,8 @@ def require_module(model: Any) -> None:
     """Raise for anything but a torch module, such as an ONNX session, an exported program or a function."""
     if isinstance(model, nn.Module):
         return
+    if isinstance(model, type):
+        raise KannError(f"model is the class {model.__name__}; pass an object of it that holds the trained weights")
     raise KannError(
         f"model is {type(model).__name__}, and not a torch module whose layers can be watched; pass the "
         "torch.nn.Module that it was made from, or run it yourself and pass the states that it gives to kann.fit, as "
@@ -96,6 +98,7 @@ def _all_named(model: nn.Module, names: Any) -> list[Target]:
 
 def recurrent_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the recurrent modules and cells in a model, with their names."""
+    require_module(model)
     return [(path, m) for path, m in model.named_modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)]
 
 
