@@ -418,7 +418,7 @@ def test_record_reads_lengths(run):
         (["record", "model_for_tests:fails", "--data", "data.npy", "-o", "n.zarr"], "the weights are not here"),
         (
             ["record", "model_for_tests:build", "--data", "wide.npy", "-o", "n.zarr"],
-            "the model cannot read data of this shape",
+            "the model cannot read a batch of shape",
         ),
         (["record", "model_for_tests:Needy", "--data", "data.npz", "-o", "n.zarr"], "'mood'"),
         (["fit", "states.zarr", "-o", "-"], "results are not written to standard output"),

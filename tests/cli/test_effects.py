@@ -79,5 +79,5 @@ def test_mistakes_are_one_line(folder):
     np.save(folder / "x.npy", np.zeros((24, 5, 7), dtype=np.float32))
     found = run("--counts", "1")
     assert found.exit_code == 1
-    assert "cannot read data of this shape" in found.stderr
+    assert "cannot read a batch of shape (24, 5, 7)" in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1

@@ -159,10 +159,15 @@ def test_axes_that_are_confused_are_noticed():
             return self.rnn(x)[0]
 
     data = torch.randn(9, 4, 2)  # nine sequences, which the model takes for nine steps
-    with pytest.raises(KannError, match="batch holds 9 sequences and layer 'rnn' saw 4"):
+    with pytest.raises(
+        KannError, match=r"batch holds 9 sequences and layer 'rnn' saw 4; if the model reads .* forward="
+    ):
         kann.record(TimeFirst(), data)
+    with pytest.raises(KannError, match=r"layer 'rnn' saw 1; pass \(sequences, steps, channels\), and data\[None\]"):
+        kann.record(TimeFirst(), data[:, 0])
     model = TimeFirst()
     expected = outputs_of(model.rnn, data)
     assert expected.lengths.tolist() == [4] * 9
     same(kann.record(model, data, collate=lambda samples: torch.stack(samples, dim=1), batch_size=5), expected)
     same(kann.record(model, iter([data.transpose(0, 1)])), expected)
+    same(kann.record(model, data, forward=lambda model, batch: model(batch.swapaxes(0, 1))), expected)

@@ -408,11 +408,13 @@ def _require_count(rows: SequenceRows, batch: Batch, layer: str) -> None:
             "into pieces needs batches that it does not cut: pass batch_size=1"
         )
     if seen % count or (rows.lengths == count).all():
-        raise KannError(
-            f"the batch holds {count} sequences and layer {layer!r} saw {seen}; a tensor is cut along its first "
-            "axis: pass data[None] for one sequence, and for a model that takes (steps, sequences, ...) an iterator of "
-            "such batches or collate=lambda samples: torch.stack(samples, dim=1)"
+        remedy = (
+            "if the model reads (steps, sequences, ...), pass data (sequences, steps, ...) and forward=lambda model, "
+            "batch: model(batch.swapaxes(0, 1)), with outputs of all steps turned back in the same way"
         )
+        if seen == 1:
+            remedy = "pass (sequences, steps, channels), and data[None] for one sequence"
+        raise KannError(f"the batch holds {count} sequences and layer {layer!r} saw {seen}; {remedy}")
 
 
 # Sessions of ONNX Runtime

@@ -3,7 +3,6 @@
 import copy
 import inspect
 import re
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +26,7 @@ from kann.backends.arrays import as_numpy
 from kann.checks import array_of, call_of_user, require_dense, require_flag, require_whole_number, short_repr
 from kann.errors import KannError
 from kann.progress import progress as progress_bar
+from kann.recording.call_errors import explained
 from kann.recording.runner import reset_state
 from kann.typing import AnyArray, Array, Int, Shaped
 
@@ -292,10 +292,11 @@ class SequenceData:
         try:
             return self._output_of(content, batch.real)
         except (RuntimeError, ValueError, TypeError, AttributeError, IndexError) as error:
-            explained = self._explained(error, content)
-            if explained is None:
+            own: Any = {"dtype": self._dtype, "device": self.device, "by_forward": self._forward is not None}
+            found = explained(error, self.model, content, list(tensors_of(content)), **own)
+            if found is None:
                 raise
-            raise explained from error
+            raise found from error
 
     def _output_of(self, content: Any, real: RealSteps | None) -> Any:
         """Call the model by ``forward``, or by the arguments of its own forward."""
@@ -318,69 +319,6 @@ class SequenceData:
                 f"{type(model).__name__} does not take output_hidden_states ({error}); pass forward=lambda model, "
                 "batch: ... that calls it as it wants to be called"
             ) from error
-
-    def _explained(self, error: Exception, content: Any) -> KannError | None:
-        """Explain why a model cannot read a batch; None for any other error, which the model itself raised."""
-        if isinstance(error, KannError):
-            return None
-        tensors, line = list(tensors_of(content)), (str(error).splitlines() or [""])[0]
-        if not tensors and self._forward is None and isinstance(error, TypeError | AttributeError):
-            return KannError(
-                f"the model cannot read the batch {short_repr(content)}, which holds no tensor "
-                f"({type(error).__name__}: {error}); pass tensors, or forward= that makes them of such a batch"
-            )
-        if self._forward is None and f"{type(self.model).__name__}.forward() missing" in line:
-            return KannError(
-                f"the model reads more than the batch ({line}); pass forward=lambda model, batch: model(batch, ...)"
-            )
-        if "argument #1 'indices'" in line:
-            return KannError(
-                f"an embedding of the model reads whole numbers, and the data are {short_repr(str(tensors[0].dtype))}; "
-                "pass data.long()"
-            )
-        if isinstance(error, IndexError):
-            is_of_embedding = traceback.extract_tb(error.__traceback__)[-1].name == "embedding"
-            return self._explained_embedding(tensors) if is_of_embedding else None
-        if not isinstance(error, RuntimeError | ValueError):
-            return None
-        kinds = {tensor.dtype for tensor in tensors}
-        has_type = self._dtype in kinds or (not any(map(is_state, tensors)) and self._embeddings())
-        if tensors and not has_type and self._forward is None and any(True for _ in self.model.parameters()):
-            names = ", ".join(sorted(map(str, kinds)))
-            return KannError(
-                f"the model and the data hold different types of numbers ({self._dtype} and {names}: {line}); pass "
-                "data of the model's type, such as data.float(), and whole numbers only to an embedding"
-            )
-        # Torch has no classes for these errors, only words.
-        if re.search("same device|expected device", line):
-            return KannError(
-                f"the model, on {self.device}, and something that it reads are on different devices ({error}); move "
-                "all of the model with model.to(...), and what forward= makes as well"
-            )
-        if re.search("input_size|Expected input to be|shapes cannot be multiplied|Expected sequence length", line):
-            return KannError(
-                f"the model cannot read data of this shape ({line}); pass (sequences, steps, ...) as wide as the model "
-                "reads, with at least one step"
-            )
-        return None
-
-    def _embeddings(self) -> dict[str, int]:
-        """Return the number of rows of each embedding of the model."""
-        modules = self.model.named_modules()
-        return {name: part.num_embeddings for name, part in modules if isinstance(part, nn.Embedding)}
-
-    def _explained_embedding(self, tensors: list[Tensor]) -> KannError | None:
-        """Explain that an embedding lacks rows, for words or for positions; None if it lacks none."""
-        sizes = self._embeddings()
-        numbers = [part for part in tensors if part.numel() and not is_state(part)]
-        if not sizes or not numbers:
-            return None
-        low, high = min(int(part.min()) for part in numbers), max(int(part.max()) for part in numbers)
-        rows = ", ".join(f"{name!r} has {size} rows (0 to {size - 1})" for name, size in sizes.items())
-        return KannError(
-            f"an embedding was asked for a row that it does not have: the data hold numbers from {low} to {high}, and "
-            f"{rows}; pass numbers of its vocabulary, and sequences no longer than it has positions"
-        )
 
     def _with_real_steps(self, cut: Iterator[Batch]) -> Iterator[Batch]:
         """Return the batches with the lengths that the user passed, or else with those that they know by themselves."""
