@@ -250,6 +250,30 @@ def test_one_label_for_outputs_at_every_step_is_refused(generator):
         look(seeded(networks.Tagger), words(generator), labels=torch.zeros(SEQUENCES, dtype=torch.long))
 
 
+def test_labels_may_be_a_column(generator):
+    reader = seeded(lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 2)))
+    classes, x = torch.arange(SEQUENCES) % 2, numbers(generator)
+    for column in (classes[:, None], classes[:, None].float()):
+        found = look(reader, x, labels=column)
+        assert found.outputs.kind == "class"
+        assert [int(label) for label in found.options.labels] == classes.tolist()
+    steps = words(generator)[..., None] % 3
+    assert look(seeded(networks.Tagger), words(generator), labels=steps).outputs.kind == "class"
+    for parts in (classes / 3, classes[:, None] / 3):
+        with pytest.raises(KannError, match=r"pass \(2,\) for each sequence, or whole numbers that are classes"):
+            look(reader, x, labels=parts)
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(SEQUENCES), ["a"] * SEQUENCES])
+def test_labels_of_the_other_axis(labels, generator):
+    x = numbers(generator)
+    model = seeded(lambda: Stepwise(squeezed=True))
+    with pytest.raises(KannError, match=rf"{SEQUENCES} labels for {STEPS} sequences; .* pass data.swapaxes\(0, 1\) if"):
+        look(model, x.swapaxes(0, 1), labels=labels)
+    with pytest.raises(KannError, match="there are 5 labels for 24 sequences; pass one for each sequence"):
+        look(model, x, labels=labels[:5])
+
+
 def test_one_hot_labels_are_classes(generator):
     data, classes = words(generator), torch.arange(SEQUENCES) % 2
     reader = seeded(lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 2)))

@@ -157,13 +157,16 @@ class Options:
             return None
         return group_numbers(self.groups, len(self.groups))
 
-    def require_one_each(self, count: int) -> None:
-        """Raise for labels, tokens, groups or lengths of a wrong number of sequences."""
+    def require_one_each(self, count: int, steps: int | None) -> None:
+        """Raise for labels, tokens, groups or lengths of a wrong number of sequences, or of ``steps`` entries."""
         for name in ("labels", "tokens", "groups", "lengths"):
             values = getattr(self, name)
             if values is None or isinstance(values, str | int) or callable(values):  # lengths by key or function
                 continue
             if len(values) != count:
-                raise KannError(f"there are {len(values)} {name} for {count} sequences; pass one for each sequence")
+                remedy = "pass one for each sequence"
+                if len(values) == steps:
+                    remedy = f"the second axis has {steps} entries: pass data.swapaxes(0, 1) if these are the sequences"
+                raise KannError(f"there are {len(values)} {name} for {count} sequences; {remedy}")
         if self.labels is not None:
             require_known_labels(self.labels)

@@ -85,11 +85,14 @@ def _told_by_shape(
 
 
 def without_one_hot(labels: Any, outputs: Shaped[Array, "s ..."], kind: str | None) -> Any:
-    """Return classes for labels that are one-hot rows, one for each decision; other labels as they are."""
+    """Return classes for labels that are one-hot rows, or rows of one class; other labels as they are."""
     if labels is None or kind not in (None, "class") or outputs.ndim < 2 or outputs.shape[-1] < 2 or has_names(labels):
         return labels
     rows = [as_numpy(label) for label in labels]
-    if any(row.ndim != outputs.ndim - 1 or row.shape[-1] != outputs.shape[-1] for row in rows):
+    widths = {row.shape[-1] if row.ndim == outputs.ndim - 1 else 0 for row in rows}
+    if widths == {1} and class_numbers(rows, None) is not None:
+        return [row[..., 0] for row in rows]
+    if widths != {outputs.shape[-1]}:
         return labels
     if not all(np.isin(row, (0, 1)).all() and (row.sum(axis=-1) == 1).all() for row in rows):
         return labels

@@ -106,7 +106,6 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
             f"there are {sequences.count} sequences, and whole ones are held out; pass at least {LEAST_SEQUENCES} (cut "
             "long ones)"
         )
-    options.require_one_each(sequences.count)
     channels = channels_of(options.channels, sequences)
     sequences.require_real_steps()
     place = find_place(sequences, options)

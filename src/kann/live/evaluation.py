@@ -189,7 +189,7 @@ def labels_by_step(
             expected = f"(steps, {width}) or ({width},)" if has_steps else f"({width},)"
             raise KannError(
                 f"the label of sequence {number} has shape {label.shape}, and the network has {width} outputs; pass "
-                f"{expected} for each sequence"
+                f"{expected} for each sequence{', or whole numbers that are classes' if width > 1 else ''}"
             )
         if label.ndim < row.ndim:  # one for all steps
             row[:] = label
