@@ -226,4 +226,4 @@ def require_all_finite(values: Array, *, what: str, remedy: str) -> None:
     bad = ~np.isfinite(values)
     if bad.any():
         place = tuple(np.argwhere(bad)[0].tolist())
-        raise KannError(f"{what} hold {values[place]} at {place}; {remedy}")
+        raise KannError(f"{what} hold {str(values[place]).replace('nan', 'NaN')} at {place}; {remedy}")

@@ -21,7 +21,7 @@ class NotFiniteError(KannError):
     ...     kann.fit(np.full((4, 5, 3), np.nan))
     ... except kann.errors.NotFiniteError as error:
     ...     print(str(error).split(";")[0])
-    states hold nan at sequence 0, step 0, unit 0
+    states hold NaN at sequence 0, step 0, unit 0
     """
 
 

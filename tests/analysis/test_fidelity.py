@@ -239,7 +239,7 @@ def test_states_that_are_not_finite_have_no_relative_error(rng, bad, reduce, laz
     values = noisy_states(rng)
     koopman = kann.fit(values)
     values[3, 10:] = bad
-    message = "states hold (nan|inf) at sequence 3, step 10, unit 0; leave that sequence out"
+    message = "states hold (NaN|inf) at sequence 3, step 10, unit 0; look for NaN"
     if bad == 1e200:
         message = "the squares of the states exceed float64"
     if lazy:
@@ -252,9 +252,9 @@ def test_a_state_that_is_not_finite_counts_also_before_one_that_is_zero(rng):
     values = noisy_states(rng)
     koopman = kann.fit(values)
     values[0, 0], values[0, 1] = np.nan, 0.0
-    with pytest.raises(KannError, match="states hold nan at sequence 0, step 0"):
+    with pytest.raises(KannError, match="states hold NaN at sequence 0, step 0"):
         kann.relative_error(koopman, values)
-    with pytest.raises(KannError, match="states hold nan at sequence 0, step 0"):
+    with pytest.raises(KannError, match="states hold NaN at sequence 0, step 0"):
         kann.importance(koopman, values)
 
 
@@ -262,7 +262,7 @@ def test_inputs_that_are_not_finite_are_found(states):
     driven = kann.fit(states, driven=True)
     states.inputs[states.starts[states.lengths > 1][0] + 1] = np.nan
     for call in (lambda: kann.relative_error(driven, states), lambda: kann.fit(states, driven=True)):
-        with pytest.raises(KannError, match="inputs hold nan at sequence"):
+        with pytest.raises(KannError, match="inputs hold NaN at sequence"):
             call()
 
 
@@ -270,7 +270,7 @@ def test_inputs_that_are_not_finite_are_found(states):
 @pytest.mark.parametrize(
     ("readout", "message"),
     [
-        (lambda h: np.full((len(h), 2), np.nan), r"the readout's outputs hold nan at \(0, 0\)"),
+        (lambda h: np.full((len(h), 2), np.nan), r"the readout's outputs hold NaN at \(0, 0\)"),
         (lambda h: np.full(len(h), np.inf), r"the readout's outputs hold inf at \(0,\)"),
         (lambda h: h[:1], r"returned shape \(1, 10\) for 12 states; return \(12,\) or \(12, outputs\)"),
         (lambda h: h.sum(), r"returned shape \(\) for 12 states"),
@@ -306,9 +306,9 @@ def test_last_states_that_are_not_finite_agree_with_nothing(rng, bad):
     values = noisy_states(rng)
     koopman = kann.fit(values)
     values[2, -2] = bad
-    with pytest.raises(KannError, match=r"states hold (nan|inf) at sequence 2, step 38, unit 0"):
+    with pytest.raises(KannError, match=r"states hold (NaN|inf) at sequence 2, step 38, unit 0"):
         kann.agreement(koopman, values, lambda h: np.ones(len(h)))
-    with pytest.raises(KannError, match=r"states hold (nan|inf) at sequence 2, step 38, unit 0"):
+    with pytest.raises(KannError, match=r"states hold (NaN|inf) at sequence 2, step 38, unit 0"):
         kann.agreement(koopman, values, lambda h: np.ones(len(h)), at="every")
     with pytest.raises(KannError, match="threshold=nan is not a finite number"):
         kann.agreement(koopman, noisy_states(rng), lambda h: h, threshold=np.nan)

@@ -131,7 +131,7 @@ def test_a_decision_map_shows_the_class_of_a_mode_scaled_and_turned(rng):
         (lambda k, h: kann.reconstruct(k, h, 0, part="imaginary"), "part='imaginary' is unknown"),
         (lambda k, h: kann.decision_map(k, [0, 1], lambda h: h, np.ones(1)), "2 modes were passed"),
         (lambda k, h: kann.decision_map(k, 0, lambda h: h, np.array(["a"])), "grid is <U1; pass complex numbers"),
-        (lambda k, h: kann.decision_map(k, 0, lambda h: h, [np.nan]), r"grid's numbers hold nan at \(0,\)"),
+        (lambda k, h: kann.decision_map(k, 0, lambda h: h, [np.nan]), r"grid's numbers hold NaN at \(0,\)"),
         (
             lambda k, h: kann.contributions(k, h, np.ones((2, 10)), np.ones(3)),
             r"bias of shape \(3,\) does not fit 2 outputs",

@@ -262,10 +262,10 @@ def test_nan_is_named_with_its_chunk_and_place(padded):
     with pytest.raises(KannError, match=r"chunk \(1, 1\).*sequences 7 to 13, steps 11 to 21.*sequence 12, step 20, un"):
         kann.fit(da.from_array(bad, chunks=(7, 11, 10)), lengths=lengths)
     rows = kann.States.from_padded(bad, lengths)
-    with pytest.raises(KannError, match=r"chunk \d+ of the dask array \(rows .* nan at sequence 12, step 20, unit 3"):
+    with pytest.raises(KannError, match=r"chunk \d+ of the dask array \(rows .* NaN at sequence 12, step 20, unit 3"):
         kann.fit(da.from_array(rows.values, chunks=(17, 10)), lengths=lengths)
-    after_a_cut = r"chunk \(1, 2\).*inputs hold nan at sequence 12, step 22"
-    for step, place in ((20, r"chunk \(1, 1\).*inputs hold nan at sequence 12, step 20"), (22, after_a_cut)):
+    after_a_cut = r"chunk \(1, 2\).*inputs hold NaN at sequence 12, step 22"
+    for step, place in ((20, r"chunk \(1, 1\).*inputs hold NaN at sequence 12, step 20"), (22, after_a_cut)):
         drive = inputs.copy()
         drive[12, step, 1] = np.nan
         lazy = kann.States.from_padded(da.from_array(values, chunks=(7, 11, 10)), lengths, inputs=drive)

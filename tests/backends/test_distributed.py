@@ -453,7 +453,7 @@ def test_operators_over_ranks_are_those_of_one_process(left_behind, rank):
 
 def test_what_one_rank_refuses_every_rank_refuses(world):
     first, second = (seen["fitted"] for seen in world[1])
-    assert "states hold nan at sequence 0, step 3" in first
+    assert "states hold NaN at sequence 0, step 3" in first
     assert first == second
 
 

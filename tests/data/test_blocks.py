@@ -53,14 +53,14 @@ def test_pieces_read_one_after_the_other_are_the_block_in_float64(monkeypatch):
     assert all(piece.inputs is None for piece in float64_blocks(block, inputs=False, projection=None))
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_the_first_number_that_is_not_finite_is_found(bad):
+@pytest.mark.parametrize(("bad", "word"), [(np.nan, "NaN"), (np.inf, "inf")])
+def test_the_first_number_that_is_not_finite_is_found(bad, word):
     block = block_of([3, 4], dtype=np.float64)
     assert find_not_finite(block) is None
     block.values[5, 1] = block.values[6, 0] = bad
     found = find_not_finite(block)
     assert (found.sequence, found.step, found.unit, found.what) == (11, 2, 1, "states")
-    assert f"states of layer 'a' hold {bad} at sequence 11, step 2, unit 1" in str(found.error(of=" of layer 'a'"))
+    assert f"states of layer 'a' hold {word} at sequence 11, step 2, unit 1" in str(found.error(of=" of layer 'a'"))
 
 
 def test_what_led_to_a_first_state_counts_only_if_asked_for_or_if_the_sequence_was_cut():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import kann
 from kann.errors import KannError, PaddingWarning
@@ -248,6 +249,29 @@ def test_padding_of_labels_is_not_the_most_frequent_label(generator):
 def test_one_label_for_outputs_at_every_step_is_refused(generator):
     with pytest.raises(KannError, match="is one class, and the network gave outputs at 12 steps; pass one label for"):
         look(seeded(networks.Tagger), words(generator), labels=torch.zeros(SEQUENCES, dtype=torch.long))
+
+
+@pytest.mark.parametrize("kind", ["tensor", "list", "batches"])
+def test_nan_in_the_data_is_found_wherever_it_is(kind, generator):
+    x = numbers(generator)
+    x[3, 5, 1] = x[7] = torch.nan
+    data = {"tensor": x, "list": list(x), "batches": DataLoader(TensorDataset(x), batch_size=5)}[kind]
+    with pytest.raises(KannError, match=r"in 2 of 24 sequences; first: sequence 3, step 5, channel 1\); leave"):
+        look(seeded(lambda: Stepwise(squeezed=True)), data)
+
+
+def test_nan_that_the_model_does_not_read_is_no_mistake(generator):
+    class Filling(Stepwise):
+        def forward(self, x):
+            """Read missing values as zeros."""
+            return super().forward(x.nan_to_num())
+
+    x, lengths = numbers(generator), torch.tensor([STEPS - 1 - i % 5 for i in range(SEQUENCES)])
+    padded = torch.where((torch.arange(STEPS) < lengths[:, None])[..., None], x, torch.nan)
+    look(seeded(lambda: Stepwise(squeezed=True)), padded, lengths=lengths)
+    look(seeded(lambda: Filling(squeezed=True)), padded)
+    with pytest.raises(KannError, match="NaN or infinite numbers in the data reach the outputs"):
+        look(seeded(lambda: Stepwise(squeezed=True)), padded)
 
 
 def test_labels_may_be_a_column(generator):

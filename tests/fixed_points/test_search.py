@@ -708,7 +708,7 @@ def test_predictions_from_what_is_not_numbers_are_refused():
             points.rollout(np.zeros(2), steps)
     with pytest.raises(KannError, match="inputs are complex128; pass real numbers"):
         points.predict(np.zeros(2), inputs=np.zeros(3, dtype=complex))
-    with pytest.raises(KannError, match=r"states hold nan at \(1, 0\); leave such states out"):
+    with pytest.raises(KannError, match=r"states hold NaN at \(1, 0\); leave such states out"):
         points.nearest([[0.0, 0.0], [math.nan, 0.0]])
 
 

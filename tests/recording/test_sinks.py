@@ -140,7 +140,7 @@ def test_a_model_that_diverges_says_in_which_sequence_and_step(record, block, mo
     model = nn.Sequential(nn.Identity())
     data = torch.randn(7, 5, 2)
     data[6, 3, 1] = torch.nan
-    with pytest.raises(KannError, match="states of layer '0' hold nan at sequence 6, step 3, unit 1"):
+    with pytest.raises(KannError, match="states of layer '0' hold NaN at sequence 6, step 3, unit 1"):
         record(model, data, layer="0", batch_size=2)
     data[2, 4, 0] = torch.inf
     with pytest.raises(KannError, match="states of layer '0' hold inf at sequence 1, step 1, unit 0"):
@@ -199,7 +199,7 @@ def test_a_recording_that_fails_leaves_the_old_store_and_says_where_the_new_one_
 
 def test_a_failure_in_the_first_batch_leaves_nothing(tmp_path):
     path = tmp_path / "s.zarr"
-    with pytest.raises(KannError, match="hold nan") as caught:
+    with pytest.raises(KannError, match="hold NaN") as caught:
         kann.record(nn.GRU(3, 4, batch_first=True), torch.full((2, 5, 3), torch.nan), into=path)
     assert caught.value.__notes__ == [f"no sequence was finished; {path} is as before"]
     assert not list(tmp_path.iterdir())

@@ -48,7 +48,7 @@ def test_what_is_compared_is_checked(tmp_path, options, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda values: values.__setitem__((33, 2), np.nan), "states hold nan at sequence 1, step 3, unit 2"),
+        (lambda values: values.__setitem__((33, 2), np.nan), "states hold NaN at sequence 1, step 3, unit 2"),
         (lambda values: values.__setitem__((33, 2), np.inf), "states hold inf at sequence 1, step 3, unit 2"),
         (lambda values: values.__imul__(1e200), "the squares of the states exceed float64"),
     ],
@@ -95,7 +95,7 @@ class OtherPoints:
         ({"network_outputs": np.zeros((5, 1))}, r"network_outputs has shape \(5, 1\) for 6 sequences"),
         ({"network_outputs": ["a"] * 6}, "network_outputs are str.*; pass real numbers"),
         ({"network_outputs": np.zeros(6) * 1j}, "network_outputs are complex128; pass real numbers"),
-        ({"network_outputs": np.full((6, 1), np.nan)}, r"network_outputs hold nan at \(0, 0\); find out for which"),
+        ({"network_outputs": np.full((6, 1), np.nan)}, r"network_outputs hold NaN at \(0, 0\); find out for which"),
         (
             {"network_outputs": np.zeros((6, 2)), "readout": Linear(np.ones((3, 5)), 0.0)},
             r"network_outputs has shape \(6, 2\), and the readout gives \(6, 3\) for the last states; pass what",

@@ -80,7 +80,7 @@ def test_other_eigenvalues_have_their_name(ax, koopman):
         (np.ones(2), "others=ndarray .* has no entries by name; pass a dict of eigenvalues"),
         ({"J": np.ones((2, 2))}, r"eigenvalues of 'J' are ndarray of float64, shape \(2, 2\); pass a row of complex"),
         ({"J": ["a"]}, "eigenvalues of 'J' are ndarray of <U1"),
-        ({"J": [1.0, np.nan]}, r"eigenvalues of 'J' hold nan at \(1,\); leave them out"),
+        ({"J": [1.0, np.nan]}, r"eigenvalues of 'J' hold NaN at \(1,\); leave them out"),
     ],
 )
 def test_eigenvalues_that_are_none_are_refused(ax, koopman, others, message):

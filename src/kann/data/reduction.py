@@ -238,9 +238,10 @@ class NotFinite:
     def error(self, *, of: str = "") -> KannError:
         """Return the error to raise; ``of`` names the owner of the states, such as ``" of layer 'rnn'"``."""
         where = f"{self.block}: " if self.block else ""
+        value = str(self.value).replace("nan", "NaN")
         return NotFiniteError(
-            f"{where}{self.what}{of} hold {self.value} at sequence {self.sequence}, step {self.step}, unit "
-            f"{self.unit}; leave that sequence out, or find out why the network diverged there"
+            f"{where}{self.what}{of} hold {value} at sequence {self.sequence}, step {self.step}, unit {self.unit}; "
+            "look for NaN in the data of that sequence, or leave it out if the network diverged there"
         )
 
 

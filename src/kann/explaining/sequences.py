@@ -192,6 +192,26 @@ class Sequences:
                 "pass how many steps of each sequence are real"
             )
 
+    def require_finite(self) -> None:
+        """Raise if NaN or infinite numbers in the data reach the outputs; some models read missing values."""
+        if self._lengths is None and self._source.lengths is not None:
+            return  # only batches know what is padding
+        places: dict[int, list[int]] = {}
+        for number in range(self.count):
+            steps = self.steps(number)
+            if steps.dtype.kind == "f" and not np.isfinite(steps).all():
+                start, count = (int(of(np.array([number]))[0]) for of in (self.starts, self.positions))
+                for step, *channel in np.argwhere(~np.isfinite(steps[start : start + count]))[:1].tolist():
+                    places[number] = [start + step, *channel]
+        if not places or np.isfinite(self.outputs(np.array([*places][:1]))).all():
+            return
+        number, (step, *channel) = next(iter(places.items()))
+        at = f"sequence {number}, step {step}" + (f", channel {channel[0]}" if channel else "")
+        raise KannError(
+            f"NaN or infinite numbers in the data reach the outputs (in {len(places)} of {self.count} sequences; "
+            f"first: {at}); leave these sequences out, or fill in missing values as in training"
+        )
+
 
 def _require_sequences(data: Any) -> None:
     """Raise if data hold no sequences, or a pair of all sequences and something else."""

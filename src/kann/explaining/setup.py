@@ -108,6 +108,7 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
         )
     channels = channels_of(options.channels, sequences)
     sequences.require_real_steps()
+    sequences.require_finite()
     place = find_place(sequences, options)
     outputs, options, about_outputs = _outputs_and_labels(sequences, options)
     scan: tuple[LayerWorth, ...] = ()
