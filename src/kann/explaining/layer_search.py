@@ -262,8 +262,9 @@ def find_place(sequences: Sequences, options: Options) -> Place:
             return replace(place, live_layer=step_name or name, is_fed_back=bool(step_name))
     if blocks is None:
         raise KannError(
-            "the model has no recurrent layer, no other layer with a memory, and no blocks of one width to explain "
-            "along depth; pass layer= the name of the module that gives (sequences, steps, units)"
+            "kann explains networks that read sequences or pass states of one width through blocks, and the model has "
+            "no recurrent layer, no other layer with a memory, and no blocks of one width; if one of its modules gives "
+            "(sequences, steps, units), pass the name of that module as layer="
         )
     names, reads_same = blocks
     why = (

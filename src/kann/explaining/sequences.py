@@ -75,8 +75,9 @@ class Sequences:
             source.lengths = self._lengths  # converted once
         known = data.get("attention_mask") if self._lengths is None and isinstance(data, Mapping) else self._lengths
         self._real = None if known is None else real_steps(known)
-        has_steps = self._is_tensor and source.data.ndim > 1
-        options.require_one_each(count, source.data.shape[1 - self.axis] if has_steps else None)
+        values: Any = source.data
+        has_steps = self._is_tensor and values.ndim > 1
+        options.require_one_each(count, values.shape[1 - self.axis] if has_steps else None)
         if options.batch_size is None and self.knows_positions and count:
             longest = int(self.positions(np.arange(count)).max())
             fitting = max(SMALLEST_BATCH, STEPS_IN_A_BATCH // max(1, longest))
