@@ -221,8 +221,8 @@ class _Network:
         sizes = torch.linalg.vector_norm(adjoints, dim=(1, 2), dtype=torch.float64).cpu().numpy()
         if not np.isfinite(sizes).all():
             raise KannError(
-                "adjoints are not finite: they overflow, or data, states or weights hold NaN; shorten the sequences, or run "
-                "the model in float64 (model.double())"
+                "adjoints are not finite: they overflow, or data, states or weights hold NaN; shorten sequences, or "
+                "run the model in float64 (model.double())"
             )
         places, calls, is_real = self._steps(batch, [len(each) for each in rows], len(batch))
         kept = is_real & (sizes > 0)
