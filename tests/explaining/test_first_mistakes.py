@@ -298,6 +298,11 @@ def test_labels_of_the_other_axis(labels, generator):
         look(model, x, labels=labels[:5])
 
 
+def test_a_matrix_for_a_bare_module_is_one_sequence(generator):
+    with pytest.raises(KannError, match="there are 1 sequences, and whole ones are held out; pass at least 12"):
+        look(nn.GRU(2, 3, batch_first=True), numbers(generator)[0])
+
+
 def test_one_hot_labels_are_classes(generator):
     data, classes = words(generator), torch.arange(SEQUENCES) % 2
     reader = seeded(lambda: networks.Reader(nn.GRU(2, 3, batch_first=True), nn.Linear(3, 2)))

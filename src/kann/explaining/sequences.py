@@ -63,7 +63,7 @@ class Sequences:
             source.data, self._sizes = [batch.content for batch in kept], list(map(source.count_of, kept))
             count = sum(self._sizes)
         self._source, self.axis, self.count = source, source.axis, count
-        self._is_tensor = isinstance(data, Tensor | np.ndarray) and self._run["collate"] is None
+        self._is_tensor = isinstance(source.data, Tensor | np.ndarray) and self._run["collate"] is None
         self.counts_padding = self._is_tensor and options.lengths is None and source.needs_lengths
         """True if the model needs lengths but none were given. All steps then count as real."""
         lengths = options.lengths
