@@ -39,7 +39,6 @@ def x():
     [
         ({"batch_size": "3"}, "batch_size='3' is not a whole number; pass batch_size>=1"),
         ({"batch_size": 1.5}, "batch_size=1.5 is not a whole number"),
-        ({"batch_size": None}, "batch_size=None is not a whole number"),
         ({"batch_size": True}, "batch_size=True is not a whole number"),
         ({"max_sequences": 1.5}, "max_sequences=1.5 is not a whole number; pass max_sequences>=1"),
         ({"max_sequences": "3"}, "max_sequences='3' is not a whole number"),

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import kann
 from kann.errors import KannError
+from kann.recording.sequence_data import SequenceData
 from tests.recording.models import Words, by_hand, collated, outputs_of, same
 
 
@@ -171,3 +172,25 @@ def test_axes_that_are_confused_are_noticed():
     same(kann.record(model, data, collate=lambda samples: torch.stack(samples, dim=1), batch_size=5), expected)
     same(kann.record(model, iter([data.transpose(0, 1)])), expected)
     same(kann.record(model, data, forward=lambda model, batch: model(batch.swapaxes(0, 1))), expected)
+
+
+def test_without_a_number_batches_hold_equally_many_steps():
+    lengths = [4000, 3000, 1500, 900, *[100] * 400]
+    model, data = nn.GRU(2, 3, batch_first=True), [torch.randn(length, 2) for length in lengths]
+    sizes = [batch.count for batch in SequenceData(model, data, batch_size=None).batches()]
+    assert sizes == [8, 128, 128, 128, 12]  # eight of the longest, although they are too many steps
+
+
+def test_without_a_number_long_tensors_are_cut_into_small_batches():
+    model = nn.GRU(2, 3, batch_first=True)
+    for steps, expected in ((10, [128, 72]), (1000, [16] * 12 + [8]), (20_000, [8] * 25)):
+        data = torch.empty(200, steps, 2)
+        batches = list(SequenceData(model, data, batch_size=None).batches())
+        assert [len(batch.content) for batch in batches] == expected
+        mapping = SequenceData(model, {"input_ids": torch.empty(200, steps)}, batch_size=None).batches()
+        assert [batch.count for batch in mapping] == expected
+
+
+def test_without_a_number_states_are_the_same():
+    model, data = nn.GRU(2, 3, batch_first=True), [torch.randn(length, 2) for length in (900, 40, 7, 30)]
+    same(kann.record(model, data, batch_size=None), kann.record(model, data, batch_size=1))

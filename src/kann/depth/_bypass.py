@@ -238,9 +238,6 @@ def _replaces_output(name: str, own: WholeMap | None) -> Callable[..., Any]:
 
 # Scores of the network with spans replaced
 
-BATCH_SIZE = 128
-
-
 Scores = dict[str, Float[Array, " _"]]
 """By measure: the score of each sequence of a batch."""
 
@@ -339,7 +336,7 @@ def bypass_effects(
     level
         Confidence level of the intervals over sequences.
     run
-        `kann.recording.RunOptions`; ``batch_size`` is 128 by default. The first real numbers that the model, or
+        `kann.recording.RunOptions`; ``batch_size`` is None by default. The first real numbers that the model, or
         ``forward``, returns are the logits.
     """
     require_instance(maps, StepMaps, "maps")
@@ -349,7 +346,7 @@ def bypass_effects(
         require_order(data, labels=labels)
     found_spans = spans_of(model, spans)
     operators = _operators(found_spans, maps, states, groups)
-    options: Any = {"batch_size": BATCH_SIZE} | run
+    options: Any = {"batch_size": None} | run
     source = SequenceData(model, data, **options)
     batches = source.groups()
     require_label_of_each(labels, sum(map(len, batches)), may_be_more=source.max_sequences is not None)

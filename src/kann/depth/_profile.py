@@ -21,8 +21,6 @@ from kann.recording.layer_selection import select
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import RunOptions, SequenceData
 
-BATCH_SIZE = 128
-
 
 def profile(
     model: nn.Module,
@@ -85,7 +83,7 @@ def profile(
         Seed of everything random.
     run
         `kann.recording.RunOptions`, for both data sets. Pass ``lengths`` as a key or a function of the batch if they
-        are not in the data. ``batch_size`` is 128 for the tests by default.
+        are not in the data. ``batch_size`` is None for the tests by default.
     """
     counts = checked_counts(counts)
     require_choice(fill, "fill", FILLS)
@@ -110,7 +108,7 @@ def profile(
         place = partial(replaced, model, target, state=state, width=recorded.dim)
         contexts += [partial(place, replacement(each, keep=True)) for each in fills]
         runs += [(number, each) for each in changes]
-    options: Any = {"batch_size": BATCH_SIZE} | run
+    options: Any = {"batch_size": None} | run
     with evaluation_mode(model):
         # All layers in one call: the untouched network runs once, and an interruption leaves all the same sequences.
         judged, (_, *scores) = score_runs(SequenceData(model, held_out, **options), contexts, scorer, what="profile")

@@ -83,7 +83,7 @@ def explain(
         Of what is drawn at random: the sequences that are held out, and random directions.
     options
         ``readout``, ``state``, ``axis``, ``outputs`` and ``step_seconds``: see `ExplainOptions`. ``lengths``,
-        ``forward``, ``collate``, ``batch_size`` (default 128, fewer of long sequences), ``max_sequences``, ``device``
+        ``forward``, ``collate``, ``batch_size`` (default None), ``max_sequences``, ``device``
         and ``progress``: as in `kann.record`.
     """
     require_module(model)

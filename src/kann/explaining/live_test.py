@@ -71,8 +71,6 @@ def balance_states(setup: Setup, recorded: Recorded) -> Balance:
     data, run = setup.sequences.part(numbers)
     kind = recorded.outputs.kind
     run |= {"labels": setup.options.labels_that_mark(numbers, kind), "outputs": kind}
-    if setup.options.batch_size is None:
-        del run["batch_size"]  # as many as fit into memory with their gradients
     try:
         found = balance(setup.model, data, **where, seed=setup.options.seed, **run)
     except RuntimeError as error:  # torch raises it where outputs have no gradients

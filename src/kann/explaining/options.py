@@ -17,9 +17,6 @@ from kann.live.evaluation import has_ignored, require_known_labels
 from kann.recording.sequence_data import RunOptions
 from kann.typing import Array, Int
 
-BATCH_SIZE, SMALLEST_BATCH, STEPS_IN_A_BATCH = 128, 8, 16_000
-"""Number of sequences in a batch; of long ones fewer, down to the second, so that a batch has no more steps."""
-
 
 class Clock:
     """Counts the seconds of a budget; without one there is always time."""
@@ -147,8 +144,7 @@ class Options:
     @property
     def run(self) -> dict[str, Any]:
         """`RunOptions` without lengths, which are those of the sequences that a function runs on."""
-        run = {name: getattr(self, name) for name in ("forward", "collate", "batch_size", "device", "progress")}
-        return run | {"batch_size": BATCH_SIZE if self.batch_size is None else self.batch_size}
+        return {name: getattr(self, name) for name in ("forward", "collate", "batch_size", "device", "progress")}
 
     @property
     def group_of(self) -> Int[Array, " s"] | None:

@@ -18,7 +18,7 @@ from kann.backends.arrays import as_numpy
 from kann.checks import require_names
 from kann.data.states import States, require_one_per_state
 from kann.errors import KannError
-from kann.explaining.options import BATCH_SIZE, SMALLEST_BATCH, STEPS_IN_A_BATCH, Options
+from kann.explaining.options import Options
 from kann.live.evaluation import outputs_of
 from kann.recording.runner import evaluation_mode
 from kann.recording.sequence_data import SequenceData, real_steps, tensors_of
@@ -78,10 +78,6 @@ class Sequences:
         values: Any = source.data
         has_steps = self._is_tensor and values.ndim > 1
         options.require_one_each(count, values.shape[1 - self.axis] if has_steps else None)
-        if options.batch_size is None and self.knows_positions and count:
-            longest = int(self.positions(np.arange(count)).max())
-            fitting = max(SMALLEST_BATCH, STEPS_IN_A_BATCH // max(1, longest))
-            self._run["batch_size"] = source.batch_size = min(BATCH_SIZE, fitting)
 
     def data(self, numbers: Int[Array, " k"]) -> SequenceData:
         """Return some sequences in batches, with the call of the model."""

@@ -116,7 +116,7 @@ def effects(
         Seed of the random directions.
     options
         ``metric``, ``labels``, ``outputs`` and ``threshold``: how outputs are judged, see `ScoreOptions`. ``readout``:
-        see `EffectsOptions`. ``lengths``, ``forward``, ``collate``, ``batch_size`` (default 128), ``max_sequences``,
+        see `EffectsOptions`. ``lengths``, ``forward``, ``collate``, ``batch_size`` (default None), ``max_sequences``,
         ``device`` and ``progress``: as in `kann.record`.
     """
     require_module(model)
@@ -129,7 +129,7 @@ def effects(
     counts = checked_counts(counts)
     scorer = Scorer.of(**{name: options[name] for name in ScoreOptions.__annotations__ if name in options})
     own = ScoreOptions.__annotations__.keys() | {"readout"}
-    run: Any = {"batch_size": 128} | {name: value for name, value in options.items() if name not in own}
+    run: Any = {"batch_size": None} | {name: value for name, value in options.items() if name not in own}
     require_order(data, labels=options.get("labels"), groups=groups)
     source = SequenceData(model, data, **run)
     recorded = as_states(states)

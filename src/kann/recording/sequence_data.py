@@ -46,8 +46,9 @@ class RunOptions(TypedDict, total=False):
     """``forward(model, batch)``, for models that are called in another way."""
     collate: Callable[[list[Any]], Any] | None
     """From a list of samples to a batch; the data are then an iterable of samples."""
-    batch_size: int
-    """The number of sequences to run at once, where the data are not batches already. Default: 32."""
+    batch_size: int | None
+    """The number of sequences to run at once, where the data are not batches already. Default: 32. None for up to 128,
+    and fewer of long ones."""
     max_sequences: int | None
     """Stop after this many sequences of the data."""
     device: torch.device | str | None
@@ -55,6 +56,12 @@ class RunOptions(TypedDict, total=False):
     progress: bool
     """Whether to show a progress bar if it takes long. Default: True."""
 
+
+DEFAULT_SIZE = 32
+"""Number of sequences in a batch."""
+
+MOST_SEQUENCES, FEWEST_SEQUENCES, MOST_STEPS = 128, 8, 16_000
+"""Without a fixed number: sequences in a batch at most and at least, and its steps, with padding."""
 
 RANDOM_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 """What DataLoaders draw sequences with in another order each time."""
@@ -170,7 +177,8 @@ class SequenceData:
                 raise KannError(f"{name}={short_repr(function)} is not a function; pass one, or leave it out")
         self.shows_progress = run.get("progress", True)
         require_flag(self.shows_progress, "progress")
-        self.batch_size = require_whole_number(run.get("batch_size", 32), "batch_size")
+        size = run.get("batch_size", DEFAULT_SIZE)
+        self.batch_size = None if size is None else require_whole_number(size, "batch_size")
         self.max_sequences = run.get("max_sequences")
         if self.max_sequences is not None:
             require_whole_number(self.max_sequences, "max_sequences")
@@ -356,7 +364,8 @@ class SequenceData:
                 raise KannError(
                     f"data of shape {tuple(data.shape)} has no axis of sequences; pass (sequences, steps, ...)"
                 )
-            return self._slices(data.shape[axis], lambda cut: Batch(content=tensor[:, cut] if axis else tensor[cut]))
+            steps = np.full(data.shape[axis], data.shape[1 - axis] if data.ndim > 1 else 1)
+            return self._slices(steps, lambda cut: Batch(content=tensor[:, cut] if axis else tensor[cut]))
         if isinstance(data, Mapping):
             return self._cut_mapping(data)
         if isinstance(data, list | tuple) and data and all(map(is_sequence, data)):
@@ -371,25 +380,29 @@ class SequenceData:
         return (Batch(content=item) for item in items), _size(data)
 
     def _collated(self, collate: Callable[[list[Any]], Any]) -> tuple[Iterator[Batch], int | None]:
-        """Return batches that the user's function makes of ``batch_size`` samples each."""
+        """Return batches that the user's function makes of ``batch_size`` samples each, whose steps are unknown."""
         require_dense(self.data)
         if isinstance(self.data, DataLoader):
             raise KannError("a DataLoader has its own collate_fn; pass collate= with the samples themselves")
-        size = _size(self.data)
+        size, most = _size(self.data), self.batch_size or DEFAULT_SIZE
         samples = _samples(self.data, size)
         remedy = "pass one that makes a batch of a list of samples"
 
         def collated() -> Iterator[Batch]:
-            while group := list(islice(samples, self.batch_size)):
+            while group := list(islice(samples, most)):
                 content = call_of_user(collate, group, what="collate=", on=f"{len(group)} samples", remedy=remedy)
                 yield Batch(content=content, count=len(group))
 
-        return collated(), size and -(-size // self.batch_size)
+        return collated(), size and -(-size // most)
 
-    def _slices(self, count: int, batch_of: Callable[[slice], Batch]) -> tuple[Iterator[Batch], int]:
-        """Return batches of ``batch_size`` sequences of ``count``; none begins after ``max_sequences``."""
-        count = min(count, self.max_sequences or count)
-        cuts = [slice(low, min(low + self.batch_size, count)) for low in range(0, count, self.batch_size)]
+    def _slices(self, steps: Int[Array, " s"], batch_of: Callable[[slice], Batch]) -> tuple[Iterator[Batch], int]:
+        """Return batches of sequences of so many steps; none begins after ``max_sequences``."""
+        steps = steps[: self.max_sequences]
+        cuts, low = list[slice](), 0
+        while low < len(steps):
+            high = min(low + (self.batch_size or _fitting(steps[low : low + MOST_SEQUENCES])), len(steps))
+            cuts.append(slice(low, high))
+            low = high
 
         def batches() -> Iterator[Batch]:
             for cut in cuts:
@@ -410,8 +423,10 @@ class SequenceData:
             )
         # What is not a tensor, such as a flag, or a single number goes with every batch.
         rest = {key: value for key, value in data.items() if key not in tensors}
+        longest = max(tensor.shape[1] if tensor.ndim > 1 else 1 for tensor in tensors.values())
         return self._slices(
-            counts.pop(), lambda cut: Batch(content={key: tensor[cut] for key, tensor in tensors.items()} | rest)
+            np.full(counts.pop(), longest),
+            lambda cut: Batch(content={key: tensor[cut] for key, tensor in tensors.items()} | rest),
         )
 
     def _pad_sequences(self, sequences: list[Tensor]) -> tuple[Iterator[Batch], int]:
@@ -427,7 +442,13 @@ class SequenceData:
             lengths = np.array([len(sequence) for sequence in sequences[cut]])
             return Batch(content=pad_sequence(sequences[cut], batch_first=not self.axis), real=real_steps(lengths))
 
-        return self._slices(len(sequences), padded)
+        return self._slices(np.array([len(sequence) for sequence in sequences]), padded)
+
+
+def _fitting(steps: Int[Array, " s"]) -> int:
+    """Return how many of these sequences fit into one batch, which is padded to the longest of them."""
+    padded = np.maximum.accumulate(steps) * np.arange(1, len(steps) + 1)
+    return max(FEWEST_SEQUENCES, int(np.searchsorted(padded, MOST_STEPS, side="right")))
 
 
 def real_steps(value: AnyArray, *, marks_padding: bool = False) -> RealSteps:
