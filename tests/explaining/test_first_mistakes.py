@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import one_hot
 from torch.utils.data import DataLoader, TensorDataset
 
 import kann
@@ -11,7 +12,10 @@ from kann.errors import KannError, PaddingWarning
 from kann.explaining import options as clock
 from kann.explaining import setup
 from kann.explaining.options import Options
-from tests.explaining import networks
+from kann.explaining.sequences import Sequences
+from kann.zoo.copy_task import Task
+from tests import flipflop
+from tests.explaining import known, networks
 from tests.explaining.networks import SEQUENCES, STEPS, numbers, seeded, words
 
 
@@ -249,6 +253,51 @@ def test_padding_of_labels_is_not_the_most_frequent_label(generator):
 def test_one_label_for_outputs_at_every_step_is_refused(generator):
     with pytest.raises(KannError, match="is one class, and the network gave outputs at 12 steps; pass one label for"):
         look(seeded(networks.Tagger), words(generator), labels=torch.zeros(SEQUENCES, dtype=torch.long))
+
+
+def padded_with_zeros(x):
+    lengths = torch.tensor([STEPS - i % 6 for i in range(len(x))])
+    return x * (torch.arange(STEPS) < lengths[:, None])[..., None], lengths
+
+
+@pytest.mark.parametrize("kind", ["tensor", "list", "batches"])
+def test_sequences_that_end_in_zeros_are_named(kind, generator):
+    x, lengths = padded_with_zeros(numbers(generator))
+    data = {"tensor": x, "list": list(x), "batches": DataLoader(TensorDataset(x), batch_size=5)}[kind]
+    count = int((lengths <= STEPS - 3).sum())
+    found = look(seeded(lambda: Stepwise(squeezed=True)), data)
+    assert any(choice.startswith(f"{count} of {SEQUENCES} sequences end in rows of zeros") for choice in found.choices)
+
+
+def test_words_that_end_in_zeros_are_named(generator):
+    data = (words(generator) % 8 + 1)[..., None]
+    sequences = Sequences(seeded(networks.Tagger), padded_with_zeros(data)[0][..., 0], Options())
+    assert sequences.ending_in_zeros() == SEQUENCES / 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda g: flipflop.trials(3, 200, 50, generator=g, rate=0.03)[0],
+        lambda g: flipflop.trials(1, 200, 12, generator=g)[0],
+        lambda g: known.pulses(200, 25, g)[0],
+        lambda g: known.place_pulses(200, 25, g)[0],
+        lambda g: known.flagged(200, 25, g)[0],
+        lambda g: networks.bits(200, 30, g)[0],
+        lambda g: networks.brackets(200, 30, g)[0],
+        lambda g: (torch.rand(200, 30, 1, generator=g) < 0.02).float(),
+        lambda g: one_hot(words(g), 9).float(),
+        lambda g: torch.cat([numbers(g), torch.zeros(SEQUENCES, 20, 2)], dim=1),
+        lambda g: Task(zero_blanks=True).sequences(np.arange(300).reshape(100, 3) % 9 + 1)[0],
+    ],
+)
+def test_zeros_that_are_ordinary_are_not_named(make, generator):
+    assert Sequences(nn.GRU(1, 2, batch_first=True), make(generator), Options()).ending_in_zeros() == 0
+
+
+def test_zeros_behind_known_lengths_are_not_named(generator):
+    x, lengths = padded_with_zeros(numbers(generator))
+    assert Sequences(seeded(lambda: Stepwise(squeezed=True)), x, Options(lengths=lengths)).ending_in_zeros() == 0
 
 
 @pytest.mark.parametrize("kind", ["tensor", "list", "batches"])

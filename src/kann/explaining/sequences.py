@@ -37,6 +37,10 @@ SAME_TO = 1e-5
 COMPARED = 8
 """Number of sequences that decide whether a layer reads the channels: one alone may hold only zeros."""
 
+PADDED_ROWS, PADDED_SEQUENCES, ORDINARY_ZEROS = 3, 0.1, 0.01
+"""Zeros look like padding if this fraction of the sequences end in this number of rows of zeros or more, and before
+them at most the last fraction of rows is zero: where zeros are ordinary, as between pulses, they are more."""
+
 
 class Sequences:
     """The sequences that the user passed, by number. Batches, which may come only once, are kept in memory."""
@@ -188,6 +192,21 @@ class Sequences:
                 f"sequence {number} has length {self._real.lengths[number]}, and the data have {steps} steps; "
                 "pass how many steps of each sequence are real"
             )
+
+    def ending_in_zeros(self) -> int:
+        """Count the sequences that end in zeros which look like padding; 0 if all end alike, or lengths are known."""
+        if self._real is not None or self._source.lengths is not None:
+            return 0
+        rows = zeros = 0
+        endings = np.zeros(self.count, dtype=int)
+        for number in range(self.count):
+            steps = self.steps(number)
+            is_read = steps.reshape(len(steps), -1).any(axis=1)
+            end = int(np.flatnonzero(is_read).max(initial=-1)) + 1
+            endings[number], rows, zeros = len(steps) - end, rows + end, zeros + int((~is_read[:end]).sum())
+        padded = endings[endings >= PADDED_ROWS]
+        is_padding = len(padded) >= PADDED_SEQUENCES * self.count and zeros <= ORDINARY_ZEROS * rows
+        return len(padded) if is_padding and len(np.unique(padded)) > 1 else 0
 
     def require_finite(self) -> None:
         """Raise if NaN or infinite numbers in the data reach the outputs; some models read missing values."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from kann._format import part_of
 from kann.data.states import States
 from kann.errors import KannError
 from kann.explaining.layer_search import (
@@ -134,6 +135,11 @@ def look(model: nn.Module, data: Any, options: Options) -> Setup:
     if sequences.counts_padding:
         choices.append(
             "The model takes lengths, and none were passed: all steps count as real. Pass lengths= if some are padding."
+        )
+    elif (padded := sequences.ending_in_zeros()) > 0:
+        choices.append(
+            f"{part_of(padded, sequences.count)} sequences end in rows of zeros, which count as real steps: if they "
+            "are padding, pass lengths=, since all results change."
         )
     left_out = asked - len(usable)
     more = f"; {left_out} were left out, since time would not have been enough." if left_out else "."
