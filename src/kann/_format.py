@@ -31,7 +31,7 @@ def percent(fraction: float | None) -> str:
         return f"below {SMALLEST_PERCENT} %"
     if 0 < value < 0.995:
         return f"{value:.2g} %"
-    return f"{round(value, 1) + 0.0:,.1f} %"  # adding 0.0 turns -0.0 into 0.0
+    return _with_minus(f"{round(value, 1) + 0.0:,.1f} %")  # adding 0.0 turns -0.0 into 0.0
 
 
 def confidence(level: float) -> str:
@@ -46,34 +46,39 @@ def confidence(level: float) -> str:
 def significant(value: float | None, digits: int = 3) -> str:
     """Write a number with a few significant digits, without an exponent from 0.0001 up to a million.
 
-    >>> significant(0.12345), significant(12345.6), significant(1234.5, 4), significant(float("nan"))
-    ('0.123', '12,346', '1,234', '–')
+    >>> significant(0.12345), significant(-12345.6), significant(1234.5, 4), significant(float("nan"))
+    ('0.123', '−12,346', '1,234', '–')
     """
     if value is None or not math.isfinite(value):
         return MISSING
     if 10 ** (digits - 1) <= abs(value) < 1e6:
-        return f"{value:,.0f}"
-    return f"{value + 0.0:.{digits}g}"
+        return _with_minus(f"{value:,.0f}")
+    return _with_minus(f"{value + 0.0:.{digits}g}")
 
 
 def fixed(value: float | None) -> str:
     """Write a score with three decimals; numbers of 100 or more without any.
 
-    >>> fixed(0.5), fixed(123.4), fixed(float("inf"))
-    ('0.500', '123', '–')
+    >>> fixed(0.5), fixed(-0.002), fixed(123.4), fixed(float("inf"))
+    ('0.500', '−0.002', '123', '–')
     """
     if value is None or not math.isfinite(value):
         return MISSING
-    return f"{value:.0f}" if abs(value) >= LARGE else f"{round(value, 3) + 0.0:.3f}"
+    return _with_minus(f"{value:.0f}" if abs(value) >= LARGE else f"{round(value, 3) + 0.0:.3f}")
 
 
-def signed(value: float) -> str:
-    """Write a number with its sign and two decimals.
+def signed(value: float, decimals: int = 2) -> str:
+    """Write a number with its sign and a few decimals.
 
     >>> signed(0.5), signed(-1.234)
     ('+0.50', '−1.23')
     """
-    return f"{round(value, 2) + 0.0:+.2f}".replace("-", "−")
+    return _with_minus(f"{round(value, decimals) + 0.0:+.{decimals}f}")
+
+
+def _with_minus(text: str) -> str:
+    """Write a minus sign, as charts do, where a number begins with a hyphen."""
+    return f"−{text[1:]}" if text.startswith("-") else text
 
 
 def from_to(low: float, high: float, write: Callable[[float], str] = significant) -> str:
@@ -97,10 +102,10 @@ def part_of(part: int, whole: int) -> str:
 def format_eigenvalue(value: complex | float) -> str:
     """Write an eigenvalue or a conjugate pair with four decimals: .9966 and .9990 differ threefold in half-life.
 
-    >>> format_eigenvalue(0.98 + 0j), format_eigenvalue(0.98 - 0.1j)
-    ('0.9800', '0.9800 ± 0.1000i')
+    >>> format_eigenvalue(-0.98 + 0j), format_eigenvalue(0.98 - 0.1j)
+    ('−0.9800', '0.9800 ± 0.1000i')
     """
-    return f"{value.real:.4f} ± {abs(value.imag):.4f}i" if value.imag else f"{value.real:.4f}"
+    return _with_minus(f"{value.real:.4f} ± {abs(value.imag):.4f}i" if value.imag else f"{value.real:.4f}")
 
 
 def half_life(modulus: float) -> float:

@@ -52,7 +52,7 @@ def test_columns_of_effects_never_run_together(states):
     lines = str(far).split("\n\n")[1].splitlines()
     assert lines[0].split()[-3:] == ["1", "2", "4"]
     for line in lines[1:-1]:
-        assert len([float(each) for each in line.split()[-3:]]) == 3
+        assert len([float(each.replace("−", "-")) for each in line.split()[-3:]]) == 3
     assert len({len(line) for line in lines[:-1]}) == 1
 
 

@@ -206,7 +206,7 @@ def test_several_labels_are_named(visit):
 
 def test_numbers_are_written_as_numbers(visit):
     page = visit("values")
-    assert "label: 0.5, -1.25 · prediction: " in page.inner_text("#sequence-note")
+    assert "label: 0.5, −1.25 · prediction: " in page.inner_text("#sequence-note")
     assert "R² with the network's own outputs" in page.inner_text("#effects")
     assert "R² of the outputs" in page.inner_text("#trust-table")
     assert "Decisions kept" not in page.inner_text("#trust")

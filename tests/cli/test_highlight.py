@@ -19,6 +19,7 @@ import kann
 import kann.cli.highlight
 from kann import zoo
 from kann._display import DIRECTION_MARKS
+from kann._format import signed
 from kann.cli import app
 from kann.cli.highlight import read_text, shade
 from kann.errors import KannError
@@ -165,7 +166,7 @@ def test_without_colour_numbers_stand_behind_words(model):
     text = printed(shading)
     for word in ("amazing", "awful"):
         change = shading.changes[shading.words.index(word)]
-        assert re.search(rf"{word}\[([+-]\d\.\d)\]", text)[1] == f"{change:+.1f}"
+        assert re.search(rf"{word}\[([+−]\d\.\d)\]", text)[1] == signed(change, 1)
     assert "\x1b" not in text
 
 

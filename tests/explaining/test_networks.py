@@ -70,7 +70,7 @@ def test_parity_is_kept_by_zeros_and_flipped_by_ones(generator):
     assert (zero.name, zero.does, one.name, one.does) == ("0", "keeps", "1", "flips")
     assert -1.1 < one.eigenvalue.real < -0.5
     assert "0 keeps it" in " ".join(found.sentences)
-    assert "1 flips it (λ = -" in " ".join(found.sentences)
+    assert "1 flips it (λ = −" in " ".join(found.sentences)
     assert found.effects.kept["balanced"][0] > 0.95
     assert found.verdict != "nothing"
 

@@ -289,7 +289,7 @@ def test_the_verdict_of_what_was_not_learned_and_of_what_does_not_matter():
     [
         ("class", 0.6, 0.45, 0.5, "the network is right in 60.0 % (95 % interval 45.0 % to 70.0 %), and always "),
         ("labels", 0.6, 0.45, 0.5, "the network's answers are right in 60.0 % (95 % interval 45.0 % to 70.0 %)"),
-        ("values", 0.1, -0.1, 0.0, "its outputs match the labels with an R² of 0.10 (95 % interval -0.10 to 0.70)"),
+        ("values", 0.1, -0.1, 0.0, "its outputs match the labels with an R² of 0.100 (95 % interval −0.100 to 0.700)"),
     ],
 )
 def test_a_network_is_not_right_if_chance_can_have_made_it_so(outputs, score, low, baseline, text):
@@ -485,7 +485,7 @@ def test_two_words_that_push_otherwise_than_their_sum_are_named():
     memory = memory_of(movers_of([0.5], phrases=((weak, telling, unsure),)))
     assert memory.phrase.push == 2.2
     text = wording.sentences_of(facts(memories=(replace(memory, trusted=True),)))[1]
-    assert "“not rude” pushes it by +2.20, its words alone by -0.04" in text
+    assert "“not rude” pushes it by +2.20, its words alone by −0.04" in text
     assert memory_of(movers_of([0.5], phrases=((weak, unsure),))).phrase is None
 
 
@@ -588,4 +588,4 @@ def test_what_each_input_does_is_said():
     )
     cases = InputCases(inputs=inputs, missed=0.01)
     text = " ".join(wording.sentences_of(facts(inputs=cases)))
-    assert "0 keeps it (λ = 1.0000), 1 flips it (λ = -1.0580)" in text
+    assert "0 keeps it (λ = 1.0000), 1 flips it (λ = −1.0580)" in text

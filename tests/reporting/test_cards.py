@@ -138,8 +138,8 @@ def test_behind_a_sigmoid_an_output_above_a_half_is_a_yes(kind, tmp_path):
 
 def test_numbers_are_predicted_as_numbers(tmp_path):
     _, page, _ = content_of(values_report(tmp_path / "r.html"))
-    assert page["sequences"][0]["label"] == "0.5, -1.25"
-    assert len([float(part) for part in page["sequences"][0]["prediction"].split(", ")]) == 2
+    assert page["sequences"][0]["label"] == "0.5, −1.25"
+    assert len([float(part.replace("−", "-")) for part in page["sequences"][0]["prediction"].split(", ")]) == 2
     assert any(row["asked"] == "R² of the outputs" for row in page["trust_table"])
 
 

@@ -82,7 +82,7 @@ def test_a_text_without_words_has_no_layers():
 def test_colours_say_the_direction_and_the_size():
     layer = Layer(title="", values=np.array([2.0, -2.0, 0.0, 9.0]), full_colour_at=2.0, signed=True)
     assert [layer.background(word) for word in range(4)] == [rgb(RAISES), rgb(LOWERS), "rgb(255,255,255)", rgb(RAISES)]
-    assert [layer.number(word) for word in range(2)] == ["+2.0", "-2.0"]
+    assert [layer.number(word) for word in range(2)] == ["+2.0", "−2.0"]
     layer = Layer(title="", values=np.array([1.0]), full_colour_at=1.0, signed=False)
     assert layer.background(0) == rgb(STRONG)
     assert layer.number(0) == "1.0"
@@ -127,11 +127,11 @@ def test_what_stands_between_words_stays_and_faint_words_are_left_alone():
     print_shading(shading_of([0.01, -0.5]), Console(file=stream, color_system=None, width=100))
     lines = stream.getvalue().splitlines()
     assert lines[0] == "negative"
-    assert lines[3] == "good, bad[-0.5]!"
+    assert lines[3] == "good, bad[−0.5]!"
     assert lines[-1] == "good, bad[1.0]!"
 
 
 def test_the_page_marks_unknown_words_and_has_the_number_as_a_hint():
     page = shading_page(shading_of([0.5, -0.75]))
-    assert f'<span class="unknown" style="background:{rgb(LOWERS)}" title="-0.75, logit -0.25">bad</span>!' in page
+    assert f'<span class="unknown" style="background:{rgb(LOWERS)}" title="−0.75, logit −0.25">bad</span>!' in page
     assert page.count('class="unknown"') == 3

@@ -11,7 +11,7 @@ from scipy.special import expit
 
 import kann
 from kann._display import visible
-from kann._format import percent
+from kann._format import percent, signed
 from kann.analysis.decisions import contribution_changes
 from kann.cli.errors import one_line_errors, require_free
 from kann.cli.loading import Force
@@ -133,4 +133,4 @@ def _verdict(logits: Float[Array, " t"], unknown: tuple[bool, ...]) -> str:
     logit = float(logits[-1])
     judgement = "positive" if logit > 0 else "negative"
     words = f"{len(unknown)} word{'s' * (len(unknown) != 1)}, {sum(unknown)} of them unknown"
-    return f"{judgement}: logit {logit:+.2f}, probability of positive {percent(float(expit(logit)))}; {words}"
+    return f"{judgement}: logit {signed(logit)}, probability of positive {percent(float(expit(logit)))}; {words}"

@@ -154,8 +154,8 @@ def _not_right(found: Accuracy) -> str:
     """Write that the network does no better on held-out sequences than what needs no network."""
     if found.outputs == "values":
         return (
-            f"on held-out sequences its outputs match the labels with an R² of {found.score:.2f} (95 % interval "
-            f"{found.low:.2f} to {found.high:.2f}), and the mean of the labels does with 0"
+            f"on held-out sequences its outputs match the labels with an R² of {fixed(found.score)} (95 % interval "
+            f"{from_to(found.low, found.high, fixed)}), and the mean of the labels does with 0"
         )
     right = "the network is right in" if found.outputs == "class" else "the network's answers are right in"
     return (
@@ -312,8 +312,8 @@ def _memory(memory: ModeFact, facts: Facts) -> str:
     stays = f"{staying(memory, facts.network)}{turning(memory, facts.network)}"
     phrase, telling = memory.phrase, ""
     if phrase is not None:
-        words = f"“{' '.join(phrase.words)}” pushes it by {phrase.push:+.2f}"
-        telling = f" ({words}, its words alone by {phrase.expected:+.2f})"
+        words = f"“{' '.join(phrase.words)}” pushes it by {signed(phrase.push)}"
+        telling = f" ({words}, its words alone by {signed(phrase.expected)})"
     return f"mode {memory.mode} (λ = {format_eigenvalue(memory.eigenvalue)}, {stays}{raises}){pushed(memory)}{telling}"
 
 
@@ -618,7 +618,7 @@ def line_of(facts: Facts) -> str:
 
 def _accuracy(found: Accuracy) -> str:
     if found.outputs == "values":
-        return f"R² {found.score:.3f}"
+        return f"R² {fixed(found.score)}"
     of = "steps" if found.of_steps else "answers" if found.outputs == "labels" else "sequences"
     return f"right on {percent(found.score)} of held-out {of}"
 

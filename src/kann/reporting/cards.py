@@ -181,7 +181,7 @@ def _card(
 def _memory(mode: Mode, own: ModeTrust | None, inputs: ReportInputs) -> dict[str, Any]:
     """Return the eigenvalue and for how long the mode remembers, with intervals where they are known."""
     is_pair = len(mode.indices) > 1
-    value = f"{mode.eigenvalue.real:.4g}" + (f" ± {abs(mode.eigenvalue.imag):.4g}i" if is_pair else "")
+    value = significant(mode.eigenvalue.real, 4) + (f" ± {abs(mode.eigenvalue.imag):.4g}i" if is_pair else "")
     steps, deepest = half_life(mode.modulus), _deepest(inputs)
     decays = number_of_steps(steps) != "∞"
     found: dict[str, Any] = {

@@ -47,7 +47,7 @@
       const dots = modes.flatMap((mode) => mode[2] ? [[mode, 1], [mode, -1]] : [[mode, 1]]);
       traces.push({ name: escapeMarkup(run.name), mode: "markers", x: dots.map(([[, re]]) => re), y: dots.map(([[, , im], side]) => side * im),
         customdata: dots.map(([[number]]) => number), hovertemplate: "%{text}<extra></extra>",
-        text: dots.map(([[number, re, im, carried, trusted]]) => `${escapeMarkup(run.name)} mode ${number}<br>λ = ${re.toFixed(4)}${im ? ` ± ${im.toFixed(4)}i` : ""}` +
+        text: dots.map(([[number, re, im, carried, trusted]]) => `${escapeMarkup(run.name)} mode ${number}<br>λ = ${re.toFixed(4).replace("-", "−")}${im ? ` ± ${im.toFixed(4)}i` : ""}` +
           `<br>|λ| ${Math.hypot(re, im).toFixed(4)}<br>carries ${(100 * carried).toPrecision(3)} %<br>${trusted ? "trusted" : "not trusted"}`),
         marker: { size: dots.map(([[, , , carried]]) => 7 + 16 * Math.sqrt(Math.min(1, carried))), color: dots.map(([[number]]) => colourOf(r, number)),
           line: { color: style("--ink"), width: dots.map(([[, , , , trusted]]) => trusted ? 2 : 0) } } });

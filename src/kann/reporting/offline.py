@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kann._format import percent
+from kann._format import fixed, percent, signed
 from kann._version import __version__
 from kann.data.atomic_write import replacing
 from kann.typing import Array, Float
@@ -54,7 +54,7 @@ def page(
         checksums = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     loader = jinja2.PackageLoader("kann.reporting", "")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, loader=loader)
-    environment.filters |= {"percent": percent, "points": points}
+    environment.filters |= {"percent": percent, "points": points, "fixed": fixed, "signed": signed}
     values |= {"style": _file(style), "script": script, "packed": packed, "version": __version__}
     values["policy"] = POLICY.format(scripts=checksums)
     return environment.get_template(f"{template}.html.j2").render(values)

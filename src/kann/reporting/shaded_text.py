@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kann._format import format_eigenvalue
+from kann._format import format_eigenvalue, signed
 from kann.analysis._trust import Trust
 from kann.analysis.decisions import contribution_changes, contributions
 from kann.analysis.modes import magnitude
@@ -118,7 +118,7 @@ class Layer:
 
     def number(self, word: int) -> str:
         """Return the number of a word as text."""
-        return f"{self.values[word]:{'+' if self.signed else ''}.1f}"
+        return signed(float(self.values[word]), 1) if self.signed else f"{self.values[word]:.1f}"
 
     def background(self, word: int) -> str:
         """Return the colour behind a word, as rich and style sheets write it: white where its number is 0."""

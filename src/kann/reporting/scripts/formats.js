@@ -1,12 +1,13 @@
 // How numbers and names are written, and the colours of the page.
-const significant = (value, count = 4) => Number.isFinite(value) ? Number(value.toPrecision(count)).toString() : "∞";
+const withMinus = (text) => text.replace(/^-/, "−");
+const significant = (value, count = 4) => Number.isFinite(value) ? withMinus(Number(value.toPrecision(count)).toString()) : "∞";
 // Math.max(...values) fails from some 100,000 values on: a call takes no more arguments.
 const largestOf = (values, atLeast) => values.reduce((largest, value) => Math.max(largest, value), atLeast);
 const smallestOf = (values, atMost) => values.reduce((smallest, value) => Math.min(smallest, value), atMost);
 const wordsShown = 5000, sequencesListed = 2000, pointsDrawn = 20000;  // more would make the page slow
 // Plotly reads names as HTML; ours are text.
 const escapeMarkup = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
-const fourDecimals = (value) => value.toFixed(4);
+const fourDecimals = (value) => withMinus(value.toFixed(4));
 const eigenvalueText = (m) => m.pair ? `${fourDecimals(m.re)} ± ${fourDecimals(m.im)}i` : fourDecimals(m.re);
 const isJudged = (m) => m.interval[0] !== null;  // of wide operators some modes only
 const intervalText = (m) => !isJudged(m) ? "–" : `${fourDecimals(m.interval[0])} – ${fourDecimals(m.interval[1])}`;
