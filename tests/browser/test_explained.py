@@ -19,7 +19,7 @@ def test_the_sentences_come_first_and_the_rest_is_folded(browser, file_of):
         "One mode decides.",
         f"It goes up on {NASTY}.",
     ]
-    assert page.inner_text(".verdict") == "Found one mode keeps 98 %"
+    assert page.inner_text(".verdict") == "Found one mode keeps 98\N{NO-BREAK SPACE}%"
     assert page.inner_text(".line").startswith("layer 'rnn', 5 units")
     sections = page.eval_on_selector_all("main > section", "all => all.map(each => each.id)")
     assert sections == ["overview", "effects", "memory", "modes", "table-0", "sequences"]
@@ -51,7 +51,7 @@ def test_the_curve_shows_each_method_kept(visit):
     errors = page.evaluate("document.getElementById('curve').data[0].error_y.array")
     assert all(0 < error < 0.2 for error in errors)
     assert page.evaluate("document.getElementById('curve').layout.xaxis.ticktext") == ["1", "2", "4"]
-    assert page.inner_text("#effects-table tbody tr:first-child td:nth-child(4)") == "98.0 %"
+    assert page.inner_text("#effects-table tbody tr:first-child td:nth-child(4)") == "98.0\N{NO-BREAK SPACE}%"
     assert page.locator("#effects-table tbody tr").count() == 8
 
 
@@ -115,8 +115,8 @@ def test_a_card_says_how_long_a_mode_remembers_and_what_it_does(visit, file_of):
     steps = np.log(0.5) / np.log(modulus)
     assert f"{steps:.2g} steps" in text
     assert f"{500 * steps:.3g} ms" in text
-    assert "70.0 %" in text
-    assert "60.0 %" in text
+    assert "70.0\N{NO-BREAK SPACE}%" in text
+    assert "60.0\N{NO-BREAK SPACE}%" in text
     bars = card.locator(".bars tr").count()
     assert bars == sum(len(content["cards"][0]["movers"][side]["bars"]) for side in ("up", "down")) > 0
     assert card.locator("svg polyline").count() >= 1

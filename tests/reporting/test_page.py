@@ -47,6 +47,13 @@ def test_the_policy_allows_these_scripts_and_no_address(tmp_path):
         assert f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'" in policy
 
 
+def test_lines_of_the_page_do_not_break_before_a_percent_sign(tmp_path):
+    text, _, _ = content_of(text_report(tmp_path / "r.html"))
+    shown = re.sub(r"<(script|style).*?</\1>", "", text, flags=re.S)
+    assert re.search(r"\d\N{NO-BREAK SPACE}%", shown)
+    assert not re.search(r"\d %", shown)
+
+
 def test_the_same_report_is_the_same_file(tmp_path):
     assert text_report(tmp_path / "a.html").read_bytes() == text_report(tmp_path / "b.html").read_bytes()
 

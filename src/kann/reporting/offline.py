@@ -4,6 +4,7 @@ import base64
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -57,7 +58,8 @@ def page(
     environment.filters |= {"percent": percent, "points": points, "fixed": fixed, "signed": signed}
     values |= {"style": _file(style), "script": script, "packed": packed, "version": __version__}
     values["policy"] = POLICY.format(scripts=checksums)
-    return environment.get_template(f"{template}.html.j2").render(values)
+    text, *code = re.split(r"(?=<script)", environment.get_template(f"{template}.html.j2").render(values))
+    return "".join([re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text), *code])  # scripts have checksums
 
 
 def write_page(path: Path, html: str) -> Path:
