@@ -211,6 +211,7 @@ def test_groups_in_a_tensor_are_held_out_together(reader, generator):
 
 def test_all_sequences_that_are_held_out_are_judged(reader, generator):
     found = explain(reader, numbers(generator), groups=[number // 3 for number in range(SEQUENCES)])
+    assert not found.facts.live.are_copies
     assert sorted(found.effects.judged.tolist()) == sorted(found.held_out.tolist())  # by their numbers in the data
 
 
@@ -234,6 +235,7 @@ def test_copies_count_once_in_intervals(reader, generator):
     assert np.ptp(found.effects.interval("pca")[0]) > 0.3
     assert found.facts.accuracy.high - found.facts.accuracy.low > 0.3
     assert found.facts.live.groups == held
+    assert found.facts.live.are_copies
 
 
 def test_sequences_that_all_read_the_same(reader, generator):

@@ -489,6 +489,16 @@ def test_two_words_that_push_otherwise_than_their_sum_are_named():
     assert memory_of(movers_of([0.5], phrases=((weak, unsure),))).phrase is None
 
 
+def test_groups_of_the_user_and_copies_have_other_words():
+    texts = [
+        " ".join(wording.sentences_of(facts(live=replace(LIVE, groups=groups, are_copies=are_copies))))
+        for groups, are_copies in ((None, False), (9, False), (9, True))
+    ]
+    assert "40 held-out sequences);" in texts[0]
+    assert "40 held-out sequences in 9 groups);" in texts[1]
+    assert "40 held-out sequences, 9 of them different);" in texts[2]
+
+
 def test_several_memories_are_counted_with_how_many_were_learned():
     first, second = (replace(MEMORY, mode=mode, eigenvalue=complex(own)) for mode, own in ((0, 0.99), (1, 0.97)))
     text = wording.sentences_of(facts(memories=(first, second)))[1]

@@ -1,7 +1,7 @@
 """Facts about a network: typed figures that sentences and the page are made from."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -160,6 +160,8 @@ class Live(Stored):
     """The highest score of any basis with fewer coordinates than units."""
     groups: int | None = None
     """The number of groups of these sequences, of copies too, which intervals count; None if all differ."""
+    are_copies: bool = False
+    """True if these groups are only copies: the user passed none."""
     like_random: int | None = None
     """The largest smaller number of coordinates that keep most decisions too, but no more than random directions."""
 
@@ -332,6 +334,8 @@ def facts_of(results: Results) -> Facts:
     """Gather all that the sentences are made from."""
     found, trust, effects = results.operators, results.trust, results.effects
     live = None if effects is None else live_facts(effects, trust)
+    if live is not None and live.groups is not None:
+        live = replace(live, are_copies=results.setup.options.groups is None)
     memories, steps, inputs = tuple(memories_of(results)), results.steps, inputs_that_differ(results.inputs)
     reaching, reached = _reaching(results)
     return Facts(

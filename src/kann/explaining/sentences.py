@@ -218,7 +218,9 @@ def _live(facts: Facts) -> str | None:
     after = f"every step{_part(network)}" if network.is_fed_back else "every step of what it gives"
     after = "its middle block" if network.axis == "depth" else after
     interval = f"{confidence(live.level)} interval {_score(live, kept.low)} to {_score(live, kept.high)}"
-    groups = "" if live.groups is None else f" in {plural('group', str(live.groups))}"
+    groups = ""
+    if live.groups is not None:
+        groups = f", {live.groups} of them different" if live.are_copies else f" in {plural('group', str(live.groups))}"
     sentence = (
         f"{_coordinates(kept)} of {network.units}, kept after {after}, {'keeps' if kept.count == 1 else 'keep'} "
         f"{result} ({interval}, {live.sequences} held-out sequences{groups}); {', '.join(others)}."
