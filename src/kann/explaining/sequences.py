@@ -201,7 +201,7 @@ class Sequences:
         endings = np.zeros(self.count, dtype=int)
         for number in range(self.count):
             steps = self.steps(number)
-            is_read: Array = steps.reshape(len(steps), -1).any(axis=1)
+            is_read = np.any(steps.reshape(len(steps), -1), axis=1)
             end = int(np.flatnonzero(is_read).max(initial=-1)) + 1
             endings[number], rows, zeros = len(steps) - end, rows + end, zeros + int((~is_read[:end]).sum())
         padded = endings[endings >= PADDED_ROWS]
