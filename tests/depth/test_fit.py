@@ -150,7 +150,7 @@ def test_fewer_sequences_than_unknowns_are_warned_of(rng):
 def test_states_that_are_not_finite_are_refused(rng):
     states = rng.normal(size=(20, 3, 2))
     states[3, 1, 0] = np.nan
-    with pytest.raises(KannError, match="nan at sequence 3, step 1, unit 0"):
+    with pytest.raises(KannError, match="NaN at sequence 3, step 1, unit 0"):
         kann.depth.fit_span(states, 0, 0)
 
 

@@ -157,7 +157,7 @@ def test_snapshots_without_anything_to_balance(rng):
         Balance.of_snapshots(np.ones((5, 4)), noise)
     with pytest.raises(kann.KannError, match="of_states"):
         Balance.of_snapshots(noise * [1, 1, 0, 0], noise * [0, 0, 1, 1])
-    with pytest.raises(kann.KannError, match="nan"):
+    with pytest.raises(kann.KannError, match="NaN"):
         Balance.of_snapshots(noise, noise * np.nan)
     with pytest.raises(kann.KannError, match="same width"):
         Balance.of_snapshots(noise, np.ones((5, 3)))

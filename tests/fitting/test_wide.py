@@ -158,7 +158,7 @@ def test_constant_states_of_many_units(rng, monkeypatch):
     constant = np.broadcast_to(rng.normal(size=40), (4, 30, 40))
     with pytest.raises(kann.KannError, match="every state is the same"):
         kann.fit(constant, basis=rng.normal(size=(40, 3)))
-    with pytest.raises(kann.KannError, match="nan at sequence 1, step 2"):
+    with pytest.raises(kann.KannError, match="NaN at sequence 1, step 2"):
         kann.fit(np.where(np.arange(120).reshape(4, 30, 1) == 32, np.nan, constant), basis=rng.normal(size=(40, 3)))
     with pytest.raises(kann.KannError, match="no consecutive pairs"):
         kann.fit(rng.normal(size=(4, 1, 40)), basis=rng.normal(size=(40, 3)))

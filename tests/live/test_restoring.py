@@ -199,4 +199,4 @@ def test_states_that_are_not_finite_are_refused(model):
     values = np.ones((3, 4, 5))
     values[1, 2, 3] = np.nan
     koopman = kann.fit(np.random.default_rng(0).normal(size=(9, 9, 5)), basis="pca")
-    assert_refused("nan at sequence 1, step 2, unit 3", model, koopman, values, keep=[0])
+    assert_refused("NaN at sequence 1, step 2, unit 3", model, koopman, values, keep=[0])
