@@ -5,10 +5,15 @@ import os
 import jaxtyping
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from tests import type_checks
 
 type_checks.install()
+
+# Other programs may use the processor: no test has a time limit.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 # Some virtual machines announce AMX and forbid it: torch then dies of an illegal instruction in half precision.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")

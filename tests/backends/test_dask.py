@@ -74,7 +74,7 @@ def assert_same_operator(ours, theirs):
 
 
 @given(states=ragged_states(), data=st.data())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_moments_do_not_depend_on_how_rows_are_chunked(states, data):
     rows = len(states.values)
     cuts = data.draw(st.lists(st.integers(0, rows), max_size=6))

@@ -134,7 +134,7 @@ def test_ten_thousand_words(model):
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @example("\x1b]0;title\x07\x1b[2Jgood\r\n\x9b31mbad\x7f\x00")
 @example("good \u202ebad\u202c \u2066x\u2069 \ud800")
 @given(st.text(st.characters(), max_size=60))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kann
@@ -42,7 +42,6 @@ def ragged_states(draw):
 
 
 @given(states=ragged_states(), rows=st.integers(1, 12))
-@settings(deadline=None)
 def test_moments_are_what_they_are_defined_to_be_whatever_the_block_size(states, rows):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrays, "HOST_MIN_ROWS", 1)
@@ -57,7 +56,6 @@ def test_moments_are_what_they_are_defined_to_be_whatever_the_block_size(states,
 
 
 @given(states=ragged_states(), parts=st.integers(1, 4), seed=st.integers(0, 9))
-@settings(deadline=None)
 def test_moments_add_up_in_any_order_over_any_split(states, parts, seed):
     order = np.random.default_rng(seed).permutation(len(states))
     pieces = [

@@ -41,7 +41,7 @@ def forms(states):
 
 
 @given(ragged_states(), st.integers(1, 9))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_sums_over_rows_and_over_pairs_do_not_depend_on_where_rows_are(states, rows):
     x, y = states.pairs()
     with pytest.MonkeyPatch.context() as patch, dask.config.set(scheduler="synchronous"):

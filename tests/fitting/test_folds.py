@@ -10,7 +10,7 @@ from kann.errors import KannError
 from kann.fitting.folds import assign_folds
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 60), min_size=12, max_size=60), st.integers(3, 8), st.integers(0, 5))
 def test_every_fold_has_pairs_and_none_has_more_than_one_sequence_too_many(lengths, folds, seed):
     lengths = np.array([2, 2, 2, 2, 2, 2, 2, 2, *lengths])

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -14,7 +14,6 @@ EIGHTHS = st.integers(-16, 16).map(lambda i: i / 8)  # numbers of one size: LAPA
 
 
 @given(st.integers(1, 7).flatmap(lambda r: arrays(np.float64, (r, r), elements=EIGHTHS)))
-@settings(deadline=None)
 @pytest.mark.filterwarnings("ignore::kann.errors.ConditionWarning")
 def test_any_real_matrix_decomposes_into_conjugate_pairs(matrix):
     spectrum = decompose(matrix)

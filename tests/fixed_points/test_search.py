@@ -102,7 +102,7 @@ def test_all_points_of_independent_units_are_found():
     assert not found.outlier.any()
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 1000))
 def test_points_of_an_odd_network_come_in_opposite_pairs(seed):
     W = torch.from_numpy(1.3 * np.random.default_rng(seed).normal(size=(3, 3)))
@@ -114,7 +114,7 @@ def test_points_of_an_odd_network_come_in_opposite_pairs(seed):
     assert np.abs(points).max(axis=1).min() < 1e-10  # zero is always one of them
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(exponent=st.integers(-6, 6))
 def test_the_unit_of_the_states_does_not_matter(exponent):
     scale, initial = 10.0**exponent, states_of(2)

@@ -59,7 +59,6 @@ def test_wrong_arguments_are_refused_in_one_line(name, tmp_path, fuzz, monkeypat
     @seeded(fuzz.seed)
     @settings(
         max_examples=count,
-        deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
         phases=(Phase.generate, Phase.shrink),

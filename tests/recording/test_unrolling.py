@@ -41,7 +41,7 @@ def test_every_layer_and_direction_equals_a_loop_of_single_steps(kind, bidirecti
         check(recorded, module, data, state)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     kind=st.sampled_from(list(KINDS)),
     layers=st.integers(1, 3),
