@@ -11,6 +11,7 @@ from kann.analysis.decisions import read_out
 from kann.errors import KannError
 from kann.explaining import setup, stages
 from kann.explaining.options import Options
+from kann.explaining.outputs import _most_frequent
 from kann.explaining.sequences import Sequences
 from tests.explaining import networks
 from tests.explaining.networks import SEQUENCES, numbers, seeded, words
@@ -45,6 +46,14 @@ def test_labels_that_no_output_stands_for(lowest, remedy, generator):
         explain(reader(2), numbers(generator)[:, :6], labels=labels)
     with pytest.raises(KannError, match=r"pass \(labels > 0\)"):
         explain(reader(2), numbers(generator)[:, :6], labels=torch.arange(SEQUENCES) % 2 * 2 - 1)
+
+
+def test_the_most_frequent_label_of_all_sequences_is_scored_on_those_held_out():
+    labels = [0] * 6 + [1] * 4
+    assert _most_frequent(labels, np.array([5, 6, 7, 8])) == 1 / 4  # 1 is more frequent among these
+    assert _most_frequent(labels, np.arange(10)) == 6 / 10
+    marks = [np.array([1.0, float(i < 2)]) for i in range(6)]  # of two yes-or-no outputs
+    assert _most_frequent(marks, np.array([0, 5])) == (1 + 1 / 2) / 2
 
 
 def test_classes_for_every_step_of_a_network_that_decides_once(generator):

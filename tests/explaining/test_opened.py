@@ -3,6 +3,7 @@
 import errno
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 
 import numpy as np
@@ -238,6 +239,25 @@ def test_an_explanation_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, e
         assert not (tmp_path / "new").exists()
     other.save(place, overwrite=True)
     assert kann.Explanation.open(place).sentences == ("Another.",)
+
+
+def test_while_two_writers_save_to_one_folder_it_opens_as_that_of_either(tmp_path):
+    found = signal_explanation()
+    other = replace(found, sentences=("Another.",), koopman=replace(found.koopman, mean=found.koopman.mean + 1))
+    place = found.save(tmp_path / "saved")
+
+    def save_often(own):
+        for _ in range(6):
+            own.save(place, overwrite=True)
+
+    means = {each.sentences: each.koopman.mean for each in (found, other)}
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(save_often, own) for own in (found, other)]
+        for _ in range(12):
+            opened = kann.Explanation.open(place)
+            np.testing.assert_array_equal(opened.koopman.mean, means[opened.sentences])
+    for writer in writers:
+        writer.result()
 
 
 def test_an_explanation_needs_no_zarr(tmp_path, monkeypatch):
