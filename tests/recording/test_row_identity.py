@@ -256,6 +256,111 @@ def test_states_are_those_that_pass_on_where_the_model_mixes_them(how):
     np.testing.assert_allclose(states.padded(), model(x).detach(), atol=EXACT)
 
 
+def test_gates_that_are_open_until_the_last_step_leave_the_last_state():
+    class Latch(Masks):
+        def forward(self, x):
+            h, path = x.new_zeros(len(x), 4), []
+            for now in x.unbind(1):
+                new = self.cell(now, h)
+                h = torch.where(now[:, :1] > 0, new, h)
+                path.append(h)
+            return torch.stack(path, dim=1)
+
+    model, x = Latch("hard"), torch.randn(2, 3, 3).abs()
+    x[:, -1] *= -1
+    states = kann.record(model, x)
+    np.testing.assert_allclose(states.padded(), model(x).detach(), atol=EXACT)
+
+
+def test_mixed_states_of_single_steps_are_warned_of_once_longer_sequences_show_that_they_are_mixed():
+    batches = [torch.randn(4, 1, 3), torch.randn(4, 6, 3)]
+    with pytest.warns(SequenceWarning, match="earlier batches of one step"):
+        kann.record(Masks("soft"), iter(batches))
+    model = Masks("soft")
+    states = kann.record(model, iter(batches[::-1]))
+    np.testing.assert_allclose(states[4:].padded(), model(batches[0]).detach(), atol=EXACT)
+
+
+def test_an_exchange_of_sequences_is_not_taken_for_reading_from_the_end():
+    """Two sequences of four steps, changed at their second and third step, look alike in both cases."""
+
+    class Exchanges(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRU(3, 4, batch_first=True)
+
+        def forward(self, x, lengths):
+            packed = pack_padded_sequence(x.flip(0), lengths.flip(0), batch_first=True, enforce_sorted=False)
+            return pad_packed_sequence(self.rnn(packed)[0], batch_first=True)[0].flip(0)
+
+    model, data = Exchanges(), [torch.randn(n, 3) for n in (3, 3, 1, 4, 1, 4)]
+    batches = [
+        {"x": nn.utils.rnn.pad_sequence(part, batch_first=True), "lengths": torch.tensor([len(x) for x in part])}
+        for part in (data[:3], data[3:])
+    ]
+    states = kann.record(model, batches, lengths="lengths")
+    assert not states.reverse
+    for own, x in zip(states, data, strict=True):
+        np.testing.assert_allclose(own, model.rnn(x[None])[0][0].detach(), atol=EXACT)
+
+
+class Rolls(Masks):
+    """Turns its batch by one place, and opens its gate at inputs above a limit."""
+
+    def forward(self, x):
+        h, path = x.new_zeros(len(x), 4), []
+        for now in x.roll(1, dims=0).unbind(1):
+            h = torch.where(now[:, :1] > 5, self.cell(now, h), h)
+            path.append(h)
+        return torch.stack(path, dim=1).roll(-1, dims=0)
+
+
+def test_an_order_that_closed_gates_hide_is_warned_of():
+    x = torch.randn(2, 8, 3)
+    x[0, 0, 0] = 9
+    with pytest.warns(SequenceWarning, match="cannot be seen which sequence each belongs to"):
+        kann.record(Rolls("hard"), x)
+
+
+def test_single_steps_of_two_loops_from_a_learned_state_are_those_of_the_cell():
+    class Twice(Masks):
+        def forward(self, x):
+            return torch.stack([self.cell(now[:, 0], self.gate.weight.repeat(len(x), 2)[:, :4]) for now in (x, -x)])
+
+    model, x = Twice("no"), torch.randn(5, 1, 3)
+    np.testing.assert_allclose(kann.record(model, x).values, model(x).flatten(0, 1).detach(), atol=EXACT)
+
+
+class StartsFromInputs(Masks):
+    """Runs twice over its batch, each time from a state made of the first step."""
+
+    def run(self, x):
+        h, path = torch.tanh(x[:, 0] @ torch.eye(3, 4)), []
+        for now in x.unbind(1):
+            g = torch.sigmoid(self.gate(now))
+            h = g * self.cell(now, h) + (1 - g) * h
+            path.append(h)
+        return torch.stack(path, dim=1)
+
+    def forward(self, x):
+        x = x.flip(1) if self.how == "from the end" else x
+        return self.run(x) + self.run(-x)
+
+
+@pytest.mark.parametrize("how", ["from the start", "from the end"])
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_mixed_states_of_loops_that_start_again_from_what_they_read(count, how):
+    model, x = StartsFromInputs(how), torch.randn(count, 5, 3)
+    states = kann.record(model, x)
+    read = x.flip(1) if how == "from the end" else x
+    np.testing.assert_allclose(states.padded(), torch.cat([model.run(read), model.run(-read)]).detach(), atol=EXACT)
+
+
+def test_two_loops_that_cannot_be_told_from_one_are_warned_of():
+    with pytest.warns(SequenceWarning, match="cannot be seen where a loop over 'cell' starts again"):
+        kann.record(StartsFromInputs("from the start"), torch.randn(1, 1, 3))
+
+
 def test_mixed_states_of_loops_that_run_twice_over_batches_of_several_lengths():
     class Twice(Masks):
         def forward(self, x, lengths):
@@ -304,6 +409,8 @@ def test_a_model_that_cuts_its_batch_needs_small_batches():
     model, x = Cuts(), torch.randn(9, 7, 3)
     with pytest.raises(KannError, match=r"cuts its batch .* batch_size=1"):
         kann.record(model, x)
+    with pytest.raises(KannError, match=r"cuts its batch .* batch_size=1"):
+        kann.record(model, x, lengths=[7, 3, 5] * 3)
     np.testing.assert_allclose(kann.record(model, x, batch_size=1).padded(), model(x).detach(), atol=EXACT)
 
 

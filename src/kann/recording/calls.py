@@ -78,34 +78,39 @@ class Passed(TorchFunctionMode):
     """Keeps the state that a model makes of what a cell gave, where it alters it: the last one is read by no call.
 
     Between two calls a loop calls the same functions in the same order. The result that the next call reads as its
-    state shows which of them makes the state, and after the last call the same one does.
+    state shows which of them makes the state, and after the last call the same one does. It is watched also where it
+    leaves the state as it is: an open gate may do so in all steps but the last.
     """
 
     def __init__(self, names: Sequence[str]):
         super().__init__()
         self.names = names
-        self._seen: dict[str, Counter[int]] = {}
-        """How often which result after a call was what the next call read, by the name of the argument."""
+        self.seen: dict[str, Counter[tuple[int, Any]]] = {}
+        """How often which result of which function was what the next call read, by the name of the argument."""
+        self.is_direct = False
+        """Whether a call read the very tensor that the one before gave."""
+        self._given: Sequence[Tensor] = ()
         self.clear()
 
     def clear(self) -> None:
         """Forget all calls, but not which results were read."""
         self.after: list[dict[str, Tensor]] = []
         """The states that the model went on with after each call."""
-        self._results: list[Tensor] | None = None  # None while a call runs, and before the first one
+        self._results: list[tuple[Any, Tensor]] | None = None  # None while a call runs, and before the first one
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if self._results is not None and len(self._results) < MOST_RESULTS:
-            self._results += tensors_of(result)
+            self._results += [(func, tensor) for tensor in tensors_of(result)]
         return result
 
     def begin_call(self, reads: Mapping[str, Tensor]) -> None:
-        """Look for what a call reads among the results since the last one."""
+        """Look for what a call reads among what the last one gave, and among the results since."""
+        self.is_direct |= any(reads.get(name) is tensor for name in self.names for tensor in self._given)
         for name in self.names:
-            for place, result in enumerate(self._results or ()):
+            for place, (func, result) in enumerate(self._results or ()):
                 if result is reads.get(name):
-                    self._seen.setdefault(name, Counter())[place] += 1
+                    self.seen.setdefault(name, Counter())[place, func] += 1
         self.close()
 
     def close(self) -> None:
@@ -113,13 +118,15 @@ class Passed(TorchFunctionMode):
         results, self._results = self._results, None
         if results is not None:
             # The most frequent one: where a loop starts again, the next call reads another.
-            places = {name: seen.most_common(1)[0][0] for name, seen in self._seen.items()}
-            found = {name: results[place] for name, place in places.items() if place < len(results)}
-            self.after.append({name: _copy(value) for name, value in found.items()})
+            places = {name: seen.most_common(1)[0][0] for name, seen in self.seen.items()}
+            found = {name: results[place : place + 1] for name, (place, _) in places.items()}
+            self.after.append(
+                {name: _copy(value) for name, same in found.items() for func, value in same if func is places[name][1]}
+            )
 
-    def end_call(self) -> None:
-        """Note results from now on."""
-        self._results = []
+    def end_call(self, given: Sequence[Tensor]) -> None:
+        """Note what a call gave, and results from now on."""
+        self._results, self._given = [], given
 
 
 MOST_RESULTS = 1000
@@ -192,7 +199,7 @@ class CallLog:
                 self._kept[name] = _mark(value), gives[name]
         self.calls.append(Call(reads=reads, gives=gives))
         if self.passed is not None:
-            self.passed.end_call()
+            self.passed.end_call([value for _, value in given])
 
 
 def _copy(tensor: Tensor) -> Tensor:
@@ -319,18 +326,20 @@ class Chains:
     """Cuts calls into chains, and remembers over batches what only changed inputs could show."""
 
     links: Sequence[Link]
-    changed: Sequence[Call] = ()
-    """The calls of a run in which inputs were changed; empty if there was none."""
-    shown: dict[int, int | None] = field(default_factory=dict)
-    """For calls whose state no call gave as it is: the call that they go on from, or None, as changed inputs showed."""
+    changed: Sequence[Sequence[Call]] = ()
+    """The calls of runs in which inputs were changed."""
+    shown: dict[tuple[int, int], int | None] = field(default_factory=dict)
+    """For calls whose state no call gave as it is: the call that they go on from, or None, as changed inputs showed. By
+    the number of calls in the batch, since loops over more steps start again at other calls, and that of the call."""
     alters: bool = False
     """Whether the model was seen to alter a state between calls; then it may alter the last one of every loop."""
     guessed: list[int] = field(default_factory=list)
-    """Calls without evidence of the call that they continue."""
+    """Calls of the last batch without evidence of the call that they continue."""
 
     def of(self, calls: Sequence[Call]) -> list[Chain]:
         """Arrange calls in chains, in order; a call whose state is no earlier output begins a new chain."""
         chains: list[Chain] = []
+        self.guessed = []
         for number, call in enumerate(calls):
             ends = sorted(chains, key=lambda chain: -chain.numbers[-1])[:LOOPS]
             ends = [chain for chain in ends if _rows(call) <= _rows(calls[chain.numbers[-1]])]
@@ -367,33 +376,46 @@ class Chains:
         """Find the chain whose state a call continues after the model altered it; None if it begins a new one."""
         if any(self._starts_as(calls[chain.numbers[0]], calls[number]) for chain in ends):
             return None
-        if len(self.changed) == len(calls):
+        place, layouts = (len(calls), number), {count for count, _ in self.shown}
+        # A state that did not change is surely another one. One that changed may also have been made of other inputs.
+        if place not in self.shown or self.shown[place] is not None:
             passed = [self._passes_on(calls, chain.numbers[-1], number) for chain in ends]
             going_on = [chain for chain, is_passed in zip(ends, passed, strict=True) if is_passed]
             if going_on or None not in passed:
                 before = min(going_on, key=partial(self._distance, calls, number), default=None)
-                self.shown[number] = None if before is None else before.numbers[-1]
-                return before
-        if number in self.shown:
-            return next((chain for chain in ends if chain.numbers[-1] == self.shown[number]), None)
+                self.shown[place] = None if before is None else before.numbers[-1]
+        if place in self.shown:
+            return next((chain for chain in ends if chain.numbers[-1] == self.shown[place]), None)
         starts = by_row(calls[number].reads[self.links[0].read])
         if len(starts) > 1 and (starts == starts[0]).all():  # the same for all sequences, such as a learned state
             return None
-        if not any(self.shown.values()):  # no longer sequences than those in which inputs were changed
+        if not ends[0].is_altered and len(ends[0].numbers) > 1:  # its other calls read what the one before gave
+            return None
+        # Where no loop was seen to start again, loops over other numbers of steps do not either.
+        if len(calls) in layouts or not layouts or None in self.shown.values():
             self.guessed.append(number)
-        return ends[0] if ends[0].is_altered or len(ends[0].numbers) == 1 else None
+        return ends[0]
 
     def _passes_on(self, calls: Sequence[Call], before: int, after: int) -> bool | None:
-        """Return True if a call reads other values where another returned other values; None if undecided."""
-        gave = self._differing(calls, before, "gives", [link.give for link in self.links])
-        read = self._differing(calls, after, "reads", [link.read for link in self.links])
-        gave = gave[: len(read)]
-        if not gave.any() or read[~gave].any():
-            return None
-        return bool(read[gave].double().mean() > 0.5)
+        """Return True if a call reads other values where another returned other values; None if undecided.
 
-    def _differing(self, calls: Sequence[Call], number: int, kind: str, names: Sequence[str]) -> Shaped[Tensor, " b"]:
-        one, other = getattr(calls[number], kind), getattr(self.changed[number], kind)
+        A run in which it reads the same values outweighs the others.
+        """
+        found = set()
+        for changed in self.changed:
+            if len(changed) != len(calls):
+                continue
+            gave = self._differing(calls[before], changed[before], "gives", [link.give for link in self.links])
+            read = self._differing(calls[after], changed[after], "reads", [link.read for link in self.links])
+            gave = gave[: len(read)]
+            if gave.any():
+                follows = bool(read[gave].double().mean() > 0.5)
+                if not follows or not read[~gave].any():
+                    found.add(follows)
+        return min(found, default=None)
+
+    def _differing(self, call: Call, changed: Call, kind: str, names: Sequence[str]) -> Shaped[Tensor, " b"]:
+        one, other = getattr(call, kind), getattr(changed, kind)
         both = [rows_that_differ(one[name], other[name]) for name in names if name in one and name in other]
         return torch.stack(both).any(dim=0)
 

@@ -60,6 +60,7 @@ class CallTracer(Tracer):
         self._log = CallLog(self._module, lambda: self.is_watching)
         self._chains: Chains | None = None  # known once a batch has shown it
         self._cut: list[Chain] | None = None
+        self._is_watched = self._had_single_steps = False
 
     def attach(self, stack: contextlib.ExitStack) -> None:
         """Hook the module."""
@@ -87,26 +88,47 @@ class CallTracer(Tracer):
         """Return the calls of the module, and the states that the model derived from them."""
         return self._log.calls, [] if self._log.passed is None else self._log.passed.after
 
-    def put_back(self, noted: Any, changed: Any = None) -> None:
+    def put_back(self, noted: Any, changed: Sequence[Any] = ()) -> None:
         """Put back the calls of a run; calls with changed inputs show what goes on from what."""
         (self._log.calls, after), self._cut = noted, None
         if self._log.passed is not None:
             self._log.passed.after = after
-        if changed is not None and self._log.calls and self._chains is None:
-            self._chains = chains_of(self._module, self._log.calls, changed[0])
-        elif changed is not None and self._chains is not None:
-            self._chains.changed = changed[0]
+        if changed and self._log.calls and self._chains is None:
+            self._chains = chains_of(self._module, self._log.calls, changed[0][0])
+        if changed and self._chains is not None:
+            self._chains.changed = [calls for calls, _ in changed]
+
+    @property
+    def alters(self) -> bool:
+        """Whether the model was seen to alter a state between calls."""
+        return self._chains is not None and self._chains.alters
+
+    def is_guessing(self) -> bool:
+        """Return True if no input showed which call some call goes on from."""
+        if self._chains is not None and self._cut is None:
+            self._cut = self._chains.of(self._log.calls)
+        return self._chains is not None and bool(self._chains.guessed)
 
     def must_run_again(self) -> bool:
-        """Return True if the model alters the state between calls, and this run missed the last altered state."""
-        calls = self._log.calls
+        """Return True if the model may alter the state between calls, and this run missed the last altered state."""
+        calls, passed = self._log.calls, self._log.passed
         if self._chains is None and calls:
             self._chains = chains_of(self._module, calls)
-        if self._chains is None or self._log.passed is not None:
+        if self._chains is None or not self._chains.links:
             return False
-        self._cut = self._chains.of(calls)
-        if not any(chain.is_altered for chain in self._cut):
+        self.is_guessing()
+        if self.alters and self._had_single_steps:
+            self.warn_once(
+                f"the model alters the state of {self._path!r} between its calls, which earlier batches of one step "
+                "could not show: their states are the outputs of the layer; pass longer sequences first",
+                SequenceWarning,
+            )
+        self._had_single_steps |= not self.alters and all(len(chain.numbers) == 1 for chain in self._cut or ())
+        if passed is not None and (passed.is_direct or not passed.seen) and not self.alters:
+            self._log.passed = None
+        if passed is not None or (self._is_watched and not self.alters):
             return False
+        self._is_watched = True
         self._log.passed = Passed([link.read for link in self._chains.links])
         return True
 
@@ -226,24 +248,27 @@ class CallTracer(Tracer):
     def _states_after(self, steps: Sequence[Call], i: int, links: Sequence[Link], chain: Chain) -> list[Tensor]:
         """Return the parts of the state after a step: the inputs of the next step if the model alters the output."""
         own = [by_row(steps[i].gives[link.give]) for link in links]
-        if not chain.is_altered:
+        is_last = i + 1 == len(steps)
+        if not chain.is_altered and not is_last:
             return own
-        after = steps[i + 1].reads if i + 1 < len(steps) else self._passed_after(chain.numbers[-1], links, own)
+        after = self._passed_after(chain, links, own) if is_last else steps[i + 1].reads
         passed = [
             by_row(after[link.read]) if link.read in after else part for link, part in zip(links, own, strict=True)
         ]
         # Sequences that ended here are no longer passed.
         return [torch.cat([part, rest[len(part) :]]) for part, rest in zip(passed, own, strict=True)]
 
-    def _passed_after(self, number: int, links: Sequence[Link], own: Sequence[Tensor]) -> Mapping[str, Tensor]:
+    def _passed_after(self, chain: Chain, links: Sequence[Link], own: Sequence[Tensor]) -> Mapping[str, Tensor]:
         """Return the state that the model derived from the last call of a loop."""
-        passed = self._log.passed
-        if passed is None:  # the model will run again
+        passed, number = self._log.passed, chain.numbers[-1]
+        if passed is None:  # the state passes as it is, or the model will run again
+            return {}
+        if not chain.is_altered and (passed.is_direct or len(chain.numbers) == 1):  # a new loop's start is no state
             return {}
         found = passed.after[number] if number < len(passed.after) else {}
         shapes = {link.read: part.shape for link, part in zip(links, own, strict=True)}
         found = {name: value for name, value in found.items() if by_row(value).shape == shapes.get(name)}
-        if any(link.read not in found for link in links):
+        if chain.is_altered and any(link.read not in found for link in links):
             self.warn_once(
                 f"the model alters the state of {self._path!r} between its calls, and what it makes of the last one is "
                 "not seen; the last state of each sequence is the output of the layer; let the state pass an "
@@ -295,11 +320,11 @@ class CallTracer(Tracer):
 def chains_of(module: Any, calls: Sequence[Call], changed: Sequence[Call] = ()) -> Chains | None:
     """Find how the calls of a module carry a state; None if one batch shows no state."""
     if isinstance(module, nn.RNNCellBase):
-        return Chains(links=OF_TORCH_CELLS.get(type(module), OF_ANY_TORCH_CELL), changed=changed)
+        return Chains(links=OF_TORCH_CELLS.get(type(module), OF_ANY_TORCH_CELL))
     links = links_between(calls, changed)
     if not links or not (next(iter(calls[0].gives.values())).ndim < 3 or _reads_something_new(calls, links)):
         return None
-    return Chains(links=links, changed=changed)
+    return Chains(links=links)
 
 
 def _reads_something_new(calls: Sequence[Call], links: Sequence[Link]) -> bool:

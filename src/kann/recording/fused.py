@@ -289,7 +289,7 @@ class FusedTracer(Tracer):
         """Return the calls of the kernel."""
         return self._calls
 
-    def put_back(self, noted: Any, changed: Any = None) -> None:
+    def put_back(self, noted: Any, changed: Sequence[Any] = ()) -> None:
         """Put back the calls of a run."""
         self._calls = noted
 

@@ -39,6 +39,14 @@ unlikely that those which a model exchanges were changed alike."""
 TRIES = 16
 """Steps that are looked at for one that differs from the step to change."""
 
+FIRST_AND_LAST = (1, -2, 0, -1)
+"""Steps that are changed in all sequences where a loop may start again. A change at the second step does not reach a
+state that is made of the first one. A model may read from the end."""
+
+MIN_RUNS = 3
+"""Least number of runs with changed inputs if the model alters a state: in fewer, a loop that starts again from a state
+made of its inputs may look like one that goes on."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StepInputs:
@@ -103,14 +111,14 @@ def _packed_steps(content: Any, packed: PackedSequence) -> StepInputs:
 
 
 def changed_batch(
-    batch: Batch, axis: int = 0, chosen: Array | None = None, *, everywhere: bool = False
+    batch: Batch, axis: int = 0, chosen: Array | None = None, *, everywhere: bool = False, at_step: int | None = None
 ) -> tuple[Batch, Int[Array, " b"]] | None:
     """Make a batch in which some sequences read at one step the content of another step; None if impossible.
 
     Also returns the step at which each sequence differs, −1 for those that do not. Without ``chosen`` these are about
     half of the sequences, at random, the longest one among them. Steps of zeros, such as padding that only the model
     knows, stay unchanged, and no step becomes zeros. ``everywhere`` changes all other steps too, since a closed gate
-    may hide one of them.
+    may hide one of them. ``at_step`` is the step to change, by default each sequence has another one.
     """
     inputs = StepInputs.of(batch, axis)
     if inputs is None:
@@ -126,12 +134,13 @@ def changed_batch(
     changed, at, used = steps.clone(), np.full(count, -1), np.zeros(most, dtype=int)
     for number in np.flatnonzero(chosen).tolist():
         own = np.flatnonzero(usable[number].numpy())
-        own = own[2 * own != most - 1] if len(own) > 1 else own  # the step in the middle is the same from both ends
+        # The step in the middle is the same from both ends.
+        own = own[(2 * own != most - 1) | (len(own) == 1)] if at_step is None else own[at_step:][:1]
         if not len(own):
             continue
         # One that fewest sequences have used, so that the step tells which sequence a row follows.
         step = int(rng.choice(own[used[own] == used[own].min()]))
-        used[step] += 1
+        used[[step, most - 1 - step]] += 1  # read from the end, the other one of these looks the same
         for other, there in places[rng.integers(len(places), size=TRIES)].tolist():
             if not torch.equal(rows[other, there], rows[number, step]):
                 changed[number, step], at[number] = steps[other, there], step
@@ -163,6 +172,7 @@ class RowCheck:
             tracer.order = None  # that of the batch before
         before = kept_random_numbers(self._data.model)
         output = self._watched(batch)
+        is_due |= any(tracer.is_guessing() for tracer in self._tracers if not tracer.has_warned)
         if is_due:
             after = kept_random_numbers(self._data.model)
             self._saw_unsorted |= unsorted
@@ -172,6 +182,14 @@ class RowCheck:
         if any(again):
             before()
             output = self._watched(batch)
+        for tracer in self._tracers:
+            if not tracer.has_warned and tracer.is_guessing():
+                tracer.warn_once(
+                    f"it cannot be seen where a loop over {tracer.title!r} starts again, since the model alters the "
+                    "state between calls; its steps were taken for one sequence; pass larger batches, or record a "
+                    "layer that gives the states of all steps",
+                    SequenceWarning,
+                )
         return output
 
     def arranged(self, tracer: Tracer, number: int, rows: SequenceRows) -> SequenceRows:
@@ -237,8 +255,16 @@ class RowCheck:
     ) -> bool:
         """Decide the order of a layer; False if the rows belong to another number of sequences than were changed."""
         tracer.order, place = None, self._tracers.index(tracer)
-        own = tracer.noted()
-        tracer.put_back(own, changed[1][place])
+        own, runs = tracer.noted(), [changed[1][place], *([others[0][1][place]] if others is not None else [])]
+        tracer.put_back(own, runs)
+        for step in FIRST_AND_LAST:
+            if not tracer.is_guessing() and (not tracer.alters or len(runs) >= MIN_RUNS):
+                break
+            found = changed_batch(batch, axis, np.ones(len(at), dtype=bool), at_step=step)
+            more = None if found is None else self._rows_of(found[0], before, batch)
+            if more is not None:
+                runs.append(more[1][place])
+                tracer.put_back(own, runs)
         rows = self._uncut(tracer, batch, output)
         firsts = self._first_differences(tracer, batch, rows, own, changed)
         known = [i for i, first in enumerate(firsts) if first is not None and len(first) == len(at)]
@@ -252,12 +278,11 @@ class RowCheck:
                 for first in rest[known[0] : known[0] + 1]
                 if first is not None and len(first) == len(at)
             ]
-        told_apart = set(zip(*(np.where(first >= 0, steps, -1).tolist() for first, steps in runs), strict=True))
-        is_sure = len(told_apart) == len(at) or len(at) > ALWAYS_SURE
+        is_sure = len(at) > ALWAYS_SURE or _are_told_apart(runs, rows[known[0]].lengths)
         if not is_sure or any(self._are_moved(tracer, batch, *run, rows[known[0]]) for run in runs):
             order, is_moved = self._order(tracer, batch, rows, own, known[0], axis, before)
             follows_others = any(((first >= 0) & (changed_at < 0)).any() for first, changed_at in runs)
-            if order is None and (is_moved or follows_others):
+            if order is None and (is_moved or follows_others or not is_sure):
                 tracer.warn_once(
                     f"the states of {tracer.title!r} follow the inputs of other sequences of their batch, so it cannot "
                     "be seen which sequence each belongs to; the order of the batch was assumed; pass batch_size=1 to "
@@ -386,6 +411,15 @@ def first_differences(one: SequenceRows, other: SequenceRows) -> Int[Array, " s"
     first = np.full(len(one.lengths), -1)
     first[sequences[::-1]] = places[::-1]  # of several rows of a sequence the first one is written last
     return np.where(first < 0, -1, first - starts_of(one.lengths))
+
+
+def _are_told_apart(runs: Sequence[tuple[Array, Array]], lengths: Int[Array, " b"]) -> bool:
+    """Return True if each sequence changed at steps, from the start or the end, at which no other one did."""
+    at = np.stack([np.where(first >= 0, steps, -1) for first, steps in runs], axis=1)
+    codes = [*map(tuple, at.tolist())]
+    mirrored = [*map(tuple, np.where(at >= 0, lengths[:, None] - 1 - at, -1).tolist())]
+    others = [{code for j, code in enumerate(mirrored) if j != i} for i in range(len(codes))]
+    return len({*codes}) == len(codes) and not any(code in rest for code, rest in zip(codes, others, strict=True))
 
 
 def _begins_at(first: Int[Array, " k"], expected: Int[Array, " k"]) -> bool:

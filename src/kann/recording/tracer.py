@@ -205,9 +205,11 @@ def _require_states(values: Tensor, layer: str) -> None:
 def _require_fits(real: RealSteps, *, sequences: int, steps: int, layer: str) -> None:
     """Raise if lengths are of other sequences than a layer saw, or exceed its steps."""
     if len(real) != sequences:
+        remedy = "pass one length per sequence, or lengths= as a function of the batch"
+        if sequences < len(real):
+            remedy += "; a model that cuts its batch into pieces needs batch_size=1"
         raise KannError(
-            f"layer {layer!r} gave {sequences} sequences; there are {len(real)} lengths for this batch; "
-            "pass one length per sequence, or lengths= as a function of the batch"
+            f"layer {layer!r} gave {sequences} sequences; there are {len(real)} lengths for this batch; {remedy}"
         )
     ends = real.ends
     if ends.max() > steps:
@@ -358,7 +360,7 @@ class Tracer(ABC):
         return self._thread == threading.get_ident() and self._depth == _depth.get()
 
     def __init__(self, names: Sequence[str]):
-        self._names, self._has_warned = names, False
+        self._names, self.has_warned = names, False
 
     def names(self) -> Sequence[str]:
         """Return the names of its layers in the order of `take`, as far as they are known before the model runs."""
@@ -394,8 +396,15 @@ class Tracer(ABC):
     def noted(self) -> Any:  # noqa: B027  # the output is all that counts
         """Return the notes of the run on the batch; None if only the output counts."""
 
-    def put_back(self, noted: Any, changed: Any = None) -> None:  # noqa: B027  # the output needs nothing
-        """Put back what was noted of a run, with what was noted of one in which inputs were changed."""
+    def put_back(self, noted: Any, changed: Sequence[Any] = ()) -> None:  # noqa: B027  # the output needs nothing
+        """Put back what was noted of a run, with what was noted of those in which inputs were changed."""
+
+    alters = False
+    """Whether the model was seen to alter a state between calls."""
+
+    def is_guessing(self) -> bool:
+        """Return True if the runs so far do not show which rows belong to one sequence."""
+        return False
 
     def must_run_again(self) -> bool:
         """Return True if this run has shown that the model must run on the batch again, watched more closely."""
@@ -408,8 +417,8 @@ class Tracer(ABC):
 
     def warn_once(self, message: str, kind: type[KannWarning] = PaddingWarning) -> None:
         """Warn, in the first batch alone."""
-        if not self._has_warned:
-            self._has_warned = True
+        if not self.has_warned:
+            self.has_warned = True
             warnings.warn(message, kind, stacklevel=3)
 
     def rows(self, padded: Padded, layer: str) -> SequenceRows:
