@@ -119,6 +119,7 @@ reproduce: $(READY)
 	$(BIN)/kann reproduce training --out runs/training
 	$(BIN)/kann reproduce training --shuffled --out runs/training
 	$(BIN)/kann reproduce design --out runs/design
+	$(BIN)/kann reproduce state-space --out runs/state-space
 	$(BIN)/python -m kann_experiments.pages runs
 
 clean:

@@ -297,6 +297,30 @@ def design(
                 _print(result)
 
 
+@commands.command(
+    name="state-space",
+    epilog="Example: kann reproduce state-space --seeds 1 --out runs/state-space",
+    short_help="A small Mamba: which coordinates of its state carry the answer. Not in the paper.",
+)
+def state_space(
+    out: Out = Path("runs/state-space"),
+    seed: Seed = 0,
+    seeds: Seeds = 3,
+    quick: Quick = False,
+) -> None:
+    """Analyse the state of a small Mamba on bracket depth, associative recall and copying, next to an LSTM.
+
+    Networks and measurements that are already in the folder are used again.
+    """
+    with one_line_errors(HOW_TO_GO_ON):
+        from kann_experiments import state_space
+
+        for result in (
+            state_space.quick(out) if quick else state_space.reproduce(out=out, seeds=range(seed, seed + seeds))
+        ):
+            _print(result)
+
+
 def _quick(task: str, out: Path) -> None:
     """Run the quick version of an experiment."""
     from kann_experiments.quick import QUICK
