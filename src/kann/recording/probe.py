@@ -1,8 +1,9 @@
 """Which recorded row belongs to which sequence and step: change some inputs, and see which rows follow them.
 
-A model may sort its batch, or read it from the end, before the layer that is recorded. So the first batch runs twice:
-once as it is, and once with another input at one step of about half of the sequences. In a layer with a memory the rows
-of these sequences, and no others, differ from that step on.
+A model may sort its batch, or read it from the end, before the layer that is recorded. So the first batch runs
+again with another input at one step of about half of the sequences. In a layer with a memory the rows of these
+sequences, and no others, differ from that step on. Where that does not settle the order, or the model alters the state
+of a loop, it runs a few times more.
 """
 
 from collections.abc import Callable, Mapping, Sequence
