@@ -69,6 +69,7 @@ def test_the_whole_page_is_shown_in_a_cell(host, put, found):
     page = frame.content_frame()
     page.wait_for_selector(READY)
     quoted = page.eval_on_selector_all(".quotes li", "all => all.map(each => each.textContent)")
+    quoted = [sentence.replace("\N{NO-BREAK SPACE}%", " %") for sentence in quoted]
     assert quoted == list(found.sentences[: len(quoted)]) != []
     page.click("#details > summary")
     page.wait_for_selector("#plane .main-svg")  # charts are drawn once their section is open
