@@ -29,8 +29,8 @@ SIZES = ((1, 2, 4, 8, 16), (1, 2, 4, 8), (1, 2, 4), (1,))
 """Numbers of coordinates, from the whole test to the smallest useful one. Each number has a separate draw of random
 directions, kept and removed: coordinates count only if they beat it."""
 
-TRIED = 3
-"""A further number of the whole test where the singular values have no gap that names one."""
+WITHOUT_GAP = 3
+"""The whole test has the number of coordinates before the gap in the singular values too, or this one without a gap."""
 
 METHODS = 4
 """Ways to choose coordinates besides random ones: balanced, modes, principal components, the readout."""
@@ -191,7 +191,7 @@ def run_live_test(
 def whole_test(balanced: Balance | None) -> tuple[int, ...]:
     """Return the numbers of coordinates of the whole test, with the one before the gap in the singular values."""
     count = None if balanced is None else balanced.count
-    return tuple(sorted({*SIZES[0], TRIED if count is None else count}))
+    return tuple(sorted({*SIZES[0], WITHOUT_GAP if count is None else count}))
 
 
 def size_in_time(setup: Setup, scores: Scores, balanced: Balance | None, choices: list[str]) -> tuple[int, ...]:
