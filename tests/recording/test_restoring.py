@@ -179,3 +179,22 @@ def test_a_model_that_keeps_its_state_is_itself_with_all_coordinates_kept():
     states = kann.record(model, x, batch_size=20)
     effects = kann.effects(model, x, states=states, coordinates=np.eye(4), counts=[4], batch_size=20, progress=False)
     np.testing.assert_allclose(effects.kept["directions"], 1)
+
+
+def test_hooks_that_a_model_installs_when_it_first_runs_are_installed_once():
+    class Lazy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.calls = nn.GRU(2, 3, batch_first=True), []
+
+        def forward(self, x):
+            if not getattr(self, "has_hooks", False):
+                self.rnn.register_forward_hook(lambda *_: self.calls.append(1))
+                self.has_hooks = True
+            return self.rnn(x)[0]
+
+    model, x = Lazy(), torch.randn(6, 4, 2)
+    kann.record(model, x, layer="rnn", batch_size=2, progress=False)
+    model.calls.clear()
+    model(x)
+    assert model.calls == [1]

@@ -192,8 +192,10 @@ def _kept_data(module: nn.Module) -> Callable[[], None]:
                 setattr(module, name, put_back())
         else:
             module._buffers.update({name: put_back() for name, put_back in buffers.items()})
-        for name in attributes_of(module).keys() - attributes.keys():
-            delattr(module, name)
+        for name, value in attributes_of(module).items():
+            # A new flag tells that something was set up which stays, such as the hooks of transformers.
+            if name not in attributes and not isinstance(value, bool):
+                delattr(module, name)
         for name, put_back in attributes.items():
             object.__setattr__(module, name, put_back())
 
